@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import re
 import shlex
@@ -71,7 +72,9 @@ def test_scripts_are_executable() -> None:
 @cache
 def manifests() -> dict[str, Any]:
     """Return the parsed Kubernetes manifests by file name."""
-    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((JOBS / "kubernetes").glob("*.yaml"))}
+    return {
+        path.stem: yaml.safe_load(path.read_text()) for path in sorted((JOBS / "kubernetes" / "base").glob("*.yaml"))
+    }
 
 
 @pytest.mark.slow
@@ -111,10 +114,10 @@ def test_kubernetes_jobs_count_pods_and_end_at_exit_code_2(name: str) -> None:
 
 
 def test_nightly_job_differs_only_in_its_folder() -> None:
-    """The nightly job differs from the one-off job only in its folder."""
+    """The nightly job differs from the one-off job only in its label and its folder."""
     job, nightly = copy.deepcopy(jobs()["job"]), copy.deepcopy(jobs()["cronjob"])
     for spec in (job, nightly):
-        del container_of(spec)["args"]
+        del container_of(spec)["args"], spec["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
     assert container_of(nightly)["env"].pop(0)["name"] == "JOB_NAME"
     assert job == nightly
 
@@ -134,6 +137,106 @@ def test_kubernetes_pods_are_confined(name: str) -> None:
     variables = {each["name"]: each.get("value") for each in inner["env"]}
     assert (variables["TMPDIR"], variables["HOME"]) == ("/scratch", "/scratch")
     assert inner["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+KUSTOMIZE = next((each for each in (["kustomize", "build"], ["kubectl", "kustomize"]) if shutil.which(each[0])), None)
+
+
+@cache
+def overlay(name: str) -> dict[str, Any]:
+    """Return the manifests that the real Kustomize makes of an overlay, by kind."""
+    if KUSTOMIZE is None:
+        pytest.skip("takes kustomize or kubectl")
+    done = subprocess.run([*KUSTOMIZE, JOBS / "kubernetes" / "overlays" / name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+
+
+def pods(manifests: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specs of the pods of Jobs, CronJobs and Deployments, by kind."""
+    found = {}
+    for manifest in manifests.values():
+        spec = manifest.get("spec", {})
+        if template := spec.get("jobTemplate", {}).get("spec", spec).get("template"):
+            found[manifest["kind"]] = template["spec"]
+    return found
+
+
+def size(text: str) -> float:
+    """Return a quantity of Kubernetes in its unit, or in bytes: "6" → 6, "10Gi" → 10 x 2^30."""
+    return float(text[:-2]) * 2**30 if text.endswith("Gi") else float(text)
+
+
+def autopilot_faults(pod: Mapping[str, Any]) -> set[str]:
+    """Return what GKE Autopilot refuses or changes in a pod with a GPU, by the stricter reading of its documentation:
+    the GPU is named by a node selector, requests equal limits, and ephemeral storage is at most 10 GiB.
+    """
+    (inner,) = pod["containers"]
+    requests, limits = inner["resources"]["requests"], inner["resources"]["limits"]
+    faults = set() if "cloud.google.com/gke-accelerator" in pod.get("nodeSelector", {}) else {"no GPU is named"}
+    faults |= {
+        f"{name}: request and limit differ" for name in requests | limits if requests.get(name) != limits.get(name)
+    }
+    if size(requests["ephemeral-storage"]) > 10 * 2**30:
+        faults.add("ephemeral storage above 10 GiB")
+    return faults
+
+
+@pytest.mark.parametrize("name", ["gke", "eks"])
+def test_kubernetes_overlays_are_valid(name: str) -> None:
+    """Kustomize makes four valid manifests of each overlay. All pods differ from the base in the same things only: the
+    node, the resources and the disks. A finished pod, which keeps its disks, is deleted within an hour.
+    """
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    made = overlay(name)
+    assert made.keys() == {"ServiceAccount", "Job", "CronJob", "Deployment"}
+    for manifest in made.values():
+        kubernetes_validate.validate(manifest, "1.30", strict=True)
+    base, changed = pods({each["kind"]: each for each in manifests().values()}), pods(made)
+    for kind, pod in copy.deepcopy(changed).items():
+        same = [pod["nodeSelector"], pod["volumes"], pod["containers"][0]["resources"]]
+        job = changed["Job"]
+        assert same == [job["nodeSelector"], job["volumes"], job["containers"][0]["resources"]]
+        del pod["nodeSelector"]
+        pod["volumes"], pod["containers"][0]["resources"] = (
+            base[kind]["volumes"],
+            base[kind]["containers"][0]["resources"],
+        )
+        assert pod == base[kind]
+    lives = [made["Job"]["spec"], made["CronJob"]["spec"]["jobTemplate"]["spec"]]
+    assert [spec["ttlSecondsAfterFinished"] for spec in lives] == [3600, 3600]
+    (annotation,) = made["ServiceAccount"]["metadata"]["annotations"]
+    assert annotation.startswith({"gke": "iam.gke.io", "eks": "eks.amazonaws.com"}[name])
+    assert len({each["metadata"]["labels"]["app.kubernetes.io/component"] for each in made.values()}) == 4
+
+
+def test_gke_autopilot_accepts_the_pods_of_its_overlay() -> None:
+    """Autopilot takes each pod of the overlay as it is, and none of the base."""
+    assert [autopilot_faults(pod) for pod in pods(overlay("gke")).values()] == [set()] * 3
+    for pod in pods({each["kind"]: each for each in manifests().values()}).values():
+        assert {
+            "no GPU is named",
+            "ephemeral storage above 10 GiB",
+            "memory: request and limit differ",
+        } <= autopilot_faults(pod)
+
+
+@pytest.mark.parametrize("name", ["base", "gke", "eks"])
+def test_kubernetes_pods_fit_their_own_limits(name: str) -> None:
+    """The requests of a pod are within its limits, its folders in memory and on the node's disk fit into the limits of
+    memory and of ephemeral storage, and it tolerates the usual taint of GPU nodes.
+    """
+    made = {each["kind"]: each for each in manifests().values()} if name == "base" else overlay(name)
+    for pod in pods(made).values():
+        resources = pod["containers"][0]["resources"]
+        limits = {key: size(text) for key, text in resources["limits"].items()}
+        assert all(size(text) <= limits.get(key, math.inf) for key, text in resources["requests"].items())
+        empty = [each["emptyDir"] for each in pod["volumes"] if "emptyDir" in each]
+        in_memory = sum(size(each["sizeLimit"]) for each in empty if each.get("medium") == "Memory")
+        on_disk = sum(size(each["sizeLimit"]) for each in empty if "medium" not in each)
+        assert in_memory < limits["memory"] / 2
+        assert on_disk <= limits["ephemeral-storage"]
+        assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
 
 
 # ── AWS Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -204,7 +204,8 @@ def test_forecast_adds_the_start_of_each_task() -> None:
     assert [unknown.wall_s, unknown.usd, unknown.starts_outweigh, unknown.break_even_hours] == [None, None, False, None]
     assert forecast(36, 8, usd_per_hour=None).usd is None
     without = replace(eight, start=None)
-    assert (without.wall_s, without.usd) == (pytest.approx((135, 135)), pytest.approx((0.4263, 0.4263)))
+    assert without.wall_s == pytest.approx((135, 135))
+    assert without.usd == pytest.approx((0.4263, 0.4263))
     assert (without.starts_outweigh, without.start_usd, without.break_even_hours) == (False, None, None)
 
 
