@@ -127,11 +127,13 @@ def test_deploy_creates_all_and_a_second_run_only_reads(cloud: Cloud) -> None:
     first = cloud.deploy(HF_TOKEN=TOKEN)
     assert {key for key in cloud.world if "/" in key and not key.startswith(("policy:", "alert/"))} == {
         "artifacts repositories/voxbatch", "storage buckets/p-voxbatch-in", "storage buckets/p-voxbatch-out",
-        "iam service-accounts/voxbatch-run", "iam service-accounts/voxbatch-start",
-        "pubsub topics/voxbatch-uploads", "pubsub topics/voxbatch-dead",
-        "pubsub subscriptions/voxbatch-uploads", "pubsub subscriptions/voxbatch-dead", "secrets/voxbatch-hf-token",
-        "run jobs/voxbatch", "run jobs/voxbatch-nightly", "workflows/voxbatch", "eventarc triggers/voxbatch",
-        "scheduler jobs/voxbatch-nightly", "notification/1",
+        "storage buckets/p-voxbatch-models", "iam service-accounts/voxbatch-run",
+        "iam service-accounts/voxbatch-dispatch", "iam service-accounts/voxbatch-start",
+        "pubsub topics/voxbatch-uploads", "pubsub topics/voxbatch-dead", "pubsub subscriptions/voxbatch-uploads",
+        "pubsub subscriptions/voxbatch-nightly", "pubsub subscriptions/voxbatch-dead", "secrets/voxbatch-hf-token",
+        "run jobs/voxbatch", "run jobs/voxbatch-dispatch", "run jobs/voxbatch-nightly", "workflows/voxbatch",
+        "eventarc triggers/voxbatch", "scheduler jobs/voxbatch-sweep", "scheduler jobs/voxbatch-nightly",
+        "notification/1", "notification/2",
         "logging metrics/voxbatch_failed_items", "logging metrics/voxbatch_starved_seconds",
     }  # fmt: skip
     assert len([key for key in cloud.world if key.startswith("alert/")]) == 3
@@ -144,40 +146,66 @@ def test_deploy_creates_all_and_a_second_run_only_reads(cloud: Cloud) -> None:
     assert cloud.world == world
 
 
+READS, WRITES = "roles/storage.objectViewer", "roles/storage.objectUser"
+LISTENS = {"roles/pubsub.subscriber", "roles/pubsub.viewer"}
+AGENTS = {("service-42", "roles/pubsub.publisher")}
+
+
 @pytest.mark.slow
 def test_each_account_has_the_least_roles(cloud: Cloud) -> None:
-    """Accounts get roles on single resources, and on the project only if no smaller scope exists. The account that
-    transcribes gets none on the project.
+    """Accounts get roles on single resources, and on the project only if no smaller scope exists. The account of GPU
+    tasks, which run ffmpeg on untrusted audio, starts no jobs and reads no messages. The worker's account exists only
+    with a worker, and leaves no role behind.
     """
     cloud.deploy(HF_TOKEN=TOKEN)
     policies = [key.removeprefix("policy:") for key in cloud.world if key.startswith("policy:")]
-    assert {thing: cloud.roles(thing) for thing in policies} == {
-        "storage buckets/p-voxbatch-in": {("voxbatch-run", "roles/storage.objectViewer")},
-        "storage buckets/p-voxbatch-out": {("voxbatch-run", "roles/storage.objectUser")},
+    by_workflow = {
+        "storage buckets/p-voxbatch-in": {("voxbatch-run", READS), ("voxbatch-dispatch", READS)},
+        "storage buckets/p-voxbatch-out": {("voxbatch-run", WRITES), ("voxbatch-dispatch", WRITES)},
+        "storage buckets/p-voxbatch-models": {("voxbatch-run", READS)},
         "secrets/voxbatch-hf-token": {("voxbatch-run", "roles/secretmanager.secretAccessor")},
-        "pubsub subscriptions/voxbatch-uploads": {
-            ("voxbatch-run", "roles/pubsub.subscriber"),
-            ("voxbatch-run", "roles/pubsub.viewer"),
-            ("service-42", "roles/pubsub.subscriber"),
+        **{
+            f"pubsub subscriptions/voxbatch-{name}": {
+                *(("voxbatch-dispatch", role) for role in LISTENS),
+                ("service-42", "roles/pubsub.subscriber"),
+            }
+            for name in ("uploads", "nightly")
         },
-        "pubsub topics/voxbatch-dead": {
-            ("voxbatch-run", "roles/pubsub.publisher"),
-            ("service-42", "roles/pubsub.publisher"),
-        },
-        "pubsub topics/voxbatch-uploads": {("service-42", "roles/pubsub.publisher")},
+        "pubsub topics/voxbatch-dead": {("voxbatch-dispatch", "roles/pubsub.publisher"), *AGENTS},
+        "pubsub topics/voxbatch-uploads": AGENTS,
         "run jobs/voxbatch": {
-            (account, role)
-            for account in ("voxbatch-run", "voxbatch-start")
-            for role in ("roles/run.jobsExecutorWithOverrides", "roles/run.viewer")
+            ("voxbatch-dispatch", "roles/run.jobsExecutorWithOverrides"),
+            ("voxbatch-dispatch", "roles/run.viewer"),
         },
+        "run jobs/voxbatch-dispatch": {("voxbatch-start", "roles/run.invoker")},
         "run jobs/voxbatch-nightly": {("voxbatch-start", "roles/run.invoker")},
         "projects/p": {
             ("voxbatch-start", "roles/workflows.invoker"),
             ("voxbatch-start", "roles/eventarc.eventReceiver"),
             ("voxbatch-start", "roles/logging.logWriter"),
-            ("service-42", "roles/pubsub.publisher"),
+            *AGENTS,
         },
     }
+    assert {thing: cloud.roles(thing) for thing in policies} == by_workflow
+
+    cloud.deploy(HF_TOKEN=TOKEN, UPLOADS="worker")
+    listen = {
+        (key.removeprefix("policy:"), role)
+        for key in cloud.world
+        if key.startswith("policy:")
+        for account, role in cloud.roles(key.removeprefix("policy:"))
+        if account == "voxbatch-listen"
+    }
+    assert listen == {
+        ("storage buckets/p-voxbatch-in", READS),
+        ("storage buckets/p-voxbatch-out", WRITES),
+        ("storage buckets/p-voxbatch-models", READS),
+        ("secrets/voxbatch-hf-token", "roles/secretmanager.secretAccessor"),
+        *(("pubsub subscriptions/voxbatch-uploads", role) for role in LISTENS),
+        ("pubsub topics/voxbatch-dead", "roles/pubsub.publisher"),
+    }
+    cloud.deploy(HF_TOKEN=TOKEN)
+    assert {thing: cloud.roles(thing) for thing in policies} == by_workflow
 
 
 @pytest.mark.slow
@@ -195,7 +223,17 @@ def test_subscription_has_the_specified_settings(cloud: Cloud) -> None:
         "maxDeliveryAttempts": 20,
     }
     assert there["retryPolicy"] == {"minimumBackoff": "60s", "maximumBackoff": "600s"}
-    assert there["flags"]["message-filter"] == 'NOT attributes:eventType OR attributes.eventType = "OBJECT_FINALIZE"'
+    assert there["flags"]["message-filter"] == (
+        "NOT attributes:objectId OR "
+        '(attributes.eventType = "OBJECT_FINALIZE" AND hasPrefix(attributes.objectId, "in/"))'
+    )
+    nightly = cloud.world["pubsub subscriptions/voxbatch-nightly"]
+    assert nightly["flags"]["message-filter"] == (
+        'attributes.eventType = "OBJECT_FINALIZE" AND hasPrefix(attributes.objectId, "nightly/")'
+    )
+    assert {name: value for name, value in nightly.items() if name != "flags"} == {
+        name: value for name, value in there.items() if name != "flags"
+    }
 
     cloud.changes()
     cloud.put(**{"pubsub subscriptions/voxbatch-uploads": {**there, "expirationPolicy": {"ttl": "2678400s"}}})
@@ -289,29 +327,42 @@ def test_without_a_token_there_is_no_secret(cloud: Cloud) -> None:
     cloud.deploy()
     assert not any("secrets" in change for change in cloud.changes())
     (container,) = containers(cloud.world["run jobs/voxbatch"])
-    assert [each["name"] for each in container["env"]] == ["VOXBATCH_EXIT_ZERO", "VOXBATCH_USD_PER_HOUR"]
+    assert [each["name"] for each in container["env"]] == [
+        "VOXBATCH_EXIT_ZERO",
+        "VOXBATCH_USD_PER_HOUR",
+        "VOXBATCH_KERNEL_CACHE",
+    ]
     cloud.deploy(UPLOADS="worker")
     (container,) = containers(cloud.world["beta run worker-pools/voxbatch-listen"])
-    assert [each["name"] for each in container["env"]] == ["VOXBATCH_USD_PER_HOUR"]
+    assert [each["name"] for each in container["env"]] == ["VOXBATCH_USD_PER_HOUR", "VOXBATCH_KERNEL_CACHE"]
 
 
 @pytest.mark.slow
 def test_either_worker_or_trigger_reacts_to_uploads(cloud: Cloud) -> None:
-    """With a worker there are no trigger, no nightly job and none of their roles; switched back, there is no worker."""
+    """With a worker there are no trigger and no dispatcher of uploads; switched back, there is no worker. The
+    night goes on in both cases.
+    """
     cloud.deploy()
     by_workflow = made(cloud.world)
+    assert by_workflow["notifications"] == ["in/", "nightly/"]
     cloud.deploy(UPLOADS="worker")
     assert "beta run worker-pools/voxbatch-listen" in cloud.world
-    assert not {"workflows/voxbatch", "eventarc triggers/voxbatch", "scheduler jobs/voxbatch-nightly"} & set(
-        cloud.world
-    )
-    assert "run jobs/voxbatch-nightly" not in cloud.world
-    assert made(cloud.world)["notifications"] == ["in/"]
-    assert cloud.roles("run jobs/voxbatch") == set()
+    assert not {
+        "workflows/voxbatch",
+        "eventarc triggers/voxbatch",
+        "scheduler jobs/voxbatch-sweep",
+        "run jobs/voxbatch-dispatch",
+    } & set(cloud.world)
+    assert {"run jobs/voxbatch-nightly", "scheduler jobs/voxbatch-nightly"} <= set(cloud.world)
+    assert made(cloud.world)["notifications"] == ["in/", "nightly/"]
     assert cloud.roles("projects/p") == {("service-42", "roles/pubsub.publisher")}
 
     cloud.deploy(UPLOADS="none", NIGHTLY="no")
-    assert "beta run worker-pools/voxbatch-listen" not in cloud.world
+    assert not {
+        "beta run worker-pools/voxbatch-listen",
+        "iam service-accounts/voxbatch-listen",
+        "run jobs/voxbatch-nightly",
+    } & set(cloud.world)
     assert made(cloud.world)["notifications"] == []
 
     cloud.deploy()
@@ -330,9 +381,9 @@ def test_deploy_updates_only_differences(cloud: Cloud) -> None:
     cloud.changes()
     cloud.put(image={"image_summary": {"digest": "sha256:4567"}})
     cloud.deploy()
-    assert [change.split("/")[0].rsplit(" ", 1)[0] for change in cloud.changes()] == ["run jobs replace"] * 2
+    assert [change.split("/")[0].rsplit(" ", 1)[0] for change in cloud.changes()] == ["run jobs replace"] * 3
     (container,) = containers(cloud.world["run jobs/voxbatch"])
-    assert container["image"] == "europe-west4-docker.pkg.dev/p/voxbatch/voxbatch@sha256:4567"
+    assert container["image"] == "europe-west1-docker.pkg.dev/p/voxbatch/voxbatch@sha256:4567"
 
     cloud.deploy(SCHEDULE="30 3 * * 1-5")
     (change,) = cloud.changes()
@@ -369,7 +420,7 @@ def test_missing_image_stops_deploy_with_the_build_command(cloud: Cloud) -> None
     done = cloud.run("deploy.sh")
     assert done.returncode == 1
     assert "voxbatch/voxbatch:latest is not there yet: build and push it (" in done.stderr
-    assert "gcloud builds submit --region=europe-west4 --substitutions=_REGION=europe-west4)" in done.stderr
+    assert "gcloud builds submit --region=europe-west1 --substitutions=_REGION=europe-west1)" in done.stderr
     assert "artifacts repositories/voxbatch" in cloud.world
     assert "run jobs/voxbatch" not in cloud.world
 
@@ -391,7 +442,6 @@ def test_missing_image_stops_deploy_with_the_build_command(cloud: Cloud) -> None
             {"CHANNEL": "me@example.org"},
             "CHANNEL=me@example.org: it is projects/…/notificationChannels/…, see: gcloud beta",
         ),
-        ({"UPLOADS": "worker", "NIGHTLY": "yes"}, "UPLOADS=worker NIGHTLY=yes: the worker would have taken all before"),
     ],
 )
 def test_invalid_setting_is_refused(cloud: Cloud, setting: dict[str, str], said: str) -> None:
@@ -423,14 +473,14 @@ def test_bucket_in_another_region_is_refused(cloud: Cloud) -> None:
     cloud.put(**{"storage buckets/p-voxbatch-in": {"location": "US", "public_access_prevention": "enforced"}})
     done = cloud.run("deploy.sh")
     assert done.returncode == 1
-    assert "bucket p-voxbatch-in lies in us, not in europe-west4: choose that REGION, or another bucket" in done.stderr
+    assert "bucket p-voxbatch-in lies in us, not in europe-west1: choose that REGION, or another bucket" in done.stderr
 
 
 @pytest.mark.slow
 def test_existing_bucket_gets_access_prevention(cloud: Cloud) -> None:
     """An existing bucket gets uniform access and public access prevention, too."""
     open_bucket = {
-        "location": "EUROPE-WEST4",
+        "location": "EUROPE-WEST1",
         "uniform_bucket_level_access": False,
         "public_access_prevention": "inherited",
     }
@@ -597,6 +647,7 @@ def test_jobs_and_worker_pool_are_valid(documents: dict[str, Any]) -> None:
     kinds = {key: thing["kind"] for key, thing in documents.items() if isinstance(thing, dict) and "kind" in thing}
     assert kinds == {
         "run jobs/voxbatch": "Job",
+        "run jobs/voxbatch-dispatch": "Job",
         "run jobs/voxbatch-nightly": "Job",
         "beta run worker-pools/voxbatch-listen": "WorkerPool",
     }
@@ -607,7 +658,7 @@ def test_jobs_and_worker_pool_are_valid(documents: dict[str, Any]) -> None:
         assert (document["apiVersion"], document["kind"]) == ("run.googleapis.com/v1", kind)
         assert "${" not in json.dumps(document)
         labels = document["metadata"]["labels"]
-        assert labels["cloud.googleapis.com/location"] == "europe-west4"
+        assert labels["cloud.googleapis.com/location"] == "europe-west1"
         assert re.fullmatch(r"[a-z0-9_-]{1,63}", labels["voxbatch-config"])
     for name in ("run jobs/voxbatch", "beta run worker-pools/voxbatch-listen"):
         spec = documents[name]["spec"]["template"]["spec"]
@@ -656,16 +707,21 @@ def test_alerts_and_metrics_are_valid(documents: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_scheduler_posts_a_valid_request(documents: dict[str, Any]) -> None:
-    """Cloud Scheduler posts a valid RunJobRequest to the nightly job as voxbatch-start."""
-    schedule = documents["scheduler jobs/voxbatch-nightly"]
+@pytest.mark.parametrize(
+    ("name", "job", "when"),
+    [("voxbatch-nightly", "voxbatch-nightly", "0 2 * * *"), ("voxbatch-sweep", "voxbatch-dispatch", "0 * * * *")],
+)
+def test_scheduler_posts_a_valid_request(documents: dict[str, Any], name: str, job: str, when: str) -> None:
+    """Cloud Scheduler posts a valid RunJobRequest as voxbatch-start: to the nightly job, and every hour to the
+    dispatcher.
+    """
+    schedule = documents[f"scheduler jobs/{name}"]
     assert discovery.api("run.v2").faults(json.loads(schedule["body"]), "GoogleCloudRunV2RunJobRequest") == []
     flags = schedule["flags"]
-    assert re.fullmatch(
-        r"https://run\.googleapis\.com/v2/projects/p/locations/europe-west4/jobs/voxbatch-nightly:run", flags["uri"]
-    )
-    assert (flags["http-method"], flags["oauth-service-account-email"]) == (
+    assert flags["uri"] == f"https://run.googleapis.com/v2/projects/p/locations/europe-west1/jobs/{job}:run"
+    assert (flags["http-method"], flags["schedule"], flags["oauth-service-account-email"]) == (
         "POST",
+        when,
         "voxbatch-start@p.iam.gserviceaccount.com",
     )
 
@@ -678,42 +734,31 @@ def test_container_arguments_are_voxbatch_commands(documents: dict[str, Any]) ->
     from voxbatch.cli import cli
 
     known = {p.envvar for name in ("run", "listen") for p in cli.commands[name].params}
-    for name in ("run jobs/voxbatch", "run jobs/voxbatch-nightly", "beta run worker-pools/voxbatch-listen"):
-        (container,) = containers(documents[name])
-        understood(*container["args"])
-        assert {each["name"] for each in container.get("env", [])} - known <= {"HF_TOKEN"}
+    for name, document in documents.items():
+        if isinstance(document, dict) and "kind" in document:
+            (container,) = containers(document)
+            understood(*container["args"])
+            others = {each["name"] for each in container.get("env", [])} - known
+            assert others <= {"HF_TOKEN", "VOXBATCH_KERNEL_CACHE"}, name
 
 
 # ── the workflow ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-JOB = "projects/p/locations/europe-west4/jobs/voxbatch"
-SETTINGS = {"JOB": JOB, "BUCKET": "p-in", "PREFIX": "in/", "OUT": "gs://p-out/out"}
+JOB = "projects/p/locations/europe-west1/jobs/voxbatch-dispatch"
+SETTINGS = {"JOB": JOB, "BUCKET": "p-in", "PREFIX": "in/"}
 WORKFLOW = yaml.safe_load((JOBS / "workflow.yaml").read_text())
-ARGUMENTS = ["run", "gs://p-in/in/day.jsonl", "-o", "gs://p-out/out/day"]
 
 
 class Executions:
-    """A fake of Cloud Run that lists executions in pages and records the runs that it is asked to start."""
+    """A fake of Cloud Run that records the executions that it is asked to start."""
 
-    def __init__(self, *pages: list[dict[str, Any]]):
-        self.pages = list(pages)
-        self.started: list[Any] = []
+    def __init__(self) -> None:
+        self.started = 0
 
     def __call__(self, id: str, arguments: dict[str, Any]) -> Any:
-        if id == "run.projects.locations.jobs.run":
-            assert arguments["name"] == JOB
-            self.started.append(arguments["body"]["overrides"]["containerOverrides"][0]["args"])
-            return {"name": "operations/1", "metadata": {"name": f"{JOB}/executions/1"}}
-        assert (id, arguments["parent"]) == ("run.projects.locations.jobs.executions.list", JOB)
-        if not self.pages:
-            return {}
-        at = int(arguments["pageToken"] or 0)
-        more = {"nextPageToken": str(at + 1)} if at + 1 < len(self.pages) else {}
-        return {"executions": self.pages[at], **more}
-
-
-def execution(*args: str, **fields: str) -> dict[str, Any]:
-    return {"name": f"{JOB}/executions/0", "template": {"containers": [{"image": "i", "args": list(args)}]}, **fields}
+        assert (id, arguments) == ("run.projects.locations.jobs.run", {"name": JOB, "body": {}})
+        self.started += 1
+        return {"name": "operations/1", "metadata": {"name": f"{JOB}/executions/1"}}
 
 
 def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
@@ -726,20 +771,12 @@ def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
     return returned
 
 
-@pytest.mark.parametrize(
-    ("name", "out"),
-    [
-        ("in/day.jsonl", "gs://p-out/out/day"),
-        ("in/2026/11/day.jsonl.gz", "gs://p-out/out/2026/11/day"),
-        ("in/Day.JSONL.GZ", "gs://p-out/out/Day"),
-        ("in/a.b c.jsonl", "gs://p-out/out/a.b c"),
-    ],
-)
-def test_uploaded_manifest_starts_the_job(name: str, out: str) -> None:
-    """An uploaded manifest starts the job with its run arguments, and the outputs get the name of the manifest."""
+@pytest.mark.parametrize("name", ["in/day.jsonl", "in/2026/11/day.jsonl.gz", "in/Day.JSONL.GZ", "in/a.b c.jsonl"])
+def test_uploaded_manifest_wakes_the_dispatcher(name: str) -> None:
+    """An uploaded manifest executes the dispatcher, which gets no arguments: it reads the upload from Pub/Sub."""
     cloud = Executions()
-    assert upload(name, cloud) == f"started gs://p-in/{name}"
-    assert cloud.started == [["run", f"gs://p-in/{name}", "-o", out]]
+    assert upload(name, cloud) == f"dispatched gs://p-in/{name}"
+    assert cloud.started == 1
 
 
 @pytest.mark.parametrize(
@@ -760,35 +797,13 @@ def test_other_uploads_start_nothing(name: str, said: str) -> None:
     """Uploads with other suffixes or prefixes end the workflow before any request to Cloud Run."""
     cloud = Executions()
     assert upload(name, cloud) == said
-    assert cloud.started == []
+    assert cloud.started == 0
 
 
 def test_another_bucket_starts_nothing() -> None:
     """An event of another bucket starts nothing."""
     assert upload("in/day.jsonl", cloud := Executions(), bucket="q") == "not ours, another bucket gs://q/in/day.jsonl"
-    assert cloud.started == []
-
-
-@pytest.mark.parametrize("page", [0, 1])
-def test_running_manifest_is_not_started_again(page: int) -> None:
-    """A running execution with the same arguments, on any page of the list, prevents a second start."""
-    others = [
-        execution("run", "gs://p-in/in/other.jsonl", "-o", "x"),
-        execution(*ARGUMENTS, completionTime="2026-11-21"),
-    ]
-    pages = [others, [*others, execution(*ARGUMENTS)]][1 - page :]
-    cloud = Executions(*pages)
-    assert upload("in/day.jsonl", cloud) == f"at work already {JOB}/executions/0"
-    assert cloud.started == []
-
-
-def test_finished_manifest_may_be_run_again() -> None:
-    """Finished executions, executions of other manifests and executions without arguments do not prevent a start."""
-    bare = {"name": f"{JOB}/executions/0", "template": {"containers": [{"image": "i"}]}}
-    pages = [[bare, execution("doctor")], [execution(*ARGUMENTS, completionTime="2026-11-21T00:00:00Z")]]
-    cloud = Executions(*pages)
-    assert upload("in/day.jsonl", cloud) == "started gs://p-in/in/day.jsonl"
-    assert cloud.started == [ARGUMENTS]
+    assert cloud.started == 0
 
 
 def test_workflow_is_valid() -> None:

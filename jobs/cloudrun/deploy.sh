@@ -7,18 +7,19 @@ usage() {
     cat <<'END'
 usage: [NAME=VALUE …] jobs/cloudrun/deploy.sh [--dry-run]
 
-Makes, in one project and region: an Artifact Registry repository, two buckets, a topic with its dead letters, two
-service accounts with the least roles, the job "voxbatch" (one L4 a task), and what starts it: an upload, or the night.
+Makes, in one project and region: an Artifact Registry repository, three buckets, a topic with its dead letters, service
+accounts with the least roles, the job "voxbatch" (one L4 a task), what starts it (an upload, or the night), and alerts.
 
   setting        what it is                                                                     if it is not given
   PROJECT        the project                                                                    gcloud's own
-  REGION         a region of Cloud Run that has L4s                                             europe-west4
+  REGION         a region of Cloud Run that has L4s                                             europe-west1
   IMAGE          the container                     REGION-docker.pkg.dev/PROJECT/voxbatch/voxbatch:latest
   BUCKET_IN      uploads: in/ and nightly/ in it                                                PROJECT-voxbatch-in
   BUCKET_OUT     outputs: out/ in it                                                            PROJECT-voxbatch-out
+  BUCKET_MODELS  weights                                                                        PROJECT-voxbatch-models
   UPLOADS        who takes what is uploaded to in/: workflow (starts the job for each manifest),
                  worker (a GPU that is always on) or none                                       workflow
-  NIGHTLY        yes or no: what is uploaded to nightly/ is run by night                        yes; no with a worker
+  NIGHTLY        yes or no: what is uploaded to nightly/ is run by night                        yes
   SCHEDULE       when, as cron says it                                                          0 2 * * *
   TIME_ZONE      of SCHEDULE                                                                    Etc/UTC
   TASKS          tasks of a job execution that says no other number                             1
@@ -86,8 +87,9 @@ render() {
         for name in TOKEN_THERE MODEL CHANNEL; do
             if [[ -n "${!name}" ]]; then printf 's/  # if %s$//\n' "$name"; else printf '/  # if %s$/d\n' "$name"; fi
         done
-        for name in PROJECT REGION IMAGE RUN_SA TOKEN OUT SUBSCRIPTION BUCKET_IN USD_PER_HOUR MODEL CHANNEL \
-            TASKS PARALLELISM MAX_RETRIES TASK_TIMEOUT; do
+        for name in PROJECT REGION IMAGE RUN_SA DISPATCH_SA LISTEN_SA TOKEN OUT BUCKET_IN BUCKET_OUT \
+            UPLOADS_SUBSCRIPTION NIGHTLY_SUBSCRIPTION USD_PER_HOUR MODEL CHANNEL TASKS PARALLELISM MAX_RETRIES \
+            TASK_TIMEOUT; do
             printf '%s=%s\n' "$name" "${!name}"
         done | sed -e 's/[\\&|]/\\&/g' -e 's/^\([A-Z_]*\)=\(.*\)$/s|${\1}|\2|g/'
     } >"$WORK/fill"
@@ -101,8 +103,8 @@ render() {
 apis() {
     local name missing=()
     ask gcloud services list --enabled --format='value(config.name)'
-    for name in run artifactregistry pubsub eventarc workflows cloudscheduler secretmanager storage cloudbuild \
-        monitoring logging; do
+    for name in run artifactregistry pubsub eventarc eventarcpublishing workflows workflowexecutions cloudscheduler \
+        secretmanager storage cloudbuild containeranalysis containerscanning monitoring logging iam iamcredentials; do
         grep -qxF "$name.googleapis.com" <<<"$ANSWER" || missing+=("$name.googleapis.com")
     done
     if ((${#missing[@]} == 0)); then
@@ -157,29 +159,28 @@ topic() {
     fi
 }
 
-# The subscription from which a worker, or the nightly run, pulls.
+# subscription NAME FILTER: a subscription from which a listener pulls uploads.
 # - 600 s to acknowledge: the client extends the lease for as long as a run takes. The 600 s only limit the time in which
 #   a worker may be too busy to extend it, for example while it loads a model.
-# - 20 deliveries before a message goes to the dead-letter topic: each worker that is stopped or removed counts as one,
-#   and a run resumes where it stopped. A message that can never be run is sent to the dead-letter topic by the worker
-#   itself, at once and with its reason.
-# - 31 days of retention, the maximum: a batch of recordings waits until somebody has repaired the fault.
-# - The filter only saves messages; the worker checks the event's type itself. Messages that people send have no type.
-# shellcheck disable=SC2016 # the filter is Pub/Sub's
-uploads() {
+# - 20 deliveries before a message goes to the dead-letter topic: each listener that is stopped or removed counts as one.
+#   A message that can never be run is sent to the dead-letter topic by the listener itself, at once and with its reason.
+# - 31 days of retention, the maximum: an upload waits until somebody has repaired the fault.
+# - Pub/Sub cannot change the filter of a subscription. The listener checks the event's type and place itself, too.
+subscription() {
+    local name="$1" filter="$2"
     local common=(--ack-deadline=600 --message-retention-duration=31d --expiration-period=never
         --dead-letter-topic="$DEAD_TOPIC" --max-delivery-attempts=20 --min-retry-delay=60s --max-retry-delay=600s)
     local want="600 2678400s $DEAD_TOPIC 20 60s 600s"
-    if ! ask gcloud pubsub subscriptions describe "$SUBSCRIPTION" --format='value[separator=" "](
+    if ! ask gcloud pubsub subscriptions describe "$name" --format='value[separator=" "](
         ackDeadlineSeconds, messageRetentionDuration, deadLetterPolicy.deadLetterTopic,
         deadLetterPolicy.maxDeliveryAttempts, retryPolicy.minimumBackoff, retryPolicy.maximumBackoff,
         expirationPolicy.ttl)'; then
-        change "make subscription voxbatch-uploads" gcloud pubsub subscriptions create "$SUBSCRIPTION" --topic="$TOPIC" \
-            "${common[@]}" --message-filter='NOT attributes:eventType OR attributes.eventType = "OBJECT_FINALIZE"'
+        change "make subscription ${name##*/}" gcloud pubsub subscriptions create "$name" --topic="$TOPIC" \
+            "${common[@]}" --message-filter="$filter"
     elif [[ "${ANSWER% }" == "$want" ]]; then # a limited lifetime would follow in the answer
-        same "subscription voxbatch-uploads"
+        same "subscription ${name##*/}"
     else
-        change "set subscription voxbatch-uploads right" gcloud pubsub subscriptions update "$SUBSCRIPTION" "${common[@]}"
+        change "set subscription ${name##*/} right" gcloud pubsub subscriptions update "$name" "${common[@]}"
     fi
 }
 
@@ -224,7 +225,6 @@ token() {
         fi
         ANSWER=""
     fi
-    grant "$RUN" roles/secretmanager.secretAccessor secrets "$TOKEN"
 }
 
 # A tag may name another image tomorrow, so the job gets the digest that the tag stands for today.
@@ -266,12 +266,18 @@ worker() {
 }
 
 no_worker() {
-    ask gcloud beta run worker-pools describe voxbatch-listen --region="$REGION" --format='value(metadata.name)' || return 0
-    change "delete worker pool voxbatch-listen" gcloud beta run worker-pools delete voxbatch-listen --region="$REGION"
+    ask gcloud iam service-accounts describe "$LISTEN_SA" || return 0
+    if ask gcloud beta run worker-pools describe voxbatch-listen --region="$REGION" --format='value(metadata.name)'; then
+        change "delete worker pool voxbatch-listen" \
+            gcloud beta run worker-pools delete voxbatch-listen --region="$REGION"
+    fi
+    roles_of_transcriber revoke "$LISTEN"
+    roles_of_listener revoke "$LISTEN" "$UPLOADS_SUBSCRIPTION"
+    change "delete service account voxbatch-listen" gcloud iam service-accounts delete "$LISTEN_SA"
 }
 
 workflow() {
-    local values="JOB=projects/$PROJECT/locations/$REGION/jobs/voxbatch,BUCKET=$BUCKET_IN,PREFIX=in/,OUT=$OUT"
+    local values="JOB=projects/$PROJECT/locations/$REGION/jobs/voxbatch-dispatch,BUCKET=$BUCKET_IN,PREFIX=in/"
     local text
     text="$({ cat "$HERE/workflow.yaml" && printf '%s' "$values $START_SA"; } | fingerprint)"
     if ask gcloud workflows describe voxbatch --location="$REGION" --format='value(labels.voxbatch-config)' &&
@@ -280,7 +286,7 @@ workflow() {
     else
         change "put workflow voxbatch" gcloud workflows deploy voxbatch --location="$REGION" \
             --source="$HERE/workflow.yaml" --service-account="$START_SA" --set-env-vars="$values" \
-            --labels="voxbatch-config=$text" --description="An uploaded manifest starts the job voxbatch"
+            --labels="voxbatch-config=$text" --description="An uploaded manifest wakes the dispatcher of voxbatch"
     fi
 }
 
@@ -311,61 +317,59 @@ no_workflow() {
         change "delete workflow voxbatch" gcloud workflows delete voxbatch --location="$REGION"
     fi
     for role in $START_PROJECT_ROLES; do revoke "$START" "$role" projects "$PROJECT"; done
-    revoke "$START" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
-    revoke "$START" roles/run.viewer "run jobs" voxbatch --region="$REGION"
+    no_schedule voxbatch-sweep
+    no_job voxbatch-dispatch
 }
 
-# notification PREFIX: the in bucket notifies the topic of uploads below PREFIX only; "" removes the notification.
-notification() {
-    local prefix="$1" there="" id topic has
+# notifications "PREFIX …": the in bucket notifies the topic of uploads below these prefixes only.
+notifications() {
+    local wanted=" $1 " id topic has
     ask gcloud storage buckets notifications list "gs://$BUCKET_IN" --format='value("Notification Configuration".id,
         "Notification Configuration".topic,"Notification Configuration".object_name_prefix)' || true
     while IFS=$'\t' read -r id topic has; do
         [[ "$topic" == *"/$TOPIC" ]] || continue
-        if [[ "$has" == "$prefix" && -n "$prefix" && -z "$there" ]]; then
-            there=yes
+        if [[ -n "$has" && "$wanted" == *" $has "* ]]; then
+            wanted="${wanted/ $has / }"
+            same "notification of $BUCKET_IN/$has"
         else
             change "delete the notification of $BUCKET_IN/$has" gcloud storage buckets notifications delete \
                 "projects/_/buckets/$BUCKET_IN/notificationConfigs/$id"
         fi
     done <<<"$ANSWER"
-    [[ -n "$prefix" ]] || return 0
-    if [[ -n "$there" ]]; then
-        same "notification of $BUCKET_IN/$prefix"
-    else
-        change "make the notification of $BUCKET_IN/$prefix" gcloud storage buckets notifications create "gs://$BUCKET_IN" \
-            --topic="$TOPIC" --event-types=OBJECT_FINALIZE --object-prefix="$prefix" --payload-format=json \
+    for has in $wanted; do
+        change "make the notification of $BUCKET_IN/$has" gcloud storage buckets notifications create "gs://$BUCKET_IN" \
+            --topic="$TOPIC" --event-types=OBJECT_FINALIZE --object-prefix="$has" --payload-format=json \
             --skip-topic-setup
-    fi
+    done
 }
 
-night() {
-    local uri text verb=create headers=--headers
-    uri="https://run.googleapis.com/v2/projects/$PROJECT/locations/$REGION/jobs/voxbatch-nightly:run"
-    text="voxbatch by night, config $(printf '%s' "$uri $SCHEDULE $TIME_ZONE $START_SA" |
-        cat - "$HERE/nightly-request.json" | fingerprint)"
-    if ask gcloud scheduler jobs describe voxbatch-nightly --location="$REGION" --format='value(description)'; then
+# schedule NAME JOB WHEN TIME_ZONE: execute a job at these times.
+schedule() {
+    local name="$1" when="$3" zone="$4" uri text verb=create headers=--headers
+    uri="https://run.googleapis.com/v2/projects/$PROJECT/locations/$REGION/jobs/$2:run"
+    text="executes $2, config $(printf '%s' "$uri $when $zone $START_SA" |
+        cat - "$HERE/schedule-request.json" | fingerprint)"
+    if ask gcloud scheduler jobs describe "$name" --location="$REGION" --format='value(description)'; then
         if [[ "$ANSWER" == "$text" ]]; then
-            same "schedule voxbatch-nightly"
+            same "schedule $name"
             return
         fi
         verb=update headers=--update-headers
     fi
-    change "put schedule voxbatch-nightly: $SCHEDULE, $TIME_ZONE" gcloud scheduler jobs "$verb" http voxbatch-nightly \
-        --location="$REGION" --schedule="$SCHEDULE" --time-zone="$TIME_ZONE" --uri="$uri" --http-method=POST \
-        "$headers=Content-Type=application/json" --message-body-from-file="$HERE/nightly-request.json" \
+    change "put schedule $name: $when, $zone" gcloud scheduler jobs "$verb" http "$name" \
+        --location="$REGION" --schedule="$when" --time-zone="$zone" --uri="$uri" --http-method=POST \
+        "$headers=Content-Type=application/json" --message-body-from-file="$HERE/schedule-request.json" \
         --oauth-service-account-email="$START_SA" --max-retry-attempts=3 --description="$text"
 }
 
-no_night() {
-    if ask gcloud scheduler jobs describe voxbatch-nightly --location="$REGION" --format='value(name)'; then
-        change "delete schedule voxbatch-nightly" gcloud scheduler jobs delete voxbatch-nightly --location="$REGION"
-    fi
-    if ask gcloud run jobs describe voxbatch-nightly --region="$REGION" --format='value(metadata.name)'; then
-        change "delete job voxbatch-nightly" gcloud run jobs delete voxbatch-nightly --region="$REGION"
-    fi
-    revoke "$RUN" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
-    revoke "$RUN" roles/run.viewer "run jobs" voxbatch --region="$REGION"
+no_schedule() {
+    ask gcloud scheduler jobs describe "$1" --location="$REGION" --format='value(name)' || return 0
+    change "delete schedule $1" gcloud scheduler jobs delete "$1" --location="$REGION"
+}
+
+no_job() {
+    ask gcloud run jobs describe "$1" --region="$REGION" --format='value(metadata.name)' || return 0
+    change "delete job $1" gcloud run jobs delete "$1" --region="$REGION"
 }
 
 metric() {
@@ -397,63 +401,76 @@ policy() {
 }
 
 main() {
-    local number storage_agent prefix="" each
+    local number storage_agent pubsub_agent prefixes="" each
     say "voxbatch in project $PROJECT, region $REGION: uploads by $UPLOADS, nightly $NIGHTLY, alerts $ALERTS"
     apis
     ask gcloud projects describe "$PROJECT" --format='value(projectNumber)' || die "there is no project $PROJECT"
     number="$ANSWER"
+    pubsub_agent="serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com"
     ask gcloud storage service-agent || die "project $PROJECT has no Cloud Storage"
     storage_agent="serviceAccount:$ANSWER"
 
     repository
-    bucket "$BUCKET_IN"
-    bucket "$BUCKET_OUT"
+    for each in "$BUCKET_IN" "$BUCKET_OUT" "$BUCKET_MODELS"; do bucket "$each"; done
     account voxbatch-run "voxbatch: transcribes"
-    account voxbatch-start "voxbatch: starts runs"
+    account voxbatch-dispatch "voxbatch: reads uploads and starts runs"
+    account voxbatch-start "voxbatch: wakes the dispatcher"
     topic "$DEAD_TOPIC"
     dead_letters
     topic "$TOPIC"
-    uploads
-
-    grant "$RUN" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_IN"
-    grant "$RUN" roles/storage.objectUser "storage buckets" "gs://$BUCKET_OUT"
-    grant "$RUN" roles/pubsub.subscriber "pubsub subscriptions" "$SUBSCRIPTION"
-    grant "$RUN" roles/pubsub.viewer "pubsub subscriptions" "$SUBSCRIPTION"
-    grant "$RUN" roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
-    # Pub/Sub itself moves a message to the dead-letter topic: it publishes there, and acknowledges here.
-    grant "serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com" \
-        roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
-    grant "serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com" \
-        roles/pubsub.subscriber "pubsub subscriptions" "$SUBSCRIPTION"
+    # Messages that people send have no objectId.
+    subscription "$UPLOADS_SUBSCRIPTION" \
+        'NOT attributes:objectId OR (attributes.eventType = "OBJECT_FINALIZE" AND hasPrefix(attributes.objectId, "in/"))'
+    subscription "$NIGHTLY_SUBSCRIPTION" \
+        'attributes.eventType = "OBJECT_FINALIZE" AND hasPrefix(attributes.objectId, "nightly/")'
     grant "$storage_agent" roles/pubsub.publisher "pubsub topics" "$TOPIC"
+    # Pub/Sub itself moves a message to the dead-letter topic after its last delivery: it publishes there, and
+    # acknowledges here.
+    grant "$pubsub_agent" roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
+    for each in "$UPLOADS_SUBSCRIPTION" "$NIGHTLY_SUBSCRIPTION"; do
+        grant "$pubsub_agent" roles/pubsub.subscriber "pubsub subscriptions" "$each"
+        roles_of_listener grant "$DISPATCH" "$each"
+    done
+    roles_on_recordings grant "$DISPATCH"
     token
+    roles_of_transcriber grant "$RUN"
 
     image
     job voxbatch job.yaml
+    grant "$DISPATCH" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
+    grant "$DISPATCH" roles/run.viewer "run jobs" voxbatch --region="$REGION"
 
     # Only one mechanism reacts to an upload: first remove the one that was not chosen.
     [[ "$UPLOADS" == workflow ]] || no_workflow
     [[ "$UPLOADS" == worker ]] || no_worker
-    [[ "$NIGHTLY" == yes ]] || no_night
-    if [[ "$UPLOADS" == worker ]]; then prefix=in/; elif [[ "$NIGHTLY" == yes ]]; then prefix=nightly/; fi
-    notification "$prefix"
+    if [[ "$NIGHTLY" == no ]]; then
+        no_schedule voxbatch-nightly
+        no_job voxbatch-nightly
+    fi
+    [[ "$UPLOADS" == none ]] || prefixes="in/"
+    [[ "$NIGHTLY" == no ]] || prefixes="$prefixes nightly/"
+    notifications "$prefixes"
 
     if [[ "$UPLOADS" == workflow ]]; then
-        grant "$START" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
-        grant "$START" roles/run.viewer "run jobs" voxbatch --region="$REGION"
+        job voxbatch-dispatch dispatch.yaml
+        grant "$START" roles/run.invoker "run jobs" voxbatch-dispatch --region="$REGION"
         for each in $START_PROJECT_ROLES; do grant "$START" "$each" projects "$PROJECT"; done
         # Eventarc creates its own topic for the bucket's events; its name is not known in advance.
         grant "$storage_agent" roles/pubsub.publisher projects "$PROJECT"
         workflow
         trigger
+        schedule voxbatch-sweep voxbatch-dispatch "0 * * * *" Etc/UTC
     fi
-    [[ "$UPLOADS" != worker ]] || worker
+    if [[ "$UPLOADS" == worker ]]; then
+        account voxbatch-listen "voxbatch: transcribes uploads at once"
+        roles_of_transcriber grant "$LISTEN"
+        roles_of_listener grant "$LISTEN" "$UPLOADS_SUBSCRIPTION"
+        worker
+    fi
     if [[ "$NIGHTLY" == yes ]]; then
-        grant "$RUN" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
-        grant "$RUN" roles/run.viewer "run jobs" voxbatch --region="$REGION"
         job voxbatch-nightly nightly.yaml
         grant "$START" roles/run.invoker "run jobs" voxbatch-nightly --region="$REGION"
-        night
+        schedule voxbatch-nightly voxbatch-nightly "$SCHEDULE" "$TIME_ZONE"
     fi
     if [[ "$ALERTS" == yes ]]; then
         for each in $METRICS; do metric "$each"; done

@@ -31,30 +31,35 @@ settings() {
     HUB_TOKEN="${HF_TOKEN:-}"
     unset HF_TOKEN
 
-    REGION="${REGION:-europe-west4}"
+    REGION="${REGION:-europe-west1}"
     BUCKET_IN="${BUCKET_IN:-$PROJECT-voxbatch-in}"
     BUCKET_OUT="${BUCKET_OUT:-$PROJECT-voxbatch-out}"
+    BUCKET_MODELS="${BUCKET_MODELS:-$PROJECT-voxbatch-models}"
     UPLOADS="${UPLOADS:-workflow}"
     one_of UPLOADS "$UPLOADS" workflow worker none
-    if [[ "$UPLOADS" == worker ]]; then NIGHTLY="${NIGHTLY:-no}"; else NIGHTLY="${NIGHTLY:-yes}"; fi
+    NIGHTLY="${NIGHTLY:-yes}"
     one_of NIGHTLY "$NIGHTLY" yes no
     ALERTS="${ALERTS:-yes}"
     one_of ALERTS "$ALERTS" yes no
-    [[ "$UPLOADS $NIGHTLY" != "worker yes" ]] ||
-        die "UPLOADS=worker NIGHTLY=yes: the worker would have taken all before the night; choose one of them"
     RETRY_S="${RETRY_S:-10}" # seconds until a command that is not possible yet is retried
     WORK="$(mktemp -d)"
     trap 'rm -rf "$WORK"' EXIT
 
     RUN_SA="voxbatch-run@$PROJECT.iam.gserviceaccount.com"
+    DISPATCH_SA="voxbatch-dispatch@$PROJECT.iam.gserviceaccount.com"
     START_SA="voxbatch-start@$PROJECT.iam.gserviceaccount.com"
+    LISTEN_SA="voxbatch-listen@$PROJECT.iam.gserviceaccount.com"
+    BUILD_SA="voxbatch-build@$PROJECT.iam.gserviceaccount.com"
     RUN="serviceAccount:$RUN_SA"
+    DISPATCH="serviceAccount:$DISPATCH_SA"
     START="serviceAccount:$START_SA"
+    LISTEN="serviceAccount:$LISTEN_SA"
     TOKEN=voxbatch-hf-token
     OUT="gs://$BUCKET_OUT/out"
     TOPIC="projects/$PROJECT/topics/voxbatch-uploads"
     DEAD_TOPIC="projects/$PROJECT/topics/voxbatch-dead"
-    SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-uploads"
+    UPLOADS_SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-uploads"
+    NIGHTLY_SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-nightly"
     # Workflows, Eventarc and Logging have no smaller scope than the project.
     START_PROJECT_ROLES="roles/workflows.invoker roles/eventarc.eventReceiver roles/logging.logWriter"
     METRICS="failed-items starved-seconds" POLICIES="failed-items gpu-idle dead-letters"
@@ -147,4 +152,28 @@ grant() {
 revoke() {
     bound "$@" || return 0
     change "take $2 on $4 from $(who "$1")" binding remove "$@"
+}
+
+# ── roles ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# The first argument of each function is grant or revoke, the second one the member.
+
+roles_on_recordings() {
+    "$1" "$2" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_IN"
+    "$1" "$2" roles/storage.objectUser "storage buckets" "gs://$BUCKET_OUT"
+}
+
+# A transcriber runs ffmpeg on untrusted audio: it reads recordings and weights, writes outputs, and may do nothing else.
+roles_of_transcriber() {
+    roles_on_recordings "$1" "$2"
+    "$1" "$2" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_MODELS"
+    if ask gcloud secrets describe "$TOKEN"; then
+        "$1" "$2" roles/secretmanager.secretAccessor secrets "$TOKEN"
+    fi
+}
+
+# A listener reads the messages of a subscription, and sends to the dead-letter topic what can never be run.
+roles_of_listener() { # grant|revoke MEMBER SUBSCRIPTION
+    "$1" "$2" roles/pubsub.subscriber "pubsub subscriptions" "$3"
+    "$1" "$2" roles/pubsub.viewer "pubsub subscriptions" "$3"
+    "$1" "$2" roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
 }

@@ -9,7 +9,7 @@ usage: [NAME=VALUE …] jobs/cloudrun/teardown.sh [--with-data] [--dry-run]
 Removes alerts, schedule, workflow, worker, jobs, topics and subscriptions with the messages in them, the token,
 repository and images, and the service accounts of voxbatch. Buckets that have something in them stay, and so do the APIs.
 
-  PROJECT, REGION, BUCKET_IN, BUCKET_OUT   as they were given to deploy.sh
+  PROJECT, REGION, BUCKET_IN, BUCKET_OUT, BUCKET_MODELS   as they were given to deploy.sh
 
   --with-data    also the buckets that are not empty: recordings, manifests and transcripts are lost
   --dry-run      look, and say what would be removed
@@ -82,26 +82,30 @@ main() {
     say "voxbatch is removed from project $PROJECT, region $REGION"
     for each in $POLICIES; do policy "$each"; done
     for each in $METRICS; do gone "log metric voxbatch_${each//-/_}" "logging metrics" "voxbatch_${each//-/_}"; done
-    gone "schedule voxbatch-nightly" "scheduler jobs" voxbatch-nightly --location="$REGION"
+    for each in voxbatch-nightly voxbatch-sweep; do
+        gone "schedule $each" "scheduler jobs" "$each" --location="$REGION"
+    done
     gone "trigger voxbatch" "eventarc triggers" voxbatch --location="$REGION"
     gone "workflow voxbatch" workflows voxbatch --location="$REGION"
     notifications
     gone "worker pool voxbatch-listen" "beta run worker-pools" voxbatch-listen --region="$REGION"
-    gone "job voxbatch-nightly" "run jobs" voxbatch-nightly --region="$REGION"
-    gone "job voxbatch" "run jobs" voxbatch --region="$REGION"
-    gone "subscription voxbatch-uploads" "pubsub subscriptions" "$SUBSCRIPTION"
-    gone "subscription voxbatch-dead" "pubsub subscriptions" voxbatch-dead
+    for each in voxbatch-nightly voxbatch-dispatch voxbatch; do
+        gone "job $each" "run jobs" "$each" --region="$REGION"
+    done
+    for each in voxbatch-uploads voxbatch-nightly voxbatch-dead; do
+        gone "subscription $each" "pubsub subscriptions" "$each"
+    done
     gone "topic voxbatch-uploads" "pubsub topics" "$TOPIC"
     gone "topic voxbatch-dead" "pubsub topics" "$DEAD_TOPIC"
     gone "secret $TOKEN" secrets "$TOKEN"
     gone "repository voxbatch" "artifacts repositories" voxbatch --location="$REGION"
-    revoke "$RUN" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_IN"
-    revoke "$RUN" roles/storage.objectUser "storage buckets" "gs://$BUCKET_OUT"
+    for each in "$RUN" "$DISPATCH" "$LISTEN"; do roles_on_recordings revoke "$each"; done
+    for each in "$RUN" "$LISTEN"; do revoke "$each" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_MODELS"; done
     for each in $START_PROJECT_ROLES; do revoke "$START" "$each" projects "$PROJECT"; done
-    gone "service account voxbatch-start" "iam service-accounts" "$START_SA"
-    gone "service account voxbatch-run" "iam service-accounts" "$RUN_SA"
-    bucket "$BUCKET_IN"
-    bucket "$BUCKET_OUT"
+    for each in run dispatch start listen build; do
+        gone "service account voxbatch-$each" "iam service-accounts" "voxbatch-$each@$PROJECT.iam.gserviceaccount.com"
+    done
+    for each in "$BUCKET_IN" "$BUCKET_OUT" "$BUCKET_MODELS"; do bucket "$each"; done
 
     if ((CHANGES == 0)); then say "Nothing to remove."; else say "$CHANGES removals."; fi
     say "The APIs stay enabled, and Cloud Storage's own account may still publish in the project: others may need both."

@@ -141,7 +141,7 @@ def delete(call: Call, world: World, stdin: str) -> Thing | None:
 def shown_bucket(call: Call) -> Thing:
     return {
         "name": call.names[0].removeprefix("gs://"),
-        "location": call.flags.get("location", "europe-west4").upper(),
+        "location": call.flags.get("location", "europe-west1").upper(),
         "uniform_bucket_level_access": "uniform-bucket-level-access" in call.flags,
         "public_access_prevention": "enforced" if "public-access-prevention" in call.flags else "inherited",
     }
@@ -182,7 +182,7 @@ def shown_file(flag: str) -> Callable[[Call], Thing]:
 
 def shown_schedule(call: Call) -> Thing:
     body = Path(call.flags["message-body-from-file"]).read_text()
-    return {"name": "voxbatch-nightly", "description": call.flags["description"], "body": body}
+    return {"name": call.names[-1], "description": call.flags["description"], "body": body}
 
 
 SHOWN: dict[str, Callable[[Call], Thing]] = {
