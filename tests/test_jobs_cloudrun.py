@@ -7,6 +7,7 @@ against Google's published API descriptions, and the workflow runs in an interpr
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import re
@@ -25,6 +26,10 @@ import workflows
 import yaml
 from conftest import understood
 from gcloud_stub import Gcloud, Trouble, gcloud
+
+from voxbatch.manifest.source import SUFFIXES
+from voxbatch.platforms.listen.message import ReceivedMessage, RunRequest, read
+from voxbatch.platforms.listen.rules import Rules
 
 ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "jobs" / "cloudrun"
@@ -750,30 +755,92 @@ WORKFLOW = yaml.safe_load((JOBS / "workflow.yaml").read_text())
 
 
 class Executions:
-    """A fake of Cloud Run that records the executions that it is asked to start."""
+    """A fake of Cloud Run that first fails with `faults`, and then counts the executions that it starts.
 
-    def __init__(self) -> None:
+    With `forever`, the last fault is repeated.
+    """
+
+    def __init__(self, *faults: dict[str, Any], forever: bool = False):
+        self.faults, self.forever = list(faults), forever
         self.started = 0
 
     def __call__(self, id: str, arguments: dict[str, Any]) -> Any:
         assert (id, arguments) == ("run.projects.locations.jobs.run", {"name": JOB, "body": {}})
+        if self.faults:
+            raise workflows.Error(self.faults[0] if self.forever else self.faults.pop(0))
         self.started += 1
         return {"name": "operations/1", "metadata": {"name": f"{JOB}/executions/1"}}
 
 
-def upload(name: str, executions: Executions, bucket: str = "p-in") -> str:
-    """Run the workflow for an uploaded object and return its result."""
-    event = {
-        "data": {"bucket": bucket, "name": name, "generation": "1"},
-        "type": "google.cloud.storage.object.v1.finalized",
-    }
-    returned: str = workflows.Run(SETTINGS, executions).main(WORKFLOW, event)
+def status(code: int) -> dict[str, Any]:
+    """Return the error of Workflows for a status of HTTP."""
+    return {"tags": ["HttpError"], "code": code, "message": f"HTTP server responded with error code {code}"}
+
+
+# https://cloud.google.com/workflows/docs/reference/syntax/error-types
+LOST = {"tags": ["ConnectionError"], "message": "connection broken"}
+NOT_CONNECTED = {"tags": ["ConnectionFailedError"], "message": "failed to connect"}
+SLOW = {"tags": ["TimeoutError"], "message": "timed out"}
+
+
+def event(name: str, bucket: str = "p-in") -> dict[str, Any]:
+    """Return the event that Eventarc sends for an uploaded object."""
+    data = {"bucket": bucket, "name": name, "generation": "1"}
+    return {"data": data, "type": "google.cloud.storage.object.v1.finalized"}
+
+
+def upload(name: str, executions: Executions, bucket: str = "p-in", to: str = "p-in") -> str:
+    """Run the workflow, which watches the bucket `to`, for an uploaded object and return its result."""
+    returned: str = workflows.Run({**SETTINGS, "BUCKET": to}, executions).main(WORKFLOW, event(name, bucket))
     return returned
 
 
-@pytest.mark.parametrize("name", ["in/day.jsonl", "in/2026/11/day.jsonl.gz", "in/Day.JSONL.GZ", "in/a.b c.jsonl"])
+TRANSIENT = [status(429), status(500), status(502), status(503), status(504), LOST, NOT_CONNECTED, SLOW]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: str(fault.get("code", fault["tags"][0])))
+def test_workflow_retries_a_call_that_fails_for_a_while(fault: dict[str, Any], times: int) -> None:
+    """A call that fails once or three times because of load, an outage or a lost connection is retried with growing
+    waits, and the dispatcher is executed.
+    """
+    cloud = Executions(*[fault] * times)
+    run = workflows.Run(SETTINGS, cloud)
+    assert run.main(WORKFLOW, event("in/day.jsonl")) == "dispatched gs://p-in/in/day.jsonl"
+    assert (cloud.started, run.waited) == (1, [2, 4, 8][:times])
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: str(fault.get("code", fault["tags"][0])))
+def test_workflow_fails_if_a_call_fails_for_ever(fault: dict[str, Any]) -> None:
+    """An outage that lasts longer than all retries fails the execution, which an alert reports, with the upload and the
+    cause. The retries last a quarter of an hour at least, and end before the next sweep.
+    """
+    run = workflows.Run(SETTINGS, Executions(fault, forever=True))
+    with pytest.raises(workflows.Error) as failed:
+        run.main(WORKFLOW, event("in/day.jsonl"))
+    assert failed.value.value.startswith(
+        f"cannot execute {JOB}, so that gs://p-in/in/day.jsonl waits for the next sweep"
+    )
+    assert fault["message"] in failed.value.value
+    assert 900 <= sum(run.waited) <= 3600
+
+
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 409])
+def test_workflow_fails_at_once_if_a_retry_cannot_help(code: int) -> None:
+    """A missing role or a missing job fails the execution at once."""
+    run = workflows.Run(SETTINGS, Executions(status(code), forever=True))
+    with pytest.raises(workflows.Error, match=f"code {code}"):
+        run.main(WORKFLOW, event("in/day.jsonl"))
+    assert run.waited == []
+
+
+@pytest.mark.parametrize(
+    "name", ["in/2026/11/day.jsonl.gz", "in/Day.JSONL.GZ", "in/a.b c.jsonl", *(f"in/day{each}" for each in SUFFIXES)]
+)
 def test_uploaded_manifest_wakes_the_dispatcher(name: str) -> None:
-    """An uploaded manifest executes the dispatcher, which gets no arguments: it reads the upload from Pub/Sub."""
+    """A manifest of each kind that the listener takes executes the dispatcher, which gets no arguments: it reads the
+    upload from Pub/Sub.
+    """
     cloud = Executions()
     assert upload(name, cloud) == f"dispatched gs://p-in/{name}"
     assert cloud.started == 1
@@ -800,10 +867,34 @@ def test_other_uploads_start_nothing(name: str, said: str) -> None:
     assert cloud.started == 0
 
 
+@pytest.mark.slow
+def test_workflow_and_dispatcher_take_the_same_uploads(documents: dict[str, Any]) -> None:
+    """The workflow wakes the dispatcher for exactly the uploads whose messages the dispatcher runs. The subscription of
+    the dispatcher, and the notification of the bucket, have all of them.
+    """
+    (container,) = containers(documents["run jobs/voxbatch-dispatch"])
+    option = dict(itertools.pairwise(container["args"]))
+    rules = Rules.from_options(option["-o"], [option["--prefix"]], [])
+    names = ["call.flac", "day.json", ".day.jsonl", "day.jsonl/", "a/day.jsonl", "day.jsonl.bak", "talk.MP3", "jsonl"]
+    names += [f"day{suffix}" for suffix in SUFFIXES] + [f"Day{suffix.upper()}" for suffix in SUFFIXES]
+    for name in (prefix + name for name in names for prefix in ("in/", "in/2026/", "nightly/", "", "in/.tmp/", "in")):
+        attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": "p-voxbatch-in", "objectId": name}
+        asked = read(ReceivedMessage("1", b"", attributes), rules)
+        upload(name, cloud := Executions(), bucket="p-voxbatch-in", to="p-voxbatch-in")
+        assert cloud.started == isinstance(asked, RunRequest), name
+        assert cloud.started == 0 or name.startswith("in/")
+    settings = documents["workflows/voxbatch"]["flags"]["set-env-vars"]
+    assert dict(each.split("=", 1) for each in settings.split(",")) == {**SETTINGS, "BUCKET": "p-voxbatch-in"}
+
+
 def test_another_bucket_starts_nothing() -> None:
     """An event of another bucket starts nothing."""
     assert upload("in/day.jsonl", cloud := Executions(), bucket="q") == "not ours, another bucket gs://q/in/day.jsonl"
     assert cloud.started == 0
+
+
+JOBS_RUN = {"call": "googleapis.run.v2.projects.locations.jobs.run", "args": {"name": "j"}}
+RETRY = {"max_retries": 1, "backoff": {"initial_delay": 1, "max_delay": 1, "multiplier": 1}}
 
 
 def test_workflow_is_valid() -> None:
@@ -823,6 +914,12 @@ def test_workflow_is_valid() -> None:
         ({"switch": [{"condition": "${true}", "next": "nowhere"}]}, "no step nowhere"),
         ({"call": "googleapis.run.v2.projects.locations.jobs.run", "args": {"nam": "x"}}, "takes no nam"),
         ({"call": "googleapis.run.v2.projects.locations.jobs.run", "args": {}}, "needs name"),
+        ({"try": {"return": 1}, "except": {"as": "e", "steps": []}}, "no try of Workflows"),
+        ({"try": JOBS_RUN}, "no try of Workflows"),
+        ({"try": JOBS_RUN, "retry": {"predicate": "${p}"}}, "no retry of Workflows"),
+        ({"try": JOBS_RUN, "retry": {**RETRY, "predicate": "${p}"}}, "nothing sets p"),
+        ({"try": JOBS_RUN, "except": {"steps": []}}, "no except of Workflows"),
+        ({"try": JOBS_RUN, "except": {"as": "e", "steps": [{"x": {"raise": "${f}"}}]}}, "nothing sets f"),
     ],
 )
 def test_check_of_workflows_finds_faults(step: dict[str, Any], problem: str) -> None:

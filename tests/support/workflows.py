@@ -1,7 +1,8 @@
 """An interpreter for the part of the Google Cloud Workflows syntax that jobs/cloudrun/workflow.yaml uses; it rejects
 everything else.
 
-Steps: assign, call, switch, for, return, next. Expressions: the syntax that `evaluate` accepts, strings in double
+Steps: assign, call, switch, for, try (one call, with retry and except), raise, return, next. A predicate of a retry is
+a subworkflow. Expressions: the syntax that `evaluate` accepts, strings in double
 quotes, and only the functions in FUNCTIONS. Google's runtime is not available for tests: this module follows its
 documentation.
 """
@@ -9,6 +10,7 @@ documentation.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import operator
 import re
@@ -28,9 +30,16 @@ KINDS = {
     "call": {"call", "args", "result", "next"},
     "switch": {"switch", "next"},
     "for": {"for"},
+    "try": {"try", "retry", "except"},
+    "raise": {"raise"},
     "return": {"return"},
 }
 CONDITION = {"condition", "assign", "return", "next"}
+RETRY, BACKOFF, EXCEPT = (
+    {"predicate", "max_retries", "backoff"},
+    {"initial_delay", "max_delay", "multiplier"},
+    {"as", "steps"},
+)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
     "default": (lambda value, other: other if value is None else value, 2),
     "json.encode_to_string": (lambda value: json.dumps(value, separators=(",", ":"), sort_keys=True), 1),
@@ -40,6 +49,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
     "text.match_regex": (lambda source, pattern: re.search(pattern, source) is not None, 2),
     "text.substring": (lambda source, start, end: source[start:end], 3),
 }
+CONSTANTS = {"true": True, "false": False, "null": None}
 OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt,
     ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.In: lambda key, where: key in where,
@@ -50,8 +60,28 @@ class Bad(Exception):
     """An error that Google would report at deployment or at run time."""
 
 
+class Error(Exception):
+    """An error of a call or a raise, which the workflow can catch. Uncaught, it fails the execution.
+
+    Attributes:
+        value: a map with tags and a message, and with the HTTP status as code; or the text that was raised.
+    """
+
+    def __init__(self, value: Any):
+        super().__init__(value)
+        self.value = value
+
+
 class Ended(Exception):
-    """Raised when the workflow returns."""
+    """Raised when a routine returns.
+
+    Attributes:
+        value: the returned value.
+    """
+
+    def __init__(self, value: Any):
+        super().__init__(value)
+        self.value = value
 
 
 # ── expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -89,9 +119,7 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
         case ast.Constant(value=str() | int() | float() as value):
             return value
         case ast.Name(id=name):
-            if name in ("true", "false", "null"):
-                return {"true": True, "false": False, "null": None}[name]
-            return names[name]
+            return CONSTANTS[name] if name in CONSTANTS else names[name]
         case ast.Attribute(value=inner, attr=key):
             return evaluate(inner, names)[key]
         case ast.Subscript(value=inner, slice=key):
@@ -100,6 +128,9 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return same_kind(OPERATORS[type(op)], evaluate(left, names), evaluate(right, names))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
             return OPERATORS[type(op)](evaluate(left, names), evaluate(right, names))
+        case ast.BoolOp(op=op, values=values):  # the second value is not evaluated if the first one decides
+            parts = (evaluate(each, names) for each in values)
+            return all(parts) if isinstance(op, ast.And) else any(parts)
         case ast.Call(func=func, args=args, keywords=[]):
             does, arity = FUNCTIONS.get(dotted(func), (None, 0))
             if does is None or len(args) != arity:
@@ -132,20 +163,34 @@ def filled(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 class Run:
-    """One run of a workflow with its environment variables and a fake cloud."""
+    """One run of a workflow with its environment variables and a fake cloud.
+
+    Attributes:
+        waited: the seconds before each retry, which pass at once.
+    """
 
     def __init__(self, environment: dict[str, str], cloud: Cloud):
         self.environment, self.cloud = environment, cloud
-        self.returned: Any = None
+        self.workflow: dict[str, Any] = {}
+        self.waited: list[float] = []
         self.steps_taken = 0
 
     def main(self, workflow: dict[str, Any], argument: Any) -> Any:
-        """Run the workflow with its argument and return the result."""
-        (parameter,) = workflow["main"]["params"]
+        """Run the workflow with its argument and return the result.
+
+        Raises:
+            Error: the execution fails.
+        """
+        self.workflow = workflow
+        return self.routine("main", argument)
+
+    def routine(self, name: str, argument: Any) -> Any:
+        """Run the main workflow or a subworkflow with its argument and return the result."""
+        (parameter,) = self.workflow[name]["params"]
         try:
-            self.block(workflow["main"]["steps"], {parameter: argument})
-        except Ended:
-            return self.returned
+            self.block(self.workflow[name]["steps"], {parameter: argument})
+        except Ended as e:
+            return e.value
         return None
 
     def block(self, steps: list[Step], names: dict[str, Any]) -> str | None:
@@ -165,6 +210,8 @@ class Run:
     def step(self, step: Step, names: dict[str, Any]) -> str | None:
         if "for" in step:
             return self.loop(step["for"], names)
+        if "try" in step:
+            return self.attempt(step, names)
         if "switch" in step:
             step = next((c for c in step["switch"] if self.fill(c["condition"], names)), {"next": step.get("next")})
         for pair in step.get("assign", []):
@@ -174,8 +221,9 @@ class Run:
             answer = self.call(step["call"], self.fill(step["args"], names))
             names.update({step["result"]: answer} if "result" in step else {})
         if "return" in step:
-            self.returned = self.fill(step["return"], names)
-            raise Ended
+            raise Ended(self.fill(step["return"], names))
+        if "raise" in step:
+            raise Error(self.fill(step["raise"], names))
         to: str | None = step.get("next")
         return to
 
@@ -187,6 +235,25 @@ class Run:
             if to not in (None, "continue"):
                 return to
         return None
+
+    def attempt(self, step: Step, names: dict[str, Any]) -> str | None:
+        """Run the call of a try step: first, then as often as its retry allows; at last, its except steps."""
+        retry, handler = step.get("retry"), step.get("except")
+        for retries in itertools.count():
+            try:
+                return self.step(step["try"], names)
+            except Error as e:
+                if not retry or retries >= retry["max_retries"] or not self.predicate(retry["predicate"], e.value):
+                    if handler is None:
+                        raise
+                    return self.block(handler["steps"], {**names, handler["as"]: e.value})
+            backoff = retry["backoff"]
+            self.waited.append(min(backoff["initial_delay"] * backoff["multiplier"] ** retries, backoff["max_delay"]))
+        raise AssertionError
+
+    def predicate(self, expression: str, error: Any) -> bool:
+        """Return the result of the subworkflow that an expression names: whether an error is retried."""
+        return self.routine(EXPRESSION.sub(r"\1", expression), error) is True
 
     def fill(self, value: Any, names: dict[str, Any]) -> Any:
         if isinstance(value, str) and (found := re.fullmatch(r'\$\{sys\.get_env\("(\w+)"\)\}', value)):
@@ -221,9 +288,11 @@ def connector(name: str) -> tuple[discovery.Api, str]:
 
 def problems(workflow: dict[str, Any]) -> list[str]:
     """Return the faults that Google would report: unknown words, missing steps, undefined names."""
-    main = workflow["main"]
-    known = {*main["params"], *_set_names(main["steps"]), "true", "false", "null"}
-    return [*_block_problems(main["steps"], {"end"}, known)]
+    found: list[str] = []
+    for routine in workflow.values():
+        known = {*routine["params"], *_set_names(routine["steps"]), *set(workflow) - {"main"}, *CONSTANTS}
+        found += _block_problems(routine["steps"], {"end"}, known)
+    return found
 
 
 def _set_names(steps: list[Step]) -> Iterator[str]:
@@ -234,6 +303,8 @@ def _set_names(steps: list[Step]) -> Iterator[str]:
             yield step["result"]
         if "for" in step:
             yield step["for"]["value"]
+        if "except" in step:
+            yield step["except"].get("as", "")
 
 
 def _inner(steps: list[Step]) -> Iterator[Step]:
@@ -242,6 +313,8 @@ def _inner(steps: list[Step]) -> Iterator[Step]:
             yield step
             yield from step.get("switch", [])
             yield from _inner(step["for"]["steps"] if "for" in step else [])
+            yield from [step["try"]] if "try" in step else []
+            yield from _inner(step["except"]["steps"] if "except" in step else [])
 
 
 def _block_problems(steps: list[Step], around: set[str], known: set[str]) -> Iterator[str]:
@@ -266,10 +339,27 @@ def _step_problems(name: str, step: Step, reachable: set[str], known: set[str]) 
             yield f"{name}: there is no step {part['next']} to go to"
     if "for" in step:
         yield from _block_problems(step["for"]["steps"], {"continue", "break", *reachable}, known)
+    if "try" in step:
+        yield from _try_problems(name, step, reachable, known)
     if "call" in step:
         yield from _call_problems(name, step)
-    for text in _expressions({k: v for k, v in step.items() if k != "for"} | {"in": step.get("for", {}).get("in")}):
+    own = {k: v for k, v in step.items() if k not in ("for", "try", "except")} | {"in": step.get("for", {}).get("in")}
+    for text in _expressions(own):
         yield from (f"{name}: nothing sets {unknown}" for unknown in _names(tree(text)) - known)
+
+
+def _try_problems(name: str, step: Step, reachable: set[str], known: set[str]) -> Iterator[str]:
+    retry, handler = step.get("retry"), step.get("except")
+    if "call" not in step["try"] or (retry is None and handler is None):
+        yield f"{name}: no try of Workflows: {sorted(step)}"
+        return
+    yield from _step_problems(name, step["try"], reachable, known)
+    if retry is not None and (set(retry) != RETRY or set(retry["backoff"]) != BACKOFF):
+        yield f"{name}: no retry of Workflows: {sorted(retry)}"
+    if handler is not None and set(handler) != EXCEPT:
+        yield f"{name}: no except of Workflows: {sorted(handler)}"
+    elif handler is not None:
+        yield from _block_problems(handler["steps"], reachable, known)
 
 
 def _call_problems(name: str, step: Step) -> Iterator[str]:
