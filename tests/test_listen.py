@@ -10,11 +10,12 @@ from __future__ import annotations
 import gzip
 import json
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -22,14 +23,21 @@ from typing import Any
 import pubsub
 import pytest
 import servers
-from clouds import CloudRunApi, google_refusal, served
+from clouds import Call, CloudRunApi, google_refusal, google_reply, served
 from conftest import Recorder, Starter, Voxbatch
 
+from voxbatch import runner
+from voxbatch.audio.ffmpeg import executable
+from voxbatch.config import Config, RunOptions
+from voxbatch.errors import MessageError, RunMismatchError
 from voxbatch.log import Log
 from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.platforms.listen.batch_window import GRACE_S, batch_window_of
-from voxbatch.platforms.listen.message import UploadedRecording
+from voxbatch.platforms.listen.executors import CloudRunExecutor, SharedOptions
+from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
+from voxbatch.platforms.listen.rules import Rules
 from voxbatch.platforms.listen.subscription import Subscription
+from voxbatch.platforms.submit import CloudRun
 from voxbatch.storage import Store, open_store, retry, stat_object
 
 pytestmark = pytest.mark.slow
@@ -140,6 +148,12 @@ class ListenSetup:
 
     def parts(self, name: str) -> int:
         return len(part_names(self.store(name)))
+
+    def age_starts(self, name: str) -> None:
+        """Make all starts of an OUT an hour older."""
+        for mark in self.store(name).names("starts"):
+            old = json.loads(self.store(name).read(mark) or b"")
+            self.put(f"out/{name}/{mark}", json.dumps({**old, "at": old["at"] - 3600}).encode())
 
     def clean(self) -> None:
         """Assert that no message is unacknowledged or dead-lettered."""
@@ -849,3 +863,187 @@ def test_missing_job_loses_no_message(setup: ListenSetup, cloud_run: CloudRunApi
     assert said[fault] in listening.said
     assert len(setup.pubsub.unacked()) == 1
     assert not setup.pubsub.dead_letters()
+
+
+def test_two_dispatchers_start_one_execution(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
+    """Two dispatchers with two messages for one manifest start one execution, also if both look for a running one
+    before either starts it.
+    """
+    answer, first_looks = cloud_run.endpoint.answer, threading.Barrier(2)
+
+    def together(call: Call, raw: bytes) -> servers.Reply:
+        """Let the first two looks wait for each other, at most 3 s."""
+        if "/executions" in call.path:
+            with suppress(threading.BrokenBarrierError):
+                first_looks.wait(3)
+        return answer(call, raw)
+
+    cloud_run.endpoint.answer = together
+    source = setup.manifest("day", duration=60)
+    setup.pubsub.publish({"manifest": source, "output": f"{OUT}/day"})
+    setup.told(2)
+    both = [setup.listen(*THERE) for _ in range(2)]
+    both[0].until(lambda: both[0].told("messages_done") and both[1].told("messages_done"))
+    assert [each.stop() for each in both] == [143, 143]
+    assert len(cloud_run.executions) == 1
+    setup.clean()
+
+
+@pytest.mark.parametrize("when", ["after the start", "before the start"])
+def test_killed_dispatcher_starts_one_execution(setup: ListenSetup, cloud_run: CloudRunApi, when: str) -> None:
+    """A dispatcher that is killed before its message is acknowledged costs no second execution, also if the list of
+    executions shows the first one late. If it was killed before the start, the next one starts the execution.
+    """
+    answer, listeners, is_late = cloud_run.endpoint.answer, list[Listening](), iter([True])
+
+    def deadly(call: Call, raw: bytes) -> servers.Reply:
+        """Kill the first caller that starts an execution, and hide the execution from the next list."""
+        if "/executions" in call.path and len(listeners) == 2 and next(is_late, False):
+            return google_reply({})
+        if ":run" not in call.path or len(listeners) == 2:
+            return answer(call, raw)
+        reply = answer(call, raw) if when == "after the start" else google_refusal(503, "never received")
+        listeners[0].send(signal.SIGKILL)
+        return reply
+
+    cloud_run.endpoint.answer = deadly
+    setup.manifest("day", duration=60)
+    setup.told(1)
+    listeners.append(setup.listen(*THERE))
+    assert listeners[0].ended() == -signal.SIGKILL
+    if when == "before the start":
+        setup.age_starts("day")
+    setup.pubsub.break_leases()
+    listeners.append(setup.listen(*THERE))
+    listeners[1].until(lambda: listeners[1].told("messages_done"))
+    assert listeners[1].stop() == 143
+    assert len(cloud_run.executions) == 1
+    setup.clean()
+
+
+@pytest.fixture
+def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> CloudRunExecutor:
+    """Return what a dispatcher does with the request of a message."""
+    shared, job = SharedOptions(RunOptions(engine="vllm")), CloudRun(project=setup.pubsub.project)
+    return CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Log(True, True))
+
+
+def transcribed(source: str, name: str) -> None:
+    """Do the work of an execution, with the scripted engine."""
+    config = Config.of(RunOptions(engine="scripted", decoders=1), source, f"{OUT}/{name}")
+    runner.run(config, Log(True, True))
+
+
+def test_finished_run_is_not_started_again(
+    setup: ListenSetup, cloud_run: CloudRunApi, dispatcher: CloudRunExecutor
+) -> None:
+    """A message that comes again starts nothing once its run is finished. A run whose execution failed is started
+    again by a message, for example of the same manifest uploaded again.
+    """
+    source = setup.manifest("day")
+    request = RunRequest(source, f"{OUT}/day")
+    assert dispatcher.execute(request) is None
+    cloud_run.end_all()  # it failed
+    assert dispatcher.execute(request) is not None  # too soon to know
+    setup.age_starts("day")
+    assert dispatcher.execute(request) is None
+    assert len(cloud_run.executions) == 2
+    transcribed(source, "day")
+    cloud_run.end_all()
+    setup.manifest("day")
+    assert dispatcher.execute(request) is None
+    assert len(cloud_run.executions) == 2
+
+
+@pytest.mark.parametrize("state", ["starting", "finished"])
+def test_changed_manifest_is_refused(
+    setup: ListenSetup, cloud_run: CloudRunApi, dispatcher: CloudRunExecutor, state: str
+) -> None:
+    """A changed manifest under the name of another is refused with the remedy, whether the run of the first is
+    finished or its execution has not even written run.json. It is never taken for the first one.
+    """
+    request = RunRequest(setup.manifest("day"), f"{OUT}/day")
+    dispatcher.execute(request)
+    if state == "finished":
+        transcribed(request.source, "day")
+        cloud_run.end_all()
+    setup.manifest("day", ITEMS + 1)
+    with pytest.raises(RunMismatchError) as told:
+        dispatcher.execute(request)
+    assert f"{OUT}/day belongs to another manifest" in str(told.value)
+    assert "upload it under another name" in str(told.value)
+    assert len(cloud_run.executions) == 1
+
+
+def test_folder_that_grew_is_continued_by_one_task(
+    setup: ListenSetup, cloud_run: CloudRunApi, dispatcher: CloudRunExecutor, recording: Recorder
+) -> None:
+    """A folder of recordings that has grown since its run is finished is started again, as one task, because several
+    cannot change the list together.
+    """
+    request = RunRequest(f"{BUCKET}/audio/", f"{OUT}/audio")
+    transcribed(request.source, "audio")
+    assert dispatcher.execute(request) is None
+    assert not cloud_run.executions
+    for i in range(3):
+        setup.put(f"audio/new{i}.wav", recording("new.wav", 2.0).read_bytes())
+    assert dispatcher.execute(request) is None
+    assert [each["taskCount"] for each in cloud_run.executions] == [1]
+
+
+def test_dispatcher_runs_no_ffmpeg(
+    setup: ListenSetup, cloud_run: CloudRunApi, dispatcher: CloudRunExecutor, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The dispatcher, whose account may start jobs, starts no program to measure recordings, whatever their format."""
+    m4a = tmp_path / "a.m4a"
+    tone = ("-f", "lavfi", "-i", "sine=duration=30", "-c:a", "aac", "-b:a", "64k")
+    subprocess.run([executable(), "-loglevel", "error", *tone, m4a], check=True)
+    for name, data in (("a.m4a", m4a.read_bytes()), ("b.mp4", m4a.read_bytes()), ("c.wav", b"noise"), ("d.mp3", b"")):
+        setup.put(f"odd/{name}", data)
+    for name in ("Popen", "run"):
+        monkeypatch.setattr(subprocess, name, None)
+    monkeypatch.setattr("os.posix_spawn", None)
+    monkeypatch.setattr("_posixsubprocess.fork_exec", None)
+    dispatcher.execute(RunRequest(f"{BUCKET}/odd/", f"{OUT}/odd"))
+    (execution,) = cloud_run.executions
+    assert execution["taskCount"] == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "out"),
+    [
+        ("in/day.jsonl", "day"),
+        ("in/2026/day.JSONL.gz", "2026/day"),
+        ("in/a b/ü\u2028.jsonl", "a b/ü\u2028"),
+        ("in/../out/day.jsonl", None),
+        ("in/./day.jsonl", None),
+        ("in//day.jsonl", "/day"),
+        ("IN/day.jsonl", None),
+        ("in", None),
+        ("in/", None),
+        ("in/day.jsonl/", None),
+        ("in/.hidden.jsonl", None),
+        ("in/.tmp/day.jsonl", None),
+        ("in/.jsonl", None),
+        ("in2/day.jsonl", None),
+        ("day.jsonl", None),
+        ("nightly/day.jsonl", None),
+        ("in/day.csv", None),
+        ("in/day.json", None),
+        ("in/day.jsonl.tmp", None),
+        ("in/day.wav", None),
+    ],
+)
+def test_only_manifests_below_the_prefix_start_a_run(key: str, out: str | None) -> None:
+    """Only a manifest whose key begins with the prefix starts a run, and its OUT lies in OUT; any other object is
+    ignored or refused.
+    """
+    rules = Rules.from_options(OUT, (f"{BUCKET}/in/",), ())
+    attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": "calls", "objectId": key, "objectGeneration": "1"}
+    try:
+        found = read(ReceivedMessage("1", b"", attributes), rules)
+    except MessageError:
+        found = Ignored("refused")
+    assert found == (RunRequest(f"{BUCKET}/{key}", f"{OUT}/{out}") if out else found)
+    assert isinstance(found, RunRequest) == (out is not None)

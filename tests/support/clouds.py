@@ -157,6 +157,11 @@ def _json(status: int, body: Any, kind: str = "application/json") -> Reply:
     return Reply(status, (("Content-Type", kind),), json.dumps(body).encode())
 
 
+def google_reply(body: Any) -> Reply:
+    """Return a reply of a Google API."""
+    return _json(200, body)
+
+
 def google_refusal(status: int, message: str, reason: str = "") -> Reply:
     """Return an error reply of a Google API."""
     details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []

@@ -10,6 +10,7 @@ transcripts.jsonl, failures.jsonl              the merged outputs
 srt/, vtt/, json/, …                           one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
+starts/start-00001.json                        the executions that a dispatcher started; see the module `starts`
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
 REPORT = "report.html"
 LEASE = "claim.json"
 """Lease of a listener that works on the run. It is there only during the work; see the module `lease`."""
+STARTS = "starts"
+"""Folder of the starts of executions elsewhere."""
 PARTS = "parts"
 """Folder of the shards' folders."""
 COMPLETE = "complete.json"
@@ -116,7 +119,7 @@ def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
 
     If the folder is an OUT, the path leads into its files.
     """
-    names = {RUN_FILE, SUMMARY, TRANSCRIPTS, FAILURES, REPORT, LEASE, PARTS, *WRITERS}
+    names = {RUN_FILE, SUMMARY, TRANSCRIPTS, FAILURES, REPORT, LEASE, STARTS, PARTS, *WRITERS}
     steps = place.split("/")
     for i, step in enumerate(steps):
         if i and step in names:

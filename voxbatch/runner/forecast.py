@@ -108,7 +108,7 @@ def estimate_run(config: Config) -> RunEstimate:
         surveyed = survey(source, path_policy(config), config.limit)
         engine = engines.create(choice.name, config.model, config.engine_options, config.store_options)
         spec = engine.spec
-        workload = _measure(surveyed, source, config)
+        workload = measure(surveyed, source, config)
     chunks = np.ceil(workload.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
     known = known_rates(config, choice.name)
     speed = (
@@ -140,12 +140,16 @@ def measure_workload(config: Config) -> Workload:
         StorageError: a place is unreachable or refuses access.
     """
     with open_manifest(config) as source:
-        return _measure(survey(source, path_policy(config), config.limit), source, config)
+        return measure(survey(source, path_policy(config), config.limit), source, config)
 
 
-def _measure(surveyed: Survey, source: Source, config: Config) -> Workload:
+def measure(surveyed: Survey, source: Source, config: Config) -> Workload:
     """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
-    read."""
+    read.
+
+    Raises:
+        StorageError: a place is unreachable or refuses access.
+    """
     durations = surveyed.durations
     in_shard = members(durations, config.shard, config.shards)
     unknown = in_shard & np.isnan(durations)

@@ -84,7 +84,7 @@ class ListenerOptions:
 
 @dataclass(frozen=True, slots=True)
 class _WaitingRun:
-    """A run that waits because another listener has the lease on its OUT."""
+    """A run that waits because another listener has the lease on its OUT, or is starting it elsewhere."""
 
     retry_at: float
     """Time of the next attempt, on time.time's clock."""
@@ -211,7 +211,9 @@ class Listener:
                     self._waiting_runs.append(_WaitingRun(retry_at, request, messages))
                     return
                 resources.enter_context(lease.hold(*lease_arguments))
-            self._executor.execute(request)
+            if (wait_s := self._executor.execute(request)) is not None:
+                self._waiting_runs.append(_WaitingRun(time.time() + wait_s, request, messages))
+                return
             self._subscription.acknowledge(messages)
             ids = [message.id for message in messages]
             text = f"{request.out}: done, {len(ids)} messages acknowledged"

@@ -10,15 +10,22 @@ from voxbatch.config import Config, RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.display import log_result, progress_events
 from voxbatch.engines import EngineCache
-from voxbatch.errors import ConfigError, StartError
+from voxbatch.errors import BusyError, ConfigError, StartError
 from voxbatch.log import Log
+from voxbatch.manifest import survey
+from voxbatch.output import starts
 from voxbatch.output.summary import is_finished
 from voxbatch.platforms.listen.message import RunRequest
-from voxbatch.platforms.submit import CloudRun, Submission, check_tasks, size_run, start_with_retries
+from voxbatch.platforms.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.runner import Stop
-from voxbatch.runner.prepare import worker_environments
+from voxbatch.runner.forecast import measure
+from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
 from voxbatch.storage import open_store, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder
+
+START_CHECK_S = 4.0
+"""Seconds until the next look at an execution that another dispatcher is starting. The value is less than a pull
+without a message takes, so that a look follows each pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +52,11 @@ class Executor(Protocol):
     """True if this process does the work. It then holds a lease on the OUT, so that no second listener does the same
     work."""
 
-    def execute(self, request: RunRequest) -> None:
+    def execute(self, request: RunRequest) -> float | None:
         """Bring a run to its end, or start it.
+
+        Returns:
+            None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
 
         Raises:
             UsageError: the run can never succeed.
@@ -93,6 +103,7 @@ class LocalExecutor:
         with progress_events(log) as observe:
             result = runner.run(config, log, observe, self._stop, self._engine_cache)
         log_result(config, result, log)
+        return
 
     def close(self) -> None:
         """Unload the engine, and end the decoder processes."""
@@ -138,31 +149,68 @@ class CloudRunExecutor:
         self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
         self._usd_per_hour, self._log = usd_per_hour, log
 
-    def execute(self, request: RunRequest) -> None:
-        """Start an execution, unless one with the same arguments is running; see Executor."""
+    def execute(self, request: RunRequest) -> float | None:
+        """Start an execution, unless the run is finished or being started, or one with the same arguments is running.
+
+        Of several dispatchers exactly one starts it; see output.starts. Nothing of a recording but its header is read.
+
+        Raises:
+            UsageError: the manifest is invalid, or OUT belongs to another manifest.
+            RunError: nothing can be started here and now.
+        """
         config, log = self._options.config(request), self._log.with_fields(out=request.out)
-        if request.only_under and is_finished(open_store(request.out, config.store_options)):
-            # a manifest that the listener wrote never changes
-            log.info("done_before", text=f"{request.out}: done before")
-            return
-        arguments = [each for each in self._arguments if not (request.only_under and each == "--allow-outside")]
-        arguments += [text for place in request.only_under for text in ("--only-under", place)]
-        arguments += [text for pattern in config.include for text in ("--include", pattern)]
+        store = open_store(request.out, config.store_options)
+        submission = Submission(request.source, request.out, self._arguments_of(request, config))
+        latest, running = starts.latest_start(store), None
+        if latest and latest.is_recent:
+            running = self._job.running(submission)
+            if running is None and not is_finished(store):
+                log.info("start_awaited", text=f"{request.out}: {latest.dispatcher} is starting an execution")
+                return START_CHECK_S
+        with open_manifest(config) as source:
+            surveyed = survey(source, path_policy(config), config.limit)
+            manifest = surveyed.fingerprint
+            is_done = starts.is_manifest_done(store, manifest, source.grows, latest)
+            if is_done:
+                log.info("done_before", text=f"{request.out}: done before")
+                return None
+            if running:
+                self._log_start(request, running, log)
+                return None
+            workload = measure(surveyed, source, config)
+        # Several tasks cannot change the list of a run together.
+        tasks = 1 if is_done is None else self._tasks
         submission, _ = size_run(
-            Submission(request.source, request.out, tuple(arguments)),
-            config,
-            self._job,
-            self._tasks,
-            usd_per_hour=self._usd_per_hour,
-            tasks_if_unknown=1,
+            submission, config, self._job, tasks, usd_per_hour=self._usd_per_hour, tasks_if_unknown=1, workload=workload
         )
+        if (claimed := starts.claim_start(store, latest, manifest)) is None:
+            return START_CHECK_S
         try:
             started = start_with_retries(submission, self._job, lambda why: log.warning("start_postponed", text=why))
-        except ConfigError as e:  # for example, the job was deleted: the message is not at fault
+        except BusyError:  # a start whose reply was lost may have begun: the next dispatcher looks for it
+            raise
+        except (ConfigError, StartError) as e:  # for example, the job was deleted: the message is not at fault
+            starts.withdraw_start(store, claimed)
             raise StartError(str(e)) from e
+        if started.was_running:
+            starts.withdraw_start(store, claimed)
+        self._log_start(request, started, log, submission.tasks)
+        return None
+
+    def _arguments_of(self, request: RunRequest, config: Config) -> tuple[str, ...]:
+        """Return the arguments of `voxbatch run` for a request, after its source and its OUT."""
+        return (
+            *(each for each in self._arguments if not (request.only_under and each == "--allow-outside")),
+            *(text for place in request.only_under for text in ("--only-under", place)),
+            *(text for pattern in config.include for text in ("--include", pattern)),
+        )
+
+    @staticmethod
+    def _log_start(request: RunRequest, started: StartedRun, log: Log, tasks: int | None = None) -> None:
+        """Log the execution that a message has started or found."""
         verb = "found" if started.was_running else "started"
         text = f"{redacted(request.source)} → {request.out}: {verb} {started.name}"
-        log.info("run_submitted", execution=started.name, tasks=submission.tasks, url=started.url, text=text)
+        log.info("run_submitted", execution=started.name, tasks=tasks, url=started.url, text=text)
 
     def close(self) -> None:
         """Do nothing: the executions go on."""

@@ -49,6 +49,7 @@ def start(submission: Submission, target: Target, again: bool = False) -> Starte
     """Start the run, unless a run with the same arguments is in progress.
 
     Two calls at the same moment may both start a run. The two runs still commit each item once, but cost twice as much.
+    A dispatcher (`voxbatch listen --to cloudrun`) therefore claims the start in OUT first.
 
     Args:
         again: start the run without looking for one in progress.

@@ -102,6 +102,14 @@ class CloudRun:
         """Start an execution; see `voxbatch.platforms.submit.start`."""
         return _Api(self).start(submission, again)
 
+    def running(self, submission: Submission) -> StartedRun | None:
+        """Return the latest running execution that has the same arguments; None if there is none.
+
+        Raises:
+            StartError: the executions cannot be listed.
+        """
+        return _Api(self).running(submission)
+
     def check_job_exists(self) -> None:
         """Check that the job exists.
 
@@ -161,12 +169,8 @@ class _Api:
 
     def start(self, submission: Submission, again: bool) -> StartedRun:
         """Start an execution, or return the latest running one that has the same arguments."""
-        if not again:
-            with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
-                for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
-                    containers = each.template.containers
-                    if not each.completion_time and containers and list(containers[0].args) == submission.arguments:
-                        return self._started(str(each.name), was_running=True)
+        if not again and (found := self.running(submission)):
+            return found
         from google.protobuf.json_format import ParseDict
 
         request = self._library.RunJobRequest(name=self._name)
@@ -174,6 +178,15 @@ class _Api:
         with self._errors("start"), self._client(self._library.JobsClient) as client:
             operation = client.run_job(request, timeout=TIMEOUT_S)
             return self._started(getattr(operation.metadata, "name", "") or operation.operation.name)
+
+    def running(self, submission: Submission) -> StartedRun | None:
+        """Return the latest running execution that has the same arguments; None if there is none."""
+        with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
+            for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
+                containers = each.template.containers
+                if not each.completion_time and containers and list(containers[0].args) == submission.arguments:
+                    return self._started(str(each.name), was_running=True)
+        return None
 
     def check_job_exists(self) -> None:
         """Ask for the job, so that a missing one is an error."""

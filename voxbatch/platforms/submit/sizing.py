@@ -119,6 +119,7 @@ def size_run(
     task_hours: float | None = None,
     usd_per_hour: float | None = None,
     tasks_if_unknown: int | None = None,
+    workload: Workload | None = None,
 ) -> tuple[Submission, Forecast]:
     """Return the submission with its number of tasks and their time limit, and the forecast of the run.
 
@@ -128,6 +129,7 @@ def size_run(
         task_hours: hours that a task should take; None: the target's default.
         usd_per_hour: price of one machine; None: the price table's.
         tasks_if_unknown: number of tasks if no recording's duration is known; None: this is an error.
+        workload: the measured workload of the config; None: it is measured here.
 
     Raises:
         UsageError: the config or the manifest is invalid, the target does not take so many tasks, or the speed of a
@@ -135,7 +137,7 @@ def size_run(
         StorageError: this machine cannot read the manifest or the recordings.
     """
     check_tasks(config, target, tasks, task_hours)
-    workload = measure_workload(config)
+    workload = workload or measure_workload(config)
     engine, known, speed = _speed(config, target, workload)
     rtfx = speed.rtfx if speed else known.rtfx
     hours = task_hours or target.task_hours
