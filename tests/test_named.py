@@ -111,7 +111,7 @@ def test_files_without_a_recordings_extension_are_left_out(tree: Path) -> None:
         (["@lost.txt"], "@lost.txt: the list lost.txt does not exist in {cwd}"),
         (
             ["talk.mp3", "m.jsonl"],
-            "m.jsonl: is a manifest, and a manifest is given alone; join manifests into one file",
+            "m.jsonl: is a manifest, and a manifest is given alone, or with others of its kind",
         ),
         (["talk.mp3", "-"], "-: is standard input, and a manifest is given alone"),
         (["https://me:secret@h/a.wav"], "https://h/a.wav: cannot be opened: it contains a user name or password"),

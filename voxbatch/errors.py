@@ -53,9 +53,18 @@ class BadLine:
     """1-based line number. 0 means the manifest as a whole."""
     reason: str
     """The value seen, what is allowed, and what to do."""
+    shard: str = ""
+    """File that the line is counted in, if the manifest has several files."""
+
+    @property
+    def place(self) -> str:
+        """Where the line is: "line 3", "part-00001.parquet:3", or "" for the manifest as a whole."""
+        if self.shard and self.line:
+            return f"{self.shard}:{self.line}"
+        return f"line {self.line}" if self.line else self.shard
 
     def __str__(self) -> str:
-        return f"line {self.line}: {self.reason}" if self.line else self.reason
+        return f"{self.place}: {self.reason}" if self.place else self.reason
 
 
 class ManifestError(UsageError):

@@ -72,7 +72,7 @@ def validate(
                 known_s, unknown = known_s + (each.seconds or 0), unknown + (each.seconds is None)
                 if each.problem is not None:
                     problems += 1
-                    example = each.audio if opened.grows else f"line {each.line}: {each.audio}"
+                    example = each.audio if opened.grows else f"{opened.place(each.line)}: {each.audio}"
                     kinds.add(each.problem, example)
                     if list_all:
                         click.echo(escape_controls(f"{example}: {each.problem}"))
@@ -110,7 +110,7 @@ def _bad_lines(error: ManifestError, list_all: bool) -> str:
         return "\n".join([*(f"{error.source}: {each}" for each in error.bad_lines), *more])
     kinds = Kinds()
     for bad in error.bad_lines:
-        kinds.add(bad.reason, f"line {bad.line}" if bad.line else "")
+        kinds.add(bad.reason, bad.place)
     return "\n".join([f"{error.source}: {error.total:,} bad lines", *_lines(kinds), *more])
 
 

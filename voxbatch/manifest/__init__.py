@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.languages import language_tag
+from voxbatch.manifest.bad_lines import BadLines
 from voxbatch.manifest.duplicates import earliest_duplicates, repeated_hashes
 from voxbatch.manifest.folder import FILE_SCHEME, folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
@@ -121,7 +122,7 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
         ManifestError: some lines are bad. The error holds the first ManifestError.LIMIT of them and their total number.
             It is also raised for a manifest without items, and for one that is written to meanwhile.
     """
-    bad, digest = _BadLines(), hashlib.sha256()
+    bad, digest = BadLines(), hashlib.sha256()
     durations, id_hashes, keys = array("f"), array("q"), bytearray()
     languages: Counter[str] = Counter()
     with_text = 0
@@ -142,7 +143,7 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
     if source.has_changed():  # it may have been read before its writer had finished
         raise ManifestError(source.name, [BadLine(0, f"changed while it was being read; {CHANGED_ADVICE}")])
     if bad.total:
-        raise ManifestError(source.name, bad.first, bad.total)
+        raise ManifestError(source.name, [source.placed(each) for each in bad.first], bad.total)
     if not durations:
         raise ManifestError(source.name, [BadLine(0, "no items: the manifest has no line that is not blank")])
     hashes = np.frombuffer(keys, "<u8").reshape(-1, 2)
@@ -181,7 +182,7 @@ def items(
             try:
                 item = parse_line(text, line, index, source.base, policy)
             except LineError as error:
-                raise ManifestError(source.name, [BadLine(line, str(error))]) from error
+                raise ManifestError(source.name, [source.placed(BadLine(line, str(error)))]) from error
             yield item
 
 
@@ -224,28 +225,10 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
     )
 
 
-class _BadLines:
-    """Collects the first ManifestError.LIMIT bad lines, and counts all."""
-
-    def __init__(self) -> None:
-        self.first: list[BadLine] = []
-        self.total = 0
-
-    def add(self, line: int, reason: str) -> None:
-        self.total += 1
-        if len(self.first) < ManifestError.LIMIT:
-            self.first.append(BadLine(line, reason))
-
-    def __iadd__(self, other: _BadLines) -> _BadLines:
-        self.first = sorted(self.first + other.first, key=lambda bad: bad.line)[: ManifestError.LIMIT]
-        self.total += other.total
-        return self
-
-
-def _duplicates(source: Source, policy: PathPolicy, limit: int | None, id_hashes: array[int]) -> _BadLines:
+def _duplicates(source: Source, policy: PathPolicy, limit: int | None, id_hashes: array[int]) -> BadLines:
     """Return the lines that repeat an earlier id. The manifest is read again only if hashes repeat: first to find the
     earliest of these lines, then to compare the ids themselves."""
-    bad = _BadLines()
+    bad = BadLines()
     repeated = repeated_hashes(id_hashes)
     if not len(repeated):
         return bad
@@ -258,7 +241,7 @@ def _duplicates(source: Source, policy: PathPolicy, limit: int | None, id_hashes
         first = first_line.setdefault(item.id, item.line)
         if first != item.line:
             advice = "name each recording once" if source.grows else "give each line its own `id`"
-            bad.add(item.line, f"id {quote(item.id)} is also line {first}'s; {advice}")
+            bad.add(item.line, f"id {quote(item.id)} is also {source.place(first)}'s; {advice}")
     bad.total += others
     return bad
 

@@ -67,7 +67,7 @@ def named_source(names: Sequence[str], store_options: StoreOptions, include: Seq
 def common_folder(names: Sequence[str]) -> str:
     """Return the deepest folder, or address of a folder, that holds all that is named. Addresses count only if nothing
     local is named. It is the current folder if the addresses have no bucket or server in common."""
-    places = [_folder_of_name(name) for name in names]
+    places = [folder_of_name(name) for name in names]
     if local := [place for place in places if not is_remote(place)]:
         return os.path.commonpath(local)
     common = os.path.commonprefix(places).rpartition("/")[0] + "/"  # noqa: RUF071 -- commonpath drops empty parts
@@ -160,7 +160,7 @@ class _Recordings:
             return self.note()
         name = self.names[0]
         if is_remote(name):
-            found = (stat.key for stat in list_objects(_folder_of_name(name), self.store_options))
+            found = (stat.key for stat in list_objects(folder_of_name(name), self.store_options))
         elif os.path.isdir(name):
             found = (file for _, _, files in os.walk(name) for file in files)
         else:
@@ -197,8 +197,8 @@ class _Recordings:
     def _remote(self, address: str) -> Iterator[str | BadLine]:
         """Yield the lines of a prefix, of a pattern of objects, or of one recording."""
         if is_folder(address) or is_pattern(address):
-            prefix = _folder_of_name(address)
-            pattern = _translated(address.removeprefix(prefix)) if address != prefix else None
+            prefix = folder_of_name(address)
+            pattern = translated_pattern(address.removeprefix(prefix)) if address != prefix else None
             yield from prefix_manifest(
                 prefix, self.store_options, self.include, with_state=True, base=self.base, pattern=pattern
             )
@@ -217,7 +217,7 @@ class _Recordings:
 
     def _list(self, place: str) -> Iterator[str | BadLine]:
         """Yield one line for each line of a list."""
-        folder, written = _folder_of_name(LIST_MARK + place), 0
+        folder, written = folder_of_name(LIST_MARK + place), 0
         with self._open_list(place, folder) as source:
             for number, line in source.lines():
                 if isinstance(line, LongLine):
@@ -254,7 +254,7 @@ class _Recordings:
         return file_line(self.base, path, find_reference(full), with_state=True)
 
 
-def _folder_of_name(name: str) -> str:
+def folder_of_name(name: str) -> str:
     """Return the absolute folder, or the address of the folder, that holds what is named. A folder holds itself."""
     if is_list(name):
         place = name.removeprefix(LIST_MARK)
@@ -268,7 +268,7 @@ def _folder_of_name(name: str) -> str:
     return path if os.path.isdir(path) else os.path.dirname(path)
 
 
-def _translated(pattern: str) -> re.Pattern[str]:
+def translated_pattern(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a shell pattern, in which * does not match /, and ** does."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]/]+\])", pattern)
     known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

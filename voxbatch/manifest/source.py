@@ -13,7 +13,8 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -74,6 +75,16 @@ class InheritableSource:
         return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.size, self.digests, self.grows)
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of the files of a manifest that has several."""
+
+    name: str
+    """Name below the folder of the manifest, for messages."""
+    first_line: int
+    """Number of its first line among the lines of all files, from 1."""
+
+
 class Source:
     """Manifest lines that can be streamed any number of times. Close it, or use it as a context manager."""
 
@@ -86,6 +97,7 @@ class Source:
         digests: Iterable[bytes] = (),
         grows: bool = False,
         note: str = "",
+        shards: Sequence[Shard] = (),
     ):
         """Wrap an open file.
 
@@ -98,6 +110,7 @@ class Source:
             grows: voxbatch lists the recordings itself at each start, so that another start may find more of them. The
                 rows then have the state of each recording.
             note: sentence for people about what was made of the source, or "".
+            shards: files that the lines come from, in order, if there are several.
         """
         self.name = name
         self.base = base if is_remote(base) else os.path.abspath(base)
@@ -107,6 +120,7 @@ class Source:
         self._digests = list(digests)
         self.grows = grows
         self.note = note
+        self._shards = shards
 
     def inheritable(self) -> InheritableSource:
         """Return the form for a process that inherits the descriptor. The Source must stay open meanwhile."""
@@ -173,6 +187,17 @@ class Source:
             raise StorageError(f"cannot read {self.name}: {error}") from error
         except (EOFError, zlib.error, OSError) as error:
             raise manifest_error(self.name, f"cannot be read to its end: {error}; create the file again") from error
+
+    def place(self, line: int) -> str:
+        """Return where a line is, for messages: "line 3", or with several files "part-00001.parquet:3"."""
+        return self.placed(BadLine(line, "")).place
+
+    def placed(self, bad: BadLine) -> BadLine:
+        """Return a bad line with its number in the file that it comes from, if there are several."""
+        if not self._shards or not bad.line:
+            return bad
+        shard = self._shards[bisect_right(self._shards, bad.line, key=lambda shard: shard.first_line) - 1]
+        return BadLine(bad.line - shard.first_line + 1, bad.reason, shard.name)
 
     @property
     def file(self) -> BinaryIO:

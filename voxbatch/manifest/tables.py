@@ -14,7 +14,8 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from itertools import chain
 from typing import Any, BinaryIO
 
@@ -43,6 +44,8 @@ _END = "end"
 _DELIMITERS = {".csv": ",;\t|", ".tsv": "\t"}
 PARQUET_ROWS = 1000
 """Rows of a Parquet file that are held at a time."""
+PARQUET_BUFFER_BYTES = 1 << 20
+"""Bytes of a column that are read at a time. Otherwise, the whole column of a row group is."""
 
 
 def text_table(source: Source, suffix: str, required: str | None = None) -> tuple[list[str], Rows]:
@@ -264,11 +267,12 @@ def parquet_rows(name: str, file: BinaryIO, required: str | None = None) -> Rows
             f"{name} is a Parquet file, and pyarrow is missing; pip install 'voxbatch[parquet]'"
         ) from error
     try:
-        table = parquet.ParquetFile(file)
+        table = parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False)
         names = table.schema_arrow.names
         if not _names_recordings(names, required):
             seen = ", ".join(quote(each) for each in names[:10])
             raise manifest_error(name, f"no column names the recordings, its columns: {seen}; call one `{AUDIO_KEY}`")
+        _check_types(name, table.schema_arrow)
         number = 0
         for batch in table.iter_batches(PARQUET_ROWS, columns=_without_audio(name, table)):
             for row in batch.to_pylist():
@@ -276,6 +280,40 @@ def parquet_rows(name: str, file: BinaryIO, required: str | None = None) -> Rows
                 yield number, _plain(number, renamed(row))
     except pa.ArrowException as error:
         raise manifest_error(name, f"cannot be read as Parquet: {error}; create the file again") from error
+
+
+def _check_types(title: str, schema: Any) -> None:
+    """Refuse a table in which a column with a meaning has a type that no row can have."""
+    from pyarrow import types
+
+    def is_string(kind: Any) -> bool:
+        if types.is_dictionary(kind):
+            return is_string(kind.value_type)
+        return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+    def is_path(kind: Any) -> bool:
+        return is_string(kind) or (types.is_struct(kind) and kind.get_field_index("path") >= 0)
+
+    def is_number(kind: Any) -> bool:
+        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+    seconds = ("a number of seconds", is_number)
+    allowed: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        AUDIO_KEY: ("a string, the path of a recording", is_path),
+        "text": ("a string", is_string),
+        "lang": ("a string", is_string),
+        "offset": seconds,
+        "duration": seconds,
+        _END: seconds,
+        "channel": ("a whole number", is_number),
+        "id": ("a string or a whole number", lambda kind: is_string(kind) or types.is_integer(kind)),
+    }
+    for key, name in _keys(schema.names).items():
+        kind, (what, is_allowed) = schema.field(name).type, allowed[key]
+        if not (is_allowed(kind) or types.is_null(kind)):
+            raise manifest_error(
+                title, f"the column {quote(name)} has the type {str(kind)[:80]}; it must be {what}: convert the column"
+            )
 
 
 def _without_audio(title: str, table: Any) -> list[str]:
@@ -300,6 +338,9 @@ def _without_audio(title: str, table: Any) -> list[str]:
 def _plain(number: int, row: Row) -> Row | BadLine:
     """Return the row of a table with values that JSON has."""
     values = {key: _plain_value(value) for key, value in row.items()}
+    for key in ("offset", "duration"):
+        if isinstance(row.get(key), Decimal):
+            values[key] = float(row[key])
     if isinstance(values.get("channel"), float) and values["channel"].is_integer():
         values["channel"] = int(values["channel"])
     try:
