@@ -129,6 +129,7 @@ RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
 #
 # The keys are vLLM's version, the model, the settings and the GPU: files that do not fit are compiled again.
 ARG MODEL=
+ARG MODEL_REVISION=main
 ENV PATH=/opt/voxbatch/bin:$PATH \
     HOME=/home/voxbatch \
     USER=voxbatch \
@@ -140,7 +141,7 @@ ENV PATH=/opt/voxbatch/bin:$PATH \
     CUDA_CACHE_PATH=/cache/nv \
     FLASHINFER_WORKSPACE_BASE=/cache \
     VLLM_NO_USAGE_STATS=1 \
-    VOXBATCH_MODEL=${MODEL:+/opt/models/$MODEL}
+    VOXBATCH_MODEL=${MODEL:+/opt/models/$MODEL/$MODEL_REVISION}
 USER 10001:0
 WORKDIR /data
 ENTRYPOINT ["/usr/bin/tini", "--", "voxbatch"]

@@ -1,5 +1,6 @@
-"""Tests for cloudbuild.yaml against Cloud Build's published schema, and for its scripts with fakes of docker and
-gcloud.
+"""Tests for cloudbuild.yaml against Cloud Build's published schema, and for its scripts with a fake docker.
+
+The step that brings the weights runs for real, with a hub and a Cloud Storage of this machine.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import discovery
+import hub
 import pytest
 import yaml
+from servers import GoogleServer, google_server
 
 ROOT = Path(__file__).parents[1]
 BUILT_IN = {"PROJECT_ID", "COMMIT_SHA"}
@@ -24,7 +28,8 @@ printf '%s\\n' "docker $*" >>"$RECORD"
 case "$*" in
     *doctor) printf '%s\\n' "$DOCTOR"; exit "${DOCTOR_CODE:-0}" ;;
     create*) echo container-1 ;;
-    *inspect*) echo registry/voxbatch@sha256:1 ;;
+    "image inspect"*) for name; do :; done; echo "${name%%[:@]*}@sha256:1" ;;
+    *"--entrypoint python3"*) while [ "$1" != - ]; do shift; done; exec "$PYTHON" "$@" ;;
 esac
 """
 
@@ -61,6 +66,7 @@ def test_substitutions(token: bool) -> None:
     built = config(token)
     declared = set(built["substitutions"])
     values = [*built["substitutions"].values(), *(value for step in built["steps"] for value in step.get("env", ()))]
+    values += built["images"]
     used = set(re.findall(r"\$\{(\w+)\}", "\n".join([*values, json.dumps(built.get("availableSecrets", {}))])))
     assert used - BUILT_IN == declared
     for step in built["steps"]:
@@ -70,9 +76,9 @@ def test_substitutions(token: bool) -> None:
 
 
 def test_token() -> None:
-    """Only the step that may need the token reads it; no line of the file and no argument of a command contains it."""
+    """Only the steps that may need the token read it; no line of the file and no argument of a command contains it."""
     built = config(token=True)
-    assert [step["id"] for step in built["steps"] if "secretEnv" in step] == ["build-gpu"]
+    assert [step["id"] for step in built["steps"] if "secretEnv" in step] == ["weights", "build-gpu"]
     assert built["availableSecrets"]["secretManager"][0]["env"] == "HF_TOKEN"
     assert "availableSecrets" not in config()
 
@@ -89,25 +95,28 @@ def test_scripts_are_clean(name: str) -> None:
 
 
 class Machine:
-    """A build machine whose docker and gcloud only record their arguments."""
+    """A build machine whose docker records its arguments; this machine's Python is that of its containers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.record = folder, folder / "record"
         (folder / "bin").mkdir()
-        for name, text in (("docker", DOCKER), ("gcloud", DOCKER.replace("docker", "gcloud"))):
-            (folder / "bin" / name).write_text(text)
-            (folder / "bin" / name).chmod(0o755)
+        (folder / "bin" / "docker").write_text(DOCKER)
+        (folder / "bin" / "docker").chmod(0o755)
+        (folder / "jobs").symlink_to(ROOT / "jobs")
+        (folder / "Dockerfile").symlink_to(ROOT / "Dockerfile")
 
     def run(self, name: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a step with Cloud Build's substitutions and additional variables."""
         built = config(token=True)
         values = {**built["substitutions"], "PROJECT_ID": "p", "COMMIT_SHA": "c0ffee", "_IMAGE": "registry/voxbatch"}
-        given = [re.sub(r"\$\{(\w+)\}", lambda found: str(values[found[1]]), each) for each in steps()[name]["env"]]
+        given = steps()[name]["env"]
+        for _ in range(2):  # the value of a substitution may name another one
+            given = [re.sub(r"\$\{(\w+)\}", lambda found: str(values[found[1]]), each) for each in given]
         variables = {**dict(each.split("=", 1) for each in given), **env}
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return subprocess.run(
             ["bash", "-c", steps()[name]["script"]], capture_output=True, text=True, cwd=self.folder,
-            env={**variables, "PATH": path, "RECORD": str(self.record)},
+            env={**variables, "PATH": path, "RECORD": str(self.record), "PYTHON": sys.executable},
         )  # fmt: skip
 
     def told(self) -> list[str]:
@@ -121,23 +130,40 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_builds(machine: Machine) -> None:
-    """Both targets are built with version and commit; the larger one uses no base, model or token by default."""
-    assert machine.run("build-cpu").returncode == 0
-    assert machine.run("build-gpu").returncode == 0
-    about = "--build-arg VERSION=latest --build-arg REVISION=c0ffee"
-    model = "--build-arg MODEL= --build-arg MODEL_REVISION=main"
-    assert machine.told() == [
-        f"docker build --target cpu --tag registry/voxbatch:latest-cpu {about} .",
-        f"docker build --target gpu --tag registry/voxbatch:latest {about} {model} .",
+    """Both targets are built with version and commit, on bases that are resolved to digests once, which their labels
+    give. The larger one has no weights and no token by default.
+    """
+    assert machine.run("build-cpu", COMMIT="c0ffee").returncode == 0
+    assert machine.run("build-gpu", COMMIT="c0ffee").returncode == 0
+    about = "--build-arg VERSION=latest --build-arg REVISION=c0ffee --build-arg PYTHON_IMAGE=python@sha256:1"
+    label = "--label org.opencontainers.image.base"
+    given = dict(re.findall(r"^ARG (PYTHON_IMAGE|BASE_IMAGE)=(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    python, base = given["PYTHON_IMAGE"], given["BASE_IMAGE"]
+    assert [line for line in machine.told() if "inspect" not in line] == [
+        f"docker pull --quiet {python}",
+        (
+            f"docker build --target cpu --tag registry/voxbatch:latest-cpu {about} {label}.name={python} "
+            f"{label}.digest=sha256:1 ."
+        ),
+        f"docker pull --quiet {base}",
+        (
+            f"docker build --target gpu --tag registry/voxbatch:latest {about} "
+            f"--build-arg BASE_IMAGE=vllm/vllm-openai@sha256:1 {label}.name={base} {label}.digest=sha256:1 "
+            "--build-arg MODEL= --build-arg MODEL_REVISION=main ."
+        ),
     ]
 
 
 def test_builds_with_a_model(machine: Machine) -> None:
-    """A token reaches the builder as a secret of one step, and never as an argument."""
-    done = machine.run("build-gpu", BASE_IMAGE="base@sha256:2", MODEL="o/m", HF_TOKEN="hf_secret")
+    """A token reaches the builder as a secret of one step, and never as an argument. A base that is given by its digest
+    stays.
+    """
+    (machine.folder / "python-image.txt").write_text("python@sha256:1\n")
+    done = machine.run("build-gpu", BASE_IMAGE="base@sha256:1", WEIGHTS="image", MODEL="o/m", HF_TOKEN="hf_secret")
     assert done.returncode == 0
-    [told] = machine.told()
-    assert "--build-arg BASE_IMAGE=base@sha256:2 --build-arg MODEL=o/m" in told
+    told = machine.told()[-1]
+    assert "--build-arg BASE_IMAGE=base@sha256:1 " in told
+    assert " --build-arg MODEL=o/m " in told
     assert told.endswith("--secret id=hf_token,env=HF_TOKEN .")
     assert "hf_secret" not in told + done.stdout + done.stderr
 
@@ -165,19 +191,90 @@ def test_tries_the_large_image(machine: Machine, said: str, code: str, result: i
     assert machine.run("try-gpu", DOCTOR=said, DOCTOR_CODE=code).returncode == result
 
 
-def test_deploys_what_was_pushed(machine: Machine) -> None:
-    """With _DEPLOY=yes, deploy.sh gets project, region and the image by its digest; with no, nothing is deployed."""
-    assert machine.run("push").returncode == 0
-    script = machine.folder / "jobs" / "cloudrun" / "deploy.sh"
-    script.parent.mkdir(parents=True)
-    script.write_text('echo "$PROJECT $REGION $IMAGE"\n')
-    assert machine.run("deploy", DEPLOY="yes").stdout == "p europe-west4 registry/voxbatch@sha256:1\n"
-    assert machine.run("deploy").stdout == "not deployed: _DEPLOY=no\n"
-    assert machine.run("deploy", DEPLOY="maybe").returncode == 2
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Return the folder of a model with weights in both formats."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("params.json", "consolidated.safetensors", "model.safetensors", "picture.png"):
+        (folder / name).write_text(f"content of {name}")
+    return folder
+
+
+@pytest.fixture
+def store() -> Iterator[GoogleServer]:
+    with google_server() as server:
+        server.make("p-voxbatch-models")
+        yield server
+
+
+def contents(store: GoogleServer) -> dict[str, str]:
+    """Return the objects of the models bucket."""
+    client = store.client
+    return {blob.name: blob.download_as_bytes().decode() for blob in client.list_blobs("p-voxbatch-models")}
+
+
+@pytest.mark.slow
+def test_weights_go_into_a_folder_of_their_commit(
+    machine: Machine, model: Path, store: GoogleServer, tmp_path: Path
+) -> None:
+    """The step puts one format into OWNER/NAME/COMMIT and leaves the address beside it. A second build uploads nothing;
+    one that was cut off is completed.
+    """
+    with hub.serving({"o/m": model}, tmp_path / "home") as served:
+        where = {**served.environment, **store.settings(store.url), "MODEL": "o/m", "HOME": str(tmp_path)}
+        done = machine.run("weights", **where)
+        assert done.returncode == 0, done.stderr
+        folder = f"o/m/{hub.COMMIT}/"
+        expected = {
+            f"{folder}params.json": "content of params.json",
+            f"{folder}consolidated.safetensors": "content of consolidated.safetensors",
+            "o/m/current": f"gs://p-voxbatch-models/{folder}",
+        }
+        assert contents(store) == expected
+
+        before = len(served.asked)
+        done = machine.run("weights", **where)
+        assert (done.returncode, ": 0 files uploaded, 2 were there, 57 bytes" in done.stdout) == (0, True)
+        assert [each for each in served.asked[before:] if "/api/" not in each] == []
+
+        store.remove("p-voxbatch-models", f"{folder}params.json")
+        store.put("p-voxbatch-models", f"{folder}consolidated.safetensors", b"cut off")
+        assert machine.run("weights", **where).returncode == 0
+        assert contents(store) == expected
+
+
+@pytest.mark.slow
+def test_damaged_weights_are_not_uploaded(machine: Machine, model: Path, store: GoogleServer, tmp_path: Path) -> None:
+    """Weights whose SHA-256 is not that of the hub end the build, before anything is in the bucket."""
+    with hub.serving({"o/m": model}, tmp_path / "home", damaged="consolidated.safetensors") as served:
+        where = {**served.environment, **store.settings(store.url), "MODEL": "o/m", "HOME": str(tmp_path)}
+        done = machine.run("weights", **where)
+    assert done.returncode == 1
+    assert f"weights.py: o/m/consolidated.safetensors at {hub.COMMIT}: SHA-256 is" in done.stderr
+    assert contents(store) == {}
+
+
+def test_weights_elsewhere(machine: Machine) -> None:
+    """The step does nothing for weights in the image or on the hub, and refuses another word."""
+    assert machine.run("weights", WEIGHTS="image").stdout == "nothing for the bucket: _WEIGHTS=image\n"
+    assert machine.run("weights", WEIGHTS="none").returncode == 0
+    assert machine.run("weights", WEIGHTS="yes").returncode == 2
 
 
 def test_order() -> None:
-    """The steps run one by one: images are pushed after both were tried, and deployed after the push."""
-    order = ["build-cpu", "try-cpu", "build-gpu", "try-gpu", "repository", "push", "deploy"]
-    assert list(steps()) == order
+    """The steps run one by one: the images are tried before Cloud Build pushes them, which it does after all steps."""
+    assert list(steps()) == ["build-cpu", "try-cpu", "weights", "build-gpu", "try-gpu"]
     assert not [step for step in config()["steps"] if "waitFor" in step or "allowFailure" in step]
+
+
+def test_pushes_with_provenance_and_nothing_else() -> None:
+    """Cloud Build itself pushes both images, so that it records their provenance, and fails without it. No step pushes,
+    deploys, or makes a repository: the account of the build may not.
+    """
+    built = config()
+    assert built["images"] == ["${_IMAGE}:${_TAG}", "${_IMAGE}:${_TAG}-cpu"]
+    assert built["options"]["requestedVerifyOption"] == "VERIFIED"
+    assert {step["name"] for step in built["steps"]} == {"gcr.io/cloud-builders/docker"}
+    scripts = "".join(step["script"] for step in built["steps"])
+    assert not re.search(r"docker push|gcloud|deploy\.sh", scripts)

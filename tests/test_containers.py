@@ -275,8 +275,11 @@ def hub() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 @pytest.mark.slow
 def test_weights_from_a_hub(tmp_path: Path, hub: tuple[str, list[tuple[str, str]]]) -> None:
-    """The files are stored in a folder with the model's name; the token is sent to the hub and written to no file."""
+    """The files are stored in a folder with the model's name and commit, to which the revision that was asked for is a
+    link. The token is sent to the hub and written to no file.
+    """
     endpoint, asked = hub
+    commit = "c" * 40
     (tmp_path / "secret").write_text("hf_of_a_test\n")
     script = (ROOT / "jobs" / "image" / "weights.py").read_text()
     (tmp_path / "weights.py").write_text(script.replace("/run/secrets/hf_token", str(tmp_path / "secret")))
@@ -285,7 +288,8 @@ def test_weights_from_a_hub(tmp_path: Path, hub: tuple[str, list[tuple[str, str]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = {str(file.relative_to(tmp_path / "models")) for file in (tmp_path / "models").rglob("*") if file.is_file()}
-    assert found == {"o/m/params.json", "o/m/consolidated.safetensors"}
+    assert found == {f"o/m/{commit}/params.json", f"o/m/{commit}/consolidated.safetensors"}
+    assert os.readlink(tmp_path / "models" / "o/m/main") == commit
     assert {token for path, token in asked if "o/m" in path} == {"Bearer hf_of_a_test"}
     assert not [file for file in (tmp_path / "models").rglob("*") if file.is_file() and b"hf_of" in file.read_bytes()]
 

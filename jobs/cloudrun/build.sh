@@ -86,7 +86,7 @@ submit_build() {
     gcloud builds submit "$HERE/../.." --async --format='value(id)' --region="$REGION" \
         --config="$WORK/cloudbuild.yaml" --service-account="projects/$PROJECT/serviceAccounts/$build_sa" \
         --gcs-source-staging-dir="gs://$BUCKET_MODELS/source" --substitutions="_IMAGE=$name,_TAG=$tag,_COMMIT=$commit,\
-_WEIGHTS=$weights,_MODEL=$WEIGHTS_OF,_BUCKET_MODELS=$BUCKET_MODELS" >"$WORK/build"
+_WEIGHTS=$weights,_MODEL=$WEIGHTS_OF,_MODEL_REVISION=${MODEL_REVISION:-main},_BUCKET_MODELS=$BUCKET_MODELS" >"$WORK/build"
 }
 
 # wait_for_build ID: show each step that begins, until the build has ended.

@@ -20,6 +20,7 @@ class _Handler(BaseHTTPRequestHandler):
     folders: dict[str, Path]
     seconds_per_block: float
     asked: list[str]
+    damaged: str
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -38,8 +39,9 @@ class _Handler(BaseHTTPRequestHandler):
         if folder is None:
             self._error(401, "RepoNotFound")  # as the real hub answers strangers
             return
-        files = [(path.name, path.stat().st_size) for path in sorted(folder.iterdir())]
-        siblings = [{"rfilename": file, "size": size} for file, size in files]
+        listed = sorted(folder.iterdir())
+        files = [(path.name, path.stat().st_size) for path in listed]
+        siblings = [{"rfilename": path.name, "size": path.stat().st_size, **_large(path)} for path in listed]
         about = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings}
         tree = [{"type": "file", "path": file, "size": size, "oid": f"{size:040x}"} for file, size in files]
         self._json(tree if what == "tree" else about)
@@ -60,6 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             with path.open("rb") as file, contextlib.suppress(ConnectionError):
                 while block := file.read(BLOCK):
+                    if path.name == self.damaged:
+                        block = bytes(len(block))
                     self.wfile.write(block)
                     if len(block) == BLOCK:
                         time.sleep(self.seconds_per_block)
@@ -83,13 +87,21 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Hub:
-    """A running hub."""
+def _large(path: Path) -> dict[str, Any]:
+    """Return what the hub says about a large file: its SHA-256."""
+    if path.suffix != ".safetensors":
+        return {}
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"lfs": {"sha256": digest, "size": path.stat().st_size, "pointerSize": 134}}
 
-    def __init__(self, folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0):
+
+class Hub:
+    """A running hub. The bytes of the file `damaged` are not those that it describes."""
+
+    def __init__(self, folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0, damaged: str = ""):
         self.asked: list[str] = []
         """Requests so far: method and path."""
-        settings = {"folders": folders, "seconds_per_block": seconds_per_block, "asked": self.asked}
+        settings = {"folders": folders, "seconds_per_block": seconds_per_block, "asked": self.asked, "damaged": damaged}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), settings))
         self.environment = variables(f"http://127.0.0.1:{self._server.server_port}", home)
         """Variables that make the hub's client use this hub."""
@@ -110,9 +122,9 @@ def variables(endpoint: str, home: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0) -> Iterator[Hub]:
+def serving(folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0, damaged: str = "") -> Iterator[Hub]:
     """Serve folders as models of a hub, by their names (owner/name)."""
-    hub = Hub(folders, home, seconds_per_block)
+    hub = Hub(folders, home, seconds_per_block, damaged)
     try:
         yield hub
     finally:

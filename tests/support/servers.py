@@ -102,20 +102,20 @@ class GoogleServer:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import storage
 
-        options = {"api_endpoint": f"http://127.0.0.1:{port}"}
-        self.port = port
-        self._client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
+        self.port, self.url = port, f"http://127.0.0.1:{port}"
+        options = {"api_endpoint": self.url}
+        self.client = storage.Client(project="p", credentials=AnonymousCredentials(), client_options=options)
 
     def make(self, bucket: str) -> None:
-        self._client.create_bucket(bucket)
+        self.client.create_bucket(bucket)
 
     def put(self, bucket: str, key: str, data: bytes, **settings: str) -> None:
-        blob = self._client.bucket(bucket).blob(key)
+        blob = self.client.bucket(bucket).blob(key)
         blob.content_encoding = settings.get("encoding")
         blob.upload_from_string(data)
 
     def look(self, bucket: str, key: str) -> tuple[bytes, str]:
-        blob = self._client.bucket(bucket).get_blob(key)
+        blob = self.client.bucket(bucket).get_blob(key)
         return blob.download_as_bytes(), blob.content_type
 
     def fill(self, bucket: str, keys: Iterable[str]) -> None:
@@ -127,15 +127,15 @@ class GoogleServer:
 
     def relabel(self, bucket: str, key: str) -> None:
         """Change the metadata of an object."""
-        blob = self._client.bucket(bucket).get_blob(key)
+        blob = self.client.bucket(bucket).get_blob(key)
         blob.metadata = {"label": "1"}
         blob.patch()
 
     def remove(self, bucket: str, key: str) -> None:
-        self._client.bucket(bucket).blob(key).delete()
+        self.client.bucket(bucket).blob(key).delete()
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
 
 @dataclass(frozen=True, slots=True)
