@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -94,7 +95,7 @@ def check_deployed(there: Deployment) -> None:
     sagemaker = there.client("sagemaker").describe_pipeline(PipelineName="voxbatch")
     definition = json.loads(sagemaker["PipelineDefinition"])
     assert {each["Name"]: each.get("DefaultValue") for each in definition["Parameters"]} == {
-        "Bucket": IN, "Key": None, "Output": f"s3://{OUT}", "OutputName": None, "InstanceCount": 1,
+        "Bucket": IN, "Key": None, "Output": f"s3://{OUT}", "OutputName": None, "Update": "0", "InstanceCount": 1,
         "InstanceType": "ml.g6.2xlarge", "DiskGB": 100, "MaxSeconds": 86400,
         "Image": f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch:latest",
     }  # fmt: skip
@@ -205,7 +206,12 @@ def test_invalid_settings_are_refused(deployment: Deployment) -> None:
         ({"OUT_BUCKET": IN}, f"IN_BUCKET and OUT_BUCKET are both {IN}: outputs are .jsonl too, and would start runs"),
         ({"UPLOADS": "uploads"}, "UPLOADS is 'uploads'; it must end in / and hold no *"),
         ({"NAME": "Vox_batch"}, "NAME is 'Vox_batch'; small letters, digits and single - are allowed"),
-        ({"SCHEDULE": "rate(1 day)", "NIGHTLY": "uploads/n.jsonl"}, "NIGHTLY (uploads/n.jsonl) lies below UPLOADS"),
+        (
+            {"SCHEDULE": "rate(1 day)", "NIGHTLY": "uploads/n.jsonl"},
+            "(uploads/n.jsonl) and UPLOADS (uploads/) lie one in",
+        ),
+        ({"SCHEDULE": "rate(1 day)", "UPLOADS": "nightly/in/"}, "(nightly/) and UPLOADS (nightly/in/) lie one in"),
+        ({"NIGHTLY": "nightly"}, "NIGHTLY is 'nightly'; it must be a folder, with / at its end, or a manifest"),
         ({"VOXBATCH_MODEL": "s3://" + "m" * 300}, "VOXBATCH_MODEL has 305 characters; SageMaker takes 256"),
         ({"INSTANCE_COUNT": "many"}, "INSTANCE_COUNT is 'many'; it must be a whole number from 1"),
     ):
@@ -239,8 +245,8 @@ SETTINGS = {
     "NAME": "voxbatch", "REGION": REGION, "ACCOUNT": ACCOUNT, "PARTITION": "aws", "IN_BUCKET": "in",
     "OUT_BUCKET": "out", "RUN_ROLE": "voxbatch-run", "START_ROLE": "voxbatch-start", "DEAD_QUEUE": "voxbatch-dead",
     "UPLOADS": "uploads/", "UPLOADS_RULE": "voxbatch-uploads", "NIGHTLY_RULE": "voxbatch-nightly",
-    "NIGHTLY": "nightly/", "MAX_SECONDS": "86400", "INSTANCE_TYPE": "ml.g6.2xlarge", "INSTANCE_COUNT": "1",
-    "DISK_GB": "100", "IMAGE": "i:latest",
+    "NIGHTLY": "nightly/", "NIGHTLY_OUT": "nightly", "NIGHTLY_TYPE": "ml.g6.12xlarge", "MAX_SECONDS": "86400",
+    "INSTANCE_TYPE": "ml.g6.2xlarge", "INSTANCE_COUNT": "4", "DISK_GB": "100", "IMAGE": "i:latest",
 }  # fmt: skip
 
 
@@ -301,7 +307,8 @@ def filled(node: Any, given: Mapping[str, Any]) -> Any:
     [
         ("uploads/a b's.jsonl", "uploads/a b's.jsonl", "uploads/a b's"),
         ("uploads/$(id).jsonl.gz", "uploads/$(id).jsonl.gz", "uploads/$(id)"),
-        ("nightly/", "2026-11-21T02:00:00Z", "2026-11-21T02:00:00Z"),
+        ("nightly/", "nightly", "nightly"),
+        ("calls/today.jsonl.gz", "calls/today.jsonl.gz", "calls/today"),
     ],
 )
 def test_pipeline_passes_source_and_out_unchanged(tmp_path: Path, key: str, name: str, out: str) -> None:
@@ -311,9 +318,8 @@ def test_pipeline_passes_source_and_out_unchanged(tmp_path: Path, key: str, name
     program = tmp_path / "voxbatch"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$$" "$@"\n')
     program.chmod(0o755)
-    step = filled(rendered("pipeline.json")["Steps"][0]["Arguments"], dict.fromkeys(
-        ("Bucket", "Key", "Output", "OutputName", "InstanceCount", "InstanceType", "DiskGB", "MaxSeconds", "Image"), "x"
-    ))  # fmt: skip
+    pipeline = rendered("pipeline.json")
+    step = filled(pipeline["Steps"][0]["Arguments"], {each["Name"]: "x" for each in pipeline["Parameters"]})
     env = {"SOURCE_BUCKET": "in", "SOURCE_KEY": key, "OUTPUT_IN": "s3://out", "OUTPUT_NAME": name}
     assert env.keys() < step["Environment"].keys()
     env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
@@ -451,6 +457,110 @@ def test_hosts_of_the_pipeline_give_the_bytes_of_one_process(
         name = names[0]  # only its `audio_filepath` depends on where the recordings are
         found[name] = found[name].replace(b'"s3://calls-in/uploads/', f'"{tmp_path}/'.encode())
         assert found == alone
+
+
+# ── SageMaker: nights ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Nights:
+    """The nightly run: the job that the nightly rule starts, as processes in front of two buckets."""
+
+    def __init__(self, endpoint: str, tmp_path: Path, path: str):
+        self.folder, self.path, self.count = tmp_path, path, 0
+        self.there = Deployment(endpoint, "", None)
+        self.s3 = self.there.client("s3")
+        for bucket in ("in", "out"):
+            self.s3.create_bucket(Bucket=f"calls-{bucket}", CreateBucketConfiguration={"LocationConstraint": REGION})
+
+    def upload(self, name: str, path: Path) -> None:
+        self.s3.upload_file(str(path), "calls-in", f"nightly/{name}")
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        """Start the container of one execution, with the parameters that the nightly rule gives."""
+        buckets = {"IN_BUCKET": "calls-in", "OUT_BUCKET": "calls-out"}
+        pipeline, [target] = rendered("pipeline.json", **buckets), rendered("rules/nightly-target.json", **buckets)
+        given = {each["Name"]: each.get("DefaultValue") for each in pipeline["Parameters"]}
+        said = target["SageMakerPipelineParameters"]["PipelineParameterList"]
+        given |= {each["Name"]: each["Value"].replace("$.time", f"night {self.count}") for each in said}
+        step = filled(pipeline["Steps"][0]["Arguments"], given)
+        hosts = [f"algo-{number + 1}" for number in range(int(given["InstanceCount"]))]
+        assert hosts == ["algo-1"]
+        self.count += 1
+        base = container(self.folder / f"execution-{self.count}", hosts[0], hosts)
+        keys = {"AWS_ENDPOINT_URL": self.there.endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        env = environment(**step["Environment"], **keys, PATH=self.path, SAGEMAKER_BASE_DIR=base)
+        command = [*step["AppSpecification"]["ContainerEntrypoint"], *FAST, *options]
+        return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=-1, text=True)
+
+    def run(self, *options: str) -> str:
+        """Do one night and return its log. It succeeds."""
+        process = self.start(*options)
+        said = process.communicate(timeout=120)[1]
+        assert process.returncode == 0, said
+        return said
+
+    def parts(self) -> int:
+        found = self.s3.list_objects_v2(Bucket="calls-out", Prefix="nightly/parts/").get("Contents", [])
+        return sum("/part-" in each["Key"] for each in found)
+
+    def lines(self) -> dict[str, bytes]:
+        """Return the line of each transcript by id. No id comes twice."""
+        body = self.s3.get_object(Bucket="calls-out", Key="nightly/transcripts.jsonl")["Body"].read()
+        found = [(json.loads(line)["id"], line) for line in body.splitlines()]
+        assert len(dict(found)) == len(found)
+        return dict(found)
+
+
+def num_new(said: str) -> int:
+    """Return the number of items that one night has transcribed."""
+    events = [json.loads(line) for line in said.splitlines()]
+    return sum(int(event["done"]) for event in events if event["message"] == "run_finished")
+
+
+@pytest.mark.slow
+def test_a_night_takes_only_what_is_new(moto: str, tmp_path: Path, recording: Recorder, program: str) -> None:
+    """Each night transcribes what no night before has finished. The second night is killed in its work, and a recording
+    arrives meanwhile; the third is started twice. Nothing is lost or done twice, a recording that was replaced is done
+    again, and removed ones keep their transcripts. A night without recordings succeeds and changes nothing.
+    """
+    nights = Nights(moto, tmp_path, program)
+    assert "holds no recordings; it is empty; nothing to do" in nights.run()
+    for name in "abc":
+        nights.upload(f"{name}.wav", recording(f"{name}.wav", 1.1))
+    assert num_new(nights.run()) == 3
+    first = nights.lines()
+    assert set(first) == {"a.wav", "b.wav", "c.wav"}
+
+    for name in "defghi":
+        nights.upload(f"{name}.wav", recording(f"{name}.wav", 1.6))
+    nights.upload("b.wav", recording("other.wav", 2.6))
+    nights.s3.delete_object(Bucket="calls-in", Key="nightly/c.wav")
+    slow = ("--part-items", "1", "--engine-option", "concurrency=1", "--engine-option", "delay_s=1")
+    killed, before = nights.start(*slow), nights.parts()
+    limit = time.monotonic() + 60
+    while nights.parts() < before + 3:
+        assert killed.poll() is None
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    nights.upload("late.wav", recording("late.wav", 1.1))
+    killed.kill()
+    killed.communicate()
+    committed = nights.parts()
+
+    twice = [nights.start() for _ in range(2)]
+    said = [each.communicate(timeout=120)[1] for each in twice]
+    assert 0 in [each.returncode for each in twice], said
+    third = nights.lines()
+    assert set(third) == {*first, *(f"{name}.wav" for name in "defghi"), "late.wav"}
+    assert {name: third[name] for name in ("a.wav", "c.wav")} == {name: first[name] for name in ("a.wav", "c.wav")}
+    assert json.loads(third["b.wav"])["audio_duration"] == 2.6
+    assert committed >= 3
+
+    assert num_new(nights.run()) == 0
+    for name in third:
+        nights.s3.delete_object(Bucket="calls-in", Key=f"nightly/{name}")
+    assert "nothing to do" in nights.run()
+    assert nights.lines() == third
 
 
 INPUTS = [

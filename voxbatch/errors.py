@@ -88,6 +88,14 @@ class ManifestError(UsageError):
         super().__init__("\n".join(lines))
 
 
+class EmptySourceError(ManifestError):
+    """A folder, or several sources, without recordings."""
+
+    def __init__(self, source: str, reason: str):
+        """Build the error; `reason` says what was found instead."""
+        super().__init__(source, [BadLine(0, reason)])
+
+
 class MessageError(UsageError):
     """A message that asks for a run that cannot exist."""
 

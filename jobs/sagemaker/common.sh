@@ -66,13 +66,14 @@ domain=amazonaws.com
 
 IN_BUCKET=${IN_BUCKET:-$NAME-in-$ACCOUNT-$REGION}
 OUT_BUCKET=${OUT_BUCKET:-$NAME-out-$ACCOUNT-$REGION}
+NIGHTLY_TYPE=${NIGHTLY_TYPE:-$INSTANCE_TYPE} NIGHTLY_OUT=${NIGHTLY%/}
 RUN_ROLE=$NAME-run CREATE_ROLE=$NAME-pipeline START_ROLE=$NAME-start
 UPLOADS_RULE=$NAME-uploads NIGHTLY_RULE=$NAME-nightly DEAD_QUEUE=$NAME-dead
 separator=:
 [[ $IMAGE_TAG != sha256:* ]] || separator=@
 IMAGE=$ACCOUNT.dkr.ecr.$REGION.$domain/$NAME$separator$IMAGE_TAG
 export NAME REGION ACCOUNT PARTITION IN_BUCKET OUT_BUCKET RUN_ROLE CREATE_ROLE START_ROLE UPLOADS_RULE NIGHTLY_RULE
-export DEAD_QUEUE IMAGE UPLOADS NIGHTLY INSTANCE_TYPE INSTANCE_COUNT DISK_GB
+export DEAD_QUEUE IMAGE UPLOADS NIGHTLY NIGHTLY_OUT NIGHTLY_TYPE INSTANCE_TYPE INSTANCE_COUNT DISK_GB
 
 for setting in INSTANCE_COUNT DISK_GB MAX_HOURS; do
     [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || stop "$setting is '${!setting}'; it must be a whole number from 1"
@@ -81,8 +82,10 @@ done
 [[ $IN_BUCKET != "$OUT_BUCKET" ]] ||
     stop "IN_BUCKET and OUT_BUCKET are both $IN_BUCKET: outputs are .jsonl too, and would start runs of their own"
 [[ $UPLOADS == ?*/ && $UPLOADS != *'*'* ]] || stop "UPLOADS is '$UPLOADS'; it must end in / and hold no *"
-[[ -z $SCHEDULE || $NIGHTLY != "$UPLOADS"* ]] ||
-    stop "NIGHTLY ($NIGHTLY) lies below UPLOADS ($UPLOADS): its upload would start a run, and the schedule another"
+[[ $NIGHTLY == ?*/ || $NIGHTLY == ?*.jsonl || $NIGHTLY == ?*.jsonl.gz ]] ||
+    stop "NIGHTLY is '$NIGHTLY'; it must be a folder, with / at its end, or a manifest (.jsonl, .jsonl.gz)"
+[[ -z $SCHEDULE || ($NIGHTLY != "$UPLOADS"* && $UPLOADS != "$NIGHTLY"*) ]] ||
+    stop "NIGHTLY ($NIGHTLY) and UPLOADS ($UPLOADS) lie one in the other: what is uploaded would be run twice"
 export MAX_SECONDS=$((MAX_HOURS * 3600))
 
 remove_rule() { # a rule that has targets cannot be deleted

@@ -7,7 +7,8 @@
 : "${OUT_BUCKET:=}"                 # default: NAME-out-ACCOUNT-REGION; may exist; never IN_BUCKET
 : "${UPLOADS:=uploads/}"            # a manifest (.jsonl, .jsonl.gz) uploaded below it starts a run
 : "${SCHEDULE:=}"                   # UTC, such as cron(0 2 * * ? *) or rate(1 day); empty: no nightly run
-: "${NIGHTLY:=nightly/}"            # source of the nightly run: a manifest, or a folder of recordings (with / at its end)
+: "${NIGHTLY:=nightly/}"            # source of the nightly run: a folder of recordings (with / at its end), or a manifest
+: "${NIGHTLY_TYPE:=}"               # machine of the nightly run, which has one host: more GPUs do more; default: INSTANCE_TYPE
 : "${INSTANCE_TYPE:=ml.g6.2xlarge}" # one L4; new accounts must ask for its quota "for processing job usage"
 : "${INSTANCE_COUNT:=1}"            # hosts for a run; each host does one shard
 : "${DISK_GB:=100}"                 # disk of each host, for the image and a model that is not in it

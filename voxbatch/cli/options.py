@@ -304,7 +304,7 @@ _TASK = (
     option("--resume/--overwrite", default=True, help="Continue the run in OUT (default), or erase its outputs first."),
     option("--update", is_flag=True,
            help="Continue the run in OUT even if the manifest has changed: keep the transcripts of unchanged lines. A "
-           "folder needs no --update."),
+           "folder needs no --update, unless it may be empty: then there is nothing to do, and the exit code is 0."),
     option("--retry-failed", type=click.Choice(RETRY_CHOICES), metavar="[retryable|all]",
            help="Do the failed items of OUT again: those that may succeed with nothing changed (retryable, default), "
            "or all."),

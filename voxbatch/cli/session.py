@@ -16,7 +16,7 @@ import click
 
 from voxbatch import display, runner, standard_streams
 from voxbatch.config import RETRY_CHOICES, Config
-from voxbatch.errors import RunError, StorageError, TakenOverError, UsageError, VoxbatchError
+from voxbatch.errors import EmptySourceError, RunError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
 from voxbatch.output.failure_reasons import read_reasons
 from voxbatch.output.layout import FAILURES, existing_outputs
@@ -75,6 +75,9 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         signal.setitimer(signal.ITIMER_REAL, 0)
         return interrupted(str(e))
     except VoxbatchError as e:
+        if config.update and isinstance(e, EmptySourceError):
+            log.info("nothing_to_do", text=f"{e}; nothing to do")
+            return 0
         sagemaker.write_exit_message(str(e), sagemaker.root_folder(os.environ))
         if isinstance(e, UsageError) and latest.progress is None:  # nothing was started
             return refuse(e, log)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import BinaryIO
 
-from voxbatch.errors import BadLine, ManifestError
+from voxbatch.errors import BadLine, EmptySourceError, ManifestError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES, file_line, find_reference, is_included, natural_key, walk
 from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.prefix import object_line, object_state, prefix_manifest, relative_address
@@ -60,7 +60,7 @@ def named_source(names: Sequence[str], store_options: StoreOptions, include: Seq
     if source.size == 0:
         source.close()
         which = f" that match --include {' '.join(include)}" if include else ""
-        raise manifest_error(title, f"holds no recordings{which}; {recordings.content()}")
+        raise EmptySourceError(title, f"holds no recordings{which}; {recordings.content()}")
     return source
 
 
