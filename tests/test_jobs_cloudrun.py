@@ -6,10 +6,12 @@ against Google's published API descriptions, and the workflow runs in an interpr
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import json
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -47,16 +49,35 @@ class Cloud:
 
     def run(self, script: str, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a script of jobs/cloudrun with only these settings in the environment."""
+        command, environment = self.command(script, *args, **settings)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def on_terminal(self, script: str, *args: str, answer: str, **settings: str) -> str:
+        """Run a script on a terminal, on which a person types the answer; return what the terminal shows."""
+        command, environment = self.command(script, *args, **settings)
+        person, terminal = pty.openpty()
+        with subprocess.Popen(command, env=environment, stdin=terminal, stdout=terminal, stderr=terminal):
+            os.close(terminal)
+            os.write(person, answer.encode())
+            shown = b""
+            with contextlib.suppress(OSError):  # the terminal is closed at the end of the script
+                while part := os.read(person, 1000):
+                    shown += part
+        os.close(person)
+        return shown.decode()
+
+    def command(self, script: str, *args: str, **settings: str) -> tuple[list[str], dict[str, str]]:
+        """Return the command line and the environment of a script."""
         kept = {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
         environment = {
             **kept,
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "RETRY_S": "0",
             "PROJECT": "p",
+            "ALERT_EMAIL": "ops@example.org",
             **settings,
         }
-        command = ["bash", str(JOBS / script), *args]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return ["bash", str(JOBS / script), *args], environment
 
     def deploy(self, *args: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run deploy.sh and assert that it succeeds."""
@@ -130,7 +151,7 @@ def test_deploy_creates_all_and_a_second_run_only_reads(cloud: Cloud) -> None:
     that nothing changes.
     """
     first = cloud.deploy(HF_TOKEN=TOKEN)
-    assert {key for key in cloud.world if "/" in key and not key.startswith(("policy:", "alert/"))} == {
+    assert {key for key in cloud.world if "/" in key and not key.startswith(("policy:", "alert/", "channel/"))} == {
         "artifacts repositories/voxbatch", "storage buckets/p-voxbatch-in", "storage buckets/p-voxbatch-out",
         "storage buckets/p-voxbatch-models", "iam service-accounts/voxbatch-run",
         "iam service-accounts/voxbatch-dispatch", "iam service-accounts/voxbatch-start",
@@ -141,7 +162,7 @@ def test_deploy_creates_all_and_a_second_run_only_reads(cloud: Cloud) -> None:
         "notification/1", "notification/2",
         "logging metrics/voxbatch_failed_items", "logging metrics/voxbatch_starved_seconds",
     }  # fmt: skip
-    assert len([key for key in cloud.world if key.startswith("alert/")]) == 3
+    assert len([key for key in cloud.world if key.startswith("alert/")]) == 6
     assert f"{len(cloud.changes())} changes made." in first.stdout
     world = cloud.world
 
@@ -391,17 +412,52 @@ def test_deploy_updates_only_differences(cloud: Cloud) -> None:
     assert container["image"] == "europe-west1-docker.pkg.dev/p/voxbatch/voxbatch@sha256:4567"
 
     cloud.deploy(SCHEDULE="30 3 * * 1-5")
-    (change,) = cloud.changes()
-    assert change.startswith("scheduler jobs update http voxbatch-nightly ")
-    assert "--schedule=30 3 * * 1-5" in change
+    schedule, alert = cloud.changes()
+    assert schedule.startswith("scheduler jobs update http voxbatch-nightly ")
+    assert "--schedule=30 3 * * 1-5" in schedule
+    assert alert.startswith("alpha monitoring policies update projects/p/alertPolicies/6")  # longer waits are normal
 
     cloud.deploy(SCHEDULE="30 3 * * 1-5", CHANNEL="projects/p/notificationChannels/7")
     assert [c.split(" --")[0] for c in cloud.changes()] == [
-        f"alpha monitoring policies update projects/p/alertPolicies/{n}" for n in (1, 2, 3)
+        f"alpha monitoring policies update projects/p/alertPolicies/{n}" for n in (1, 2, 3, 4, 5, 6)
     ]
-    assert cloud.world["alert/projects/p/alertPolicies/1"]["notificationChannels"] == [
+    assert {thing["notificationChannels"][0] for thing in cloud.gcloud.world.under("alert/")} == {
         "projects/p/notificationChannels/7"
-    ]
+    }
+
+
+@pytest.mark.slow
+def test_alerts_tell_somebody(cloud: Cloud) -> None:
+    """deploy.sh makes a channel for ALERT_EMAIL and gives it to every alert. Later runs find it; another address gets
+    another channel.
+    """
+    cloud.deploy()
+    assert [thing["labels"] for thing in cloud.gcloud.world.under("channel/")] == [{"email_address": "ops@example.org"}]
+    told = [thing["notificationChannels"] for thing in cloud.gcloud.world.under("alert/")]
+    assert told == [["projects/p/notificationChannels/1"]] * 6
+    cloud.changes()
+    cloud.deploy(ALERT_EMAIL="")
+    assert cloud.changes() == []
+    cloud.deploy(ALERT_EMAIL="night@example.org")
+    told = [thing["notificationChannels"] for thing in cloud.gcloud.world.under("alert/")]
+    assert told == [["projects/p/notificationChannels/2"]] * 6
+
+
+def test_alerts_that_nobody_reads_are_refused(cloud: Cloud) -> None:
+    """Without an address, a channel and a terminal, deploy.sh stops before it changes anything, with what to set."""
+    done = cloud.run("deploy.sh", ALERT_EMAIL="")
+    assert (done.returncode, cloud.changes()) == (1, [])
+    assert done.stderr.startswith("deploy.sh: whom should alerts tell? Set ALERT_EMAIL=you@example.org, or CHANNEL=")
+    assert "ALERTS=no: then nobody hears of" in done.stderr
+
+
+def test_address_for_alerts_is_asked_for_on_a_terminal(cloud: Cloud) -> None:
+    """On a terminal, deploy.sh asks for the address."""
+    done = cloud.on_terminal("deploy.sh", "--dry-run", answer="me@example.org\n", ALERT_EMAIL="")
+    assert "E-mail address for alerts of failed runs" in done
+    assert "+ make notification channel me@example.org" in done
+    done = cloud.on_terminal("deploy.sh", "--dry-run", answer="\n", ALERT_EMAIL="")
+    assert "whom should alerts tell?" in done
 
 
 @pytest.mark.slow
@@ -443,6 +499,7 @@ def test_missing_image_stops_deploy_with_the_build_command(cloud: Cloud) -> None
         ({"USD_PER_HOUR": "cheap"}, "USD_PER_HOUR=cheap: it is a price, such as 1.42"),
         ({"UPLOADS": "both"}, "UPLOADS=both: it is one of: workflow worker none"),
         ({"ALERTS": "1"}, "ALERTS=1: it is one of: yes no"),
+        ({"ALERT_EMAIL": "me"}, "ALERT_EMAIL=me: it is an address, such as ops@example.org"),
         (
             {"CHANNEL": "me@example.org"},
             "CHANNEL=me@example.org: it is projects/…/notificationChannels/…, see: gcloud beta",
@@ -696,6 +753,8 @@ def test_alerts_and_metrics_are_valid(documents: dict[str, Any]) -> None:
     googles = {
         "run.googleapis.com/job/completed_execution_count",
         "pubsub.googleapis.com/subscription/num_undelivered_messages",
+        "pubsub.googleapis.com/subscription/oldest_unacked_message_age",
+        "workflows.googleapis.com/finished_execution_count",
     }
     for key, thing in documents.items():
         if key.startswith("logging metrics/"):
@@ -705,6 +764,10 @@ def test_alerts_and_metrics_are_valid(documents: dict[str, Any]) -> None:
             assert discovery.api("monitoring.v3").faults(thing, "AlertPolicy") == []
             assert thing["notificationChannels"] == ["projects/p/notificationChannels/7"]
             for condition in thing["conditions"]:
+                if "conditionMatchedLog" in condition:  # Monitoring requires a limit, and no other condition
+                    assert len(thing["conditions"]) == 1
+                    assert "notificationRateLimit" in thing["alertStrategy"]
+                    continue
                 of = condition["conditionThreshold"]["filter"]
                 (metric,) = re.findall(r'metric\.type="([^"]+)"', of)
                 assert metric in googles | {f"logging.googleapis.com/user/{name}" for name in own}

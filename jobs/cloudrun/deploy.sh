@@ -30,8 +30,9 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   MODEL          --model of every run                                                           the image's own
   HF_TOKEN       the hub token, put into Secret Manager                                         the one that is there
   ALERTS         yes or no                                                                      yes
-  CHANNEL        whom they tell: projects/…/notificationChannels/…                              nobody
-  RETRY_S        seconds until what Google does not know yet is tried again                     10
+  ALERT_EMAIL    whom they tell: an address                             the one that is there; asked for on a terminal
+  CHANNEL        another notification channel: projects/…/notificationChannels/…                made for ALERT_EMAIL
+  RETRY_S        seconds until what Google does not know yet is tried again, for ten minutes    10
 
   --dry-run      look, and say what would be changed
   --help         this
@@ -64,6 +65,14 @@ TIME_ZONE="${TIME_ZONE:-Etc/UTC}"
 USD_PER_HOUR="${USD_PER_HOUR:-1.421}"
 MODEL="${MODEL:-}"
 CHANNEL="${CHANNEL:-}"
+ALERT_EMAIL="${ALERT_EMAIL:-}"
+# Alert if the oldest upload is older than this. To in/: after two sweeps, or a day for a worker, which keeps a message
+# for as long as its run takes. To nightly/: a day ends at midnight UTC, and may wait for the next night and an hour of
+# work; other schedules may skip days. (SC2034: render reads both by name.)
+# shellcheck disable=SC2034
+if [[ "$UPLOADS" == worker ]]; then UPLOADS_WAIT_S=86400; else UPLOADS_WAIT_S=7200; fi
+# shellcheck disable=SC2034
+if [[ "$SCHEDULE $TIME_ZONE" == "0 2 * * * Etc/UTC" ]]; then NIGHTLY_WAIT_S=97200; else NIGHTLY_WAIT_S=604800; fi
 
 number() { # NAME VALUE LEAST MOST
     if [[ ! "$2" =~ ^[0-9]{1,9}$ ]] || (($2 < $3 || $2 > $4)); then die "$1=$2: it is a number from $3 to $4"; fi
@@ -75,6 +84,11 @@ number TASK_TIMEOUT "$TASK_TIMEOUT" 60 604800
 [[ "$USD_PER_HOUR" =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "USD_PER_HOUR=$USD_PER_HOUR: it is a price, such as 1.42"
 [[ -z "$CHANNEL" || "$CHANNEL" =~ ^projects/[^/]+/notificationChannels/[^/]+$ ]] ||
     die "CHANNEL=$CHANNEL: it is projects/…/notificationChannels/…, see: gcloud beta monitoring channels list"
+email() {
+    [[ -z "$ALERT_EMAIL" || "$ALERT_EMAIL" =~ ^[^@,=[:space:]]+@[^@,=[:space:]]+$ ]] ||
+        die "ALERT_EMAIL=$ALERT_EMAIL: it is an address, such as ops@example.org"
+}
+email
 
 # ── how things are written ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -89,7 +103,7 @@ render() {
         done
         for name in PROJECT REGION IMAGE RUN_SA DISPATCH_SA LISTEN_SA TOKEN OUT BUCKET_IN BUCKET_OUT \
             UPLOADS_SUBSCRIPTION NIGHTLY_SUBSCRIPTION USD_PER_HOUR MODEL CHANNEL TASKS PARALLELISM MAX_RETRIES \
-            TASK_TIMEOUT; do
+            TASK_TIMEOUT UPLOADS_WAIT_S NIGHTLY_WAIT_S; do
             printf '%s=%s\n' "$name" "${!name}"
         done | sed -e 's/[\\&|]/\\&/g' -e 's/^\([A-Z_]*\)=\(.*\)$/s|${\1}|\2|g/'
     } >"$WORK/fill"
@@ -386,6 +400,35 @@ metric() {
         --config-from-file="$RENDERED"
 }
 
+# Find the notification channel of an earlier deployment, if CHANNEL is not given. Without one, ask for an address; and
+# refuse to deploy alerts that nobody would read.
+find_channel() {
+    local name address
+    [[ "$ALERTS" == yes && -z "$CHANNEL" ]] || return 0
+    ask gcloud beta monitoring channels list --filter='displayName="voxbatch"' \
+        --format='value(name,labels.email_address)' || true
+    while IFS=$'\t' read -r name address; do
+        if [[ -z "$ALERT_EMAIL" || "$address" == "$ALERT_EMAIL" ]]; then CHANNEL="$name" ADDRESS="$address"; fi
+    done <<<"$ANSWER"
+    if [[ -z "$CHANNEL$ALERT_EMAIL" && -t 0 ]]; then
+        read -r -p "E-mail address for alerts of failed runs, lost schedules and waiting uploads: " ALERT_EMAIL || true
+        email
+    fi
+    [[ -n "$CHANNEL$ALERT_EMAIL" ]] ||
+        die "whom should alerts tell? Set ALERT_EMAIL=you@example.org, or CHANNEL=projects/…/notificationChannels/…, or
+    ALERTS=no: then nobody hears of failed runs and of uploads that wait. Nothing was changed."
+}
+
+channel() {
+    if [[ -n "$CHANNEL" ]]; then
+        same "notification channel ${ADDRESS:-$CHANNEL}"
+        return
+    fi
+    change "make notification channel $ALERT_EMAIL" gcloud beta monitoring channels create --display-name=voxbatch \
+        --type=email --channel-labels="email_address=$ALERT_EMAIL"
+    [[ "$DRY_RUN" == yes ]] || find_channel
+}
+
 policy() {
     render "alerts/$1.yaml"
     ask gcloud alpha monitoring policies list --filter="displayName=\"voxbatch: ${1//-/ }\"" \
@@ -403,6 +446,7 @@ policy() {
 main() {
     local number storage_agent pubsub_agent prefixes="" each
     say "voxbatch in project $PROJECT, region $REGION: uploads by $UPLOADS, nightly $NIGHTLY, alerts $ALERTS"
+    find_channel
     apis
     ask gcloud projects describe "$PROJECT" --format='value(projectNumber)' || die "there is no project $PROJECT"
     number="$ANSWER"
@@ -473,6 +517,7 @@ main() {
         schedule voxbatch-nightly voxbatch-nightly "$SCHEDULE" "$TIME_ZONE"
     fi
     if [[ "$ALERTS" == yes ]]; then
+        channel
         for each in $METRICS; do metric "$each"; done
         for each in $POLICIES; do policy "$each"; done
     fi

@@ -62,7 +62,8 @@ settings() {
     NIGHTLY_SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-nightly"
     # Workflows, Eventarc and Logging have no smaller scope than the project.
     START_PROJECT_ROLES="roles/workflows.invoker roles/eventarc.eventReceiver roles/logging.logWriter"
-    METRICS="failed-items starved-seconds" POLICIES="failed-items gpu-idle dead-letters"
+    METRICS="failed-items starved-seconds" POLICIES="failed-items gpu-idle dead-letters failed-workflows"
+    POLICIES="$POLICIES failed-schedules waiting-uploads"
 }
 
 # ── gcloud ────────────────────────────────────────────────────────────────────────────────────────────────────────────

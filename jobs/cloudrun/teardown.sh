@@ -54,6 +54,14 @@ policy() {
     done
 }
 
+channels() {
+    local name
+    ask gcloud beta monitoring channels list --filter='displayName="voxbatch"' --format='value(name)' || true
+    for name in $ANSWER; do
+        change "delete notification channel ${name##*/}" gcloud beta monitoring channels delete "$name"
+    done
+}
+
 notifications() {
     local id topic
     ask gcloud storage buckets notifications list "gs://$BUCKET_IN" \
@@ -81,6 +89,7 @@ main() {
     local each
     say "voxbatch is removed from project $PROJECT, region $REGION"
     for each in $POLICIES; do policy "$each"; done
+    channels
     for each in $METRICS; do gone "log metric voxbatch_${each//-/_}" "logging metrics" "voxbatch_${each//-/_}"; done
     for each in voxbatch-nightly voxbatch-sweep; do
         gone "schedule $each" "scheduler jobs" "$each" --location="$REGION"

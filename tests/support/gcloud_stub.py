@@ -21,12 +21,12 @@ import yaml
 Thing = dict[str, Any]
 
 GROUPS = (  # the longer of two groups with the same start comes first
-    "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools",
-    "run jobs executions", "run jobs",
-    "beta services identity", "services", "alpha monitoring policies", "logging metrics", "artifacts docker images",
-    "artifacts repositories", "pubsub subscriptions", "pubsub topics", "iam service-accounts", "secrets versions",
-    "secrets", "eventarc triggers", "scheduler jobs create", "scheduler jobs update", "scheduler jobs", "workflows",
-    "projects", "config", "builds", "artifacts sbom", "artifacts vulnerabilities", "logging",
+    "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools", "run jobs executions",
+    "run jobs", "beta services identity", "services", "alpha monitoring policies", "beta monitoring channels",
+    "logging metrics", "artifacts docker images", "artifacts repositories", "pubsub subscriptions", "pubsub topics",
+    "iam service-accounts", "secrets versions", "secrets", "eventarc triggers", "scheduler jobs create",
+    "scheduler jobs update", "scheduler jobs", "workflows", "projects", "config", "builds", "artifacts sbom",
+    "artifacts vulnerabilities", "logging",
 )  # fmt: skip
 READING = {"describe", "list", "get", "get-iam-policy", "ls", "access", "service-agent", "cat", "read"}
 AGENT = "service-42@gs-project-accounts.iam.gserviceaccount.com"
@@ -271,6 +271,19 @@ def list_policies(call: Call, world: World, stdin: str) -> list[Thing]:
     return [thing for thing in world.under("alert/") if thing["displayName"] == name]
 
 
+def make_channel(call: Call, world: World, stdin: str) -> Thing | None:
+    number = len(world.under("channel/")) + 1
+    labels = dict(pair.split("=", 1) for pair in call.flags["channel-labels"].split(","))
+    name = f"projects/p/notificationChannels/{number}"
+    world.things["channel/" + name] = {"name": name, "type": call.flags["type"], "labels": labels}
+    return None
+
+
+def delete_channel(call: Call, world: World, stdin: str) -> Thing | None:
+    del world.things["channel/" + call.names[0]]
+    return None
+
+
 def remove_objects(call: Call, world: World, stdin: str) -> Thing | None:
     name = call.names[0].removeprefix("gs://")
     del world.things["storage buckets/" + name], world.things["objects/" + name]
@@ -388,6 +401,9 @@ COMMANDS: dict[tuple[str, str], Callable[[Call, World, str], Answer]] = {
     ("alpha monitoring policies", "update"): put_policy,
     ("alpha monitoring policies", "list"): list_policies,
     ("alpha monitoring policies", "delete"): delete_policy,
+    ("beta monitoring channels", "create"): make_channel,
+    ("beta monitoring channels", "list"): lambda call, world, _: world.under("channel/"),
+    ("beta monitoring channels", "delete"): delete_channel,
     ("run jobs", "replace"): replace,
     ("beta run worker-pools", "replace"): replace,
     ("workflows", "deploy"): deploy_workflow,
