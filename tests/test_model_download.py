@@ -4,6 +4,7 @@ interrupted.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -12,8 +13,9 @@ import subprocess
 import sys
 import time
 import uuid
+import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +25,10 @@ import pytest
 from conftest import environment
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import Proxy, Server, free_port, led_through
+from servers import AmazonServer, Proxy, Reply, Server, free_port, led_through
 
 from voxbatch.errors import ConfigError, EngineError, StorageError
-from voxbatch.storage import gcs, model_download, retry, s3
+from voxbatch.storage import model_download, partial_file, retry
 from voxbatch.storage.address import parse_bucket_address
 from voxbatch.storage.model_download import MARKER, DownloadedModel, download_model
 from voxbatch.storage.objects import Stat
@@ -178,14 +180,6 @@ def test_whole_bucket_can_be_the_model(model: Model) -> None:
 
 
 @slow
-def test_object_in_several_blocks_is_joined(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object arrives in several pieces that are joined correctly, with a shorter last piece."""
-    for store in (gcs, s3):
-        monkeypatch.setattr(store, "STREAM_BYTES", 30_001)
-    assert files(model.fetch().path) == Model.FILES
-
-
-@slow
 def test_more_files_than_threads_all_arrive(model: Model) -> None:
     """More files than are fetched concurrently, with special characters in their names, all arrive."""
     names = [f"{i}/ü %2F#?+&=.bin" for i in range(30)]
@@ -197,12 +191,14 @@ def test_more_files_than_threads_all_arrive(model: Model) -> None:
 
 @slow
 def test_large_object_is_never_in_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large object is streamed: the process never holds it in memory."""
+    """Of a large object, the process holds only the stretches that are being fetched."""
     model.put("asr/tiny/weights.bin", bytes(150_000_000))
     for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{model.server.port}")
     peak = """
 import atexit, re
+from voxbatch.storage import partial_file
+partial_file.STRETCH_BYTES = 1 << 20
 from pathlib import Path
 atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]))
 """
@@ -243,6 +239,122 @@ def test_fault_is_retried(model: Model, fault: str) -> None:
     fetched = model.fetch()
     assert files(fetched.path) == Model.FILES
     assert model.fetched()["weights.bin"] == 2
+
+
+@pytest.fixture
+def stretches(model: Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Fetch stretches of 10,000 bytes. Return the starts of those of the large file."""
+    monkeypatch.setattr(partial_file, "STRETCH_BYTES", 10_000)
+    return list(range(0, len(Model.FILES["weights.bin"]), 10_000))
+
+
+SMALL_STRETCHES = "from voxbatch.storage import partial_file; partial_file.STRETCH_BYTES = 10_000"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def journal(model: Model) -> list[Path]:
+    """Return the partial files that have stretches of the large file."""
+    partials = []
+    for path in model.cache.glob(".models-*.partial/*.stretches"):
+        with suppress(FileNotFoundError):  # a small file that is complete now
+            if path.with_suffix("").stat().st_size > 10_000:
+                partials.append(path.with_suffix(""))
+    return partials
+
+
+@slow
+def test_stretches_of_one_object_are_fetched_at_the_same_time(model: Model, stretches: list[int]) -> None:
+    """All stretches of an object are fetched although the first reply is slow, and the object is complete in the
+    end."""
+    model.proxy.faults["weights.bin"] = ["hold"]
+    process = model.script(SMALL_STRETCHES)
+    assert model.proxy.held.wait(20)
+    until(lambda: model.proxy.counts()["get", "asr/tiny/weights.bin"] == len(stretches))
+    assert not list(model.cache.glob("models-*/weights.bin"))
+    model.proxy.release.set()
+    folder = Path(process.communicate()[0].split("\n")[-2])
+    assert files(folder) == Model.FILES
+    assert sorted(path.name for path in model.cache.iterdir()) == [f".{folder.name}.lock", folder.name]
+
+
+@slow
+def test_failed_stretch_is_retried_alone(model: Model, stretches: list[int]) -> None:
+    """Of an object with several stretches, only those that failed are fetched again."""
+    model.proxy.faults["weights.bin"] = ["503", "", "short", "cut"]
+    assert files(model.fetch().path) == Model.FILES
+    assert model.fetched()["weights.bin"] == len(stretches) + 3
+
+
+@slow
+@pytest.mark.parametrize("damage", [False, True])
+def test_stretches_of_a_killed_process_are_kept(model: Model, stretches: list[int], damage: bool) -> None:
+    """After a kill only the missing stretches are fetched, and those that the disk lost."""
+    model.proxy.faults["weights.bin"] = ["hold"]
+    process = model.script(SMALL_STRETCHES)
+    assert model.proxy.held.wait(20)
+    until(lambda: len(list(model.cache.glob("models-*/**/*.*"))) == 3)  # the small files
+    until(lambda: any(len(path.with_suffix(".stretches").read_text().splitlines()) == 10 for path in journal(model)))
+    process.kill()
+    process.communicate()
+    (partial,) = journal(model)
+    with partial.open("r+b") as file, partial.with_suffix(".stretches").open("a") as lines:
+        lines.write("100")  # the last line may be cut off
+        file.seek(50_000)
+        file.write(b"\0\0\0\0" if damage else Model.FILES["weights.bin"][50_000:50_004])
+    model.fetched()
+    fetched = model.fetch()
+    assert model.fetched() == {"weights.bin": 2 if damage else 1}
+    assert files(fetched.path) == Model.FILES
+
+
+def wrong(size: int) -> Reply:
+    """Return a complete reply with other bytes than those of the object."""
+    headers = (("Content-Range", f"bytes 0-{size - 1}/{size}"), ("ETag", '"0"'), ("x-goog-generation", "1"))
+    return Reply(206, headers, b"?" * size)
+
+
+@slow
+def test_damaged_object_is_fetched_once_more(model: Model) -> None:
+    """A file whose bytes do not match the checksum of the store is fetched once more, and then refused."""
+    reply = wrong(len(Model.FILES["weights.bin"]))
+    model.proxy.faults["weights.bin"] = [reply] * 2
+    with pytest.raises(StorageError, match=r"weights\.bin: the received data does not match its check.*second"):
+        model.fetch()
+    assert model.fetched()["weights.bin"] == 2
+    assert not list(model.cache.glob("models-*/weights.bin"))
+    model.proxy.faults["weights.bin"] = [reply]
+    assert files(model.fetch().path) == Model.FILES
+    assert model.fetched() == {"weights.bin": 2}
+    assert model.lines[-1].startswith("trying again: weights.bin: the received data does not match its checksum")
+
+
+@slow
+def test_object_in_parts_is_checked(seaweed: AmazonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object of S3 that was stored in parts has no MD5; its CRC-32 is checked."""
+    data = os.urandom(6 << 20)
+    with led_through(seaweed, monkeypatch) as proxy:
+        model = Model(seaweed, proxy, tmp_path / "cache")
+        at = {"Bucket": model.bucket, "Key": "asr/tiny/weights.bin"}
+        crc = base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
+        whole = {"ChecksumAlgorithm": "CRC32", "ChecksumType": "FULL_OBJECT"}
+        upload = seaweed.client.create_multipart_upload(**at, **whole)["UploadId"]
+        parts = []
+        for number, part in enumerate((data[: 5 << 20], data[5 << 20 :]), 1):
+            reply = seaweed.client.upload_part(
+                **at, UploadId=upload, PartNumber=number, Body=part, ChecksumAlgorithm="CRC32"
+            )
+            parts.append({"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32": reply["ChecksumCRC32"]})
+        seaweed.client.complete_multipart_upload(
+            **at, UploadId=upload, MultipartUpload={"Parts": parts}, ChecksumCRC32=crc, ChecksumType="FULL_OBJECT"
+        )
+        model.proxy.faults["weights.bin"] = [wrong(len(data))]
+        assert files(model.fetch().path)["weights.bin"] == data
 
 
 @slow

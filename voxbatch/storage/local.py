@@ -35,6 +35,22 @@ _ADVICE = {
 """Advice for each error number, for messages."""
 
 
+@contextlib.contextmanager
+def file_errors(verb: str, where: str, alternative: str) -> Iterator[None]:
+    """Raise StorageError with advice for an OSError.
+
+    Args:
+        verb: the action that may fail, for the message: "read", "write", ….
+        where: the path, for the message.
+        alternative: the advice if the place cannot be used, such as "choose another OUT with -o".
+    """
+    try:
+        yield
+    except OSError as e:
+        advice = _ADVICE.get(e.errno or 0, e.strerror or str(e)).replace("{alternative}", alternative)
+        raise StorageError(f"cannot {verb} {where}: {advice}") from e
+
+
 class LocalStore:
     """Store in a folder. See storage.Store for what each method promises. `instead` is the alternative that its errors
     suggest."""
@@ -142,12 +158,8 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _errors(self, verb: str, name: str = "") -> Iterator[None]:
-        try:
+        with file_errors(verb, os.path.join(self.place, name) if name else self.place, self._alternative):
             yield
-        except OSError as e:
-            where = os.path.join(self.place, name) if name else self.place
-            advice = _ADVICE.get(e.errno or 0, e.strerror or str(e))
-            raise StorageError(f"cannot {verb} {where}: {advice.replace('{alternative}', self._alternative)}") from e
 
 
 TEMPORARY_PREFIX = ".tmp-"

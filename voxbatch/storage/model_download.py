@@ -3,6 +3,10 @@
 The name of the local folder contains a digest of the bucket's listing. A file appears in it completely or not at all,
 so that existing files are not fetched again. A marker, written last, means that no file is missing. The lock only
 avoids that two processes fetch the same files. Without locks the result is the same.
+
+A connection to a store gives some tens of MB/s, and weights come in a few large files. Therefore all files are fetched
+in stretches, several at a time, each pinned to the listed revision. A stretch that fails is retried alone. The
+stretches of a killed process are not fetched again (see partial_file).
 """
 
 from __future__ import annotations
@@ -12,18 +16,23 @@ import fcntl
 import hashlib
 import json
 import re
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
 
 from voxbatch.errors import StorageError
 from voxbatch.storage import connect
 from voxbatch.storage.address import Address, parse_bucket_address
 from voxbatch.storage.local import TEMPORARY_PREFIX, LocalStore
-from voxbatch.storage.objects import Stat, TransientError
+from voxbatch.storage.objects import Stat, TransientError, UnusableObject
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage.partial_file import PartialFile
 from voxbatch.storage.retry import MODEL_FILE, Attempts
 from voxbatch.storage.retrying_client import RetryingBucket
 
@@ -31,15 +40,18 @@ MARKER = ".voxbatch-complete"
 """Name of the file that holds the listing, one line for each object. The first digits of its SHA-256 are the
 revision."""
 
-STREAMS = 6
-"""Number of objects fetched at a time. Weights come in a few large files, and a handful of connections fills most
-networks."""
+STREAMS = 16
+"""Number of stretches fetched at a time."""
+FILES = 4
+"""Number of files fetched at a time, so that requests go on while the end of a file is checked and synced to disk."""
+ALTERNATIVE = "choose another cache folder"
 
 _REVISION_DIGITS = 16
 _READABLE_LENGTH = 100
 """Characters of a folder's name, well below the 255 bytes that a file's name may have."""
 
 Say = Callable[[str], None]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +85,24 @@ def download_model(
     address = address._replace(key=f"{prefix}/" if prefix else "")  # with /, so that model/ does not include model-v2/
     files = _list_files(address, connect.bucket(address.scheme, address.bucket, store_options))
     listing = "".join(f"{json.dumps([each.name, each.size, each.tag])}\n" for each in files).encode()
-    revision = hashlib.sha256(listing).hexdigest()[:_REVISION_DIGITS]
+    revision = _digits(listing)
     # "gs://models/voxtral/mini/" → "models-voxtral-mini-…". A long name keeps its end.
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", f"{address.bucket}/{address.key}")[-_READABLE_LENGTH:].strip("-.")
     folder = cache / f"{readable}-{revision}"
     if not (folder / MARKER).exists() or _missing(folder, files):
-        with _locked(folder, log):
+        with _locked(folder, log) as is_alone:
             if missing := _missing(folder, files):
                 size = sum(each.size for each in missing) / 1e6
                 log(f"fetching {len(missing)} of {len(files)} files, {size:,.1f} MB, from {address} to {folder}")
-                _download_files(_store(folder), missing, log)
+                partial = folder.with_name(f".{folder.name}.partial{'' if is_alone else f'-{token_hex(4)}'}")
+                _download_files(folder, partial, missing, log)
+                shutil.rmtree(partial, ignore_errors=True)
             _store(folder).create(MARKER, [listing])
     return DownloadedModel(folder, revision)
+
+
+def _digits(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_REVISION_DIGITS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +125,28 @@ class RemoteFile:
         store gives no checksum."""
         return self.stat.checksum or self.stat.tag
 
-    def blocks(self, stop: threading.Event) -> Iterator[bytes]:
-        """Yield the object's bytes.
+    def checksum(self) -> str:
+        """Return the checksum of the object's bytes, which some stores do not list, or ""."""
+        return self.stat.checksum or self.bucket.stat(self.stat.key, self.stat.tag).checksum
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return bytes [start, end) of the listed revision.
 
         Raises:
-            StorageError: `stop` is set.
-            TransientError: all bytes have come, and they are too few or too many.
+            TransientError: the store fails, or gives too few bytes.
+            UnusableObject: the object was replaced, or is stored compressed.
         """
-        count = 0
-        for block in self.bucket.stream(self.stat):
-            if stop.is_set():
-                raise StorageError(f"{self.name}: stopped, because another file failed")
-            count += len(block)
-            yield block
-        if count != self.size:
-            raise TransientError(f"{self.name}: received {count:,} bytes, but {self.size:,} are listed: start again")
+        reply = self.bucket.get_once(self.stat.key, start, end, self.stat.tag)
+        if reply.is_gzipped:
+            raise UnusableObject(
+                f"cannot read {self.bucket.where(self.stat.key)}: it is stored with Content-Encoding: gzip: "
+                "store it uncompressed"
+            )
+        if len(reply.data) != end - start:
+            raise TransientError(
+                f"{self.name}: received {len(reply.data):,} bytes, but {end - start:,} of {self.size:,} were asked for"
+            )
+        return reply.data
 
 
 def _list_files(address: Address, bucket: RetryingBucket) -> list[RemoteFile]:
@@ -160,17 +185,17 @@ def _length(path: Path) -> int | None:
 
 
 def _store(folder: Path) -> LocalStore:
-    return LocalStore(str(folder), alternative="choose another cache folder")
+    return LocalStore(str(folder), alternative=ALTERNATIVE)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, log: Say) -> Iterator[None]:
-    """Let one process at a time work on a folder, if the file system has locks.
+def _locked(folder: Path, log: Say) -> Iterator[bool]:
+    """Let one process at a time work on a folder, if the file system has locks. Yield whether it has.
 
     The lock of a killed process is released, and the temporary files of that process are removed: they exist only on
     file systems without unnamed files. The lock file stays, because deleting it would let two processes in.
     """
-    lock = folder.with_name(f".{folder.name}.lock")
+    lock, is_alone = folder.with_name(f".{folder.name}.lock"), False
     _store(lock.parent).create(lock.name, [])
     with contextlib.ExitStack() as stack:
         try:
@@ -183,37 +208,91 @@ def _locked(folder: Path, log: Say) -> Iterator[None]:
         except OSError:  # the file system has no locks (some FUSE), or the lock file is another user's
             pass
         else:
+            is_alone = True
             for temporary in folder.rglob(f"{TEMPORARY_PREFIX}*"):
                 with contextlib.suppress(OSError):
                     temporary.unlink()
-        yield
+        yield is_alone
 
 
-def _download_files(store: LocalStore, files: Sequence[RemoteFile], log: Say) -> None:
-    stop = threading.Event()
-    with ThreadPoolExecutor(STREAMS, thread_name_prefix="fetch") as pool:
-        tasks = [pool.submit(_download_file, store, each, stop, log) for each in files]
+def _download_files(folder: Path, partial: Path, files: Sequence[RemoteFile], log: Say) -> None:
+    """Fetch the files, FILES at a time, with STREAMS requests at a time. `partial` is the folder of partial files."""
+    fetch = _Fetch(ThreadPoolExecutor(STREAMS, thread_name_prefix="fetch"), threading.Event(), log)
+    with fetch.pool, ThreadPoolExecutor(FILES, thread_name_prefix="file") as pool:
+        tasks = [
+            # names of one length, without folders; the same for the process that continues
+            pool.submit(_download_file, fetch, each, folder / each.name, partial / _digits(each.name.encode()))
+            for each in files
+        ]
         try:
             for task in as_completed(tasks):
-                task.result()
-        finally:  # one failure, or Ctrl-C, stops the other fetches at their next block
-            stop.set()
+                if (error := task.exception()) and not isinstance(error, _Stopped):
+                    raise error
+        finally:  # one failure, or Ctrl-C, stops the other fetches at their next stretch
+            fetch.stop.set()
+            fetch.pool.shutdown(cancel_futures=True)
             pool.shutdown(cancel_futures=True)
 
 
-def _download_file(store: LocalStore, file: RemoteFile, stop: threading.Event, log: Say) -> None:
-    """Write one file. A file with another length was damaged after it was fetched, and is deleted. A file with the
-    right length was written by another process meanwhile, and stays."""
-    attempts = Attempts(MODEL_FILE)
-    while True:
-        try:
-            if _length(Path(store.place, file.name)) not in (None, file.size):
-                store.delete(file.name)
-            store.create(file.name, file.blocks(stop))
-            return
-        except TransientError as e:
-            wait_s = attempts.next_wait_s(e)
-            if wait_s is None:
+class _Stopped(StorageError):
+    """The download of this file ends because that of another file failed, whose error is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """What all files of one model share."""
+
+    pool: ThreadPoolExecutor
+    """Threads that fetch stretches."""
+    stop: threading.Event
+    log: Say
+
+    def retry(self, call: Callable[[], _T]) -> _T:
+        """Return call(). A call that fails with a transient error is repeated.
+
+        Raises:
+            _Stopped: `stop` is set.
+            TransientError: the last attempt failed.
+        """
+        attempts = Attempts(MODEL_FILE)
+        while True:
+            if self.stop.is_set():
+                raise _Stopped
+            try:
+                return call()
+            except TransientError as e:
+                wait_s = attempts.next_wait_s(e)
+                if wait_s is None:
+                    raise
+                self.log(f"trying again: {e}")
+            self.stop.wait(wait_s)
+
+
+def _download_file(fetch: _Fetch, file: RemoteFile, target: Path, partial: Path) -> None:
+    """Fetch one file. If its bytes do not match its checksum, all of it is fetched once more.
+
+    Raises:
+        _Stopped: another file failed.
+    """
+    checksum = fetch.retry(file.checksum) if file.size else ""
+    for _ in range(2):
+        with closing(PartialFile(target, partial, file.size, checksum, ALTERNATIVE)) as written:
+            tasks = [fetch.pool.submit(_download_stretch, fetch, file, written, each) for each in written.missing()]
+            try:
+                for task in as_completed(tasks):
+                    task.result()
+            except BaseException:
+                fetch.stop.set()
+                wait(tasks)  # the file stays open until no thread writes it
                 raise
-            log(f"trying again: {e}")
-        stop.wait(wait_s)
+            if written.finish():
+                return
+        fetch.log(f"trying again: {file.name}: the received data does not match its checksum, {checksum}")
+    raise StorageError(
+        f"cannot read {file.bucket.where(file.stat.key)}: the received data does not match its checksum, {checksum}, "
+        "for the second time: upload the object again, or check the network and the disk"
+    )
+
+
+def _download_stretch(fetch: _Fetch, file: RemoteFile, written: PartialFile, start: int) -> None:
+    written.write(start, fetch.retry(lambda: file.read(start, written.end_of(start))))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -51,7 +53,8 @@ class Stat:
     tag: str
     """Identifies the revision: a generation, an ETag or a date. Empty if the store (a web server) gives none."""
     checksum: str = ""
-    """Checksum "crc32c:…" or "md5:…" in base64. Empty if the store gives none for the whole object."""
+    """Checksum "crc32c:…", "crc32:…", "crc64nvme:…" or "md5:…" in base64. Empty if the store gives none for the whole
+    object."""
     created: float = 0.0
     """Time when this revision was stored, by the store's clock, in seconds since 1970; 0 if unknown."""
 
@@ -131,6 +134,7 @@ class Digest:
         self._kind = checksum.partition(":")[0]
         self._md5 = hashlib.md5(usedforsecurity=False)
         self._crc = 0
+        self._crc_bytes = 8 if self._kind == "crc64nvme" else 4
 
     def update(self, data: bytes) -> None:
         """Add bytes."""
@@ -138,6 +142,10 @@ class Digest:
             import google_crc32c
 
             self._crc = google_crc32c.extend(self._crc, data)
+        elif self._kind == "crc32":
+            self._crc = zlib.crc32(data, self._crc)
+        elif self._kind == "crc64nvme":
+            self._crc = importlib.import_module("awscrt.checksums").crc64nvme(data, self._crc)
         elif self._kind == "md5":
             self._md5.update(data)
 
@@ -153,5 +161,5 @@ class Digest:
 
     def text(self) -> str:
         """Return the checksum in the form of Stat.checksum."""
-        raw = self._crc.to_bytes(4, "big") if self._kind == "crc32c" else self._md5.digest()
+        raw = self._md5.digest() if self._kind == "md5" else self._crc.to_bytes(self._crc_bytes, "big")
         return f"{self._kind}:{base64.b64encode(raw).decode()}"

@@ -59,6 +59,11 @@ class RetryingReader:
 
         return self._retry(get_checked)
 
+    def get_once(self, key: str, start: int, end: int, tag: str) -> RangeReply:
+        """See ObjectReader.get. This is not retried, for callers with a policy of their own. Expired credentials are
+        renewed."""
+        return self._with_renewal(lambda: self._reader.get(key, start, end, tag))
+
     def where(self, key: str) -> str:
         """Return the address of a key, for messages."""
         return escape_controls(redacted(f"{self.place}{key}"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -52,6 +53,12 @@ _ELSEWHERE = (
 _UNKNOWN = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _MD5 = re.compile("[0-9a-f]{32}")
+_WHOLE_CHECKSUMS = {
+    "ChecksumCRC32": ("crc32", ""),
+    "ChecksumCRC32C": ("crc32c", "google_crc32c"),
+    "ChecksumCRC64NVME": ("crc64nvme", "awscrt"),
+}
+"""Fields of a reply with a checksum → its name in a Stat, and the library that calculates it."""
 
 
 class AmazonBucket:
@@ -112,7 +119,9 @@ class AmazonBucket:
         """See objects.ObjectReader."""
         pinned = {"IfMatch": tag} if tag else {}
         with self._errors("read", key):
-            reply = self._client.head_object(Bucket=self.bucket, Key=key, **self._payer, **pinned)
+            reply = self._client.head_object(
+                Bucket=self.bucket, Key=key, ChecksumMode="ENABLED", **self._payer, **pinned
+            )
         return Stat(key, reply["ContentLength"], reply["ETag"], _checksum(reply), reply["LastModified"].timestamp())
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
@@ -259,10 +268,18 @@ def _announced(reply: Any) -> int:
 
 
 def _checksum(reply: Any) -> str:
-    """Return the MD5 in an ETag, if it is one. An ETag is the MD5 of an object that was stored in one piece and is not
-    encrypted with a KMS key or a customer's key."""
+    """Return the MD5 in an ETag, if it is one, or else a checksum of the whole object that can be calculated here.
+
+    An ETag is the MD5 of an object that was stored in one piece and is not encrypted with a KMS key or a customer's
+    key. The other checksums come with the replies to HEAD. S3 calls them FULL_OBJECT; those of the type COMPOSITE are
+    checksums of the parts' checksums.
+    """
     etag = reply["ETag"].strip('"')
     encrypted = reply.get("ServerSideEncryption", "AES256") != "AES256" or reply.get("SSECustomerAlgorithm")
-    if encrypted or not _MD5.fullmatch(etag):
-        return ""
-    return f"md5:{base64.b64encode(bytes.fromhex(etag)).decode()}"
+    if not encrypted and _MD5.fullmatch(etag):
+        return f"md5:{base64.b64encode(bytes.fromhex(etag)).decode()}"
+    if reply.get("ChecksumType") == "FULL_OBJECT":
+        for name, (kind, library) in _WHOLE_CHECKSUMS.items():
+            if name in reply and (not library or importlib.util.find_spec(library)):
+                return f"{kind}:{reply[name]}"
+    return ""
