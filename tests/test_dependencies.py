@@ -82,7 +82,7 @@ def foreign() -> set[str]:
 def test_every_import_is_declared() -> None:
     """Each third-party module that voxbatch imports belongs to a declared distribution, or is required by one."""
     declared = {
-        each.name for each in requirements("cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun", "parquet", "score")
+        each.name for each in requirements("cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun", "parquet", "ray", "score")
     }
     wanted = {name: BROUGHT[name][1] if name in BROUGHT else DISTRIBUTIONS.get(name, name) for name in foreign()}
     assert {name: of for name, of in wanted.items() if of not in declared} == {}

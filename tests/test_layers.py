@@ -37,7 +37,7 @@ LAYERS = (
     ("output",),
     ("doctor", "runner"),
     ("api", "display"),
-    ("platforms",),
+    ("platforms", "ray"),
     ("cli",),
     ("__main__",),
 )

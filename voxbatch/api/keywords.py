@@ -35,8 +35,8 @@ class TranscribeKeywords(TypedDict, total=False):
     max_http_gb: float
 
 
-class RunKeywords(TranscribeKeywords, total=False):
-    """Options of a run."""
+class ShardKeywords(TranscribeKeywords, total=False):
+    """Options of a run whose shards several processes transcribe."""
 
     formats: str | Collection[str]
     beside: bool
@@ -45,9 +45,6 @@ class RunKeywords(TranscribeKeywords, total=False):
     max_lines: int
     max_cps: float
     limit: int | None
-    overwrite: bool
-    update: bool
-    retry_failed: str | None
     allow_outside: bool
     only_under: str | Collection[str]
     include: str | Collection[str]
@@ -59,6 +56,14 @@ class RunKeywords(TranscribeKeywords, total=False):
     workers: int
     expected_rtfx: float | None
     usd_per_hour: float | None
+
+
+class RunKeywords(ShardKeywords, total=False):
+    """Options of a run."""
+
+    overwrite: bool
+    update: bool
+    retry_failed: str | None
 
 
 _TYPES: dict[type, str] = {
