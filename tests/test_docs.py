@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import unicodedata
@@ -108,6 +109,48 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
     if name in ("compare", "flags", "merge", "status", "manifest"):
         arguments = [each if re.match(r"-|gs:|s3:|vtt|lost_speech|[\d.]+$", each) else str(ROOT) for each in arguments]
     understood(name, *arguments)
+
+
+COMING_FROM = (DOCS / "coming-from.md").read_text()
+
+
+def test_each_line_about_another_set_up_names_a_command_or_a_page(tmp_path: Path) -> None:
+    """In docs/coming-from.md each line of a table has a command, a setting or a link, and the program accepts each
+    command.
+    """
+    lines = [
+        line.split(" | ") for line in COMING_FROM.splitlines() if line.startswith("| ") and "| there |" not in line
+    ]
+    assert len(lines) > 40
+    assert [line for line in lines if not re.search(r"`|\]\(", line[1])] == []
+    for command in re.findall(r"`(voxbatch [^`]+)`", COMING_FROM):
+        _, name, *arguments = shlex.split(command)
+        files = {"serving.properties": "option.model_id=m\n", "vllm_config.yaml": "model: m\n"}
+        for file, text in files.items():
+            (tmp_path / file).write_text(text)
+        known = {file: str(tmp_path / file) for file in files} | dict.fromkeys(
+            ["OUT", "out", "out-a", "out-b"], str(ROOT)
+        )
+        understood(name, *(known.get(each, each) for each in arguments))
+
+
+def test_batch_file_of_vllm_becomes_a_manifest(tmp_path: Path, voxbatch: Voxbatch) -> None:
+    """The documented command makes a manifest of a batch file, and audio in a line itself is refused."""
+    if shutil.which("jq") is None:
+        pytest.skip("takes jq")
+    bodies = [{"file_url": "https://h/a.wav", "language": "en"}, {"file_url": "https://h/b.wav"}]
+    lines = [
+        {"custom_id": f"r{i}", "method": "POST", "url": "/v1/audio/transcriptions", "body": body}
+        for i, body in enumerate(bodies)
+    ]
+    (tmp_path / "batch.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (command,) = re.findall(r"^jq .*$", COMING_FROM, re.MULTILINE)
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    done = voxbatch("validate", "calls.jsonl")
+    assert (done.returncode, "2 items" in done.stdout + done.stderr) == (0, True), done.stdout + done.stderr
+    (tmp_path / "calls.jsonl").write_text(json.dumps({"audio_filepath": "data:audio/wav;base64,AAAA"}) + "\n")
+    done = voxbatch("validate", "calls.jsonl")
+    assert done.returncode == 2, done.stdout + done.stderr
 
 
 def test_the_table_of_commands_has_all_of_them() -> None:
