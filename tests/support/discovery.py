@@ -49,6 +49,10 @@ class Api:
         found: Schema = self._methods[id]
         return found
 
+    def called(self, verb: str, path: str) -> Schema | None:
+        """Return the method that a request calls, found by verb and path as on the server; None if there is none."""
+        return next((each for each in self._methods.values() if _is_called(each, verb, path)), None)
+
     def faults(self, value: Any, schema: str, *, sent: bool = True) -> list[str]:
         """Return the faults of a value by the schema of that name.
 
@@ -60,7 +64,7 @@ class Api:
     def faults_of_request(self, verb: str, path: str, body: bytes) -> list[str]:
         """Return the faults of a request; its method is found by verb and path, as on the server."""
         parts = urlsplit(path)
-        called = next((each for each in self._methods.values() if _is_called(each, verb, parts.path)), None)
+        called = self.called(verb, parts.path)
         if called is None:
             return [f"{verb} {parts.path}: no such method"]
         known = {*called["parameters"], *self._parameters, "$alt"}
@@ -109,5 +113,5 @@ def _methods(node: Schema) -> Iterator[Schema]:
 
 
 def _is_called(method: Schema, verb: str, path: str) -> bool:
-    pattern = re.sub(r"\\\{[A-Za-z]+\\\}", "[^/:]+", re.escape(method["flatPath"]))
+    pattern = re.sub(r"\\\{[A-Za-z]+\\\}", "[^/:]+", re.escape(method.get("flatPath", method["path"])))
     return bool(method["httpMethod"] == verb and re.fullmatch(pattern, path.lstrip("/")))

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import servers
@@ -105,6 +106,11 @@ class PubsubProject:
         """Add a subscription to `uploads`."""
         request = {"name": self.subscription(name), "topic": self.topic("uploads"), "ack_deadline_seconds": LEASE_S}
         self._subscriber.create_subscription(request={**request, **settings})
+
+    def make_topic(self, name: str) -> str:
+        """Make a topic, and return its full name."""
+        self._publisher.create_topic(name=self.topic(name))
+        return self.topic(name)
 
     def publish(self, data: bytes | dict[str, Any], **attributes: str) -> None:
         text = data if isinstance(data, bytes) else json.dumps(data).encode()
@@ -244,6 +250,38 @@ def relayed(upstream: str) -> Iterator[Relay]:
         yield relay
         relay.cut()
         relay.shutdown()
+
+
+@contextmanager
+def recorded(upstream: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Start a relay to the emulator that records calls. Yield its "host:port", and the list of (method, resource), such
+    as ("/google.pubsub.v1.Subscriber/Pull", "projects/p/subscriptions/s").
+    """
+    import grpc
+
+    calls: list[tuple[str, str]] = []
+
+    class Recorder(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, handler_call_details: Any) -> Any:
+            method, metadata = handler_call_details.method, dict(handler_call_details.invocation_metadata)
+            calls.append((method, unquote(metadata["x-goog-request-params"].partition("=")[2])))
+            forward = channel.unary_unary(method)  # without serializers: the bytes of the messages
+
+            def answer(request: bytes, context: Any) -> bytes:
+                try:
+                    return bytes(forward(request, timeout=context.time_remaining()))
+                except grpc.RpcError as e:
+                    context.abort(e.code(), e.details())
+                    raise
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    with grpc.insecure_channel(upstream) as channel:
+        server = grpc.server(ThreadPoolExecutor(8), handlers=[Recorder()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        yield f"127.0.0.1:{port}", calls
+        server.stop(None).wait()
 
 
 @contextmanager

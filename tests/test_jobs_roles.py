@@ -1,0 +1,291 @@
+"""Tests of the roles that jobs/cloudrun/deploy.sh grants: each account may make the calls that its programs make, and
+has no role that none of them needs.
+
+The programs run as the deployed jobs would start them, against a Cloud Storage, Google's Pub/Sub emulator and a Cloud
+Run API that all record each call. The calls are mapped to methods by Google's discovery documents.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import discovery
+import pubsub
+import pytest
+import servers
+import yaml
+from clouds import CloudRunApi, served
+from conftest import Recorder, Starter, environment
+from test_jobs_cloudrun import JOBS, Cloud, project
+
+from voxbatch.storage import retry
+
+pytestmark = pytest.mark.slow
+
+REGION = "europe-west1"
+PERMISSIONS = {
+    "storage.objects.get": {"storage.objects.get"},
+    "storage.objects.list": {"storage.objects.list"},
+    "storage.objects.insert": {"storage.objects.create"},
+    "storage.objects.delete": {"storage.objects.delete"},
+    "pubsub.projects.subscriptions.get": {"pubsub.subscriptions.get"},
+    "pubsub.projects.subscriptions.pull": {"pubsub.subscriptions.consume"},
+    "pubsub.projects.subscriptions.acknowledge": {"pubsub.subscriptions.consume"},
+    "pubsub.projects.subscriptions.modifyAckDeadline": {"pubsub.subscriptions.consume"},
+    "pubsub.projects.topics.publish": {"pubsub.topics.publish"},
+    "run.projects.locations.jobs.get": {"run.jobs.get"},
+    "run.projects.locations.jobs.run": {"run.jobs.run"},
+    "run.projects.locations.jobs.executions.list": {"run.executions.list"},
+}
+"""Permissions of each method, by the reference of each API. Two depend on the request: an upload that may replace an
+object needs storage.objects.delete, and an execution with overrides run.jobs.runWithOverrides."""
+ROLES = {
+    "roles/storage.objectViewer": {"storage.objects.get", "storage.objects.list"},
+    "roles/storage.objectUser": {
+        "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list",
+    },
+    "roles/pubsub.subscriber": {"pubsub.subscriptions.consume"},
+    "roles/pubsub.viewer": {"pubsub.subscriptions.get"},
+    "roles/pubsub.publisher": {"pubsub.topics.publish"},
+    "roles/run.jobsExecutorWithOverrides": {"run.jobs.run", "run.jobs.runWithOverrides", "run.executions.cancel"},
+    "roles/run.viewer": {"run.jobs.get", "run.jobs.list", "run.executions.get", "run.executions.list"},
+    "roles/run.invoker": {"run.jobs.run"},
+    "roles/secretmanager.secretAccessor": {"secretmanager.versions.access"},
+    "roles/workflows.invoker": {"workflows.executions.create"},
+    "roles/eventarc.eventReceiver": {"eventarc.events.receiveEvent"},
+    "roles/logging.logWriter": {"logging.logEntries.create"},
+}  # fmt: skip
+"""Permissions of each role, by Google's reference of roles, as far as they matter here."""
+
+Need = tuple[str, str]
+"""A resource, as the fake gcloud names it, and a permission on it."""
+
+
+def storage_needs(calls: list[servers.Asked]) -> set[Need]:
+    """Return the needs of requests to Cloud Storage."""
+    found = set()
+    for call in calls:
+        path = re.sub(r"^/((download|upload)/)?(resumable/)?storage/v1/", "", urlsplit(call.path).path)
+        method = discovery.api("storage.v1").called(call.method, path)
+        assert method, f"{call.method} {call.path}: no such method"
+        bucket = f"storage buckets/{unquote(path.split('/')[1])}"
+        found |= {(bucket, permission) for permission in PERMISSIONS[method["id"]]}
+        if method["id"] == "storage.objects.insert" and call.query.get("ifGenerationMatch") != ["0"]:
+            found.add((bucket, "storage.objects.delete"))
+    return found
+
+
+def queue_needs(calls: list[tuple[str, str]]) -> set[Need]:
+    """Return the needs of calls of Pub/Sub: "/google.pubsub.v1.Subscriber/GetSubscription" is subscriptions.get."""
+    found = set()
+    for path, resource in calls:
+        _, service, name = path.split("/")
+        name = name[0].lower() + name[1:].replace("Subscription", "")
+        kind = {"Subscriber": "subscriptions", "Publisher": "topics"}[service.rpartition(".")[2]]
+        method = discovery.api("pubsub.v1").method(f"pubsub.projects.{kind}.{name}")["id"]
+        found |= {(f"pubsub {kind}/{resource.rpartition('/')[2]}", each) for each in PERMISSIONS[method]}
+    return found
+
+
+def run_needs(api: CloudRunApi) -> set[Need]:
+    """Return the needs of requests to Cloud Run."""
+    found = set()
+    for call in api.endpoint.calls:
+        method = discovery.api("run.v2").called(call.method, urlsplit(call.path).path)
+        assert method, f"{call.method} {call.path}: no such method"
+        job = re.search(r"/jobs/([a-z-]+)", call.path)
+        assert job
+        found |= {(f"run jobs/{job[1]}", permission) for permission in PERMISSIONS[method["id"]]}
+        if call.body and "overrides" in call.body:
+            found.add((f"run jobs/{job[1]}", "run.jobs.runWithOverrides"))
+    return found
+
+
+@dataclass
+class Deployed:
+    """The resources that deploy.sh made, with servers for the programs of their jobs."""
+
+    cloud: Cloud
+    queue: pubsub.PubsubProject
+    store: servers.GoogleServer
+    start: Starter
+    stack: ExitStack
+    needs: dict[str, set[Need]] = field(default_factory=dict)
+    """What each account needs."""
+
+    def container(self, kind: str, name: str) -> tuple[str, list[str]]:
+        """Return the account and the arguments of a job, or of a worker pool."""
+        spec = self.cloud.world[f"{kind}/{name}"]["spec"]["template"]["spec"]
+        spec = spec.get("template", {}).get("spec", spec)
+        return spec["serviceAccountName"].partition("@")[0], spec["containers"][0]["args"]
+
+    def run(self, account: str, *arguments: str) -> Callable[[], CloudRunApi]:
+        """Start voxbatch with these arguments. Return a function that waits for its end, and adds the needs of its
+        calls to the account's.
+        """
+        proxy = self.stack.enter_context(servers.proxied(self.store))
+        host, queue_calls = self.stack.enter_context(pubsub.recorded(self.queue.host))
+        api = CloudRunApi(f"projects/{self.queue.project}/locations/{REGION}/jobs/voxbatch")
+        self.stack.enter_context(served(api.endpoint))
+        key = self.cloud.programs / f"key-{api.endpoint.server_address[1]}.json"
+        key.write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
+        variables = {
+            **self.store.settings(proxy.url), pubsub.HOST: host, retry.NO_WAIT: "1",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN": api.endpoint.url, "GOOGLE_APPLICATION_CREDENTIALS": str(key),
+        }  # fmt: skip
+        process = self.start(*arguments, env=variables)
+
+        def ended() -> CloudRunApi:
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+            assert not api.endpoint.wrong
+            needs = storage_needs(proxy.log) | queue_needs(queue_calls) | run_needs(api)
+            self.needs[account] = self.needs.get(account, set()) | needs
+            return api
+
+        return ended
+
+    def fetch(self, account: str, address: str, folder: Path) -> None:
+        """Fetch a model from a bucket, as an engine does."""
+        proxy = self.stack.enter_context(servers.proxied(self.store))
+        code = "import sys, pathlib; from voxbatch.storage.model_download import download_model as fetch"
+        command = [sys.executable, "-c", f"{code}; fetch(sys.argv[1], pathlib.Path(sys.argv[2]))", address, str(folder)]
+        subprocess.run(command, check=True, env=environment(**self.store.settings(proxy.url)))
+        self.needs[account] = self.needs.get(account, set()) | storage_needs(proxy.log)
+
+    def bindings(self, *accounts: str) -> set[tuple[str, str, str]]:
+        """Return (account, role, resource) of all roles of these accounts."""
+        return {
+            (account, role, key.removeprefix("policy:"))
+            for key in self.cloud.world
+            if key.startswith("policy:")
+            for account, role in self.cloud.roles(key.removeprefix("policy:"))
+            if account in accounts
+        }
+
+
+def lacking(needs: dict[str, set[Need]], bindings: set[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
+    """Return (account, resource, permission) of all needs that no role meets."""
+    granted = {(account, resource, each) for account, role, resource in bindings for each in ROLES[role]}
+    return {(account, *need) for account, some in needs.items() for need in some} - granted
+
+
+def of_services(deployed: Deployed) -> dict[str, set[Need]]:
+    """Return what Google's services need to do in the name of an account: schedules, the workflow, its trigger, and
+    secrets of a job's environment.
+    """
+    world, needs = deployed.cloud.world, set[Need]()
+    for name, schedule in world.items():
+        if name.startswith("scheduler jobs/"):
+            flags = schedule["flags"]
+            assert flags["oauth-service-account-email"].startswith("voxbatch-start@")
+            method = discovery.api("run.v2").called("POST", urlsplit(flags["uri"]).path)
+            assert method
+            assert method["id"] == "run.projects.locations.jobs.run"
+            assert json.loads(schedule["body"]) == {}, "no overrides"
+            needs.add((f"run jobs/{flags['uri'].rpartition('/')[2].removesuffix(':run')}", "run.jobs.run"))
+    calls = [each for each in _values(yaml.safe_load((JOBS / "workflow.yaml").read_text()), "call") if "." in each]
+    assert calls == ["googleapis.run.v2.projects.locations.jobs.run"]
+    job = re.search(r"JOB=[^,]*/([a-z-]+)", world["workflows/voxbatch"]["flags"]["set-env-vars"])
+    assert job
+    needs.add((f"run jobs/{job[1]}", "run.jobs.run"))
+    place = f"projects/{deployed.queue.project}"
+    needs |= {  # by the guides of Eventarc and Workflows
+        (place, "eventarc.events.receiveEvent"),
+        (place, "workflows.executions.create"),
+        (place, "logging.logEntries.create"),
+    }
+    secrets = {
+        (f"secrets/{each['name']}", "secretmanager.versions.access")
+        for each in _values(world["run jobs/voxbatch"], "secretKeyRef")
+    }
+    assert secrets
+    return {"voxbatch-start": needs, "voxbatch-run": secrets}
+
+
+def _values(node: Any, key: str) -> Iterator[Any]:
+    """Yield the values of a key, anywhere in a document."""
+    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    for child in children:
+        yield from _values(child, key)
+    if isinstance(node, dict) and key in node:
+        yield node[key]
+
+
+@pytest.fixture
+def deploy(
+    tmp_path: Path, pubsub_projects: Callable[..., pubsub.PubsubProject], start: Starter, recording: Recorder
+) -> Iterator[Callable[..., Deployed]]:
+    """Return a function that runs deploy.sh, and makes the buckets, subscriptions and uploads."""
+    with ExitStack() as stack:
+
+        def make(**settings: str) -> Deployed:
+            queue = pubsub_projects()
+            store = stack.enter_context(servers.google_server(servers.Events(queue.host, queue.project, "uploads", "")))
+            (folder := tmp_path / queue.project).mkdir()
+            cloud = stack.enter_context(project(folder))
+            cloud.deploy(PROJECT=queue.project, HF_TOKEN="hf_x", MODEL="gs://m/x", **settings)
+            policy = {"dead_letter_topic": queue.make_topic("voxbatch-dead"), "max_delivery_attempts": 20}
+            for name in ("voxbatch-uploads", "voxbatch-nightly"):
+                queue.subscribe(name, dead_letter_policy=policy)
+            for name in ("in", "out", "models"):
+                store.make(f"{queue.project}-voxbatch-{name}")
+            store.put(f"{queue.project}-voxbatch-models", "owner/name/config.json", b"{}")
+            uploads = f"{queue.project}-voxbatch-in"
+            store.put(uploads, "audio/a.wav", recording("a.wav", 1.5).read_bytes())
+            for place in ("in", "nightly"):
+                store.put(uploads, f"{place}/day.jsonl", b'{"audio_filepath": "../audio/a.wav"}\n')
+                store.put(uploads, f"{place}/bad.jsonl", b"no json\n")
+            return Deployed(cloud, queue, store, start, stack)
+
+        yield make
+
+
+def check(needs: dict[str, set[Need]], bindings: set[tuple[str, str, str]]) -> None:
+    """Assert that the roles meet all needs, and that none of them is superfluous."""
+    assert not lacking(needs, bindings)
+    for each in bindings:
+        assert lacking(needs, bindings - {each}), f"{each} is superfluous"
+
+
+def test_accounts_have_the_roles_that_their_calls_need(deploy: Callable[..., Deployed], tmp_path: Path) -> None:
+    """The dispatcher, the nightly job, the GPU task that they start and what wakes them have each role that they need,
+    and no other.
+    """
+    deployed = deploy()
+    ended = [deployed.run(*_started(deployed, f"voxbatch-{name}")) for name in ("dispatch", "nightly")]
+    runs = [each["template"]["containers"][0]["args"] for wait in ended for each in wait().executions]
+    assert len(runs) == 2
+    account, _ = deployed.container("run jobs", "voxbatch")
+    deployed.run(account, *runs[0], "--engine", "scripted", "--formats", "srt")()
+    deployed.fetch(account, f"gs://{deployed.queue.project}-voxbatch-models/owner/name/", tmp_path / "models")
+    for name, needs in of_services(deployed).items():
+        deployed.needs[name] = deployed.needs.get(name, set()) | needs
+    assert deployed.needs.keys() == {"voxbatch-dispatch", "voxbatch-run", "voxbatch-start"}
+    check(deployed.needs, deployed.bindings(*deployed.needs))
+    forbidden = ("run.", "pubsub.", "iam.")
+    assert not [each for _, each in deployed.needs["voxbatch-run"] if each.startswith(forbidden)]
+
+
+def _started(deployed: Deployed, job: str) -> tuple[str, ...]:
+    account, arguments = deployed.container("run jobs", job)
+    return account, *arguments
+
+
+def test_worker_has_the_roles_that_its_calls_need(deploy: Callable[..., Deployed], tmp_path: Path) -> None:
+    """The worker of UPLOADS=worker has each role that it needs, and no other; it may start no job."""
+    deployed = deploy(UPLOADS="worker", NIGHTLY="no")
+    account, arguments = deployed.container("beta run worker-pools", "voxbatch-listen")
+    deployed.run(account, *arguments, "--project", deployed.queue.project, "--engine", "scripted", "--drain")()
+    deployed.fetch(account, f"gs://{deployed.queue.project}-voxbatch-models/owner/name/", tmp_path / "models")
+    secret = {("secrets/voxbatch-hf-token", "secretmanager.versions.access")}
+    check({account: deployed.needs[account] | secret}, deployed.bindings(account))
