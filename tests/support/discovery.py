@@ -113,5 +113,6 @@ def _methods(node: Schema) -> Iterator[Schema]:
 
 
 def _is_called(method: Schema, verb: str, path: str) -> bool:
-    pattern = re.sub(r"\\\{[A-Za-z]+\\\}", "[^/:]+", re.escape(method.get("flatPath", method["path"])))
+    form: str = method.get("flatPath") or method["path"]
+    pattern = re.sub(r"\\\{[A-Za-z]+\\\}", "[^/:]+", re.escape(form))
     return bool(method["httpMethod"] == verb and re.fullmatch(pattern, path.lstrip("/")))
