@@ -1,5 +1,5 @@
-"""Tests of the roles that jobs/cloudrun/deploy.sh grants: each account may make the calls that its programs make, and
-has no role that none of them needs.
+"""Tests of the roles that jobs/cloudrun/deploy.sh grants, and of the policy of SageMaker's runs: each account may make
+the calls that its programs make, and has no role that none of them needs.
 
 The programs run as the deployed jobs would start them, against a Cloud Storage, Google's Pub/Sub emulator and a Cloud
 Run API that all record each call. The calls are mapped to methods by Google's discovery documents.
@@ -7,8 +7,10 @@ Run API that all record each call. The calls are mapped to methods by Google's d
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
+import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +26,7 @@ import pytest
 import servers
 import yaml
 from clouds import CloudRunApi, served
-from conftest import Recorder, Starter, environment
+from conftest import ROOT, Recorder, Starter, environment
 from test_jobs_cloudrun import JOBS, Cloud, project
 
 from voxbatch.storage import retry
@@ -289,3 +291,59 @@ def test_worker_has_the_roles_that_its_calls_need(deploy: Callable[..., Deployed
     deployed.fetch(account, f"gs://{deployed.queue.project}-voxbatch-models/owner/name/", tmp_path / "models")
     secret = {("secrets/voxbatch-hf-token", "secretmanager.versions.access")}
     check({account: deployed.needs[account] | secret}, deployed.bindings(account))
+
+
+# ── SageMaker ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+S3_ACTIONS = {
+    "get": "s3:GetObject", "stat": "s3:GetObject", "list": "s3:ListBucket", "put": "s3:PutObject",
+    "delete": "s3:DeleteObject",
+}  # fmt: skip
+"""Action of each kind of request, by the table "Actions defined by Amazon S3" of AWS's authorization reference."""
+AFTER_FAILURES = "s3:AbortMultipartUpload"
+"""Needed only after an upload of a large file that failed."""
+
+
+def test_policy_of_sagemaker_allows_the_calls_of_a_run(
+    amazon: servers.AmazonServer, start: Starter, recording: Recorder
+) -> None:
+    """policies/run.json allows each request to S3 that the runs of a manifest and of a folder make, the latter with
+    --overwrite, on their own buckets; and each action on S3 is needed.
+    """
+    text = (ROOT / "jobs" / "sagemaker" / "policies" / "run.json").read_text()
+    names = {name: f"run-{name.lower().replace('_', '-')}" for name in ("IN_BUCKET", "OUT_BUCKET")}
+    policy = json.loads(string.Template(text).safe_substitute(names, PARTITION="aws"))
+    for bucket in names.values():
+        amazon.make(bucket)
+    amazon.put(names["IN_BUCKET"], "a.wav", recording("a.wav", 1.5).read_bytes())
+    amazon.put(names["IN_BUCKET"], "day.jsonl", b'{"audio_filepath": "a.wav"}\n')
+    place, out = f"s3://{names['IN_BUCKET']}/", f"s3://{names['OUT_BUCKET']}/day"
+    with servers.proxied(amazon) as proxy:
+        for arguments in ((f"{place}day.jsonl",), (place, "--overwrite", "--include", "*.wav")):
+            options = ("-o", out, "--engine", "scripted", "--formats", "srt")
+            process = start("run", *arguments, *options, env=amazon.settings(proxy.url))
+            _, said = process.communicate(timeout=120)
+            assert process.returncode == 0, said
+    needed = set()
+    for call in proxy.log:
+        bucket = urlsplit(call.path).path.split("/")[1]
+        arn = f"arn:aws:s3:::{bucket}" if call.verb == "list" else f"arn:aws:s3:::{bucket}/{call.key}"
+        needed.add((S3_ACTIONS[call.verb], arn))
+    allowed = [
+        (action, pattern)
+        for statement in policy["Statement"]
+        for action in _listed(statement["Action"])
+        for pattern in _listed(statement["Resource"])
+        if action.startswith("s3:")
+    ]
+    lacks = [each for each in needed if not any(_allows(rule, each) for rule in allowed)]
+    assert not lacks
+    assert not [rule for rule in allowed if rule[0] != AFTER_FAILURES and not any(_allows(rule, e) for e in needed)]
+
+
+def _listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def _allows(rule: tuple[str, str], need: tuple[str, str]) -> bool:
+    return rule[0] == need[0] and fnmatch.fnmatchcase(need[1], rule[1])
