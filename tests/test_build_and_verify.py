@@ -212,7 +212,9 @@ def test_verification_prints_transcript_and_cost(project: Project) -> None:
     )
     assert "With doctor: 0.166 USD, at 1.421 USD an hour" in done.stdout
     first, second = project.calls("run jobs execute")
-    assert first[-4:] == ["--args=doctor", "--tasks=1", "--async", "--format=value(metadata.name)"]
+    assert "--args=doctor" in first
+    assert "--tasks=1" in first
+    assert any(each.startswith("--update-env-vars=VOXBATCH_OUT=gs://p-voxbatch-out/out/verify/") for each in first)
     assert re.search(
         r"^--args=run,gs://p-voxbatch-in/verify/weather.flac,-o,gs://p-voxbatch-out/out/verify/", second[5]
     )

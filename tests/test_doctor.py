@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +14,12 @@ import machines
 import pytest
 from click.testing import CliRunner
 from conftest import Recorder, Voxbatch
+from google.auth.credentials import AnonymousCredentials
+from servers import GoogleServer, google_server
 
 from voxbatch import doctor, engines
 from voxbatch.cli import cli
+from voxbatch.config import RunOptions
 from voxbatch.doctor import Finding
 from voxbatch.engines.vllm import gpu
 
@@ -37,7 +43,7 @@ def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: None) -> Any
     by name.
     """
 
-    def diagnose(**machine: Any) -> dict[str, Finding]:
+    def diagnose(asked: RunOptions | None = None, out: str | None = None, **machine: Any) -> dict[str, Finding]:
         packages = machines.gpu_machine(tmp_path / "packages", **machine)
         environment = {**machines.hub_cache(tmp_path / "cache"), "PYTHONPATH": machines.path(packages)}
         for name, value in environment.items():
@@ -47,7 +53,7 @@ def diagnosed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: None) -> Any
         monkeypatch.setitem(sys.modules, "pynvml", None)  # monkeypatch restores the module at the end
         del sys.modules["pynvml"]
         monkeypatch.setattr(engines, "has_gpu", lambda: True)
-        return {each.name: each for each in doctor.findings()}
+        return {each.name: each for each in doctor.findings(asked, out)}
 
     return diagnose
 
@@ -126,12 +132,132 @@ def test_driver_without_a_visible_gpu_fails_the_engine(diagnosed: Any) -> None:
     assert found["engine"].detail == "vllm is installed and cannot start here: see gpu above"
 
 
-def test_exit_code_is_1_only_if_the_engine_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 1 if the engine fails; a warning alone does not change it."""
+@pytest.mark.parametrize("name", ["engine", "model", "out"])
+def test_exit_code_is_1_if_a_run_could_not_start(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The exit code is 1 if the engine, the model or OUT fails; a warning alone does not change it."""
     for state, code in (("ok", 0), ("failed", 1)):
-        found = [Finding("vllm-plugin", "warning", "slow"), Finding("engine", state, "")]
-        monkeypatch.setattr(doctor, "findings", lambda found=found: iter(found))
+        found = [Finding("vllm-plugin", "warning", "slow"), Finding(name, state, "")]
+        monkeypatch.setattr(doctor, "findings", lambda *_, found=found: iter(found))
         assert CliRunner().invoke(cli, ["doctor"]).exit_code == code
+
+
+def model_folder(folder: Path, gigabytes: float = 8.9) -> str:
+    """Write a model of this size, whose weights are a hole of a file."""
+    machines.small_files(folder)
+    count = int(gigabytes * 1e9)
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [count // 2], "data_offsets": [0, count]}}).encode()
+    with (folder / "consolidated.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + count)
+    return str(folder)
+
+
+def test_model_of_the_run_is_checked(diagnosed: Any, tmp_path: Path) -> None:
+    """The model of VOXBATCH_MODEL is the one that is checked, with the size of its weights."""
+    name = model_folder(tmp_path / "model")
+    found = diagnosed(RunOptions(model=name))
+    assert found["model"].state == "ok"
+    assert found["model"].detail.startswith(f"{name}, 8.9 GB")
+    assert "vllm-model" not in found, "nothing is said about the default model, which is not used"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("/nowhere/model", "there is no such folder"),
+        ("owner/model-that-is-not-in-the-cache", "the hub is switched off"),
+        (None, "the hub is switched off"),  # the weights of the default model are not in the cache
+    ],
+)
+def test_model_that_cannot_be_read_fails(diagnosed: Any, name: str | None, reason: str) -> None:
+    """A model that is not there, or whose weights cannot be fetched, is a failure, as it is for a run."""
+    found = diagnosed(RunOptions(model=name))
+    assert (found["engine"].state, found["model"].state) == ("ok", "failed")
+    assert reason in found["model"].detail or "HF_HUB_OFFLINE" in found["model"].detail
+    assert not doctor.is_ready(list(found.values()))
+
+
+def test_incomplete_weights_fail(diagnosed: Any, tmp_path: Path) -> None:
+    """Weights that a copy left incomplete are found before a GPU is waited for."""
+    name = model_folder(tmp_path / "model")
+    os.truncate(tmp_path / "model" / "consolidated.safetensors", 1_000_000)
+    assert "consolidated.safetensors is incomplete" in diagnosed(RunOptions(model=name))["model"].detail
+
+
+def test_model_that_is_too_large_for_the_gpu_fails(diagnosed: Any, tmp_path: Path) -> None:
+    """Weights that are larger than the GPU's memory are a failure; several GPUs, or 8 bits, may have room for them."""
+    name = model_folder(tmp_path / "model", 40)
+    found = diagnosed(RunOptions(model=name))["model"]
+    assert found.state == "failed"
+    # By hand: an L4 has 24.15 GB, of which 90 % may be filled; the driver keeps 0.64, and memory.UNCOUNTED_BYTES.
+    assert re.search(
+        r"its weights take 40.0 GB, and there are 2\d\.\d GB for it on 1 GPU: take larger GPUs", found.detail
+    )
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleServer]:
+    """Serve a model in gs://models/voxtral/, whose weights are a few bytes."""
+    machines.small_files(tmp_path / "small")
+    with google_server() as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        monkeypatch.setattr("google.auth.default", lambda *_, **__: (AnonymousCredentials(), "p"))
+        server.make("models")
+        for file in (tmp_path / "small").iterdir():
+            server.put("models", f"voxtral/{file.name}", file.read_bytes())
+        server.put("models", "voxtral/consolidated.safetensors", b"weights")
+        yield server
+
+
+@pytest.mark.slow
+def test_model_in_a_bucket_is_listed_and_not_fetched(diagnosed: Any, bucket: GoogleServer) -> None:
+    """A model in a bucket is checked without its weights: what is missing is found, and nothing stays in the cache."""
+    asked = RunOptions(model="gs://models/voxtral")
+    found = diagnosed(asked)
+    assert found["model"].state == "ok", found["model"].detail
+    assert found["model"].detail.startswith("gs://models/voxtral, 0.0 GB")
+    assert not (Path(os.environ["HF_HOME"]).parent / "voxbatch").exists()
+
+    bucket.remove("models", "voxtral/consolidated.safetensors")
+    assert "has no consolidated*.safetensors" in again(asked)["model"].detail
+    assert (
+        "there is no object below gs://models/nothing/"
+        in again(RunOptions(model="gs://models/nothing"))["model"].detail
+    )
+    missing = again(RunOptions(model="gs://no-such-bucket/voxtral"))["model"]
+    assert (missing.state, "no-such-bucket" in missing.detail) == ("failed", True)
+
+
+def again(asked: RunOptions) -> dict[str, Finding]:
+    """Return the findings on the same machine once more."""
+    return {each.name: each for each in doctor.findings(asked)}
+
+
+@pytest.mark.slow
+def test_full_disk_fails(diagnosed: Any, bucket: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that would not fit onto the disk is a failure with both numbers."""
+    monkeypatch.setattr(doctor, "_free_bytes", lambda place: 3)  # no test can fill a disk
+    found = diagnosed(RunOptions(model="gs://models/voxtral"))["model"]
+    assert found.state == "failed"
+    assert "0.0 GB are free there: set XDG_CACHE_HOME and HF_HOME" in found.detail
+
+
+def test_out_that_cannot_be_written_fails(diagnosed: Any, tmp_path: Path) -> None:
+    """OUT is written to, if it is given; without it there is no finding."""
+    (tmp_path / "file").touch()
+    found = diagnosed(None, str(tmp_path / "file" / "out"))
+    assert found["out"].state == "failed"
+    assert not doctor.is_ready(list(found.values()))
+    assert "out" not in again(RunOptions())
+
+
+@pytest.mark.parametrize(("variable", "value"), [("VOXBATCH_MODEL", "/nowhere/model"), ("VOXBATCH_OUT", "/proc/out")])
+def test_settings_come_from_the_variables_of_a_run(voxbatch: Voxbatch, variable: str, value: str) -> None:
+    """The command takes the settings of a run with the same variables, and fails as that run would."""
+    done = voxbatch("doctor", env={variable: value})
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("not ready: ")
+    assert value in done.stdout
 
 
 def test_last_line_is_the_verdict() -> None:

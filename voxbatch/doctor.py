@@ -1,17 +1,27 @@
-"""Report what is installed, which engine would run, what is missing, and the command that installs it."""
+"""Report what is installed, which engine would run, what is missing, and the command that installs it.
+
+With the settings of a run (its model, its OUT), doctor fails where that run would fail, before anything is loaded.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
 import voxbatch
 from voxbatch import engines
 from voxbatch.audio import ffmpeg
+from voxbatch.config import RunOptions
 from voxbatch.errors import EngineError, VoxbatchError
+from voxbatch.safe_text import counted
+from voxbatch.storage import open_store
+from voxbatch.storage.address import is_bucket_address
 
 _PACKAGES = (
     ("numpy", "samples", ""),
@@ -28,6 +38,8 @@ _PACKAGES = (
     ("pyarrow", "Parquet files as SOURCE", "parquet"),
 )
 """(package, its use, the extra that installs it). Without an extra, every run needs the package."""
+_NEEDED = ("engine", "model", "out")
+"""Names of the findings without which no run can start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +53,16 @@ class Finding:
     """The version or the place if the state is "ok". Otherwise the reason, and the command that helps."""
 
 
+def is_ready(found: Sequence[Finding]) -> bool:
+    """Return whether a run can start here."""
+    return all(each.state == "ok" for each in found if each.name in _NEEDED)
+
+
 def verdict(found: Sequence[Finding]) -> str:
     """Return one line: whether a run can start here, and what to do."""
+    if not is_ready(found):
+        return "not ready: " + "; ".join(each.detail for each in found if each.name in _NEEDED and each.state != "ok")
     states = {each.name: each for each in found}
-    if (engine := states["engine"]).state != "ok":
-        return f"not ready: {engine.detail}"
     faults = [each.name for each in found if each.state in ("failed", "warning")]
     faults += [name for name, _, extra in _PACKAGES if not extra and name in states and states[name].state != "ok"]
     if faults:
@@ -53,11 +70,18 @@ def verdict(found: Sequence[Finding]) -> str:
     return "ready: voxbatch run FOLDER transcribes a folder of recordings"
 
 
-def findings() -> Iterator[Finding]:
+def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterator[Finding]:
     """Yield the findings, the cheapest checks first.
 
     No check loads anything that takes much memory. The check of the GPUs allocates a few bytes, in a separate process.
+
+    Args:
+        asked: the options of the run, of which the engine, its options, the model and the access to stores count. None
+            means the defaults.
+        out: the folder of the run's outputs. It is created, to see whether it can be written. None means that it is not
+            known.
     """
+    asked = asked or RunOptions()
     yield Finding("voxbatch", "ok", voxbatch.__version__)
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Finding("cores", "ok", f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}")
@@ -89,12 +113,16 @@ def findings() -> Iterator[Finding]:
         yield Finding("HF_TOKEN", "ok", "set")
     else:
         yield Finding("HF_TOKEN", "missing", "for gated and private models of the hub: export HF_TOKEN=…")
-    if in_hub_cache(DEFAULT_MODEL):
+    if asked.model not in (None, DEFAULT_MODEL):
+        pass
+    elif in_hub_cache(DEFAULT_MODEL):
         yield Finding("vllm-model", "ok", f"{DEFAULT_MODEL} is in the hub's cache here")
     else:
         download = f"for vLLM: the first run on a GPU downloads it, or now: hf download {DEFAULT_MODEL}"
         yield Finding("vllm-model", "missing", download)
-    yield from _engine([each.name for each in gpus if each.state != "ok"])
+    yield from _engine(asked, [each.name for each in gpus if each.state != "ok"])
+    if out:
+        yield _out(out, asked)
 
 
 def _gpus() -> Iterator[Finding]:
@@ -149,19 +177,95 @@ def _is_vllm_for_gpus() -> bool:
     return found is not None and found[0] == "vllm" and compat.is_known(found[1])
 
 
-def _engine(faulty: Sequence[str]) -> Iterator[Finding]:
-    """Yield the engine that `auto` would run, and its model.
+def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
+    """Yield the engine that the run would use, and its model.
 
     Args:
         faulty: names of the findings about GPUs that are not "ok". vLLM for GPUs does not start with any of them.
     """
+    from voxbatch.engines.vllm import compat
+
     try:
-        choice = engines.choose("auto")
+        choice = engines.choose(asked.engine)
+        if choice.name == "vllm":
+            compat.installed()
         if choice.name == "vllm" and faulty and _is_vllm_for_gpus():
             raise EngineError(f"vllm is installed and cannot start here: see {' and '.join(faulty)} above")
-        spec = engines.create(choice.name, None, {}).spec
     except VoxbatchError as e:
         yield Finding("engine", "failed", str(e))
         return
+    try:
+        with tempfile.TemporaryDirectory(prefix="voxbatch-doctor-") as folder:
+            model, size = asked.model, ""
+            if choice.name == "vllm":
+                model, size = _vllm_model(asked, Path(folder))
+            spec = engines.create(choice.name, model, asked.engine_options, asked.store_options).spec
+    except VoxbatchError as e:
+        yield Finding("engine", "ok", choice.reason)
+        yield Finding("model", "failed", str(e))
+        return
     yield Finding("engine", "ok", choice.reason)
-    yield Finding("model", "ok", f"{spec.model}{engines.known_details(spec.license, spec.origin)}")
+    name = spec.model if model == asked.model else asked.model
+    yield Finding("model", "ok", f"{name}{size}{engines.known_details(spec.license, spec.origin)}")
+
+
+def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
+    """Check that a model for vLLM can be read, that there is room for it, and that it fits into the GPUs.
+
+    Args:
+        folder: an empty folder, for the small files of a model in a bucket: its weights are not fetched.
+
+    Returns:
+        The model with which the engine can be created, and its size as text.
+
+    Raises:
+        VoxbatchError: the run would fail.
+    """
+    from voxbatch.engines.vllm import arguments, gpu
+    from voxbatch.engines.vllm.model import cache_folder, check_weights, locate, missing_weights, weights_bytes
+    from voxbatch.engines.vllm.model_preview import preview
+    from voxbatch.engines.vllm.settings import resolve
+
+    if asked.model and is_bucket_address(asked.model):
+        listed = preview(asked.model, folder, asked.store_options)
+        model = locate(str(folder), None)
+        weights, fetched, place = listed.weights_bytes(model), listed.bytes, cache_folder()
+    else:
+        model = locate(asked.model, asked.engine_options.get("revision"), asked.store_options)
+        fetched, place = missing_weights(model), model.path
+        if not fetched:
+            check_weights(model)
+        weights = fetched or weights_bytes(model)
+    if fetched > (free := _free_bytes(place)):
+        raise EngineError(
+            f"{asked.model or model.name}: {fetched / 1e9:.1f} GB are to be fetched to {place}, and "
+            f"{free / 1e9:.1f} GB are free there: set XDG_CACHE_HOME and HF_HOME to folders with more room, or give "
+            "the container more disk (on Cloud Run, memory)"
+        )
+    settings = resolve(model.family, asked.engine_options)
+    room = [arguments.planned_bytes(settings, each) for each in gpu.visible_gpus()]
+    if room and not settings.fp8_parts and not settings.quantization:
+        shared = min(room) * settings.tensor_parallel_size
+        if weights > shared:
+            raise EngineError(
+                f"{asked.model or model.name}: its weights take {weights / 1e9:.1f} GB, and there are "
+                f"{shared / 1e9:.1f} GB for it on {counted(settings.tensor_parallel_size, 'GPU')}: take larger GPUs, "
+                "or more of them (--engine-option tensor_parallel_size=N), or --engine-option quantization=fp8"
+            )
+    return (str(folder) if asked.model and is_bucket_address(asked.model) else asked.model), f", {weights / 1e9:.1f} GB"
+
+
+def _free_bytes(place: Path) -> int:
+    """Return the free bytes of the disk on which a folder lies or will be created."""
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def _out(out: str, asked: RunOptions) -> Finding:
+    """Return whether the outputs can be written."""
+    try:
+        unsafe = open_store(out, asked.store_options).prepare()
+    except VoxbatchError as e:
+        return Finding("out", "failed", str(e))
+    return Finding("out", "ok", unsafe or f"{out} can be written")

@@ -11,7 +11,7 @@ verify_deployment() {
     source="gs://$BUCKET_IN/verify/weather.flac"
     out="$OUT/verify/$(date -u +%Y%m%dT%H%M%SZ)" # a new folder: in an old one, there would be nothing left to transcribe
 
-    change "run doctor on an L4: its GPU, its driver, its model" execute doctor
+    change "run doctor on an L4: its GPU, its driver, its model, its outputs" execute doctor
     [[ "$DRY_RUN" == no ]] || return 0
     wait_for_execution "$(<"$WORK/execution")"
     total="$seconds"
@@ -35,10 +35,11 @@ verify_deployment() {
 # usd SECONDS: print what a task costs for so long.
 usd() { awk -v s="$1" -v price="$USD_PER_HOUR" 'BEGIN { printf "%.3f", s * price / 3600 }'; }
 
-# execute ARGUMENTS: start one task of the job voxbatch, and put the name of the execution into $WORK/execution.
+# execute ARGUMENTS: start one task of the job voxbatch, and put the name of the execution into $WORK/execution. A run
+# has its OUT as an argument, and doctor writes to the OUT that it finds in the variable.
 execute() {
-    gcloud run jobs execute voxbatch --region="$REGION" --args="$1" --tasks=1 --async \
-        --format='value(metadata.name)' >"$WORK/execution"
+    gcloud run jobs execute voxbatch --region="$REGION" --args="$1" --update-env-vars="VOXBATCH_OUT=$out" --tasks=1 \
+        --async --format='value(metadata.name)' >"$WORK/execution"
 }
 
 # wait_for_execution NAME: wait for its end, and put its seconds into $seconds. Cloud Run would try a failed task as many

@@ -38,6 +38,7 @@ from voxbatch.cli.options import (
     limiting_variables,
     manifest_options,
     option,
+    parsed_run_options,
     resolved_profile,
     run_options,
     run_options_of,
@@ -363,19 +364,22 @@ def profiles(name: str | None) -> None:
 
 
 @cli.command(short_help="Show what is installed and what is missing.")
-def doctor() -> None:
+@click.pass_context
+def doctor(ctx: click.Context) -> None:
     """Show what is installed, which engine would run, and how to install what is missing.
 
-    The last line says whether voxbatch is ready. The exit code is 1 if it is not.
+    The settings are those of a run with the same VOXBATCH_* variables: VOXBATCH_MODEL is looked for, and VOXBATCH_OUT
+    is created and written to. The last line says whether voxbatch is ready. The exit code is 1 if it is not.
     """
     from voxbatch.display import aligned
-    from voxbatch.doctor import findings, verdict
+    from voxbatch.doctor import findings, is_ready, verdict
 
-    found = list(findings())
+    with run.make_context(run.name, ["-"], ctx) as running:
+        found = list(findings(parsed_run_options(running), running.params["out"]))
     for each in found:
         click.echo(aligned(escape_controls(f"{each.state:<8} {each.name:<22} "), escape_controls(each.detail)))
     click.echo(escape_controls(f"\n{verdict(found)}", allowed="\n"))
-    sys.exit(1 if any(each.name == "engine" and each.state != "ok" for each in found) else 0)
+    sys.exit(0 if is_ready(found) else 1)
 
 
 cli.add_command(calibrate)

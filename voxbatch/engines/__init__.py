@@ -192,6 +192,11 @@ def choose(asked: str) -> EngineChoice:
         for name in AUTO_ORDER:
             if install_command(name) is None and (name != "vllm" or has_gpu()):
                 return EngineChoice(name, f"{name}: the best one that is installed here")
+        if install_command("vllm") is None:
+            raise ConfigError(
+                "the engine vllm is installed, and this machine shows no NVIDIA GPU: check nvidia-smi, or give the "
+                f"container its GPU; without one: {_ENGINES['faster-whisper'].install}"
+            )
         commands = " or ".join(f"{_ENGINES[name].install}" for name in AUTO_ORDER)
         raise ConfigError(f"no engine is installed: {commands}")
     if asked not in _ENGINES:

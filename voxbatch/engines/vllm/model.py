@@ -198,6 +198,18 @@ def check_weights(model: Model) -> None:
             raise EngineError(f"{file} is incomplete: {size:,} bytes of {whole:,}; delete it and download it again")
 
 
+def missing_weights(model: Model) -> int:
+    """Return the bytes of weights that `complete` will download for a model of the hub; 0 if they are here.
+
+    Raises:
+        ConfigError, EngineError: see `hub.snapshot`.
+    """
+    wanted = _weights(model.is_mistral)
+    if not model.revision or is_bucket_address(model.name) or any(model.path.glob(wanted[0])):
+        return 0
+    return sum(hub.file_sizes(model.name, model.revision, wanted).values())
+
+
 def weights_bytes(model: Model) -> int:
     """Return the bytes that the weights take on disk, or 0 before the weights are there.
 

@@ -1,0 +1,64 @@
+"""Look at a model in a bucket without fetching its weights, for `voxbatch doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from voxbatch.engines.vllm.model import HF_WEIGHTS, MISTRAL_WEIGHTS, SMALL_FILES, Model
+from voxbatch.errors import EngineError, StorageError
+from voxbatch.storage import StoreOptions, list_objects, open_remote
+from voxbatch.storage.address import parse_bucket_address
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a model in a bucket."""
+
+    uri: str
+    sizes: Mapping[str, int]
+    """Bytes of each file by its name."""
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(self.sizes.values())
+
+    def weights_bytes(self, model: Model) -> int:
+        """Return the bytes of the weights in the model's format.
+
+        Raises:
+            EngineError: there are none.
+        """
+        pattern = MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS
+        found = [size for name, size in self.sizes.items() if fnmatch(name, pattern)]
+        if not found:
+            raise EngineError(f"{self.uri} has no {pattern}: upload the whole model, with its weights")
+        return sum(found)
+
+
+def preview(uri: str, folder: Path, store_options: StoreOptions) -> Listing:
+    """List a model in a bucket, and fetch the files that are read before the weights.
+
+    Args:
+        uri: gs://bucket/folder or s3://bucket/folder.
+        folder: an empty folder for these files.
+
+    Raises:
+        StorageError: nothing is there, or the bucket cannot be read.
+    """
+    uri = uri.rstrip("/") + "/"
+    try:
+        prefix = parse_bucket_address(uri).key
+        sizes = {each.key.removeprefix(prefix): each.size for each in list_objects(uri, store_options)}
+    except ValueError as e:
+        raise StorageError(f"cannot read {uri}: {e}") from e
+    if not sizes:
+        raise StorageError(f"there is no object below {uri}: give the folder that holds the model's files")
+    for name in sizes:
+        if any(fnmatch(name, pattern) for pattern in SMALL_FILES):
+            with open_remote(uri + name, store_options) as file:
+                (folder / name).write_bytes(file.read())
+    return Listing(uri, sizes)
