@@ -112,9 +112,9 @@ def test_real_airflow_creates_the_processing_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workflow_matches_the_published_schema(tmp_path: Path) -> None:
-    """The workflow is valid by the schema of GitHub Actions."""
-    workflow = SNIPPETS / "github-actions.yml"
+@pytest.mark.parametrize("workflow", sorted(SNIPPETS.glob("*.yml")), ids=lambda path: path.stem)
+def test_workflow_matches_the_published_schema(tmp_path: Path, workflow: Path) -> None:
+    """Each workflow is valid by the schema of GitHub Actions."""
     done = real("-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", workflow, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import google_provider
+import hcl2
 import pytest
 import terraform
+import yaml
 from test_jobs_cloudrun import Cloud, project
 
 ROOT = Path(__file__).parents[1]
@@ -564,14 +566,37 @@ def test_state_has_no_secret_value() -> None:
     }
 
 
+def variables() -> set[str]:
+    """Return the names of the module's variables."""
+    text = (MODULE / "variables.tf").read_text(encoding="utf-8")
+    return {name.strip('"') for block in hcl2.loads(text)["variable"] for name in block if name != "__is_block__"}
+
+
 def test_documentation_lists_every_variable() -> None:
     """The table in docs/cloud-run.md has every variable of the module."""
-    declared = set(
-        re.findall(r'^variable "(\w+)"', (MODULE / "variables.tf").read_text(encoding="utf-8"), re.MULTILINE)
-    )
     section = (ROOT / "docs" / "cloud-run.md").read_text(encoding="utf-8").split("\n## Terraform\n")[1]
     first_cells = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
-    assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == declared
+    assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == variables()
+
+
+def test_documented_configuration_gives_variables_of_the_module() -> None:
+    """The configuration in docs/cloud-run.md can be read, and each argument of its module is a variable."""
+    page = (ROOT / "docs" / "cloud-run.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```hcl\n(.*?)```", page, re.DOTALL)
+    (module,) = hcl2.loads(text)["module"]
+    given = set(module['"voxbatch"']) - {"source", "__is_block__"}
+    assert given <= variables()
+
+
+def test_plan_in_a_pull_request_stores_no_key_and_changes_nothing() -> None:
+    """The workflow exchanges GitHub's token, holds no secret, and only plans."""
+    text = (ROOT / "examples" / "orchestrators" / "github-actions-terraform.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read", "id-token": "write"}
+    assert "secrets." not in text
+    (job,) = workflow["jobs"].values()
+    commands = [step["run"].split()[:2] for step in job["steps"] if "run" in step]
+    assert commands == [["terraform", "init"], ["terraform", "plan"]]
 
 
 # ── the provider's schema ─────────────────────────────────────────────────────────────────────────────────────────────
