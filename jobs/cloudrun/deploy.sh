@@ -13,6 +13,8 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   setting        what it is                                                                     if it is not given
   PROJECT        the project                                                                    gcloud's own
   REGION         a region of Cloud Run that has L4s                                             europe-west1
+  BUILD          yes or no: build IMAGE and fetch the weights, by Cloud Build; it takes an hour  no
+  VERIFY         yes or no: run doctor and transcribe one recording on an L4 at the end         the same as BUILD
   IMAGE          the container                     REGION-docker.pkg.dev/PROJECT/voxbatch/voxbatch:latest
   BUCKET_IN      uploads: in/ and nightly/ in it                                                PROJECT-voxbatch-in
   BUCKET_OUT     outputs: out/ in it                                                            PROJECT-voxbatch-out
@@ -27,7 +29,8 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   MAX_RETRIES    new attempts of a task, each of which goes on where the last one stopped       5
   TASK_TIMEOUT   seconds for an attempt; GPU tasks are sure to get no more than 3600            3600
   USD_PER_HOUR   what an hour of a task costs, for what a run says that it cost                 1.421
-  MODEL          --model of every run                                                           the image's own
+  MODEL          --model of every run                        the weights in BUCKET_MODELS, or else the image's own
+  WEIGHTS        where a build puts them: bucket (BUCKET_MODELS), image or none                 bucket
   HF_TOKEN       the hub token, put into Secret Manager                                         the one that is there
   ALERTS         yes or no                                                                      yes
   ALERT_EMAIL    whom they tell: an address                             the one that is there; asked for on a terminal
@@ -43,6 +46,10 @@ END
 
 # shellcheck source-path=SCRIPTDIR source=settings.sh
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+# shellcheck source-path=SCRIPTDIR source=build.sh
+source "$HERE/build.sh"
+# shellcheck source-path=SCRIPTDIR source=verify.sh
+source "$HERE/verify.sh"
 
 case "${1:-}" in
     --help | -h)
@@ -65,6 +72,12 @@ TIME_ZONE="${TIME_ZONE:-Etc/UTC}"
 USD_PER_HOUR="${USD_PER_HOUR:-1.421}"
 MODEL="${MODEL:-}"
 CHANNEL="${CHANNEL:-}"
+BUILD="${BUILD:-no}"
+one_of BUILD "$BUILD" yes no
+VERIFY="${VERIFY:-$BUILD}"
+one_of VERIFY "$VERIFY" yes no
+WEIGHTS="${WEIGHTS:-bucket}"
+one_of WEIGHTS "$WEIGHTS" bucket image none
 ALERT_EMAIL="${ALERT_EMAIL:-}"
 # Alert if the oldest upload is older than this. To in/: after two sweeps, or a day for a worker, which keeps a message
 # for as long as its run takes. To nightly/: a day ends at midnight UTC, and may wait for the next night and an hour of
@@ -74,9 +87,6 @@ if [[ "$UPLOADS" == worker ]]; then UPLOADS_WAIT_S=86400; else UPLOADS_WAIT_S=72
 # shellcheck disable=SC2034
 if [[ "$SCHEDULE $TIME_ZONE" == "0 2 * * * Etc/UTC" ]]; then NIGHTLY_WAIT_S=97200; else NIGHTLY_WAIT_S=604800; fi
 
-number() { # NAME VALUE LEAST MOST
-    if [[ ! "$2" =~ ^[0-9]{1,9}$ ]] || (($2 < $3 || $2 > $4)); then die "$1=$2: it is a number from $3 to $4"; fi
-}
 number TASKS "$TASKS" 1 10000
 number PARALLELISM "$PARALLELISM" 0 10000
 number MAX_RETRIES "$MAX_RETRIES" 0 10
@@ -129,7 +139,7 @@ apis() {
     # Each service's own account is created with its first use. The roles below need these accounts now.
     for name in "${missing[@]}"; do
         case "$name" in
-            pubsub.* | eventarc.* | cloudscheduler.*)
+            pubsub.* | eventarc.* | cloudscheduler.* | workflows.*)
                 change "make the service agent of $name" gcloud beta services identity create --service="$name"
                 ;;
         esac
@@ -251,9 +261,7 @@ image() {
     elif [[ "$DRY_RUN" == yes ]]; then
         say "! $IMAGE is not there yet"
     else
-        die "$IMAGE is not there yet: build and push it (in the checkout's root:
-    gcloud builds submit --region=$REGION --substitutions=_REGION=$REGION), then run this again.
-    All that does not need it is done."
+        die "$IMAGE is not there yet: build it, with BUILD=yes and the same settings. All that does not need it is done."
     fi
 }
 
@@ -479,7 +487,16 @@ main() {
     token
     roles_of_transcriber grant "$RUN"
 
-    image
+    if [[ "$BUILD" == yes ]]; then
+        if ! ask gcloud run jobs describe voxbatch --region="$REGION"; then
+            say "  first with a sample image of Google's: a GPU quota that is missing shows here, not after the build"
+            IMAGE=us-docker.pkg.dev/cloudrun/container/job:latest job voxbatch job.yaml
+        fi
+        build_image
+    else
+        image
+        find_weights
+    fi
     job voxbatch job.yaml
     grant "$DISPATCH" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
     grant "$DISPATCH" roles/run.viewer "run jobs" voxbatch --region="$REGION"
@@ -521,6 +538,8 @@ main() {
         for each in $METRICS; do metric "$each"; done
         for each in $POLICIES; do policy "$each"; done
     fi
+    [[ "$VERIFY" == no ]] || verify_deployment
+    [[ "$BUILD" == no ]] || scan_image
 
     if ((CHANGES == 0)); then
         say "Nothing to change."

@@ -22,6 +22,10 @@ one_of() { # NAME VALUE ALLOWED…
     die "$name=$value: it is one of: $*"
 }
 
+number() { # NAME VALUE LEAST MOST
+    if [[ ! "$2" =~ ^[0-9]{1,9}$ ]] || (($2 < $3 || $2 > $4)); then die "$1=$2: it is a number from $3 to $4"; fi
+}
+
 settings() {
     command -v gcloud >/dev/null || die "gcloud is not installed: see https://cloud.google.com/sdk/docs/install"
     PROJECT="${PROJECT:-$(gcloud config get project 2>/dev/null || true)}"
@@ -42,6 +46,7 @@ settings() {
     ALERTS="${ALERTS:-yes}"
     one_of ALERTS "$ALERTS" yes no
     RETRY_S="${RETRY_S:-10}" # seconds until a command that is not possible yet is retried
+    number RETRY_S "$RETRY_S" 0 600
     WORK="$(mktemp -d)"
     trap 'rm -rf "$WORK"' EXIT
 
@@ -74,41 +79,79 @@ STDIN=""
 ABSENT='NOT_FOUND|not found|[Cc]annot find|does not exist|matched no objects'
 DISABLED='SERVICE_DISABLED|it is disabled' # in this case nothing can exist
 DENIED='PERMISSION_DENIED|[Pp]ermission .*denied|does not have .* access|HTTPError 403'
+NO_BILLING="[Bb]illing must be enabled|[Bb]illing account .*(not found|not open|is disabled)|requires billing to be enabled"
+NO_QUOTA='quota for using GPUs|NvidiaL4GpuAlloc|allowable count of GPUs'
 # Errors that pass by themselves: names and roles need a while until all of Google Cloud knows them.
 SOON="does not exist|[Ss]ervice [Aa]gent|unable to publish|denied on secret|Cannot find metric|concurrent policy"
-SOON="$SOON|UNAVAILABLE|ABORTED|$DISABLED"
+SOON="$SOON|UNAVAILABLE|ABORTED|actAs' denied|$DISABLED"
+PATIENCE_S=600 # the longest time in which Google makes a service agent, or lets everyone know a new account
 
 # Run a command that changes nothing. Put its output into $ANSWER; return false if the requested object does not exist.
 ask() {
     local said
     if ANSWER="$("$@" 2>"$WORK/errors")"; then return 0; fi
     said="$(<"$WORK/errors")"
-    if [[ "$said" =~ $DISABLED ]] || [[ "$said" =~ $ABSENT && ! "$said" =~ $DENIED ]]; then
+    if [[ "$said" =~ $DISABLED ]] || [[ "$said" =~ $ABSENT && ! "$said" =~ $DENIED|$NO_BILLING ]]; then
         ANSWER=""
         return 1
     fi
     say "$said" >&2
+    explain "$said" >&2
     die "could not look: $*"
 }
 
 # change WHAT COMMAND…: print it, run it, and stop if it fails. $STDIN is the command's input.
 change() {
-    local what="$1" said attempt
+    local what="$1" said attempts=60
     shift
+    ((RETRY_S == 0)) || attempts=$((PATIENCE_S / RETRY_S + 1))
     CHANGES=$((CHANGES + 1))
     say "+ $what"
     [[ "$DRY_RUN" == no ]] || return 0
-    for attempt in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    while true; do
         if said="$(printf '%s' "$STDIN" | "$@" 2>&1 >/dev/null)"; then return 0; fi
-        [[ "$said" =~ $SOON && "$attempt" -lt 12 ]] || break
+        if [[ ! "$said" =~ $SOON || "$said" =~ $NO_BILLING ]] || ((--attempts == 0)); then break; fi
         say "  … not yet: ${said%%$'\n'*}"
+        # The service agent of an API that somebody else enabled may never have been made.
+        if [[ "$said" =~ gcp-sa-([a-z]+)\.iam ]]; then
+            gcloud beta services identity create --service="${BASH_REMATCH[1]}.googleapis.com" >/dev/null 2>&1 || true
+        fi
         sleep "$RETRY_S"
     done
     say "$said" >&2
+    explain "$said" >&2
     die "could not $what; what was done before it stays, and running this again goes on from there"
 }
 
 same() { say "= $1"; }
+
+# explain ERROR: print what to do, if gcloud's error is one that a person can set right.
+explain() {
+    local said="$1" console="https://console.cloud.google.com" it
+    if [[ "$said" =~ $NO_BILLING ]]; then
+        say "There is no billing: project $PROJECT has no open billing account. Link one:
+    $console/billing/linkedaccount?project=$PROJECT"
+    elif [[ "$said" =~ $NO_QUOTA ]]; then
+        say "There is no GPU quota: project $PROJECT may not use NVIDIA L4s in $REGION, or not as many. Ask for 1 or more of
+    NvidiaL4GpuAllocNoZonalRedundancyPerProjectRegion (Cloud Run Admin API, region $REGION):
+    $console/iam-admin/quotas?project=$PROJECT
+    Or set REGION to a region in which the project has L4s."
+    elif [[ "$said" =~ $DISABLED ]]; then
+        it=""
+        if [[ "$said" =~ ([a-z]+)\.googleapis\.com ]]; then it="${BASH_REMATCH[1]}.googleapis.com"; fi
+        say "An API is switched off${it:+: $it}. A service account needs it. Enable it, and wait some minutes:
+    gcloud services enable ${it:-NAME.googleapis.com} --project=$PROJECT
+    If this is refused, a policy of the organisation forbids the API: ask its administrator."
+    elif [[ "$said" =~ [Ss]ervice\ [Aa]gent|gcp-sa- ]]; then
+        say "An account of Google's own, a service agent, does not exist yet, or does not have its role yet. Google makes it
+    at the first use of an API, which took longer than $((PATIENCE_S / 60)) minutes here. Run this again later."
+    elif [[ "$said" =~ $DENIED ]]; then
+        it="$(gcloud config get account 2>/dev/null || true)"
+        say "A role is missing: ${it:-your account} needs the role Owner on project $PROJECT; or Editor with Project IAM Admin,
+    Secret Manager Admin, Storage Admin, Pub/Sub Admin and Cloud Run Admin. Ask somebody who has Owner:
+    $console/iam-admin/iam?project=$PROJECT"
+    fi
+}
 
 # Print a checksum of a text. It is kept in a label or a description, to detect a difference.
 fingerprint() { cksum | tr ' ' '-'; }

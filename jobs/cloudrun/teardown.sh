@@ -11,7 +11,7 @@ repository and images, and the service accounts of voxbatch. Buckets that have s
 
   PROJECT, REGION, BUCKET_IN, BUCKET_OUT, BUCKET_MODELS   as they were given to deploy.sh
 
-  --with-data    also the buckets that are not empty: recordings, manifests and transcripts are lost
+  --with-data    also the buckets that are not empty: recordings, manifests, transcripts and weights are lost
   --dry-run      look, and say what would be removed
   --help         this
 END
@@ -110,6 +110,8 @@ main() {
     gone "repository voxbatch" "artifacts repositories" voxbatch --location="$REGION"
     for each in "$RUN" "$DISPATCH" "$LISTEN"; do roles_on_recordings revoke "$each"; done
     for each in "$RUN" "$LISTEN"; do revoke "$each" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_MODELS"; done
+    revoke "serviceAccount:$BUILD_SA" roles/storage.objectUser "storage buckets" "gs://$BUCKET_MODELS"
+    revoke "serviceAccount:$BUILD_SA" roles/logging.logWriter projects "$PROJECT"
     for each in $START_PROJECT_ROLES; do revoke "$START" "$each" projects "$PROJECT"; done
     for each in run dispatch start listen build; do
         gone "service account voxbatch-$each" "iam service-accounts" "voxbatch-$each@$PROJECT.iam.gserviceaccount.com"

@@ -390,7 +390,7 @@ COMMANDS: dict[tuple[str, str], Callable[[Call, World, str], Answer]] = {
     ("artifacts sbom", "export"): lambda *_: None,
     ("artifacts vulnerabilities", "list"): lambda call, world, _: list(world.things.get("vulnerabilities", [])),
     ("logging", "read"): lambda call, world, _: list(world.things.get("log", [])),
-    ("config", "get"): lambda *_: "configured",
+    ("config", "get"): lambda call, *_: {"project": "configured", "account": "me@example.org"}[call.names[0]],
     ("artifacts docker images", "describe"): lambda call, world, _: found(world, "image"),
     ("secrets versions", "add"): add_version,
     ("secrets versions", "access"): access,
