@@ -20,6 +20,7 @@ from voxbatch.audio.dropouts import Dropouts
 from voxbatch.audio.ffmpeg import FFmpegStream
 from voxbatch.audio.libsndfile import BLOCK_SECONDS, HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
+from voxbatch.audio.mp4_header import mp4_seconds
 from voxbatch.audio.structure import audio_bytes, is_chained_ogg, ogg_pages
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
@@ -341,15 +342,16 @@ def probe(recording: Recording, certain: bool = False) -> float | None:
     Args:
         recording: an open recording. It is not closed here.
         certain: return None also for files whose header is known to report too little. MP3 files and Ogg streams are
-            sometimes appended to each other.
+            sometimes appended to each other, and MP4 files count the padding of their codecs.
 
     Returns:
-        The duration; None if libsndfile does not know the format, or if the header gives no plausible length.
+        The duration; None if the format is neither MP4 nor one that libsndfile knows, or if the header gives no
+        plausible length.
     """
     try:
         native = SoundFileStream(recording)
     except soundfile.LibsndfileError:
-        return None
+        return None if certain else mp4_seconds(recording)
     if certain and (native.format == "MP3" or is_chained_ogg(recording)):
         return None
     return native.claimed_seconds()
