@@ -156,17 +156,19 @@ def test_failed_build_names_step_and_log(project: Project) -> None:
     [
         ({"MODEL": "openai/whisper-large-v3"}, ("bucket", "openai/whisper-large-v3")),
         ({"MODEL": "gs://mine/model"}, ("none", "")),
-        ({"WEIGHTS": "image"}, ("image", "mistralai/Voxtral-Mini-4B-Realtime-2602")),
+        ({"WEIGHTS": "image", "MODEL": "openai/whisper-large-v3"}, ("image", "openai/whisper-large-v3")),
     ],
 )
 def test_model_of_the_build(project: Project, settings: dict[str, str], given: tuple[str, str]) -> None:
-    """A build brings the weights of a model of the hub; an address or a folder needs none."""
+    """A build brings the weights of a model of the hub; an address or a folder needs none. The job is not told the
+    model that is in its image, or it would download it.
+    """
     done = project.run("build_image", **settings)
     assert done.returncode == 0, done.stderr
     [submitted] = project.calls("builds submit")
     values = dict(each.split("=") for each in submitted[-1].partition("=")[2].split(","))
     assert (values["_WEIGHTS"], values["_MODEL"]) == given
-    assert f"MODEL={settings.get('MODEL', '')}\n" in done.stdout
+    assert f"MODEL={'' if 'WEIGHTS' in settings else settings['MODEL']}\n" in done.stdout
 
 
 def test_later_deployments_find_the_weights_of_a_build(project: Project) -> None:
@@ -175,6 +177,7 @@ def test_later_deployments_find_the_weights_of_a_build(project: Project) -> None
     weights(project)
     assert f"MODEL={FOLDER}\n" in project.run("find_weights").stdout
     assert "MODEL=\n" in project.run("find_weights", WEIGHTS="image").stdout
+    assert "MODEL=o/m\n" in project.run("find_weights", WEIGHTS="none", MODEL="o/m").stdout
     assert "MODEL=gs://mine/model\n" in project.run("find_weights", MODEL="gs://mine/model").stdout
 
 

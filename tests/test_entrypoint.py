@@ -7,14 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import machines
 import pytest
+import yaml
 from conftest import ROOT
 from test_containers import tool
 
+from voxbatch.cli import cli
 from voxbatch.engines.vllm.gpu import FIRST_DRIVERS
 
 SCRIPT = ROOT / "jobs" / "image" / "entrypoint.sh"
@@ -172,3 +175,46 @@ def test_every_job_starts_the_script() -> None:
     assert "\nexec voxbatch run " in texts[JOBS / "sagemaker" / "entry.sh"]
     batch = json.loads(texts[JOBS / "aws-batch" / "job-definition.json"])
     assert batch["containerProperties"]["command"][0] == "run", "arguments of the entry point"
+
+
+def containers(node: Any) -> Iterator[dict[str, Any]]:
+    """Yield every container of a parsed manifest."""
+    if isinstance(node, dict):
+        yield from (each for each in node.get("containers") or () if "image" in each)
+        for value in node.values():
+            yield from containers(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from containers(value)
+
+
+def test_every_container_keeps_the_entry_point() -> None:
+    """Every container of Cloud Run and Kubernetes keeps the image's entry point, and its arguments are a command of
+    voxbatch; so does AWS Batch's. The Terraform module takes both from Cloud Run's files.
+    """
+    found = {}
+    for path in sorted([*(JOBS / "cloudrun").glob("*.yaml"), *(JOBS / "kubernetes").rglob("*.yaml")]):
+        for document in yaml.safe_load_all(path.read_text()):
+            for each in containers(document):
+                assert "command" not in each, path
+                found[path.stem] = each["args"][0]
+    batch = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())["containerProperties"]
+    assert "entryPoint" not in batch
+    found["aws-batch"] = batch["command"][0]
+    assert set(found) >= {"job", "nightly", "dispatch", "worker", "cronjob", "listen", "aws-batch"}
+    assert set(found.values()) <= set(cli.commands)
+
+
+def test_default_command_of_the_gpu_job_is_doctor() -> None:
+    """An execution of the GPU job without arguments diagnoses it, and fails where a run would."""
+    job = yaml.safe_load((JOBS / "cloudrun" / "job.yaml").read_text())
+    assert [each["args"] for each in containers(job)] == [["doctor"]]
+
+
+def test_slurm_starts_the_command_of_the_image() -> None:
+    """In an Apptainer container, an array task starts `voxbatch` by its name, which is the image's script; Apptainer
+    keeps the image's PATH.
+    """
+    text = (JOBS / "slurm" / "array.sbatch").read_text()
+    assert 'read -ra command <<<"${VOXBATCH:-voxbatch}"' in text
+    assert re.search(r'command=\(apptainer exec --nv .* "\$CONTAINER" "\$\{command\[@\]\}"\)', text)

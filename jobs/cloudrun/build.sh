@@ -17,10 +17,17 @@ weights_of() {
 }
 
 # find_weights: set MODEL to the folder gs://BUCKET_MODELS/OWNER/NAME/COMMIT/ that the last build of this model filled.
-# MODEL stays if no build did.
+# MODEL stays if no build did. With the weights in the image, it becomes empty: the image knows its model.
 find_weights() {
     weights_of
-    [[ "${WEIGHTS:-bucket}" == bucket && -n "$WEIGHTS_OF" ]] || return 0
+    [[ -n "$WEIGHTS_OF" ]] || return 0
+    case "${WEIGHTS:-bucket}" in
+        none) return 0 ;;
+        image)
+            MODEL=""
+            return 0
+            ;;
+    esac
     if ask gcloud storage cat "gs://$BUCKET_MODELS/$WEIGHTS_OF/current"; then
         MODEL="$ANSWER"
         same "weights in $MODEL"
