@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import hcl2
 import pytest
 import terraform
 import yaml
-from test_jobs_cloudrun import Cloud, project
+from test_jobs_cloudrun import project
 
 ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "jobs" / "cloudrun"
@@ -363,14 +364,6 @@ WITHOUT_A_COUNTERPART = {
 }
 
 
-@pytest.fixture
-def cloud(tmp_path: Path) -> Iterator[Cloud]:
-    """Create a project with an image, a hub token in Secret Manager if a test puts one there, and nothing else."""
-    with project(tmp_path) as made:
-        made.put(image={"image_summary": {"digest": DIGEST}})
-        yield made
-
-
 SETTINGS: dict[str, tuple[Values, dict[str, str]]] = {
     "default": ({}, {}),
     "worker": ({"uploads": "worker"}, {"UPLOADS": "worker"}),
@@ -418,37 +411,55 @@ settings
 IMAGE="$REGION-docker.pkg.dev/$PROJECT/voxbatch/voxbatch:latest" MODEL=""
 build_image
 """
+Deployments = Callable[[str], tuple[Values, dict[str, str]]]
 
 
-def deployed(cloud: Cloud, **settings: str) -> Values:
-    """Return the resources that deploy.sh and the build make in an empty project."""
-    settings = {"PROJECT": PROJECT, "CHANNEL": CHANNEL, **settings}
-    cloud.deploy(**settings)
-    environment = {"PATH": f"{cloud.programs}:{os.environ['PATH']}", "RETRY_S": "0", **settings}
-    built = subprocess.run(
-        ["bash", "-c", BUILD, "deploy.sh"], cwd=JOBS, env=environment, capture_output=True, text=True
-    )
-    assert built.returncode == 0, built.stderr
-    return of_deploy(cloud.world)
+@pytest.fixture(scope="module")
+def deployments(tmp_path_factory: pytest.TempPathFactory) -> Deployments:
+    """Return a function that deploys a case once, and returns the resources and the flags with which it builds."""
+
+    @cache
+    def deployed(case: str) -> tuple[Values, dict[str, str]]:
+        settings = {"PROJECT": PROJECT, "CHANNEL": CHANNEL, **SETTINGS[case][1]}
+        with project(tmp_path_factory.mktemp("deployed")) as cloud:
+            cloud.put(image={"image_summary": {"digest": DIGEST}})
+            cloud.deploy(**settings)
+            environment = {"PATH": f"{cloud.programs}:{os.environ['PATH']}", "RETRY_S": "0", **settings}
+            command = ["bash", "-c", BUILD, "deploy.sh"]
+            built = subprocess.run(command, cwd=JOBS, env=environment, capture_output=True, text=True)
+            assert built.returncode == 0, built.stderr
+            (submitted,) = [call["argv"] for call in cloud.calls() if call["argv"][:2] == ["builds", "submit"]]
+            return of_deploy(cloud.world), flags(" ".join(submitted))
+
+    return deployed
+
+
+def flags(command: str) -> dict[str, str]:
+    """Return the flags of a command line, and each substitution of a build: `--a=b` → {"a": "b"}."""
+    found = dict(re.findall(r"--([\w-]+)=((?:\$\([^)]*\)|\S)*)", command))
+    substitutions = dict(pair.split("=", 1) for pair in found.pop("substitutions").split(","))
+    return {**found, **substitutions}
 
 
 @needs_terraform
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SETTINGS)
-def test_module_defines_what_deploy_makes(cloud: Cloud, tmp_path: Path, case: str) -> None:
-    """The module defines the resources, roles and settings that deploy.sh makes for the same settings."""
-    variables, settings = SETTINGS[case]
-    image = IMAGE.replace(REGION, variables.get("region", REGION))
-    plan = evaluated(tmp_path / "module", image=image, **variables)
-    assert of_terraform(plan.resources) == deployed(cloud, **settings)
+def test_module_defines_what_deploy_makes(deployments: Deployments, tmp_path: Path, case: str) -> None:
+    """The module defines the resources, roles and settings that deploy.sh makes for the same settings, and the command
+    with which it builds the image.
+    """
+    variables = SETTINGS[case][0]
+    plan = evaluated(tmp_path, image=IMAGE.replace(REGION, variables.get("region", REGION)), **variables)
+    made, build = deployments(case)
+    assert of_terraform(plan.resources) == made
+    same = {"project": PROJECT, "config": "cloudbuild.yaml", "_COMMIT": "$(git rev-parse HEAD)"}
+    assert flags(plan.outputs["build_image"]) == {**{k: v for k, v in build.items() if k != "format"}, **same}
 
 
 @needs_terraform
 @pytest.mark.slow
-def test_comparison_finds_what_is_missing_on_either_side(cloud: Cloud, tmp_path: Path) -> None:
-    """A role, a filter or a retry that is missing in the module is found, and so is a resource or a role that deploy.sh
-    does not make.
-    """
+def test_comparison_finds_what_is_missing(deployments: Deployments, tmp_path: Path) -> None:
+    """A role, a filter and a number of retries that are missing in the module are found."""
     shutil.copytree(JOBS, tmp_path / "cloudrun")
     module = tmp_path / "cloudrun" / "terraform"
     for file, text in {
@@ -459,10 +470,9 @@ def test_comparison_finds_what_is_missing_on_either_side(cloud: Cloud, tmp_path:
         whole = (module / file).read_text(encoding="utf-8")
         assert whole.count(text) == 1
         (module / file).write_text(whole.replace(text, ""))
-    broken = of_terraform(evaluated(tmp_path / "module", module).resources)
-    right = deployed(cloud)
-    differ = {key for key in broken.keys() | right.keys() if broken.get(key) != right.get(key)}
-    assert differ == {
+    broken = of_terraform(evaluated(tmp_path / "evaluated", module).resources)
+    right, _ = deployments("default")
+    assert {key for key in broken.keys() | right.keys() if broken.get(key) != right.get(key)} == {
         "policy:run jobs/voxbatch",
         "pubsub subscriptions/voxbatch-uploads",
         "pubsub subscriptions/voxbatch-nightly",
@@ -477,34 +487,13 @@ def test_comparison_finds_what_is_missing_on_either_side(cloud: Cloud, tmp_path:
 
 @needs_terraform
 @pytest.mark.slow
-def test_without_an_image_there_is_all_that_a_build_needs(cloud: Cloud, tmp_path: Path) -> None:
-    """Without an image, the module makes no job and nothing that would start one. Its outputs have the command that
-    deploy.sh uses to build the image.
-    """
-    plan = evaluated(tmp_path / "module", image="")
+def test_without_an_image_there_is_all_that_a_build_needs(tmp_path: Path) -> None:
+    """Without an image, the module makes all that a build needs, no job, and nothing that would start one."""
+    plan = evaluated(tmp_path, image="")
     kinds = {key.split("/")[0] for key in of_terraform(plan.resources)}
     assert kinds.isdisjoint({"run jobs", "policy:run jobs", "workflows", "eventarc triggers", "scheduler jobs"})
     assert {"artifacts repositories", "storage buckets", "iam service-accounts", "pubsub subscriptions"} <= kinds
     assert plan.outputs["jobs"] == []
-
-    deployed(cloud)
-    (submitted,) = [call["argv"] for call in cloud.calls() if call["argv"][:2] == ["builds", "submit"]]
-    theirs = flags(" ".join(submitted[2:]))
-    ours = flags(plan.outputs["build_image"])
-    assert {name: value for name, value in theirs.items() if name not in ("async", "format")} == {
-        **{name: value for name, value in ours.items() if name != "project"},
-        "config": theirs["config"],  # a copy of cloudbuild.yaml
-        "substitutions": re.sub(
-            r"_COMMIT=[^,]*",
-            found[0] if (found := re.search("_COMMIT=[^,]*", theirs["substitutions"])) else "",
-            ours["substitutions"],
-        ),
-    }
-
-
-def flags(command: str) -> dict[str, str]:
-    """Return the flags of a command line: `--a=b` → {"a": "b"}."""
-    return dict(re.findall(r"--([\w-]+)(?:=((?:\$\([^)]*\)|\S)*))?", command))
 
 
 @needs_terraform

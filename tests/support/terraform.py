@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ class Resource:
         return f"{self.mode}__{self.type}__{self.name}"
 
 
-def resources(module: Path) -> list[Resource]:
+@cache
+def resources(module: Path) -> tuple[Resource, ...]:
     """Return the resources and data sources of a module."""
     found = []
     for path in sorted(module.glob("*.tf")):
@@ -99,7 +101,7 @@ def resources(module: Path) -> list[Resource]:
                 ((kind, named),) = _inner(labelled)
                 ((name, body),) = _inner(named)
                 found.append(Resource(mode, kind, name, _block(name, body)))
-    return found
+    return tuple(found)
 
 
 def _inner(block: Values) -> list[tuple[str, Any]]:
@@ -178,16 +180,14 @@ def evaluate(module: Path, folder: Path, **variables: Any) -> Plan:
     applied = run(copy, "apply", "-auto-approve", "-input=false")
     if applied.returncode != 0:
         raise Refused(applied.stderr)
-    shown: Values = json.loads(run(copy, "show", "-json").stdout)
+    state: Values = json.loads((copy / "terraform.tfstate").read_text(encoding="utf-8"))
     addresses = {each.stand_in: each.address for each in found}
-    values = shown["values"]
-    return Plan(
-        {
-            f"{addresses[each['name']]}{_index(each)}": _without_null(each["values"]["output"])
-            for each in values["root_module"]["resources"]
-        },
-        {name: each["value"] for name, each in values["outputs"].items()},
-    )
+    made = {
+        f"{addresses[each['name']]}{_index(instance)}": _without_null(instance["attributes"]["output"]["value"])
+        for each in state["resources"]
+        for instance in each["instances"]
+    }
+    return Plan(made, {name: each["value"] for name, each in state["outputs"].items()})
 
 
 def _rewired(text: str, names: dict[str, str], what: str) -> str:
@@ -229,8 +229,8 @@ def _object(block: Block) -> str:
     return "{ " + ", ".join(f"{name} = {text}" for name, text in fields.items()) + " }"
 
 
-def _index(resource: Values) -> str:
-    return f"[{json.dumps(resource['index'])}]" if "index" in resource else ""
+def _index(instance: Values) -> str:
+    return f"[{json.dumps(instance['index_key'])}]" if "index_key" in instance else ""
 
 
 def _without_null(value: Any) -> Any:
