@@ -22,13 +22,14 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+import servers
 from conftest import environment
 from hypothesis import given
 from hypothesis import strategies as st
 from servers import AmazonServer, Proxy, Reply, Server, free_port, led_through
 
 from voxbatch.errors import ConfigError, EngineError, StorageError
-from voxbatch.storage import model_download, partial_file, retry
+from voxbatch.storage import model_download, open_store, partial_file, retry
 from voxbatch.storage.address import parse_bucket_address
 from voxbatch.storage.model_download import MARKER, DownloadedModel, download_model
 from voxbatch.storage.objects import Stat
@@ -490,6 +491,56 @@ def test_missing_permission_is_named(model: Model) -> None:
     ):
         model.fetch()
     assert model.fetched()["weights.bin"] == 1
+
+
+PARAMS: dict[str, Any] = {"multimodal": {"whisper_model_args": {"encoder_args": {"audio_encoding_args": {}}}}}
+"""A params.json by which the engine recognises a Voxtral."""
+
+
+@slow
+def test_model_bucket_may_be_of_another_cloud_and_account(
+    google: Server, seaweed: AmazonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model is read from a bucket of S3 that the account may only read, for a run from and to Cloud Storage."""
+    from voxbatch.engines.vllm.model import locate
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with suppress(seaweed.client.exceptions.BucketAlreadyOwnedByYou):
+        seaweed.make(servers.READABLE_BUCKET)
+    for name, data in (("params.json", json.dumps(PARAMS).encode()), ("tekken.json", b"{}")):
+        seaweed.put(servers.READABLE_BUCKET, f"voxtral/{name}", data)
+    seaweed.make(other := f"other-{uuid.uuid4().hex[:8]}")
+    seaweed.put(other, "voxtral/params.json", b"{}")
+    reader = {"AWS_ACCESS_KEY_ID": servers.READER["accessKey"], "AWS_SECRET_ACCESS_KEY": servers.READER["secretKey"]}
+    place = f"{google.scheme}://calls-{uuid.uuid4().hex[:8]}"
+    google.make(place.partition("://")[2])
+    with led_through(google, monkeypatch), led_through(seaweed, monkeypatch):
+        for name, value in reader.items():
+            monkeypatch.setenv(name, value)
+        assert open_store(f"{place}/out").create("run.json", [b"{}"])
+        assert open_store(f"{place}/out").read("run.json") == b"{}"
+        model = locate(f"s3://{servers.READABLE_BUCKET}/voxtral", None)
+        assert (model.path / "params.json").read_text() == json.dumps(PARAMS)
+        with pytest.raises(StorageError, match=rf"s3://{other}/voxtral/: permission denied: .*s3:ListBucket on"):
+            locate(f"s3://{other}/voxtral", None)
+        with pytest.raises(StorageError, match="permission denied: the access key AKIDREADER lacks s3:PutObject"):
+            open_store(f"s3://{servers.READABLE_BUCKET}/out").create("run.json", [b"{}"])
+
+
+@slow
+@pytest.mark.parametrize("model", ["google"], indirect=True)
+@pytest.mark.parametrize(("verb", "permission"), [("list", "storage.objects.list"), ("get", "storage.objects.get")])
+def test_unreadable_model_bucket_names_the_role(model: Model, verb: str, permission: str) -> None:
+    """If only the bucket of the models may not be read, the error names this bucket and the role that it needs."""
+    denied = Reply(403, (("Content-Type", "application/json"),), b'{"error": {"code": 403, "message": "no access"}}')
+    model.proxy.spoil = lambda asked: denied if asked.verb == verb and model.bucket in asked.path else ""
+    other = f"calls-{uuid.uuid4().hex[:8]}"
+    model.server.make(other)
+    assert open_store(f"gs://{other}/out").create("run.json", [b"{}"])
+    message = rf"{model.uri}/.*: permission denied: .* lacks {permission} \(role roles/storage.objectViewer\)"
+    with pytest.raises(StorageError, match=message):
+        model.fetch()
+    assert open_store(f"gs://{other}/out").read("run.json") == b"{}"
 
 
 @slow

@@ -635,3 +635,18 @@ def test_stop_while_nobody_reads_standard_output(manifest: ManifestWriter, tmp_p
         os.close(write)
         os.close(read)
     assert counts(tmp_path / "m.voxbatch") == (1, 1, 0)
+
+
+def test_an_engine_without_kernels_ignores_their_place(
+    voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """--kernel-cache is a setting of the machine: an engine that compiles nothing says so, and the run is the same."""
+    first = voxbatch("run", manifest(1.0), "-o", "out", *SCRIPTED, env={"VOXBATCH_KERNEL_CACHE": "kernels"})
+    assert first.returncode == 0
+    assert "--kernel-cache has no effect: the engine scripted compiles no kernels" in first.stderr
+    assert not (tmp_path / "kernels").exists()
+    again = voxbatch("run", manifest(1.0), "-o", "out", *SCRIPTED)
+    assert again.returncode == 0, again.stderr
+    refused = voxbatch("run", manifest(1.0), "-o", "new", *SCRIPTED, "--kernel-cache", "https://host/kernels")
+    assert refused.returncode == 2
+    assert "--kernel-cache https://host/kernels: " in refused.stderr

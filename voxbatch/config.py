@@ -19,7 +19,7 @@ from typing import Any
 
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.storage.address import is_remote, redacted
+from voxbatch.storage.address import is_remote, parse_bucket_address, redacted
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 
 FORMATS = (
@@ -43,6 +43,8 @@ class RunOptions:
     model: str | None = None
     """Name or place of the model. None means the engine's default."""
     engine_options: Mapping[str, str] = field(default_factory=dict)
+    kernel_cache: str | None = None
+    """Place of the kernels that engines compile: a folder, or a gs:// or s3:// prefix. Not part of the identity."""
     language: str | None = None
     """Tag of the language of the items that do not name one. It may be given as a name, such as "English". None leaves
     the choice to the engine."""
@@ -104,6 +106,7 @@ class RunOptions:
         if self.beside:
             check_beside(self.formats)
         check_include(self.include)
+        check_kernel_cache(self.kernel_cache)
         if self.overwrite and self.shards > 1:
             raise ConfigError(
                 f"--overwrite by one of {self.shards} shards or tasks would erase the work of the others; give all of "
@@ -183,7 +186,7 @@ def _redacted(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | No
     return tuple(map(redacted, value)) if isinstance(value, tuple) else value and redacted(value)
 
 
-_ADDRESSES = ("source", "out", "model", "calibration", "s3_endpoint_url")
+_ADDRESSES = ("source", "out", "model", "calibration", "kernel_cache", "s3_endpoint_url")
 
 
 def check_formats(formats: Iterable[str]) -> None:
@@ -222,6 +225,23 @@ def check_beside(formats: Iterable[str]) -> None:
     for group in ({"vtt", "vtt-words"}, {"json", "whisperx-json", "openai-json"}):
         if len(both := sorted(group & set(formats))) > 1:
             raise ConfigError(f"--beside: {' and '.join(both)} would have the same file beside a recording; give one")
+
+
+def check_kernel_cache(place: str | None) -> None:
+    """Check the place of compiled kernels, if one is given.
+
+    Raises:
+        ConfigError: no kernels can be stored there.
+    """
+    if place is None:
+        return
+    try:
+        if is_remote(place):
+            parse_bucket_address(place)
+    except ValueError as e:
+        raise ConfigError(f"--kernel-cache {redacted(place)}: {e}; give a folder, gs:// or s3://") from e
+    if not place:
+        raise ConfigError("--kernel-cache '' is no place; give a folder, gs:// or s3://, or leave it out")
 
 
 def check_include(patterns: Iterable[str]) -> None:
@@ -268,7 +288,7 @@ def load_profile(name: str) -> dict[str, Any]:
 
 _NO_PROFILES = {
     "profile", "shard", "shards", "limit", "calibration", "overwrite", "update", "retry_failed", "include",
-    "store_options", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
+    "kernel_cache", "store_options", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
 }  # fmt: skip
 """Settings that no profile may set: what the run covers, where its data is, who pays for access, and what a stranger's
 manifest can reach through it."""

@@ -12,7 +12,7 @@ from voxbatch import vllm_plugin
 from voxbatch.engines.vllm.arguments import arguments_from_settings
 from voxbatch.engines.vllm.checks import check_installed
 from voxbatch.engines.vllm.huggingface import params
-from voxbatch.engines.vllm.model import REALTIME, Model
+from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import LOAD_FORMAT
@@ -90,6 +90,21 @@ def test_a_missing_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check_installed(Model("a model", tmp_path, REALTIME, is_mistral=True), VllmSettings())
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: True)
     check_installed(model, VllmSettings())
+
+
+@pytest.mark.parametrize(
+    ("load_format", "extra"), [("fastsafetensors", "fastsafetensors"), ("runai_streamer", "runai")]
+)
+def test_a_missing_reader_of_weights_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load_format: str, extra: str
+) -> None:
+    """A load format whose package is missing is refused with the extra of vLLM that installs it."""
+    model, settings = Model("a model", tmp_path, WHISPER, is_mistral=False), VllmSettings(load_format=load_format)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineError, match=rf"load_format={load_format}: .* pip install 'vllm\[{extra}\]', or leave"):
+        check_installed(model, settings)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    check_installed(model, settings)
 
 
 # -- names and layout --------------------------------------------------------------------------------------------------

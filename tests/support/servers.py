@@ -219,6 +219,11 @@ def amazon_server() -> Iterator[AmazonServer]:
         yield AmazonServer(port)
 
 
+READABLE_BUCKET = "readable-models"
+READER = {"accessKey": "AKIDREADER", "secretKey": "weed-secret-9876543210"}
+"""Credentials of SeaweedFS that may read the objects of READABLE_BUCKET, and nothing else."""
+
+
 @contextmanager
 def seaweed_server(folder: Path) -> Iterator[AmazonServer]:
     """Start a SeaweedFS server that stores its files in the folder."""
@@ -242,7 +247,10 @@ def _seaweed(folder: Path) -> Iterator[AmazonServer]:
     login = {"accessKey": "AKIDWEED", "secretKey": "weed-secret-0123456789"}
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [{"name": "voxbatch", "credentials": [login], "actions": actions}]}))
+    identities = [{"name": "voxbatch", "credentials": [login], "actions": actions}]
+    may = [f"{action}:{READABLE_BUCKET}" for action in ("Read", "List")]
+    identities.append({"name": "reader", "credentials": [READER], "actions": may})
+    config.write_text(json.dumps({"identities": identities}))
     # These ports lie below the range of automatically assigned ports; the gRPC port is 10,000 higher.
     ports = dict(zip(("master", "volume", "filer", "s3"), random.sample(range(11_000, 22_000), 4), strict=True))
     options = [f"-{name}.port={port}" for name, port in ports.items()]

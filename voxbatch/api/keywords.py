@@ -24,6 +24,7 @@ class TranscribeKeywords(TypedDict, total=False):
     engine: str
     model: str | None
     engine_options: Mapping[str, object]
+    kernel_cache: str | None
     language: str | None
     profile: str | None
     audio_stream: int | None

@@ -121,7 +121,8 @@ class Transcriber:
     def _engine(self) -> Engine:
         options = self._options
         name = engines.choose(options.engine).name
-        return self._engine_cache.get(name, options.model, options.engine_options, options.store_options)
+        engine_options = engines.options_with_kernels(name, options.engine_options, options.kernel_cache)
+        return self._engine_cache.get(name, options.model, engine_options, options.store_options)
 
     def _outcome(self, item: Item) -> Outcome:
         """Transcribe an item in a thread of its own, so that an interrupt of this thread stops it in order."""

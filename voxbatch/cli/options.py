@@ -286,6 +286,9 @@ _ENGINE = (
     run_option("--prefill-encoder/--no-prefill-encoder", default=None,
                help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk "
                "with the versions of vLLM for which this is proven."),
+    run_option("--kernel-cache", metavar="PLACE",
+               help="A folder, gs:// or s3:// prefix from which the kernels of an earlier run with the same GPU, model "
+               "and settings are fetched, and where they are stored if they are not there. Engine vllm only."),
     run_option("--language", metavar="LANG",
                help="Language of items that do not name one, e.g. en. Default: the engine decides."),
     run_option("--audio-stream", type=int, metavar="N",

@@ -40,6 +40,7 @@ __all__ = [
     "install_command",
     "known_details",
     "language_refusal",
+    "options_with_kernels",
     "require_language",
 ]
 
@@ -137,6 +138,8 @@ class _Entry:
     """The command that installs the engine."""
     speed_path: str = ""
     """module:function that calculates the expected speed; see `expected_speed`. Empty if there is no such function."""
+    compiles: bool = False
+    """True if the engine compiles kernels, and takes the option kernel_cache."""
 
 
 _ENGINES = {
@@ -146,7 +149,7 @@ _ENGINES = {
     "scripted": _Entry("voxbatch.engines.scripted_test_engine:ScriptedTestEngine", (), ""),
     "vllm": _Entry(
         "voxbatch.engines.vllm:VllmEngine", ("vllm",), "pip install 'voxbatch[vllm]'",
-        "voxbatch.engines.vllm.forecast:expected_speed",
+        "voxbatch.engines.vllm.forecast:expected_speed", True,
     ),
 }  # fmt: skip
 MAX_LISTED_LANGUAGES = 10
@@ -243,6 +246,11 @@ def require_language(engine: Engine, lang: str) -> None:
     """
     if reason := language_refusal(engine.spec, primary_subtag(lang)):
         raise ConfigError(f"--language {lang}: {reason}")
+
+
+def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: str | None) -> Mapping[str, str]:
+    """Return the options of an engine with the place of its compiled kernels, if it compiles any."""
+    return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ENGINES[name].compiles else options
 
 
 def create(

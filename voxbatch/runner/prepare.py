@@ -106,12 +106,15 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     choice = engines.choose(config.engine)
     policy = path_policy(config)
     surveyed = survey(source, policy, config.limit)
-    engine = engine_cache.get(choice.name, config.model, config.engine_options, config.store_options)
+    engine_options = engines.options_with_kernels(choice.name, config.engine_options, config.kernel_cache)
+    engine = engine_cache.get(choice.name, config.model, engine_options, config.store_options)
     spec = engine.spec
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason}; model {spec.model}{engines.known_details(spec.license)}")
-    for warning in spec.warnings:
+    has_no_kernels = config.kernel_cache is not None and engine_options == config.engine_options
+    unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
+    for warning in (*spec.warnings, *unused):
         log.warning("engine", text=warning)
     _log_languages(config, surveyed, spec, log)
     # All settings that decide the text of the transcripts. Runs with the same identity may share an OUT.
@@ -172,7 +175,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         store_options=config.store_options,
         engine=choice.name,
         model=config.model,
-        engine_options=config.engine_options,
+        engine_options=engine_options,
         decoding=dict(spec.decoding),
         worker_environments=environments,
         pipeline=PipelineOptions(

