@@ -30,7 +30,7 @@ from conftest import understood
 from gcloud_stub import Gcloud, Trouble, gcloud
 
 from voxbatch.manifest.source import SUFFIXES
-from voxbatch.platforms.listen.message import ReceivedMessage, RunRequest, read
+from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, read
 from voxbatch.platforms.listen.rules import Rules
 
 ROOT = Path(__file__).parents[1]
@@ -565,8 +565,8 @@ def test_address_for_alerts_is_asked_for_on_a_terminal(cloud: Cloud) -> None:
 
 @pytest.mark.slow
 def test_dry_run_changes_nothing(cloud: Cloud) -> None:
-    """--dry-run prints the planned changes and makes none, in an empty project and in a complete one."""
-    said = cloud.deploy("--dry-run", HF_TOKEN=TOKEN).stdout
+    """--dry-run prints the planned changes and makes none, also of a build."""
+    said = cloud.deploy("--dry-run", HF_TOKEN=TOKEN, BUILD="yes").stdout
     assert cloud.changes() == []
     assert "+ make bucket p-voxbatch-in" in said
     assert "changes would be made." in said
@@ -767,25 +767,45 @@ def ask_gcloud(question: dict[str, Any]) -> list[str]:
     return answer
 
 
+@dataclass
+class Later:
+    """What happens to a project after its first deployment: other settings, corrections, a worker, and its end."""
+
+    calls: list[dict[str, Any]]
+    documents: dict[str, Any]
+    """The resources of all deployments, with every setting given."""
+
+
 @pytest.fixture(scope="module")
-def all_calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
-    """Return every kind of command that the scripts issue, for all settings."""
-    with project(tmp_path_factory.mktemp("calls")) as cloud:
-        cloud.deploy(HF_TOKEN=TOKEN, MODEL="gs://weights/voxtral", CHANNEL="projects/p/notificationChannels/7")
-        cloud.put(image={"image_summary": {"digest": "sha256:4567"}})
-        drifted = cloud.world
+def later(tmp_path_factory: pytest.TempPathFactory, first: First) -> Later:
+    settings = {"MODEL": "gs://weights/voxtral", "CHANNEL": "projects/p/notificationChannels/7"}
+    with project(tmp_path_factory.mktemp("later")) as cloud:
+        drifted = copy.deepcopy(first.world)
+        drifted["image"] = {"image_summary": {"digest": "sha256:4567"}}
         drifted["pubsub subscriptions/voxbatch-uploads"]["ackDeadlineSeconds"] = 10
         drifted["storage buckets/p-voxbatch-in"]["public_access_prevention"] = "inherited"
         drifted["logging metrics/voxbatch_failed_items"]["description"] = "mine"
         drifted["eventarc triggers/voxbatch"]["labels"] = {}
         cloud.put(**drifted)
-        cloud.deploy(SCHEDULE="0 4 * * *")
-        cloud.deploy(UPLOADS="worker")
+        cloud.deploy(SCHEDULE="0 4 * * *", **settings)
+        by_workflow = cloud.world
+        cloud.deploy(UPLOADS="worker", NIGHTLY="no", **settings)
+        by_worker = cloud.world
         cloud.put(**{"objects/p-voxbatch-in": ["gs://p-voxbatch-in/in/"]})
         cloud.run("teardown.sh", "--with-data")
-        cloud.deploy()
-        cloud.run("teardown.sh")
-        yield cloud.calls()
+        return Later(cloud.calls(), {**by_worker, **by_workflow})
+
+
+@pytest.fixture(scope="module")
+def all_calls(first: First, later: Later) -> list[dict[str, Any]]:
+    """Return every kind of command that the scripts issue, for all settings."""
+    return first.calls + later.calls
+
+
+@pytest.fixture(scope="module")
+def documents(later: Later) -> dict[str, Any]:
+    """Return the documents that would be sent to Google, with every setting given."""
+    return later.documents
 
 
 @pytest.mark.slow
@@ -838,17 +858,6 @@ def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
     spec = document["spec"]["template"]["spec"]
     found: list[dict[str, Any]] = (spec["template"]["spec"] if "template" in spec else spec)["containers"]
     return found
-
-
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Return the documents that would be sent to Google, with every setting given."""
-    settings = {"HF_TOKEN": TOKEN, "MODEL": "gs://weights/voxtral", "CHANNEL": "projects/p/notificationChannels/7"}
-    with project(tmp_path_factory.mktemp("documents")) as cloud:
-        cloud.deploy(**settings)
-        first = cloud.world
-        cloud.deploy(UPLOADS="worker", **settings)
-        yield {**cloud.world, **first}
 
 
 @pytest.mark.slow
@@ -927,7 +936,7 @@ def test_alerts_and_metrics_are_valid(documents: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "job", "when"),
-    [("voxbatch-nightly", "voxbatch-nightly", "0 2 * * *"), ("voxbatch-sweep", "voxbatch-dispatch", "0 * * * *")],
+    [("voxbatch-nightly", "voxbatch-nightly", "0 4 * * *"), ("voxbatch-sweep", "voxbatch-dispatch", "0 * * * *")],
 )
 def test_scheduler_posts_a_valid_request(documents: dict[str, Any], name: str, job: str, when: str) -> None:
     """Cloud Scheduler posts a valid RunJobRequest as voxbatch-start: to the nightly job, and every hour to the
@@ -1080,24 +1089,48 @@ def test_other_uploads_start_nothing(name: str, said: str) -> None:
     assert cloud.started == 0
 
 
+def is_delivered(message_filter: str, attributes: dict[str, str]) -> bool:
+    """Evaluate the filter of a subscription: https://cloud.google.com/pubsub/docs/subscription-message-filter"""
+    assert len(message_filter.encode()) <= 256  # Pub/Sub's limit
+    python = re.sub(r"hasPrefix\(attributes\.(\w+), (\".*?\")\)", r'a.get("\1", "").startswith(\2)', message_filter)
+    python = re.sub(r"attributes\.(\w+) = (\".*?\")", r'(a.get("\1") == \2)', python)
+    python = re.sub(r"attributes:(\w+)", r'("\1" in a)', python)
+    for word in ("NOT", "AND", "OR"):
+        python = python.replace(f"{word} ", f"{word.lower()} ")
+    return bool(eval(python, {"a": attributes}))
+
+
 @pytest.mark.slow
-def test_workflow_and_dispatcher_take_the_same_uploads(documents: dict[str, Any]) -> None:
-    """The workflow wakes the dispatcher for exactly the uploads whose messages the dispatcher runs. The subscription of
-    the dispatcher, and the notification of the bucket, have all of them.
+def test_each_upload_is_kept_until_the_right_dispatcher_runs_it(documents: dict[str, Any], first: First) -> None:
+    """For each upload: what a dispatcher would run is in its subscription and in no other one, and in a notification of
+    the bucket. The workflow wakes the dispatcher for exactly the manifests below in/, and starts nothing else.
     """
-    (container,) = containers(documents["run jobs/voxbatch-dispatch"])
-    option = dict(itertools.pairwise(container["args"]))
-    rules = Rules.from_options(option["-o"], [option["--prefix"]], [])
-    names = ["call.flac", "day.json", ".day.jsonl", "day.jsonl/", "a/day.jsonl", "day.jsonl.bak", "talk.MP3", "jsonl"]
-    names += [f"day{suffix}" for suffix in SUFFIXES] + [f"Day{suffix.upper()}" for suffix in SUFFIXES]
-    for name in (prefix + name for name in names for prefix in ("in/", "in/2026/", "nightly/", "", "in/.tmp/", "in")):
-        attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": "p-voxbatch-in", "objectId": name}
-        asked = read(ReceivedMessage("1", b"", attributes), rules)
-        upload(name, cloud := Executions(), bucket="p-voxbatch-in", to="p-voxbatch-in")
-        assert cloud.started == isinstance(asked, RunRequest), name
-        assert cloud.started == 0 or name.startswith("in/")
+    rules, filters = {}, {}
+    for job, name in (("dispatch", "uploads"), ("nightly", "nightly")):
+        (container,) = containers(documents[f"run jobs/voxbatch-{job}"])
+        option = dict(itertools.pairwise(container["args"]))
+        assert option["--subscription"] == f"projects/p/subscriptions/voxbatch-{name}"
+        given = ([option["--prefix"]], [option["--recordings"]] if "--recordings" in option else [])
+        rules[name] = Rules.from_options(option["-o"], *given)
+        filters[name] = first.world[f"pubsub subscriptions/voxbatch-{name}"]["flags"]["message-filter"]
+    notified = made(documents)["notifications"]
     settings = documents["workflows/voxbatch"]["flags"]["set-env-vars"]
     assert dict(each.split("=", 1) for each in settings.split(",")) == {**SETTINGS, "BUCKET": "p-voxbatch-in"}
+
+    names = ["call.flac", "day.json", ".day.jsonl", "day.jsonl/", "a/day.jsonl", "day.jsonl.bak", "talk.MP3", "jsonl"]
+    names += [f"day{suffix}" for suffix in SUFFIXES] + [f"Day{suffix.upper()}" for suffix in SUFFIXES]
+    folders = ["in/", "in/2026/", "in/.tmp/", "in", "nightly/", "nightly/2026/", "nightlyx/", "x/in/", ""]
+    for upload_name in (folder + name for name in names for folder in folders):
+        attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": "p-voxbatch-in", "objectId": upload_name}
+        asked = {name: read(ReceivedMessage("1", b"", attributes), rules[name]) for name in rules}
+        for name, request in asked.items():
+            kept = is_delivered(filters[name], attributes) and upload_name.startswith(tuple(notified))
+            assert kept or isinstance(request, Ignored), upload_name
+            assert not is_delivered(filters[name], {**attributes, "eventType": "OBJECT_DELETE"})
+        assert any(isinstance(request, Ignored) for request in asked.values()), upload_name
+        upload(upload_name, cloud := Executions(), bucket="p-voxbatch-in", to="p-voxbatch-in")
+        assert cloud.started == isinstance(asked["uploads"], RunRequest), upload_name
+    assert [is_delivered(filters[name], {}) for name in ("uploads", "nightly")] == [True, False]  # people's messages
 
 
 def test_another_bucket_starts_nothing() -> None:

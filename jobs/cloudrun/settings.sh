@@ -149,7 +149,8 @@ explain() {
         it="$(gcloud config get account 2>/dev/null || true)"
         say "A role is missing: ${it:-your account} needs the role Owner on project $PROJECT; or Editor with Project IAM Admin,
     Secret Manager Admin, Storage Admin, Pub/Sub Admin and Cloud Run Admin. Ask somebody who has Owner:
-    $console/iam-admin/iam?project=$PROJECT"
+    $console/iam-admin/iam?project=$PROJECT
+    Google also answers so if there is no project of this name: gcloud projects list"
     fi
 }
 
