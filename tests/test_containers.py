@@ -413,6 +413,19 @@ class TestGpu:
         assert re.search(r"^ok +vllm +0\.26\.0 ", done.stdout, re.MULTILINE)
         assert re.findall(r"^failed +(\S+)", done.stdout, re.MULTILINE) == ["engine"]
 
+    def test_model_of_the_image(self, store: images.Store, tmp_path: Path) -> None:
+        """With weights in the image, a run takes them from the folder of their revision. Such an image is not built
+        here, because its 9 GB come from the hub: only these lines of the Dockerfile are.
+        """
+        last = (ROOT / "Dockerfile").read_text().rpartition(" AS gpu\n")[2]
+        lines = re.findall(r"^ARG MODEL.*$|^ +(VOXBATCH_MODEL=.*)$", last, flags=re.MULTILINE)
+        assert len(lines) == 3
+        [model] = filter(None, lines)
+        (tmp_path / "Dockerfile").write_text(f"FROM scratch AS gpu\nARG MODEL=\nARG MODEL_REVISION=main\nENV {model}\n")
+        for given, expected in (({}, ""), ({"MODEL": "o/m"}, "main"), ({"MODEL": "o/m", "MODEL_REVISION": "c0"}, "c0")):
+            config = store.config(store.build("gpu", tmp_path, **given))
+            assert config["Env"][-1] == f"VOXBATCH_MODEL={f'/opt/models/o/m/{expected}' if given else ''}"
+
     def test_settings(self, gpu: images.Container) -> None:
         """Every cache is below /cache, no model is preset without MODEL, and the base's entry point is replaced."""
         given = dict(each.split("=", 1) for each in gpu.config["Env"])
