@@ -4,6 +4,7 @@ nightly run takes only what is new.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -20,6 +21,8 @@ from typing import Any
 
 import pytest
 import servers
+from botocore.exceptions import ClientError
+from cloudformation import Stack, load
 from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
 from fake_aws import FakeAws, validated
 from test_tasks import FAST, container
@@ -44,6 +47,7 @@ submit = module(SAGEMAKER / "submit.py")
 ACCOUNT, REGION = "123456789012", "eu-central-1"
 IN, OUT = f"voxbatch-in-{ACCOUNT}-{REGION}", f"voxbatch-out-{ACCOUNT}-{REGION}"
 LOOKS = ("get-", "describe-", "list-", "head-")
+EMAIL = "speech@example.org"
 
 
 class Deployment:
@@ -57,10 +61,11 @@ class Deployment:
         env = environment(
             PATH=f"{self.path}:{os.environ['PATH']}" if self.path else os.environ["PATH"],
             AWS_ENDPOINT_URL=self.endpoint, AWS_ACCESS_KEY_ID="a", AWS_SECRET_ACCESS_KEY="b", AWS_REGION=REGION,
-            AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null", SETTLE_SECONDS="0", **settings,
+            AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null", SETTLE_SECONDS="0",
+            **{"ALERT_EMAIL": EMAIL, **settings},
         )  # fmt: skip
         command = [str(SAGEMAKER / script), *arguments]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(command, env=env, capture_output=True, stdin=subprocess.DEVNULL, text=True, timeout=240)
         assert done.returncode == code, done.stdout + done.stderr
         return (done.stdout + done.stderr).splitlines()
 
@@ -69,6 +74,15 @@ class Deployment:
 
         keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": REGION}
         return boto3.client(service, endpoint_url=self.endpoint, **keys)
+
+    def push(self) -> str:
+        """Put an image into the repository, as docker does, and return its digest."""
+        manifest = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json"}
+        digest = f"sha256:{os.urandom(32).hex()}"
+        body = json.dumps({**manifest, "config": {"digest": digest, "size": 1, "mediaType": "x"}, "layers": []})
+        name = {"repositoryName": "voxbatch", "imageTag": "latest", "imageDigest": digest}
+        put = self.client("ecr").put_image(**name, imageManifest=body)
+        return str(put["image"]["imageId"]["imageDigest"])
 
 
 def did(lines: list[str]) -> list[str]:
@@ -90,14 +104,14 @@ def deployment(moto: str, tmp_path: Path) -> Iterator[Deployment]:
         yield Deployment(moto, folder, fake)
 
 
-def check_deployed(there: Deployment) -> None:
-    """Assert that the resources on the server match what the scripts describe."""
+def check_deployed(there: Deployment, digest: str) -> None:
+    """Assert that the resources on the server match what the scripts describe, with the image of this digest."""
     sagemaker = there.client("sagemaker").describe_pipeline(PipelineName="voxbatch")
     definition = json.loads(sagemaker["PipelineDefinition"])
     assert {each["Name"]: each.get("DefaultValue") for each in definition["Parameters"]} == {
         "Bucket": IN, "Key": None, "Output": f"s3://{OUT}", "OutputName": None, "Update": "0", "InstanceCount": 1,
         "InstanceType": "ml.g6.2xlarge", "DiskGB": 100, "MaxSeconds": 86400,
-        "Image": f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch:latest",
+        "Image": f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch@{digest}",
     }  # fmt: skip
     events = there.client("events")
     assert json.loads(events.describe_rule(Name="voxbatch-uploads")["EventPattern"])["detail"]["bucket"]["name"] == [IN]
@@ -113,7 +127,8 @@ def check_deployed(there: Deployment) -> None:
 @pytest.mark.slow
 def test_deploy_creates_all_and_a_second_run_changes_nothing(deployment: Deployment) -> None:
     """deploy.sh creates all resources; a second run changes nothing, and a changed setting changes only its own
-    resources. Notifications that somebody else put on the bucket stay, and teardown.sh leaves nothing but data.
+    resources. It makes nothing before it knows who is told of failures, and stops until there is an image. What others
+    put on the bucket (notifications, policies) stays, and teardown.sh leaves nothing but data.
     """
     there, fake = deployment, deployment.fake
     assert fake is not None
@@ -122,11 +137,28 @@ def test_deploy_creates_all_and_a_second_run_changes_nothing(deployment: Deploym
     other = {"TopicConfigurations": [{"Id": "other", "TopicArn": topic, "Events": ["s3:ObjectRemoved:*"]}]}
     there.client("s3").put_bucket_notification_configuration(Bucket=IN, NotificationConfiguration=other)
 
+    theirs = {"Sid": "Theirs", "Effect": "Deny", "Principal": "*", "Action": "s3:DeleteBucket",
+              "Resource": f"arn:aws:s3:::{IN}"}  # fmt: skip
+    policy = json.dumps({"Version": "2012-10-17", "Statement": theirs})
+    there.client("s3").put_bucket_policy(Bucket=IN, Policy=policy)
+
+    refused = there.run("deploy.sh", code=1, ALERT_EMAIL="")
+    assert refused[-1].endswith("set ALERT_EMAIL to a mail address, or ALERTS=no")
+    assert [command for command in fake.log if not command[1].startswith(LOOKS)] == []
+    early = there.run("deploy.sh", code=1)
+    assert did(early) == ["made     repository voxbatch"]
+    assert early[-1] == "jobs/sagemaker: there is no image yet"
+    assert "docker push" in early[-2]
+    digest = there.push()
     first = there.run("deploy.sh")
-    assert len(did(first)) == 14
     assert f"kept     bucket {IN}" in first
-    assert "no run starts before it is there" in "\n".join(first)
-    check_deployed(there)
+    check_deployed(there, digest)
+    for bucket in (IN, OUT):
+        block = there.client("s3").get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]
+        assert set(block.values()) == {True}
+        found = json.loads(there.client("s3").get_bucket_policy(Bucket=bucket)["Policy"])["Statement"]
+        assert found[-1]["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+        assert found[:-1] == ([theirs] if bucket == IN else [])
     kept = there.client("s3").get_bucket_notification_configuration(Bucket=IN)["TopicConfigurations"]
     assert [each["Id"] for each in kept] == ["other"]
 
@@ -143,9 +175,20 @@ def test_deploy_creates_all_and_a_second_run_changes_nothing(deployment: Deploym
         "changed  rule voxbatch-nightly",
         "changed  target of rule voxbatch-nightly",
     ]
-    assert did(there.run("deploy.sh", **night)) == []
-    assert did(there.run("deploy.sh"))[-1] == "gone     rule voxbatch-nightly"
+    assert did(there.run("deploy.sh", **night, ALERT_EMAIL="")) == []
+    there.push()
+    assert did(there.run("deploy.sh", ALERTS="no", ALERT_EMAIL="")) == [
+        "changed  pipeline voxbatch",
+        "gone     rule voxbatch-nightly",
+        "gone     rule voxbatch-failed-runs",
+        "gone     rule voxbatch-failed-jobs",
+        "gone     alarm voxbatch-dead",
+        "gone     topic voxbatch-alerts",
+    ]
 
+    with pytest.raises(ClientError, match="Forbidden"):  # this connection has no TLS
+        there.client("s3").put_object(Bucket=OUT, Key="calls/transcripts.jsonl", Body=b"{}")
+    there.client("s3").delete_bucket_policy(Bucket=OUT)
     there.client("s3").put_object(Bucket=OUT, Key="calls/transcripts.jsonl", Body=b"{}")
     assert len(did(there.run("teardown.sh"))) == 6
     assert did(there.run("teardown.sh")) == []
@@ -167,11 +210,13 @@ def test_real_aws_cli_accepts_every_command(moto: str, tmp_path: Path) -> None:
     (tmp_path / "aws").chmod(0o755)
     there = Deployment(moto, str(tmp_path), None)
     night: dict[str, Any] = {"SCHEDULE": "rate(1 day)"}
-    assert len(did(there.run("deploy.sh", **night))) == 17
-    check_deployed(there)
+    there.run("deploy.sh", code=1)
+    digest = there.push()
+    there.run("deploy.sh", **night)
+    check_deployed(there, digest)
     untold = f"changed  events of bucket {IN}: now go to EventBridge"
     assert [line for line in did(there.run("deploy.sh", **night)) if line != untold] == []
-    assert len(did(there.run("teardown.sh", "--all"))) == 10
+    assert len(did(there.run("teardown.sh", "--all"))) == 14
     assert did(there.run("teardown.sh", "--all")) == []
 
 
@@ -181,10 +226,9 @@ def test_deploy_stops_at_a_missing_permission(deployment: Deployment) -> None:
     permission, it continues.
     """
     assert deployment.fake is not None
-    denials = {
-        "sts:get-caller-identity": 0, "ecr:describe-repositories": 0, "iam:create-role": 4,
-        "sagemaker:list-pipelines": 8, "events:put-rule": 1,
-    }  # fmt: skip
+    deployment.client("ecr").create_repository(repositoryName="voxbatch")
+    deployment.push()
+    denials = {"ecr:describe-repositories": 0, "iam:create-role": 7, "sagemaker:list-pipelines": 8}
     for denied, made in denials.items():
         deployment.fake.deny = denied
         lines = deployment.run("deploy.sh", code=1)
@@ -193,10 +237,80 @@ def test_deploy_stops_at_a_missing_permission(deployment: Deployment) -> None:
         assert lines[-1].startswith(f"jobs/sagemaker: no permission for aws {command}: An error occurred")
         assert lines[-1].endswith("(docs/sagemaker.md lists the permissions that deploying needs)")
     deployment.fake.deny = ""
-    assert did(deployment.run("deploy.sh")) == [
-        "changed  rule voxbatch-uploads",
-        "changed  target of rule voxbatch-uploads",
-    ]
+    assert did(deployment.run("deploy.sh"))[0] == "made     pipeline voxbatch"
+
+
+SECRET = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:hub-AbCdEf"
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/1"
+ALL_SETTINGS: dict[str, Any] = {
+    "KMS_KEY": KEY, "VOLUME_KMS_KEY": KEY, "INSTANCE_TYPE": "ml.c6i.2xlarge", "SUBNETS": "subnet-1,subnet-2",
+    "SECURITY_GROUPS": "sg-1", "TAGS": "team=speech,cost=42", "HUB_TOKEN_SECRET": SECRET,
+    "SCHEDULE": "cron(0 2 * * ? *)", "VOXBATCH_FORMATS": "srt,vtt",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_settings_of_an_account_reach_all_resources(deployment: Deployment) -> None:
+    """Keys, subnets, tags and the hub token's secret are in the pipeline, the roles and the buckets. Failed and stopped
+    runs, jobs of `submit`, and dead events reach the topic of the alerts. A second run changes nothing.
+    """
+    assert deployment.fake is not None
+    deployment.run("deploy.sh", code=1)
+    digest = deployment.push()
+    deployment.run("deploy.sh", **ALL_SETTINGS)
+    assert did(deployment.run("deploy.sh", **ALL_SETTINGS)) == []
+    pipeline = deployment.client("sagemaker").describe_pipeline(PipelineName="voxbatch")["PipelineDefinition"]
+    step = json.loads(pipeline)["Steps"][0]["Arguments"]
+    assert step["NetworkConfig"] == {"VpcConfig": {"Subnets": ["subnet-1", "subnet-2"], "SecurityGroupIds": ["sg-1"]}}
+    assert step["ProcessingResources"]["ClusterConfig"]["VolumeKmsKeyId"] == KEY
+    tags = {"team": "speech", "cost": "42"}
+    assert {each["Key"]: each["Value"] for each in step["Tags"]} == tags
+    found = deployment.client("iam").list_role_tags(RoleName="voxbatch-run")["Tags"]
+    assert {each["Key"]: each["Value"] for each in found} == tags
+    assert list(deployment.fake.tags.values()) == [tags] * 11
+    policy = deployment.client("iam").get_role_policy(RoleName="voxbatch-run", PolicyName="voxbatch")["PolicyDocument"]
+    mine = {each["Sid"]: each for each in policy["Statement"]}
+    assert mine["ReadHubToken"]["Resource"] == SECRET
+    assert {"UseKeyOfBuckets", "UseKeyOfDisks", "JoinSubnets", "SeeSubnets"} <= mine.keys()
+    rules = deployment.client("s3").get_bucket_encryption(Bucket=OUT)["ServerSideEncryptionConfiguration"]["Rules"]
+    assert rules[0]["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEY}
+    topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:voxbatch-alerts"
+    listed = deployment.client("sns").list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    assert [(each["Protocol"], each["Endpoint"]) for each in listed] == [("email", EMAIL)]
+    [alarm] = deployment.client("cloudwatch").describe_alarms(AlarmNames=["voxbatch-dead"])["MetricAlarms"]
+    assert (alarm["AlarmActions"], alarm["Dimensions"]) == ([topic], [{"Name": "QueueName", "Value": "voxbatch-dead"}])
+    for rule in ("voxbatch-failed-runs", "voxbatch-failed-jobs"):
+        [target] = deployment.client("events").list_targets_by_rule(Rule=rule)["Targets"]
+        assert target["Arn"] == topic
+
+    # template.yaml describes the same resources, policies statement by statement, in both directions.
+    assert deployed(deployment) == described(load(SAGEMAKER / "template.yaml"), **template_parameters(digest))
+
+
+@pytest.mark.slow
+def test_hub_token_comes_from_the_secret(moto: str, tmp_path: Path) -> None:
+    """voxbatch receives the hub token from Secrets Manager. The job's description has the secret's ARN and no token. A
+    job that may not read it ends before voxbatch starts.
+    """
+    secrets = Deployment(moto, "", None).client("secretsmanager")
+    arn = secrets.create_secret(Name="hub", SecretString="hf_token of ours")["ARN"]
+    pipeline = rendered("pipeline.json", HUB_TOKEN_SECRET=arn)
+    assert "hf_token" not in json.dumps(pipeline)
+    step = filled(pipeline["Steps"][0]["Arguments"], {each["Name"]: "x" for each in pipeline["Parameters"]})
+    assert all(len(each) <= 256 for each in step["AppSpecification"]["ContainerEntrypoint"])
+    (tmp_path / "voxbatch").write_text('#!/bin/sh\nprintf "%s\\n" "$HF_TOKEN" "$$" "$@"\n')
+    (tmp_path / "voxbatch").chmod(0o755)
+    (tmp_path / "python3").symlink_to(sys.executable)
+    keys = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    env = environment(**step["Environment"], **keys, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    command = step["AppSpecification"]["ContainerEntrypoint"]
+    process = subprocess.Popen(command, env=env, stdout=-1, text=True)
+    said = process.communicate()[0].splitlines()
+    assert said == ["hf_token of ours", str(process.pid), "run", "s3://x/x", "-o", "x/x"]
+    secrets.delete_secret(SecretId=arn, ForceDeleteWithoutRecovery=True)
+    failed = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "ResourceNotFoundException" in failed.stderr
 
 
 @pytest.mark.slow
@@ -214,6 +328,11 @@ def test_invalid_settings_are_refused(deployment: Deployment) -> None:
         ({"NIGHTLY": "nightly"}, "NIGHTLY is 'nightly'; it must be a folder, with / at its end, or a manifest"),
         ({"VOXBATCH_MODEL": "s3://" + "m" * 300}, "VOXBATCH_MODEL has 305 characters; SageMaker takes 256"),
         ({"INSTANCE_COUNT": "many"}, "INSTANCE_COUNT is 'many'; it must be a whole number from 1"),
+        ({"SUBNETS": "subnet-1"}, "SUBNETS ('subnet-1') and SECURITY_GROUPS ('') belong together"),
+        ({"HUB_TOKEN_SECRET": "hf_x"}, "it must be a secret's ARN, and never the token itself"),
+        ({"KMS_KEY": "alias/x"}, "KMS_KEY is 'alias/x'; it must be a key's ARN"),
+        ({"VOLUME_KMS_KEY": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/1"}, "an ml.g6.2xlarge has disks of its own"),
+        ({"TAGS": "team"}, "TAGS is 'team'; it must be NAME=VALUE,NAME=VALUE"),
     ):
         lines = deployment.run("deploy.sh", code=1, **settings)
         assert (did(lines), message in "\n".join(lines)) == ([], True), lines
@@ -247,6 +366,10 @@ SETTINGS = {
     "UPLOADS": "uploads/", "UPLOADS_RULE": "voxbatch-uploads", "NIGHTLY_RULE": "voxbatch-nightly",
     "NIGHTLY": "nightly/", "NIGHTLY_OUT": "nightly", "NIGHTLY_TYPE": "ml.g6.12xlarge", "MAX_SECONDS": "86400",
     "INSTANCE_TYPE": "ml.g6.2xlarge", "INSTANCE_COUNT": "4", "DISK_GB": "100", "IMAGE": "i:latest",
+    "ALERT_TOPIC": "voxbatch-alerts", "DEAD_ALARM": "voxbatch-dead", "FAILED_RUNS_RULE": "voxbatch-failed-runs",
+    "FAILED_JOBS_RULE": "voxbatch-failed-jobs", "BUCKET": "in", **dict.fromkeys(
+        ("TAGS", "SUBNETS", "SECURITY_GROUPS", "KMS_KEY", "VOLUME_KMS_KEY", "HUB_TOKEN_SECRET"), ""
+    ),
 }  # fmt: skip
 
 
@@ -254,23 +377,35 @@ def rendered(name: str, **more: str) -> Any:
     return render.render((SAGEMAKER / name).read_text(), {**SETTINGS, **more})
 
 
-WITHOUT_RESOURCES = {"ecr:GetAuthorizationToken", "cloudwatch:PutMetricData"}
+WITHOUT_RESOURCES = {
+    "ecr:GetAuthorizationToken", "cloudwatch:PutMetricData", "ec2:DescribeDhcpOptions", "ec2:DescribeSubnets",
+    "ec2:DescribeNetworkInterfaces", "ec2:DescribeSecurityGroups", "ec2:DescribeVpcs",
+}  # fmt: skip
 """Actions that support no resource, according to AWS's table of actions."""
+OPTIONAL = {
+    "SUBNETS": "subnet-1,subnet-2", "SECURITY_GROUPS": "sg-1", "TAGS": "team=speech", "KMS_KEY": KEY,
+    "VOLUME_KMS_KEY": KEY, "HUB_TOKEN_SECRET": SECRET,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", sorted((SAGEMAKER / "policies").glob("*.json")), ids=lambda path: path.stem)
 def test_policies_name_actions_and_resources(path: Path) -> None:
-    """Each statement allows named actions on named resources. "*" is used only for actions that support no resource,
-    and the condition of each trust policy limits the service to this account.
+    """Each statement allows named actions on named resources, but for the one that denies buckets without TLS. "*" is
+    used only for actions that support no resource, and the condition of each trust policy limits the service to this
+    account. Without the optional settings, no statement has an empty resource.
     """
-    policy = rendered(f"policies/{path.name}")
+    few, policy = rendered(f"policies/{path.name}"), rendered(f"policies/{path.name}", **OPTIONAL)
     assert policy["Version"] == "2012-10-17"
+    assert all(few["Statement"].count(each) <= 1 and "If" not in each for each in policy["Statement"])
+    assert all(each.get("Resource", "x") for each in few["Statement"])
     for statement in policy["Statement"]:
-        assert statement["Effect"] == "Allow"
         assert set(statement) <= {"Sid", "Effect", "Action", "Resource", "Principal", "Condition"}
+        assert ("Principal" in statement) == (path.stem.endswith("-trust") or path.stem in {"dead", "bucket", "alerts"})
+        if statement["Effect"] == "Deny":
+            assert (path.stem, statement["Action"]) == ("bucket", "s3:*")
+            continue
         actions = {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
         assert all(re.fullmatch(r"[a-z0-9]+:[A-Z][A-Za-z]+", action) for action in actions)
-        assert ("Principal" in statement) == (path.stem.endswith("-trust") or path.stem == "dead")
         if "Principal" in statement:
             assert set(statement["Principal"]) == {"Service"}
             assert statement["Condition"]
@@ -280,9 +415,27 @@ def test_policies_name_actions_and_resources(path: Path) -> None:
         assert all(each == "*" or each.startswith("arn:aws:") for each in resources)
 
 
+EXCEPTIONS = {
+    "Step.SERVICE_FAULT", "Step.THROTTLING", "SageMaker.JOB_INTERNAL_ERROR", "SageMaker.CAPACITY_ERROR",
+    "SageMaker.RESOURCE_LIMIT",
+}  # fmt: skip
+"""Types that AWS's SDK for pipelines sends. AWS's guide has SageMaker.JOB_CAPACITY_ERROR for the fourth."""
+
+
+def test_retry_policies_have_the_form_of_aws_own_client() -> None:
+    """Each retry policy has a list of types that AWS's SDK knows, and attempts or a time within their limits."""
+    [step] = rendered("pipeline.json")["Steps"]
+    for policy in step["RetryPolicies"]:
+        assert isinstance(policy["ExceptionType"], list)
+        assert set(policy["ExceptionType"]) <= EXCEPTIONS
+        assert ("MaxAttempts" in policy) != ("ExpireAfterMin" in policy)
+        assert (policy.get("MaxAttempts", 1) <= 20, policy.get("ExpireAfterMin", 1) <= 14_400) == (True, True)
+    assert {each for policy in step["RetryPolicies"] for each in policy["ExceptionType"]} == EXCEPTIONS
+
+
 def test_pipeline_step_is_a_valid_request() -> None:
     """The step of the pipeline, with its parameters filled in, is a valid CreateProcessingJob request."""
-    pipeline = rendered("pipeline.json", VOXBATCH_FORMATS="srt,vtt", VOXBATCH_LANGUAGE="")
+    pipeline = rendered("pipeline.json", VOXBATCH_FORMATS="srt,vtt", VOXBATCH_LANGUAGE="", **OPTIONAL)
     given = {each["Name"]: each.get("DefaultValue", "x") for each in pipeline["Parameters"]}
     assert {type(given[name]) for name in ("InstanceCount", "DiskGB", "MaxSeconds")} == {int}
     step = filled(pipeline["Steps"][0]["Arguments"], given)
@@ -336,12 +489,146 @@ def test_only_uploaded_manifests_start_a_run() -> None:
         "nightly/a.jsonl": False, "uploads/a.jsonl.tmp": False,
     }  # fmt: skip
     assert {key: any(fnmatchcase(key, each["wildcard"]) for each in pattern) for key in keys} == keys
+    for rule in ("failed-runs", "failed-jobs"):
+        validated("events", "PutTargetsRequest", {"Rule": rule, "Targets": rendered(f"rules/{rule}-target.json")})
     names = {each["Name"]: "DefaultValue" in each for each in rendered("pipeline.json")["Parameters"]}
     for rule in ("uploads", "nightly"):
         targets = rendered(f"rules/{rule}-target.json")
         validated("events", "PutTargetsRequest", {"Rule": rule, "Targets": targets})
         given = {each["Name"] for each in targets[0]["SageMakerPipelineParameters"]["PipelineParameterList"]}
         assert {name for name, has_default in names.items() if not has_default} <= given <= names.keys()
+
+
+# ── SageMaker: template.yaml ──────────────────────────────────────────────────────────────────────────────────────────
+
+Resources = dict[tuple[str, str], Any]
+"""What a deployment consists of: the properties that count by kind and name."""
+
+
+def deployed(there: Deployment) -> Resources:
+    """Return what deploy.sh has made on the server."""
+    assert there.fake is not None
+    found: Resources = {}
+    iam, sqs, events, s3 = (there.client(name) for name in ("iam", "sqs", "events", "s3"))
+    for role in iam.list_roles()["Roles"]:
+        name = role["RoleName"]
+        [policy] = iam.list_role_policies(RoleName=name)["PolicyNames"]
+        document = iam.get_role_policy(RoleName=name, PolicyName=policy)["PolicyDocument"]
+        found["role", name] = (role["AssumeRolePolicyDocument"], policy, document)
+    for bucket in (each["Name"] for each in s3.list_buckets()["Buckets"]):
+        rule = s3.get_bucket_encryption(Bucket=bucket)["ServerSideEncryptionConfiguration"]["Rules"][0]
+        found["bucket", bucket] = (
+            s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"],
+            json.loads(s3.get_bucket_policy(Bucket=bucket)["Policy"]),
+            rule["ApplyServerSideEncryptionByDefault"] | {"key": rule["BucketKeyEnabled"]},
+            there.fake.has_events(bucket),
+        )
+    for url in sqs.list_queues()["QueueUrls"]:
+        has = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+        found["queue", url.rpartition("/")[2]] = (int(has["MessageRetentionPeriod"]), json.loads(has["Policy"]))
+    for rule in events.list_rules()["Rules"]:
+        starts = json.loads(rule["EventPattern"]) if "EventPattern" in rule else rule["ScheduleExpression"]
+        found["rule", rule["Name"]] = (starts, events.list_targets_by_rule(Rule=rule["Name"])["Targets"])
+    sns, sagemaker = there.client("sns"), there.client("sagemaker")
+    for arn in (each["TopicArn"] for each in sns.list_topics()["Topics"]):
+        listed = sns.list_subscriptions_by_topic(TopicArn=arn)["Subscriptions"]
+        policy = json.loads(sns.get_topic_attributes(TopicArn=arn)["Attributes"]["Policy"])
+        found["topic", arn.rpartition(":")[2]] = ([(each["Protocol"], each["Endpoint"]) for each in listed], policy)
+    for alarm in there.client("cloudwatch").describe_alarms()["MetricAlarms"]:
+        found["alarm", alarm["AlarmName"]] = {name: alarm[name] for name in ALARM}
+    for each in sagemaker.list_pipelines()["PipelineSummaries"]:
+        pipeline = sagemaker.describe_pipeline(PipelineName=each["PipelineName"])
+        found["pipeline", each["PipelineName"]] = (json.loads(pipeline["PipelineDefinition"]), pipeline["RoleArn"])
+    for each in there.client("ecr").describe_repositories()["repositories"]:
+        found["repository", each["repositoryName"]] = each["imageScanningConfiguration"]
+    return found
+
+
+ALARM = (
+    "AlarmActions", "AlarmDescription", "Namespace", "MetricName", "Dimensions", "Statistic", "Period",
+    "EvaluationPeriods", "Threshold", "ComparisonOperator", "TreatMissingData",
+)  # fmt: skip
+
+
+def described(template: Any, **given: Any) -> Resources:
+    """Return what a stack of the template has, in the same form."""
+    account = {"AWS::AccountId": ACCOUNT, "AWS::Region": REGION, "AWS::Partition": "aws"}
+    stack = Stack(template, given, {**account, "AWS::URLSuffix": "amazonaws.com"}).resources.values()
+    of_type: dict[str, list[Any]] = {}
+    for kind, properties in stack:
+        of_type.setdefault(kind.split("::", 1)[1], []).append(properties)
+    found: Resources = {}
+    for each in of_type.get("IAM::Role", []):
+        [policy] = each["Policies"]
+        trust = each["AssumeRolePolicyDocument"]
+        found["role", each["RoleName"]] = (trust, policy["PolicyName"], policy["PolicyDocument"])
+    policies = {each["Bucket"]: each["PolicyDocument"] for each in of_type.get("S3::BucketPolicy", [])}
+    for each in of_type.get("S3::Bucket", []):
+        [rule] = each["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+        notified = each.get("NotificationConfiguration", {}).get("EventBridgeConfiguration", {})
+        found["bucket", each["BucketName"]] = (
+            each["PublicAccessBlockConfiguration"],
+            policies.get(each["BucketName"]),
+            rule["ServerSideEncryptionByDefault"] | {"key": rule["BucketKeyEnabled"]},
+            bool(notified),
+        )
+    policies = {name: each["PolicyDocument"] for each in of_type.get("SQS::QueuePolicy", []) for name in each["Queues"]}
+    for each in of_type.get("SQS::Queue", []):
+        found["queue", each["QueueName"]] = (each["MessageRetentionPeriod"], policies.get(each["QueueName"]))
+    for each in of_type.get("Events::Rule", []):
+        assert each["State"] == "ENABLED"
+        found["rule", each["Name"]] = (each.get("EventPattern") or each["ScheduleExpression"], each["Targets"])
+    policies = {name: each["PolicyDocument"] for each in of_type.get("SNS::TopicPolicy", []) for name in each["Topics"]}
+    for each in of_type.get("SNS::Topic", []):
+        told = [(one["Protocol"], one["Endpoint"]) for one in each["Subscription"]]
+        found["topic", each["TopicName"]] = (told, policies.get(each["TopicName"]))
+    for each in of_type.get("CloudWatch::Alarm", []):
+        found["alarm", each["AlarmName"]] = {name: each[name] for name in ALARM}
+    for each in of_type.get("SageMaker::Pipeline", []):
+        definition = json.loads(each["PipelineDefinition"]["PipelineDefinitionBody"])
+        found["pipeline", each["PipelineName"]] = (definition, each["RoleArn"])
+    for each in of_type.get("ECR::Repository", []):
+        scanning = {key[0].lower() + key[1:]: value for key, value in each["ImageScanningConfiguration"].items()}
+        found["repository", each["RepositoryName"]] = scanning
+    return found
+
+
+def test_cfn_lint_finds_no_fault() -> None:
+    """cfn-lint, which has AWS's schema of each resource, finds no fault in the template."""
+    program = Path(sys.executable).with_name("cfn-lint")
+    if not program.exists():
+        pytest.skip("cfn-lint is not installed")
+    done = subprocess.run([program, SAGEMAKER / "template.yaml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def template_parameters(digest: str) -> dict[str, Any]:
+    """Return the parameters of a stack that has ALL_SETTINGS."""
+    return {
+        "ImageDigest": digest, "AlertEmail": EMAIL, "KmsKey": KEY, "VolumeKmsKey": KEY, "Subnets": "subnet-1,subnet-2",
+        "InstanceType": "ml.c6i.2xlarge", "NightlyType": "ml.c6i.2xlarge", "SecurityGroups": "sg-1",
+        "HubTokenSecret": SECRET, "Schedule": ALL_SETTINGS["SCHEDULE"], "Options": '"VOXBATCH_FORMATS": "srt,vtt",',
+        "Tags": '{"Key": "team", "Value": "speech"}, {"Key": "cost", "Value": "42"}',
+    }  # fmt: skip
+
+
+def test_stack_without_an_image_starts_nothing() -> None:
+    """Without an image, a stack has no pipeline and no rules that start it; AlertEmail=no makes no topic.
+
+    The comparison with deploy.sh would notice each resource that the template lacks.
+    """
+    template = load(SAGEMAKER / "template.yaml")
+    all_of_it = described(template, **template_parameters("sha256:" + "0" * 64))
+    first = described(template, **{**template_parameters(""), "AlertEmail": "no"})
+    gone = {("pipeline", "voxbatch"), ("alarm", "voxbatch-dead"), ("topic", "voxbatch-alerts")}
+    rules = {("rule", f"voxbatch-{name}") for name in ("uploads", "nightly", "failed-runs", "failed-jobs")}
+    assert all_of_it.keys() - first.keys() == gone | rules
+    for name in template["Resources"]:
+        fewer = {key: each for key, each in template["Resources"].items() if key != name}
+        found: Resources = {}
+        with contextlib.suppress(KeyError):  # another resource names it
+            found = described({**template, "Resources": fewer}, **template_parameters("sha256:" + "0" * 64))
+        assert found != all_of_it
 
 
 # ── SageMaker: submit.py ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -457,6 +744,30 @@ def test_hosts_of_the_pipeline_give_the_bytes_of_one_process(
         name = names[0]  # only its `audio_filepath` depends on where the recordings are
         found[name] = found[name].replace(b'"s3://calls-in/uploads/', f'"{tmp_path}/'.encode())
         assert found == alone
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="takes root and setpriv")
+@pytest.mark.parametrize("owner", [10001, 0])
+def test_user_of_the_image_needs_no_folder_of_the_host(moto: str, tmp_path: Path, program: str, owner: int) -> None:
+    """If the container's user cannot write SageMaker's folder, the job ends with the same exit code, and the reason is
+    in its log alone. Otherwise it is also the ExitMessage.
+    """
+    base = tmp_path / "host"
+    container(base, "algo-1", ["algo-1"])
+    os.chown(base, owner, 0)
+    base.chmod(0o755)
+    pipeline = rendered("pipeline.json")
+    given = {each["Name"]: "missing.jsonl" for each in pipeline["Parameters"]} | {"Update": "0", "Output": "s3://out"}
+    step = filled(pipeline["Steps"][0]["Arguments"], given)
+    keys = {"AWS_ENDPOINT_URL": moto, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "PATH": program}
+    limited = ["setpriv", "--bounding-set=-dac_override"]  # root without its right to write everywhere
+    env = environment(**step["Environment"], **keys, SAGEMAKER_BASE_DIR=str(base))
+    command = [*limited, *step["AppSpecification"]["ContainerEntrypoint"]]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd="/", timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert "s3://missing.jsonl/missing.jsonl" in json.loads(done.stderr.splitlines()[-1])["text"]
+    assert (base / "output" / "message").exists() == (owner == 0)
 
 
 # ── SageMaker: nights ─────────────────────────────────────────────────────────────────────────────────────────────────

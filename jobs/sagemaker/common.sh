@@ -68,12 +68,14 @@ IN_BUCKET=${IN_BUCKET:-$NAME-in-$ACCOUNT-$REGION}
 OUT_BUCKET=${OUT_BUCKET:-$NAME-out-$ACCOUNT-$REGION}
 NIGHTLY_TYPE=${NIGHTLY_TYPE:-$INSTANCE_TYPE} NIGHTLY_OUT=${NIGHTLY%/}
 RUN_ROLE=$NAME-run CREATE_ROLE=$NAME-pipeline START_ROLE=$NAME-start
-UPLOADS_RULE=$NAME-uploads NIGHTLY_RULE=$NAME-nightly DEAD_QUEUE=$NAME-dead
-separator=:
-[[ $IMAGE_TAG != sha256:* ]] || separator=@
-IMAGE=$ACCOUNT.dkr.ecr.$REGION.$domain/$NAME$separator$IMAGE_TAG
+UPLOADS_RULE=$NAME-uploads NIGHTLY_RULE=$NAME-nightly DEAD_QUEUE=$NAME-dead DEAD_ALARM=$NAME-dead
+ALERT_TOPIC=$NAME-alerts FAILED_RUNS_RULE=$NAME-failed-runs FAILED_JOBS_RULE=$NAME-failed-jobs
+# shellcheck disable=SC2034 # deploy.sh uses it
+REPOSITORY=$ACCOUNT.dkr.ecr.$REGION.$domain/$NAME
+TOPIC_ARN=arn:$PARTITION:sns:$REGION:$ACCOUNT:$ALERT_TOPIC
 export NAME REGION ACCOUNT PARTITION IN_BUCKET OUT_BUCKET RUN_ROLE CREATE_ROLE START_ROLE UPLOADS_RULE NIGHTLY_RULE
-export DEAD_QUEUE IMAGE UPLOADS NIGHTLY NIGHTLY_OUT NIGHTLY_TYPE INSTANCE_TYPE INSTANCE_COUNT DISK_GB
+export DEAD_QUEUE DEAD_ALARM ALERT_TOPIC FAILED_RUNS_RULE FAILED_JOBS_RULE TAGS SUBNETS SECURITY_GROUPS KMS_KEY
+export VOLUME_KMS_KEY HUB_TOKEN_SECRET UPLOADS NIGHTLY NIGHTLY_OUT NIGHTLY_TYPE INSTANCE_TYPE INSTANCE_COUNT DISK_GB
 
 for setting in INSTANCE_COUNT DISK_GB MAX_HOURS; do
     [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || stop "$setting is '${!setting}'; it must be a whole number from 1"
@@ -86,6 +88,19 @@ done
     stop "NIGHTLY is '$NIGHTLY'; it must be a folder, with / at its end, or a manifest (.jsonl, .jsonl.gz)"
 [[ -z $SCHEDULE || ($NIGHTLY != "$UPLOADS"* && $UPLOADS != "$NIGHTLY"*) ]] ||
     stop "NIGHTLY ($NIGHTLY) and UPLOADS ($UPLOADS) lie one in the other: what is uploaded would be run twice"
+arn=arn:$PARTITION:
+for setting in KMS_KEY VOLUME_KMS_KEY; do
+    [[ -z ${!setting} || ${!setting} == "$arn"kms:?*:key/?* ]] || stop "$setting is '${!setting}'; it must be a key's ARN"
+done
+[[ -z $HUB_TOKEN_SECRET || $HUB_TOKEN_SECRET == "$arn"secretsmanager:?*:secret:?* ]] ||
+    stop "HUB_TOKEN_SECRET is '$HUB_TOKEN_SECRET'; it must be a secret's ARN, and never the token itself"
+[[ -n $SUBNETS && -n $SECURITY_GROUPS || -z $SUBNETS$SECURITY_GROUPS ]] ||
+    stop "SUBNETS ('$SUBNETS') and SECURITY_GROUPS ('$SECURITY_GROUPS') belong together: set both, or neither"
+for type in "$INSTANCE_TYPE" "$NIGHTLY_TYPE"; do # AWS refuses the job: these disks are in the machine and have their own encryption
+    [[ -z $VOLUME_KMS_KEY || ! $type =~ ^ml\.(g4dn|g5|g6|g6e|p3dn|p4d|p4de|p5|p5e|p5en)\. ]] ||
+        stop "VOLUME_KMS_KEY: an $type has disks of its own, which the machine encrypts, and takes no key: leave it empty"
+done
+[[ $ALERTS == yes || $ALERTS == no ]] || stop "ALERTS is '$ALERTS'; it must be yes or no"
 export MAX_SECONDS=$((MAX_HOURS * 3600))
 
 remove_rule() { # a rule that has targets cannot be deleted
@@ -100,6 +115,25 @@ remove_rule() { # a rule that has targets cannot be deleted
     fi
     call events delete-rule --name "$1"
     say gone "rule $1"
+}
+
+remove_alerts() {
+    remove_rule "$FAILED_RUNS_RULE"
+    remove_rule "$FAILED_JOBS_RULE"
+    local alarms
+    alarms=$(call cloudwatch describe-alarms --alarm-names "$DEAD_ALARM" --query 'length(MetricAlarms)')
+    if [[ $alarms == 0 ]]; then
+        say absent "alarm $DEAD_ALARM"
+    else
+        call cloudwatch delete-alarms --alarm-names "$DEAD_ALARM"
+        say gone "alarm $DEAD_ALARM"
+    fi
+    if found 'NotFound|NotFoundException' sns get-topic-attributes --topic-arn "$TOPIC_ARN"; then
+        call sns delete-topic --topic-arn "$TOPIC_ARN"
+        say gone "topic $ALERT_TOPIC"
+    else
+        say absent "topic $ALERT_TOPIC"
+    fi
 }
 
 has_pipeline() {

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Create the resources that start runs on SageMaker: a repository for the image, two buckets, three roles, a pipeline of
-# one processing job, a queue for events that started nothing, and rules for uploads and for the nightly run. The script
-# looks before it creates. A second run changes nothing; a run after a change of settings.sh changes only that.
+# one processing job, a queue for events that started nothing, rules for uploads and for the nightly run, and a topic for
+# alerts. The script looks before it creates. A second run changes nothing; a run after a change of settings.sh changes
+# only that. Without an image in the repository it stops after the repository; push the image and run it again.
+# template.yaml describes the same resources for CloudFormation.
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -20,12 +22,42 @@ bucket() {
     [[ $REGION == us-east-1 ]] || where=(--create-bucket-configuration "{\"LocationConstraint\": \"$REGION\"}")
     if found '404|NoSuchBucket|NotFound' s3api head-bucket --bucket "$1"; then
         say kept "bucket $1"
-        return
+    else
+        call s3api create-bucket --bucket "$1" ${where[@]+"${where[@]}"} >/dev/null
+        say made "bucket $1"
     fi
-    call s3api create-bucket --bucket "$1" ${where[@]+"${where[@]}"} >/dev/null
-    call s3api put-public-access-block --bucket "$1" --public-access-block-configuration \
-        '{"BlockPublicAcls": true, "IgnorePublicAcls": true, "BlockPublicPolicy": true, "RestrictPublicBuckets": true}'
-    say made "bucket $1"
+    protection "$1"
+}
+
+protection() { # no public access, no connection without TLS, and KMS_KEY if it is given; other statements of a policy stay
+    local block has new
+    block=$(canonical <<<'{"BlockPublicAcls": true, "IgnorePublicAcls": true, "BlockPublicPolicy": true, "RestrictPublicBuckets": true}')
+    if found NoSuchPublicAccessBlockConfiguration s3api get-public-access-block --bucket "$1" \
+        --query PublicAccessBlockConfiguration && [[ $(canonical <<<"$answer") == "$block" ]]; then
+        say kept "public access block of bucket $1"
+    else
+        call s3api put-public-access-block --bucket "$1" --public-access-block-configuration "$block"
+        say changed "public access block of bucket $1"
+    fi
+    has={}
+    if found NoSuchBucketPolicy s3api get-bucket-policy --bucket "$1" --query Policy; then has=$(canonical <<<"$answer"); fi
+    new=$(BUCKET=$1 python3 "$here/render.py" "$here/policies/bucket.json" into - <<<"$has")
+    if [[ $new == "$has" ]]; then
+        say kept "policy of bucket $1"
+    else
+        call s3api put-bucket-policy --bucket "$1" --policy "$new"
+        say changed "policy of bucket $1: only with TLS"
+    fi
+    [[ -n $KMS_KEY ]] || return 0
+    if found ServerSideEncryptionConfigurationNotFoundError s3api get-bucket-encryption --bucket "$1" --query \
+        'ServerSideEncryptionConfiguration.Rules[0].[ApplyServerSideEncryptionByDefault.KMSMasterKeyID, BucketKeyEnabled]' &&
+        [[ $(canonical <<<"$answer") == "[\"$KMS_KEY\",true]" ]]; then
+        say kept "key of bucket $1"
+    else
+        new="{\"ApplyServerSideEncryptionByDefault\": {\"SSEAlgorithm\": \"aws:kms\", \"KMSMasterKeyID\": \"$KMS_KEY\"}, \"BucketKeyEnabled\": true}"
+        call s3api put-bucket-encryption --bucket "$1" --server-side-encryption-configuration "{\"Rules\": [$new]}"
+        say changed "key of bucket $1: for objects that are written from now on"
+    fi
 }
 
 events_of_bucket() { # switch EventBridge on; keep the bucket's other notifications
@@ -129,21 +161,118 @@ rule() { # rule NAME --event-pattern|--schedule-expression VALUE TARGET-FILE
     fi
 }
 
-image() {
-    local id="[{\"imageTag\": \"$IMAGE_TAG\"}]"
-    [[ $IMAGE_TAG != sha256:* ]] || id="[{\"imageDigest\": \"$IMAGE_TAG\"}]"
-    if found ImageNotFoundException ecr describe-images --repository-name "$NAME" --image-ids "$id"; then
-        say kept "image $IMAGE"
-    else
-        say absent "image $IMAGE: no run starts before it is there. From the folder of the Dockerfile:"
+IMAGE=-
+image() { # set IMAGE to the image's address by digest, so that a push alone changes no run
+    local id="[{\"imageTag\": \"$IMAGE_TAG\"}]" tagged=$REPOSITORY:$IMAGE_TAG digest form
+    [[ $IMAGE_TAG != sha256:* ]] || id="[{\"imageDigest\": \"$IMAGE_TAG\"}]" tagged=$REPOSITORY@$IMAGE_TAG
+    if ! found ImageNotFoundException ecr describe-images --repository-name "$NAME" --image-ids "$id" \
+        --query 'imageDetails[0].[imageDigest, imageManifestMediaType]' --output text; then
+        say absent "image $tagged. Push it, from the folder of the Dockerfile, and run deploy.sh again:"
         printf '         %s\n' \
-            "aws ecr get-login-password --region $REGION | docker login --username AWS --password-stdin ${IMAGE%%/*}" \
-            "docker build --platform linux/amd64 -t $IMAGE . && docker push $IMAGE"
+            "aws ecr get-login-password --region $REGION | docker login --username AWS --password-stdin ${REPOSITORY%%/*}" \
+            "docker build --platform linux/amd64 --provenance=false -t $tagged . && docker push $tagged"
+        stop "there is no image yet"
+    fi
+    read -r digest form <<<"$answer"
+    IMAGE=$REPOSITORY@$digest
+    say kept "image $IMAGE"
+    [[ $form != *index* && $form != *list* ]] ||
+        say warning "the image is a list of images ($form), which parts of SageMaker refuse: build with --provenance=false"
+}
+
+whom_to_tell() { # ask for ALERT_EMAIL, unless the topic has subscribers
+    [[ $ALERTS == yes && -z $ALERT_EMAIL ]] || return 0
+    if found 'NotFound|NotFoundException' sns list-subscriptions-by-topic --topic-arn "$TOPIC_ARN" \
+        --query 'length(Subscriptions)' && [[ $answer != 0 ]]; then
+        return
+    fi
+    if [[ -t 0 ]]; then read -r -p "mail address for alerts about failed runs (empty: stop): " ALERT_EMAIL; fi
+    [[ -n $ALERT_EMAIL ]] || stop "nobody would be told of failed runs: set ALERT_EMAIL to a mail address, or ALERTS=no"
+}
+
+alerts() {
+    local policy has alarm
+    policy=$(render policies/alerts.json)
+    if found 'NotFound|NotFoundException' sns get-topic-attributes --topic-arn "$TOPIC_ARN" --query Attributes.Policy; then
+        say kept "topic $ALERT_TOPIC"
+    else
+        call sns create-topic --name "$ALERT_TOPIC" >/dev/null
+        say made "topic $ALERT_TOPIC"
+    fi
+    if [[ -n $answer && $(canonical <<<"$answer") == "$policy" ]]; then
+        say kept "policy of topic $ALERT_TOPIC"
+    else
+        call sns set-topic-attributes --topic-arn "$TOPIC_ARN" --attribute-name Policy --attribute-value "$policy"
+        say changed "policy of topic $ALERT_TOPIC"
+    fi
+    has=$(call sns list-subscriptions-by-topic --topic-arn "$TOPIC_ARN" --query 'Subscriptions[].Endpoint')
+    if [[ -z $ALERT_EMAIL || $has == *"\"$ALERT_EMAIL\""* ]]; then
+        say kept "subscribers of topic $ALERT_TOPIC"
+    else
+        call sns subscribe --topic-arn "$TOPIC_ARN" --protocol email --notification-endpoint "$ALERT_EMAIL" >/dev/null
+        say changed "subscribers of topic $ALERT_TOPIC: $ALERT_EMAIL must confirm the message that AWS sends now"
+    fi
+    rule "$FAILED_RUNS_RULE" --event-pattern "$(render rules/failed-runs.json)" rules/failed-runs-target.json
+    rule "$FAILED_JOBS_RULE" --event-pattern "$(render rules/failed-jobs.json)" rules/failed-jobs-target.json
+    alarm="[\"$TOPIC_ARN\",\"AWS/SQS\",\"ApproximateNumberOfMessagesVisible\",\"QueueName\",\"$DEAD_QUEUE\",\"Maximum\",300,1,0.0,\"GreaterThanThreshold\",\"notBreaching\"]"
+    has=$(call cloudwatch describe-alarms --alarm-names "$DEAD_ALARM" --query "MetricAlarms[0].[AlarmActions[0], Namespace,
+        MetricName, Dimensions[0].Name, Dimensions[0].Value, Statistic, Period, EvaluationPeriods, Threshold,
+        ComparisonOperator, TreatMissingData]" | canonical)
+    if [[ $has == "$alarm" ]]; then
+        say kept "alarm $DEAD_ALARM"
+    else
+        call cloudwatch put-metric-alarm --alarm-name "$DEAD_ALARM" \
+            --alarm-description "voxbatch: an event started nothing; read the queue $DEAD_QUEUE" \
+            --namespace AWS/SQS --metric-name ApproximateNumberOfMessagesVisible --statistic Maximum \
+            --dimensions "[{\"Name\": \"QueueName\", \"Value\": \"$DEAD_QUEUE\"}]" --period 300 --evaluation-periods 1 \
+            --threshold 0 --comparison-operator GreaterThanThreshold --treat-missing-data notBreaching \
+            --alarm-actions "$TOPIC_ARN"
+        say changed "alarm $DEAD_ALARM"
     fi
 }
 
-definition=$(render pipeline.json) # render first: this checks the options before anything is created
+tags() { # IAM's roles have a command of their own
+    local wanted arns role rule missing failed
+    wanted=$(python3 "$here/render.py" tags)
+    for role in "$RUN_ROLE" "$CREATE_ROLE" "$START_ROLE"; do
+        missing=$(call iam list-role-tags --role-name "$role" --query "[['$role', Tags]]" |
+            python3 "$here/render.py" untagged "$role")
+        if [[ -z $missing ]]; then
+            say kept "tags of role $role"
+        else
+            call iam tag-role --role-name "$role" --tags "$wanted"
+            say changed "tags of role $role"
+        fi
+    done
+    arns=("arn:$PARTITION:s3:::$IN_BUCKET" "arn:$PARTITION:s3:::$OUT_BUCKET"
+        "arn:$PARTITION:ecr:$REGION:$ACCOUNT:repository/$NAME" "arn:$PARTITION:sqs:$REGION:$ACCOUNT:$DEAD_QUEUE"
+        "arn:$PARTITION:sagemaker:$REGION:$ACCOUNT:pipeline/$NAME")
+    rule=arn:$PARTITION:events:$REGION:$ACCOUNT:rule/
+    arns+=("$rule$UPLOADS_RULE")
+    [[ -z $SCHEDULE ]] || arns+=("$rule$NIGHTLY_RULE")
+    [[ $ALERTS == no ]] || arns+=("$rule$FAILED_RUNS_RULE" "$rule$FAILED_JOBS_RULE" "$TOPIC_ARN"
+        "arn:$PARTITION:cloudwatch:$REGION:$ACCOUNT:alarm:$DEAD_ALARM")
+    missing=$(call resourcegroupstaggingapi get-resources --resource-arn-list "${arns[@]}" \
+        --query 'ResourceTagMappingList[].[ResourceARN, Tags]' | python3 "$here/render.py" untagged "${arns[@]}")
+    if [[ -z $missing ]]; then
+        say kept "tags of the other resources"
+    else
+        wanted=$(python3 -c 'import json, sys
+print(json.dumps({each["Key"]: each["Value"] for each in json.loads(sys.argv[1])}))' "$wanted")
+        # shellcheck disable=SC2086 # one word for each ARN
+        failed=$(call resourcegroupstaggingapi tag-resources --resource-arn-list $missing --tags "$wanted" \
+            --query FailedResourcesMap)
+        [[ $failed == "{}" || $failed == null ]] || stop "some resources took no tags: $failed"
+        say changed "tags of $(wc -w <<<"$missing" | tr -d ' ') other resources"
+    fi
+}
+
+export IMAGE
+render pipeline.json >/dev/null # this checks the options before anything is created
+whom_to_tell
 repository
+image
+definition=$(render pipeline.json)
 bucket "$IN_BUCKET"
 bucket "$OUT_BUCKET"
 events_of_bucket "$IN_BUCKET"
@@ -160,4 +289,5 @@ if [[ -n $SCHEDULE ]]; then
 else
     remove_rule "$NIGHTLY_RULE"
 fi
-image
+if [[ $ALERTS == yes ]]; then alerts; else remove_alerts; fi
+[[ -z $TAGS ]] || tags

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 : "${NAME:=voxbatch}"               # name of the repository and the pipeline, and prefix of every other name
-: "${IMAGE_TAG:=latest}"            # tag of the image in the repository, or its digest, sha256:…
+: "${IMAGE_TAG:=latest}"            # tag of the image in the repository, or its digest, sha256:…; runs use the digest
 : "${IN_BUCKET:=}"                  # default: NAME-in-ACCOUNT-REGION; may exist
 : "${OUT_BUCKET:=}"                 # default: NAME-out-ACCOUNT-REGION; may exist; never IN_BUCKET
 : "${UPLOADS:=uploads/}"            # a manifest (.jsonl, .jsonl.gz) uploaded below it starts a run
@@ -13,6 +13,18 @@
 : "${INSTANCE_COUNT:=1}"            # hosts for a run; each host does one shard
 : "${DISK_GB:=100}"                 # disk of each host, for the image and a model that is not in it
 : "${MAX_HOURS:=24}"                # after this time SageMaker stops the job; committed items are safe
+
+# Who is told of runs that failed or were stopped, and of events that started nothing. deploy.sh asks for the address.
+: "${ALERTS:=yes}"      # no: nobody
+: "${ALERT_EMAIL:=}"    # a mail address; AWS sends it a message to confirm
+
+# What an account may require. Empty: not used.
+: "${TAGS:=}"             # of all resources and jobs: NAME=VALUE,NAME=VALUE
+: "${SUBNETS:=}"          # of a VPC, in which the jobs run: subnet-…,subnet-…; they need a way to S3, ECR, CloudWatch Logs
+: "${SECURITY_GROUPS:=}"  # with SUBNETS: sg-…,sg-…
+: "${KMS_KEY:=}"          # ARN of the key that encrypts both buckets
+: "${VOLUME_KMS_KEY:=}"   # ARN of the key that encrypts the disks of the hosts
+: "${HUB_TOKEN_SECRET:=}" # ARN of the secret in Secrets Manager that holds the hub token, as plain text
 
 # Any option of `voxbatch run` is passed to the job if it is exported as VOXBATCH_… when deploy.sh runs, for example:
 # export VOXBATCH_PROFILE=small-24b VOXBATCH_FORMATS=srt,vtt VOXBATCH_MODEL=s3://BUCKET/models/voxtral/

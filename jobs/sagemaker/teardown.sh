@@ -62,6 +62,7 @@ bucket() {
 
 remove_rule "$UPLOADS_RULE"
 remove_rule "$NIGHTLY_RULE"
+remove_alerts
 pipeline
 queue
 role "$START_ROLE"

@@ -36,6 +36,8 @@ sys.exit(code)
 """
 GLOBAL = {"--query", "--output", "--region"}
 SERVICES = {"s3api": "s3"}
+RENAMED = {("Subscribe", "--notification-endpoint"): "Endpoint"}
+"""Flags that the real program names otherwise, because it has a global flag --endpoint-url."""
 UNPARSED, REFUSED = 252, 254
 """Exit codes of the real program."""
 
@@ -56,6 +58,8 @@ class FakeAws:
     _models: dict[str, ServiceModel] = field(default_factory=dict)
     _events: set[str] = field(default_factory=set)
     """Buckets whose events go to EventBridge: moto accepts that setting but does not report it."""
+    tags: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Tags by ARN: moto's Resource Groups Tagging API does not know every service."""
 
     def answer(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         """Execute a command and return exit code, standard output and standard error."""
@@ -77,6 +81,10 @@ class FakeAws:
         except ClientError as e:
             return REFUSED, "", f"\n{e}\n"
 
+    def has_events(self, bucket: str) -> bool:
+        """Return whether the events of a bucket go to EventBridge."""
+        return bucket in self._events
+
     def _operation(self, service: str, command: str) -> OperationModel:
         name = SERVICES.get(service, service)
         if name not in self._models:
@@ -88,6 +96,8 @@ class FakeAws:
 
     def _call(self, operation: OperationModel, found: Mapping[str, Any]) -> dict[str, Any]:
         name = operation.service_model.service_name
+        if name == "resourcegroupstaggingapi":
+            return self._tagging(operation.name, found)
         if name not in self._clients:
             keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "eu-central-1"}
             self._clients[name] = boto3.client(name, endpoint_url=self.endpoint, **keys)
@@ -98,6 +108,15 @@ class FakeAws:
         if operation.name == "GetBucketNotificationConfiguration" and found["Bucket"] in self._events:
             answer["EventBridgeConfiguration"] = {}
         return dict(answer)
+
+    def _tagging(self, operation: str, found: Mapping[str, Any]) -> dict[str, Any]:
+        if operation == "TagResources":
+            for arn in found["ResourceARNList"]:
+                self.tags.setdefault(arn, {}).update(found["Tags"])
+            return {"FailedResourcesMap": {}}
+        given = {arn: self.tags[arn] for arn in found["ResourceARNList"] if arn in self.tags}
+        tags = {arn: [{"Key": key, "Value": value} for key, value in each.items()] for arn, each in given.items()}
+        return {"ResourceTagMappingList": [{"ResourceARN": arn, "Tags": each} for arn, each in tags.items()]}
 
     @contextmanager
     def on_path(self, folder: Path) -> Iterator[str]:
@@ -155,6 +174,8 @@ def value(shape: Shape, flag: str, given: list[str]) -> Any:
             return json.loads(given[0])
         except ValueError as e:
             raise Unparsed(f"Error parsing parameter '{flag}': {e}") from e
+    if shape.type_name in {"float", "double"}:
+        return float(given[0])
     return int(given[0]) if shape.type_name in {"integer", "long"} else given[0]
 
 
@@ -166,6 +187,9 @@ def parameters(operation: OperationModel, flags: Mapping[str, list[str]]) -> dic
     """
     shape = operation.input_shape
     known = {f"--{xform_name(name, '-')}": name for name in (shape.members if shape else {})}
+    for (name, flag), member in RENAMED.items():
+        if name == operation.name:
+            known = {each: value for each, value in known.items() if value != member} | {flag: member}
     if unknown := [flag for flag in flags if flag not in known]:
         raise Unparsed(f"Unknown options: {', '.join(unknown)}")
     found = {known[flag]: value(shape.members[known[flag]], flag, given) for flag, given in flags.items()}
@@ -181,7 +205,9 @@ def shown(answer: dict[str, Any], settings: Mapping[str, str]) -> str:
     """Return the answer as the real program prints it, with --query and --output applied."""
     if "--query" in settings:
         chosen = jmespath.search(settings["--query"], answer)
-        return f"{chosen}\n" if settings.get("--output") == "text" else f"{json.dumps(chosen, default=str)}\n"
+        if settings.get("--output") == "text":
+            return "\t".join(map(str, chosen)) + "\n" if isinstance(chosen, list) else f"{chosen}\n"
+        return f"{json.dumps(chosen, default=str)}\n"
     return f"{json.dumps(answer, default=str)}\n" if answer else ""
 
 

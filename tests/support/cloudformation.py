@@ -1,0 +1,111 @@
+"""CloudFormation's functions, as far as the template in jobs/sagemaker uses them.
+
+A template and its parameters become the resources that a stack would have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ABSENT = object()
+"""The value of AWS::NoValue."""
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that reads !Ref, !Sub and so on as their long forms."""
+
+
+def _long_form(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
+    if isinstance(node, yaml.ScalarNode):
+        value: Any = loader.construct_scalar(node)
+    elif isinstance(node, yaml.SequenceNode):
+        value = loader.construct_sequence(node, deep=True)
+    else:
+        raise AssertionError(node)
+    return {suffix if suffix in {"Ref", "Condition"} else f"Fn::{suffix}": value}
+
+
+_Loader.add_multi_constructor("!", _long_form)
+
+
+def load(path: Path) -> Any:
+    """Return a template with the long forms of all functions."""
+    return yaml.load(path.read_text(), _Loader)
+
+
+class Stack:
+    """A template with the values of its parameters. `resources` has what exists, by logical name."""
+
+    def __init__(self, template: Mapping[str, Any], given: Mapping[str, Any], pseudo: Mapping[str, str]):
+        assert given.keys() <= template["Parameters"].keys()
+        defaults = {name: each["Default"] for name, each in template["Parameters"].items() if "Default" in each}
+        self._template, self._values = template, {**pseudo, **defaults, **given}
+        for name, parameter in template["Parameters"].items():
+            pattern = parameter.get("AllowedPattern", ".*")
+            assert re.fullmatch(pattern, str(self._values[name])), f"{name} is {self._values[name]!r}: not {pattern}"
+        self.resources = {
+            name: (each["Type"], self._resolve(each["Properties"]))
+            for name, each in template["Resources"].items()
+            if "Condition" not in each or self._holds(each["Condition"])
+        }
+
+    def _holds(self, name: str) -> bool:
+        return bool(self._resolve(self._template["Conditions"][name]))
+
+    def _name(self, name: str) -> Any:
+        """Return the value of a parameter, or what Ref gives for a resource: the name that it was given."""
+        if name == "AWS::NoValue":
+            return ABSENT
+        if name in self._values:
+            return self._values[name]
+        properties = self._template["Resources"][name]["Properties"]
+        [key] = [key for key in properties if key.endswith("Name") and key != "MetricName"]
+        return self._resolve(properties[key])
+
+    def _resolve(self, node: Any) -> Any:
+        if isinstance(node, list):
+            return [each for each in map(self._resolve, node) if each is not ABSENT]
+        if not isinstance(node, dict):
+            return node
+        if len(node) == 1:
+            [(key, value)] = node.items()
+            if key == "Ref":
+                return self._name(value)
+            if key == "Condition" and isinstance(value, str):
+                return self._holds(value)
+            if key.startswith("Fn::"):
+                return self._function(key.removeprefix("Fn::"), value)
+        found = {key: self._resolve(value) for key, value in node.items()}
+        return {key: value for key, value in found.items() if value is not ABSENT}
+
+    def _function(self, name: str, value: Any) -> Any:
+        if name == "If":
+            return self._resolve(value[1] if self._holds(value[0]) else value[2])
+        if name == "Sub":
+            text, more = (value, {}) if isinstance(value, str) else value
+            return self._substituted(text, {key: self._resolve(each) for key, each in more.items()})
+        given = self._resolve(value)
+        if name == "Join":
+            return given[0].join(given[1])
+        if name == "Split":
+            return given[1].split(given[0])
+        if name == "Equals":
+            return given[0] == given[1]
+        if name == "Not":
+            return not given[0]
+        assert name == "And", name
+        return all(given)
+
+    def _substituted(self, text: str, more: Mapping[str, Any]) -> str:
+        def value(match: re.Match[str]) -> str:
+            name = match[1]
+            if name.startswith("!"):
+                return "${" + name[1:] + "}"
+            return str(more[name] if name in more else self._name(name))
+
+        return re.sub(r"\$\{([^}]+)\}", value, text)
