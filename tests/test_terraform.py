@@ -7,10 +7,9 @@ deploy.sh makes in the fake gcloud for the same settings, and the arguments with
 from __future__ import annotations
 
 import base64
-import os
 import re
+import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ import hcl2
 import pytest
 import terraform
 import yaml
-from test_jobs_cloudrun import project
+from test_jobs_cloudrun import ask_gcloud, project
 
 ROOT = Path(__file__).parents[1]
 JOBS = ROOT / "jobs" / "cloudrun"
@@ -403,14 +402,6 @@ SETTINGS: dict[str, tuple[Values, dict[str, str]]] = {
 }
 
 
-BUILD = """
-set -euo pipefail
-source settings.sh
-source build.sh
-settings
-IMAGE="$REGION-docker.pkg.dev/$PROJECT/voxbatch/voxbatch:latest" MODEL=""
-build_image
-"""
 Deployments = Callable[[str], tuple[Values, dict[str, str]]]
 
 
@@ -420,23 +411,19 @@ def deployments(tmp_path_factory: pytest.TempPathFactory) -> Deployments:
 
     @cache
     def deployed(case: str) -> tuple[Values, dict[str, str]]:
-        settings = {"PROJECT": PROJECT, "CHANNEL": CHANNEL, **SETTINGS[case][1]}
         with project(tmp_path_factory.mktemp("deployed")) as cloud:
             cloud.put(image={"image_summary": {"digest": DIGEST}})
-            cloud.deploy(**settings)
-            environment = {"PATH": f"{cloud.programs}:{os.environ['PATH']}", "RETRY_S": "0", **settings}
-            command = ["bash", "-c", BUILD, "deploy.sh"]
-            built = subprocess.run(command, cwd=JOBS, env=environment, capture_output=True, text=True)
-            assert built.returncode == 0, built.stderr
+            cloud.deploy(PROJECT=PROJECT, CHANNEL=CHANNEL, BUILD="yes", VERIFY="no", **SETTINGS[case][1])
             (submitted,) = [call["argv"] for call in cloud.calls() if call["argv"][:2] == ["builds", "submit"]]
-            return of_deploy(cloud.world), flags(" ".join(submitted))
+            return of_deploy(cloud.world), flags(shlex.join(submitted))
 
     return deployed
 
 
 def flags(command: str) -> dict[str, str]:
     """Return the flags of a command line, and each substitution of a build: `--a=b` → {"a": "b"}."""
-    found = dict(re.findall(r"--([\w-]+)=((?:\$\([^)]*\)|\S)*)", command))
+    words = [word.removeprefix("--").split("=", 1) for word in shlex.split(command) if re.match("--.*=", word)]
+    found = dict(words)
     substitutions = dict(pair.split("=", 1) for pair in found.pop("substitutions").split(","))
     return {**found, **substitutions}
 
@@ -488,12 +475,16 @@ def test_comparison_finds_what_is_missing(deployments: Deployments, tmp_path: Pa
 @needs_terraform
 @pytest.mark.slow
 def test_without_an_image_there_is_all_that_a_build_needs(tmp_path: Path) -> None:
-    """Without an image, the module makes all that a build needs, no job, and nothing that would start one."""
+    """Without an image, the module makes all that a build needs, no job, and nothing that would start one. gcloud's own
+    parser accepts the commands for what is left to do.
+    """
     plan = evaluated(tmp_path, image="")
     kinds = {key.split("/")[0] for key in of_terraform(plan.resources)}
     assert kinds.isdisjoint({"run jobs", "policy:run jobs", "workflows", "eventarc triggers", "scheduler jobs"})
     assert {"artifacts repositories", "storage buckets", "iam service-accounts", "pubsub subscriptions"} <= kinds
     assert plan.outputs["jobs"] == []
+    commands = [plan.outputs[name] for name in ("build_image", "find_image", "find_model", "try_job")]
+    assert ask_gcloud({"commands": [shlex.split(command)[1:] for command in commands]}) == []
 
 
 @needs_terraform

@@ -57,11 +57,15 @@ locals {
     )
     repository = [{ who = "build", role = "roles/artifactregistry.writer", on = "voxbatch" }]
     secret = [
-      for who in concat(local.transcribers, ["build"]) : { who = who, role = "roles/secretmanager.secretAccessor", on = var.hub_token_secret }
+      for who in concat(local.transcribers, ["build"]) :
+      { who = who, role = "roles/secretmanager.secretAccessor", on = var.hub_token_secret }
       if var.hub_token_secret != ""
     ]
   }
-  grant = { for kind, grants in local.grants : kind => { for each in grants : "${each.who} ${each.role} ${each.on}" => each } }
+  grant = {
+    for kind, grants in local.grants :
+    kind => { for each in grants : "${each.who} ${each.role} ${each.on}" => each }
+  }
 }
 
 resource "google_storage_bucket_iam_member" "grant" {

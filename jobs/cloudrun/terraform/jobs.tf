@@ -49,9 +49,16 @@ locals {
     var.uploads == "workflow" ? ["dispatch.yaml"] : [],
     var.nightly ? ["nightly.yaml"] : [],
   )
-  jobs = { for file, job in local.document : job.metadata.name => job if local.deployed && contains(local.job_files, file) }
+  pool_files = var.uploads == "worker" ? ["worker.yaml"] : []
 
-  worker_pools = { for file, pool in local.document : pool.metadata.name => pool if local.deployed && var.uploads == "worker" && file == "worker.yaml" }
+  jobs = {
+    for file, job in local.document : job.metadata.name => job
+    if local.deployed && contains(local.job_files, file)
+  }
+  worker_pools = {
+    for file, pool in local.document : pool.metadata.name => pool
+    if local.deployed && contains(local.pool_files, file)
+  }
 }
 
 resource "google_cloud_run_v2_job" "job" {

@@ -1,3 +1,7 @@
+locals {
+  hub_model = "mistralai/Voxtral-Mini-4B-Realtime-2602" # the model of a run that names none
+}
+
 output "bucket_in" {
   description = "The bucket of uploads."
   value       = google_storage_bucket.bucket["in"].name
@@ -24,7 +28,7 @@ output "jobs" {
 }
 
 output "build_image" {
-  description = "The command that builds the image, in the root of a checkout. It also puts the weights into the models bucket."
+  description = "The command that builds the image, in the root of a checkout. Without model, it also brings the weights."
   value = join(" ", [
     "gcloud builds submit .",
     "--project=${var.project}",
@@ -32,15 +36,15 @@ output "build_image" {
     "--config=cloudbuild.yaml",
     "--service-account=projects/${var.project}/serviceAccounts/${google_service_account.account["build"].email}",
     "--gcs-source-staging-dir=gs://${google_storage_bucket.bucket["models"].name}/source",
-    "--substitutions=${join(",", [
+    "--substitutions=\"${join(",", [
       "_IMAGE=${local.image}",
       "_TAG=latest",
       "_COMMIT=$(git rev-parse HEAD)",
-      "_WEIGHTS=bucket",
-      "_MODEL=mistralai/Voxtral-Mini-4B-Realtime-2602",
+      "_WEIGHTS=${var.model == "" ? "bucket" : "none"}",
+      "_MODEL=${var.model == "" ? local.hub_model : ""}",
       "_MODEL_REVISION=main",
       "_BUCKET_MODELS=${google_storage_bucket.bucket["models"].name}",
-    ])}",
+    ])}\"",
   ])
 }
 
@@ -51,7 +55,7 @@ output "find_image" {
 
 output "find_model" {
   description = "The command that shows the value of model after a build."
-  value       = "gcloud storage cat gs://${google_storage_bucket.bucket["models"].name}/mistralai/Voxtral-Mini-4B-Realtime-2602/current"
+  value       = "gcloud storage cat gs://${google_storage_bucket.bucket["models"].name}/${local.hub_model}/current"
 }
 
 output "try_job" {

@@ -2,8 +2,12 @@
 
 locals {
   schedules = merge(
-    var.uploads == "workflow" ? { voxbatch-sweep = { job = "voxbatch-dispatch", schedule = "0 * * * *", time_zone = "Etc/UTC" } } : {},
-    var.nightly ? { voxbatch-nightly = { job = "voxbatch-nightly", schedule = var.schedule, time_zone = var.time_zone } } : {},
+    var.uploads != "workflow" ? {} : {
+      voxbatch-sweep = { job = "voxbatch-dispatch", schedule = "0 * * * *", time_zone = "Etc/UTC" }
+    },
+    !var.nightly ? {} : {
+      voxbatch-nightly = { job = "voxbatch-nightly", schedule = var.schedule, time_zone = var.time_zone }
+    },
   )
   workflows = toset(local.deployed && var.uploads == "workflow" ? ["voxbatch"] : [])
 }
