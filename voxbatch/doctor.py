@@ -233,7 +233,7 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
     else:
         model = locate(asked.model, asked.engine_options.get("revision"), asked.store_options)
         fetched, place = missing_weights(model), model.path
-        if not fetched:
+        if model.revision is None:  # a run completes a model of the hub itself
             check_weights(model)
         weights = fetched or weights_bytes(model)
     if fetched > (free := _free_bytes(place)):

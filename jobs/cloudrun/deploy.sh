@@ -31,6 +31,7 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   USD_PER_HOUR   what an hour of a task costs, for what a run says that it cost                 1.421
   MODEL          --model of every run                        the weights in BUCKET_MODELS, or else the image's own
   WEIGHTS        where a build puts them: bucket (BUCKET_MODELS), image or none                 bucket
+  MODEL_REVISION the branch, tag or commit of the hub that a build takes                        main
   MODEL_REVISION which ones a build fetches: a branch, tag or commit of the hub                 main
   HF_TOKEN       the hub token, put into Secret Manager                                         the one that is there
   ALERTS         yes or no                                                                      yes
