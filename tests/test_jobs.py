@@ -344,6 +344,41 @@ def test_slurm_tasks_requeue_themselves(array: Array, whole: dict[str, bytes | N
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2], ids=lambda number: number.name)
+def test_slurm_task_commits_by_any_signal_to_its_shell(array: Array, manifest: ManifestWriter, number: int) -> None:
+    """The user may name another signal: sbatch --signal=B:TERM@60. The task commits and requeues itself."""
+    manifest(*[0.5] * 30)
+    task = array.begin(0)
+    while not array.committed(0):
+        assert task.poll() is None, (array.folder / "task-0.log").read_text()
+        time.sleep(0.02)
+    os.kill(task.pid, number)
+    assert task.wait(60) == 143, (array.folder / "task-0.log").read_text()
+    assert "interrupted; " in (array.folder / "task-0.log").read_text()
+    assert array.requeued() == ["requeue 20"]
+
+
+@pytest.mark.parametrize(
+    ("code", "requeued"), [(138, True), (130, True), (143, True), (137, False), (1, False), (2, False)]
+)
+def test_slurm_task_ended_by_a_signal_of_srun_is_requeued(array: Array, code: int, requeued: bool) -> None:
+    """sbatch --signal=USR1@60, without B:, reaches voxbatch under srun, and ends it: the task requeues itself. A task
+    that was killed for its memory, or that failed, does not. The steps of srun have all cores of the task.
+    """
+    (array.folder / "tools" / "srun").write_text(f"#!/bin/sh\necho cores $SRUN_CPUS_PER_TASK\nexit {code}\n")
+    (array.folder / "tools" / "srun").chmod(0o755)
+    env = environment(
+        PATH=f"{array.folder / 'tools'}:{os.environ['PATH']}", VOXBATCH="srun voxbatch", SLURM_JOB_ID="20",
+        SLURM_CPUS_PER_TASK="8", TMPDIR=str(array.folder),
+    )  # fmt: skip
+    done = subprocess.run(
+        ["bash", ARRAY, "m.jsonl", "-o", "out"], env=env, cwd=array.folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (code, "cores 8\n")
+    assert array.requeued() == ["requeue 20"] * requeued
+
+
 def plan_of(line: str, folder: Path) -> dict[str, str]:
     """Return an environment in which `voxbatch … --dry-run` prints the line and sbatch prints its arguments."""
     for name, text in {"voxbatch": f"echo 'items    9'\necho '{line}'", "sbatch": 'printf "%s\\n" "$@"'}.items():
@@ -467,6 +502,9 @@ class Cluster:
         return done.stdout
 
 
+SRUN = "srun --ntasks=1 "
+
+
 @contextmanager
 def cluster_in(folder: Path) -> Iterator[Cluster]:
     """Start a Slurm cluster, or skip the test without root, Slurm and VOXBATCH_TEST_SLURM=1."""
@@ -480,7 +518,7 @@ def cluster_in(folder: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["", "srun --ntasks=1 "])
+@pytest.mark.parametrize("launcher", ["", SRUN])
 def test_real_slurm_restarts_tasks(whole: dict[str, bytes | None], tmp_path: Path, launcher: str) -> None:
     """Under a real Slurm, a task whose time is up and a preempted task both restart with their restart counted.
     The array produces the bytes of one process.
@@ -503,10 +541,50 @@ def test_real_slurm_restarts_tasks(whole: dict[str, bytes | None], tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_real_slurm_task_commits_before_it_is_cancelled(manifest: ManifestWriter, tmp_path: Path) -> None:
-    """A cancelled task commits its finished items and is not requeued."""
-    manifest(*[0.5] * 24)
+@pytest.mark.parametrize(
+    ("launcher", "command"),
+    [
+        ("", ("scancel", "--batch", "--signal=TERM")),
+        ("", ("scancel", "--batch", "--signal=USR2")),
+        ("", ("scancel", "--full", "--signal=TERM")),
+        (SRUN, ("scancel", "--batch", "--signal=TERM")),
+        (SRUN, ("scancel", "--signal=TERM")),
+        (SRUN, ("scancel", "--signal=USR1")),
+    ],
+)
+def test_real_slurm_task_requeues_itself_by_any_signal(
+    manifest: ManifestWriter, tmp_path: Path, launcher: str, command: tuple[str, ...]
+) -> None:
+    """The signal of sbatch --signal may be another one, and may reach the shell (B:) or the steps of srun. The task
+    commits, or loses at most the items since its last commit, and returns to the queue.
+    """
+    manifest(*[0.5] * 300)
     with cluster_in(tmp_path) as cluster:
+        cluster.env["VOXBATCH"] = launcher + cluster.env["VOXBATCH"]
+        job = cluster.submit()
+        while not any((tmp_path / "out" / "parts").glob("shard-00000-of-*/part-*.jsonl")):
+            time.sleep(0.05)
+        cluster.ask(*command, f"{job}_0")
+        commits = launcher != SRUN or command[-1] == "--signal=TERM"
+        expected = ["back to the queue"] + ["interrupted; "] * commits
+        log, deadline = tmp_path / f"voxbatch-{job}_0.log", time.monotonic() + 40
+        while not all(text in log.read_text() for text in expected) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        cluster.ask("scancel", job)
+        while cluster.ask("squeue", "--noheader"):
+            time.sleep(0.2)
+    assert [text for text in expected if text not in log.read_text()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["", SRUN])
+def test_real_slurm_task_commits_before_it_is_cancelled(
+    manifest: ManifestWriter, tmp_path: Path, launcher: str
+) -> None:
+    """A cancelled task commits its finished items and is not requeued."""
+    manifest(*[0.5] * 300)
+    with cluster_in(tmp_path) as cluster:
+        cluster.env["VOXBATCH"] = launcher + cluster.env["VOXBATCH"]
         job = cluster.submit()
         while not any((tmp_path / "out" / "parts").glob("shard-00000-of-*/part-*.jsonl")):
             time.sleep(0.05)
