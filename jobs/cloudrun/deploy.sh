@@ -128,9 +128,10 @@ render() {
 
 apis() {
     local name missing=()
-    ask gcloud services list --enabled --format='value(config.name)'
+    ask gcloud services list --enabled --format='value(config.name)' || true
     for name in run artifactregistry pubsub eventarc eventarcpublishing workflows workflowexecutions cloudscheduler \
-        secretmanager storage cloudbuild containeranalysis containerscanning monitoring logging iam iamcredentials; do
+        secretmanager storage cloudbuild containeranalysis containerscanning monitoring logging iam iamcredentials \
+        cloudresourcemanager; do
         grep -qxF "$name.googleapis.com" <<<"$ANSWER" || missing+=("$name.googleapis.com")
     done
     if ((${#missing[@]} == 0)); then
@@ -458,10 +459,10 @@ main() {
     say "voxbatch in project $PROJECT, region $REGION: uploads by $UPLOADS, nightly $NIGHTLY, alerts $ALERTS"
     find_channel
     apis
-    ask gcloud projects describe "$PROJECT" --format='value(projectNumber)' || die "there is no project $PROJECT"
+    need gcloud projects describe "$PROJECT" --format='value(projectNumber)'
     number="$ANSWER"
     pubsub_agent="serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com"
-    ask gcloud storage service-agent || die "project $PROJECT has no Cloud Storage"
+    need gcloud storage service-agent
     storage_agent="serviceAccount:$ANSWER"
 
     repository

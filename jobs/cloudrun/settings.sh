@@ -47,6 +47,7 @@ settings() {
     one_of ALERTS "$ALERTS" yes no
     RETRY_S="${RETRY_S:-10}" # seconds until a command that is not possible yet is retried
     number RETRY_S "$RETRY_S" 0 600
+    ATTEMPTS=$((RETRY_S == 0 ? 60 : PATIENCE_S / RETRY_S + 1))
     WORK="$(mktemp -d)"
     trap 'rm -rf "$WORK"' EXIT
 
@@ -100,11 +101,20 @@ ask() {
     die "could not look: $*"
 }
 
+# Run a command whose answer must be there as soon as Google knows that its API is enabled. Put the answer into $ANSWER.
+need() {
+    local attempts="$ATTEMPTS"
+    until ask "$@"; do
+        if [[ "$DRY_RUN" == yes ]] || ((--attempts == 0)); then die "no answer: $*"; fi
+        say "  … not yet: $*"
+        sleep "$RETRY_S"
+    done
+}
+
 # change WHAT COMMAND…: print it, run it, and stop if it fails. $STDIN is the command's input.
 change() {
-    local what="$1" said attempts=60
+    local what="$1" said attempts="$ATTEMPTS"
     shift
-    ((RETRY_S == 0)) || attempts=$((PATIENCE_S / RETRY_S + 1))
     CHANGES=$((CHANGES + 1))
     say "+ $what"
     [[ "$DRY_RUN" == no ]] || return 0

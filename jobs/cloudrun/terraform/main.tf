@@ -7,12 +7,12 @@ locals {
   image = "${var.region}-docker.pkg.dev/${var.project}/${google_artifact_registry_repository.voxbatch.name}/voxbatch"
 
   apis = toset([
-    "artifactregistry", "cloudbuild", "cloudscheduler", "containeranalysis", "containerscanning", "eventarc",
-    "eventarcpublishing", "iam", "iamcredentials", "logging", "monitoring", "pubsub", "run", "secretmanager", "storage",
-    "workflowexecutions", "workflows",
+    "artifactregistry", "cloudbuild", "cloudresourcemanager", "cloudscheduler", "containeranalysis", "containerscanning",
+    "eventarc", "eventarcpublishing", "iam", "iamcredentials", "logging", "monitoring", "pubsub", "run", "secretmanager",
+    "storage", "workflowexecutions", "workflows",
   ])
   # Services whose own accounts (service agents) are needed before the first use of the service would create them.
-  agents = toset(["cloudscheduler", "eventarc", "pubsub"])
+  agents = toset(["cloudscheduler", "eventarc", "pubsub", "workflows"])
 
   buckets = {
     in     = coalesce(var.bucket_in, "${var.project}-voxbatch-in")
