@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Voxbatch
 from gcloud_stub import Gcloud, Trouble, gcloud
 from test_jobs_cloudrun import ask_gcloud
 
@@ -221,6 +222,24 @@ def test_verification_prints_transcript_and_cost(project: Project) -> None:
     assert re.search(
         r"^--args=run,gs://p-voxbatch-in/verify/weather.flac,-o,gs://p-voxbatch-out/out/verify/", second[5]
     )
+
+
+@pytest.mark.slow
+def test_trial_reads_the_outputs_of_a_real_run(project: Project, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The trial's own arguments, given to a real run, leave the files from which it takes transcript and seconds."""
+    project.put(log=[{"textPayload": "ready"}])
+    assert project.run("verify_deployment").returncode == 1, "the fake cloud runs nothing"
+    [given] = [each for each in project.calls("run jobs execute")[1] if each.startswith("--args=")]
+    arguments = given.removeprefix("--args=").split(",")
+    arguments[1], arguments[3] = str(JOBS.parents[1] / "examples/recordings/weather.flac"), str(tmp_path / "out")
+    assert voxbatch(*arguments, "--engine", "scripted").returncode == 0
+    names = ("txt/weather.txt", "summary.json")
+    project.put(**{"outputs of a run": {name: (tmp_path / "out" / name).read_text() for name in names}})
+    done = project.run("verify_deployment")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "txt/weather.txt").read_text().splitlines()[0] in done.stdout
+    seconds = json.loads((tmp_path / "out" / "summary.json").read_text())["wall_s"]
+    assert f"USD for the run ({seconds} s)" in done.stdout
 
 
 @pytest.mark.parametrize(

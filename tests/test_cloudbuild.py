@@ -20,6 +20,7 @@ import hub
 import pytest
 import yaml
 from servers import GoogleServer, google_server
+from test_jobs_cloudrun import ask_gcloud
 
 ROOT = Path(__file__).parents[1]
 BUILT_IN = {"PROJECT_ID", "COMMIT_SHA"}
@@ -50,6 +51,14 @@ def steps(token: bool = False) -> dict[str, dict[str, Any]]:
 def test_schema(token: bool) -> None:
     """Every field exists in Cloud Build's API and has its type, with and without the lines for a token."""
     assert discovery.api("cloudbuild.v1").faults(config(token), "Build") == []
+
+
+@pytest.mark.slow
+def test_gcloud_messages_hold_the_file() -> None:
+    """The file fits the message in which gcloud sends it."""
+    messages = [{"message": ["cloudbuild", "v1", "Build"], "document": config(token)} for token in (False, True)]
+    assert ask_gcloud({"messages": messages}) == []
+    assert len(ask_gcloud({"messages": [{**messages[0], "document": {"step": []}}]})) == 1
 
 
 def test_the_schema_finds_faults() -> None:
