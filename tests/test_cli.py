@@ -415,7 +415,7 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(
         "audio    3:22, 3 of them by the headers of a sample",
         "chunks   at least 8",
         "time     about 4.0 s at RTFx 50",
-        "cost     about $4.05 at $3600 an hour",
+        "cost     about $4.05 at $3600 an hour, without the start of the machine",
         f"outputs  {tmp_path}/m.voxbatch",
     ]
     assert not (tmp_path / "m.voxbatch").exists()

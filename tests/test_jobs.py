@@ -392,8 +392,8 @@ def plan_of(line: str, folder: Path) -> dict[str, str]:
     [
         ("audio    28.6 s", (), "0-0"),
         ("audio    59:59", (), "0-0"),
-        ("audio    10.0 hours", (), "0-0"),
-        ("audio    10.1 hours at least", (), "0-1"),
+        ("audio    100.0 hours", (), "0-0"),
+        ("audio    100.1 hours at least", (), "0-1"),
         ("audio    12,345.6 hours", (), "0-63"),
         ("audio    12.0 hours", ("--hours-per-task", "2"), "0-5"),
         ("", ("--tasks", "8"), "0-7"),
@@ -443,7 +443,7 @@ def test_slurm_submit_refuses_invalid_arguments(tmp_path: Path, arguments: tuple
 def test_slurm_submit_reads_a_real_dry_run(manifest: ManifestWriter, tmp_path: Path) -> None:
     """submit.sh finds the line with the hours in the real output of --dry-run."""
     path = manifest(0.5)
-    path.write_text("".join(json.dumps({"audio_filepath": f"{i}.wav", "duration": 3600}) + "\n" for i in range(25)))
+    path.write_text("".join(json.dumps({"audio_filepath": f"{i}.wav", "duration": 36000}) + "\n" for i in range(25)))
     env = plan_of("", tmp_path) | {"VOXBATCH": f"{sys.executable} -m voxbatch"}
     done = subprocess.run([JOBS / "slurm" / "submit.sh", path, "-o", "out"], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines()[:1] == ["--array=0-2"], done.stderr

@@ -3,7 +3,9 @@
 #
 #   submit.sh [--tasks N | --hours-per-task H] SOURCE -o OUT [options of voxbatch run] [-- options of sbatch]
 #
-# By default a task gets 10 hours of audio, and there are at most 64 tasks. See array.sbatch for VOXBATCH and CONTAINER.
+# By default a task gets 100 hours of audio, and there are at most 64 tasks: the forecast is about 45 minutes on an L4 and 3 on
+# an H100. A task with 10 hours would start for as long as it works (docs/costs.md). See array.sbatch for VOXBATCH and
+# CONTAINER.
 set -euo pipefail
 
 stop() {
@@ -11,7 +13,7 @@ stop() {
     exit 2
 }
 
-tasks='' hours_per_task=10 most=64
+tasks='' hours_per_task=100 most=64
 while [[ ${1:-} == --* ]]; do
     case $1 in
     --tasks) tasks=${2:-} ;;

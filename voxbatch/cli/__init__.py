@@ -152,7 +152,7 @@ def _print_plan(config: Config) -> None:
         else (no_audio if p.unknown_items else "unknown: give --expected-rtfx")
     )
     cost = (
-        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour"
+        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour, without the start of the machine"
         if p.usd is not None
         else (no_audio if p.unknown_items else "unknown: give --usd-per-hour")
     )
