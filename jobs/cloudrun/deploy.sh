@@ -32,7 +32,6 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   MODEL          --model of every run                        the weights in BUCKET_MODELS, or else the image's own
   WEIGHTS        where a build puts them: bucket (BUCKET_MODELS), image or none                 bucket
   MODEL_REVISION the branch, tag or commit of the hub that a build takes                        main
-  MODEL_REVISION which ones a build fetches: a branch, tag or commit of the hub                 main
   HF_TOKEN       the hub token, put into Secret Manager                                         the one that is there
   ALERTS         yes or no                                                                      yes
   ALERT_EMAIL    whom they tell: an address                             the one that is there; asked for on a terminal

@@ -6,8 +6,9 @@ usage() {
     cat <<'END'
 usage: [NAME=VALUE …] jobs/cloudrun/teardown.sh [--with-data] [--dry-run]
 
-Removes alerts, schedule, workflow, worker, jobs, topics and subscriptions with the messages in them, the token,
-repository and images, and the service accounts of voxbatch. Buckets that have something in them stay, and so do the APIs.
+Removes alerts and their channel, schedules, workflow, worker, jobs, topics and subscriptions with the messages in them,
+the token, repository and images, and the service accounts of voxbatch. Buckets that have something in them stay, and so
+do the APIs.
 
   PROJECT, REGION, BUCKET_IN, BUCKET_OUT, BUCKET_MODELS   as they were given to deploy.sh
 
