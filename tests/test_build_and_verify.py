@@ -139,6 +139,15 @@ def test_new_roles_are_waited_for(project: Project, said: str) -> None:
     assert done.stdout.count("… not yet: ERROR") == 2
 
 
+@pytest.mark.parametrize(("times", "result"), [(5, 0), (99, 1)])
+def test_network_may_fail_while_a_build_is_watched(project: Project, times: int, result: int) -> None:
+    """A question about the build that fails is asked again, so that a short outage does not end an hour of waiting."""
+    project.stub.trouble = Trouble("builds describe", "There was a problem refreshing your access tokens", times=times)
+    done = project.run("build_image")
+    assert done.returncode == result
+    assert ("could not look: gcloud builds describe b-1" in done.stderr) == bool(result)
+
+
 def test_failed_build_names_step_and_log(project: Project) -> None:
     """A build that fails stops the deployment with the step that failed, the end of the log, and the way to read it."""
     log = [{"textPayload": "ERROR: no space"}, {"textPayload": "Step 3 : RUN"}]  # the newest line comes first

@@ -78,6 +78,7 @@ build_image() {
     [[ "$DRY_RUN" == no ]] || return 0
     id="$(<"$WORK/build")"
     say "  log: https://console.cloud.google.com/cloud-build/builds;region=$REGION/$id?project=$PROJECT"
+    say "  The build goes on if this is interrupted. When it has ended: VERIFY=yes and the same settings without BUILD"
     wait_for_build "$id"
     ask gcloud artifacts docker images describe "$name:$tag" --format='value(image_summary.digest)' ||
         die "build $id has succeeded, and $name:$tag is not there: look at its log"
@@ -96,12 +97,24 @@ submit_build() {
 _WEIGHTS=$weights,_MODEL=$WEIGHTS_OF,_MODEL_REVISION=${MODEL_REVISION:-main},_BUCKET_MODELS=$BUCKET_MODELS" >"$WORK/build"
 }
 
+# watch COMMAND…: put the state of something that takes long into $ANSWER. A network that fails for a minute must not end
+# an hour of waiting.
+watch() {
+    local attempt
+    for attempt in 1 2 3 4 5 6; do
+        if ANSWER="$("$@" 2>"$WORK/errors")"; then return 0; fi
+        ((attempt == 6)) || sleep "$RETRY_S"
+    done
+    say "$(<"$WORK/errors")" >&2
+    die "could not look: $*"
+}
+
 # wait_for_build ID: show each step that begins, until the build has ended.
 wait_for_build() {
     local state step progress last=""
     while true; do
-        ask gcloud builds describe "$1" --region="$REGION" --flatten='steps[]' \
-            --format='value[separator=" "](status,steps.status,steps.id)' || die "there is no build $1"
+        watch gcloud builds describe "$1" --region="$REGION" --flatten='steps[]' \
+            --format='value[separator=" "](status,steps.status,steps.id)'
         read -r state _ <<<"$ANSWER"
         progress="$(sed -n 's/^[A-Z_]* WORKING //p' <<<"$ANSWER" | paste -s -d ' ' -)"
         case "$state" in

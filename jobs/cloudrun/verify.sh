@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154
-# Try the deployed job on a real GPU. deploy.sh sources this file after settings.sh.
+# Try the deployed job on a real GPU. deploy.sh sources this file after settings.sh and build.sh.
 # (SC2154: the settings and the helper functions are those of settings.sh and deploy.sh.)
 
 EXECUTION_S=2400 # the longest time to wait for one execution: an L4 starts in 3 to 6 minutes
@@ -47,9 +47,9 @@ execute() {
 wait_for_execution() {
     local limit=$((SECONDS + EXECUTION_S)) kind state retried begun ended message completed why
     while true; do
-        ask gcloud run jobs executions describe "$1" --region="$REGION" --flatten='status.conditions[]' \
+        watch gcloud run jobs executions describe "$1" --region="$REGION" --flatten='status.conditions[]' \
             --format='value[separator="|"](status.conditions.type,status.conditions.status,status.retriedCount,
-            status.startTime,status.completionTime,status.conditions.message)' || die "there is no execution $1"
+            status.startTime,status.completionTime,status.conditions.message)'
         # A row for each condition, with the execution's own fields in each. Only the last field may contain the "|".
         IFS='|' read -r _ _ retried begun ended _ <<<"${ANSWER%%$'\n'*}"
         completed=Unknown why=""
