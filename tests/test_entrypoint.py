@@ -170,8 +170,11 @@ def test_every_job_starts_the_script() -> None:
     commands = re.compile(r"-m voxbatch|bin/voxbatch run|^\s*(- )?command:", re.MULTILINE)
     assert [path for path, text in texts.items() if commands.search(text)] == []
     replaced = {path.name for path, text in texts.items() if "ContainerEntrypoint" in text}
-    assert replaced == {"pipeline.json", "submit.py"}
-    assert "exec voxbatch run " in texts[JOBS / "sagemaker" / "pipeline.json"]
+    # render.py puts words before it, which read the hub token and then run the rest (`exec "$@"`).
+    assert replaced == {"pipeline.json", "submit.py", "template.yaml", "render.py"}
+    for name in ("pipeline.json", "template.yaml"):
+        assert "exec voxbatch run " in texts[JOBS / "sagemaker" / name]
+    assert 'exec "$@"' in texts[JOBS / "sagemaker" / "render.py"]
     assert "\nexec voxbatch run " in texts[JOBS / "sagemaker" / "entry.sh"]
     batch = json.loads(texts[JOBS / "aws-batch" / "job-definition.json"])
     assert batch["containerProperties"]["command"][0] == "run", "arguments of the entry point"
