@@ -536,7 +536,7 @@ def test_real_slurm_restarts_tasks(whole: dict[str, bytes | None], tmp_path: Pat
     logs = [(tmp_path / f"voxbatch-{job}_{index}.log").read_text() for index in range(TASKS)]
     assert outputs(open_store(str(out))) == whole, logs
     assert ["back to the queue" in log for log in logs] == [True, False, False]
-    assert ['"attempt": 1' in log for log in logs] == [True, True, False], logs
+    assert ["attempt 1)" in log for log in logs] == [True, True, False], logs
     assert [log.count("interrupted; ") for log in logs] == [1, 1, 0]
 
 

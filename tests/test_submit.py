@@ -808,7 +808,7 @@ def test_starts_that_cost_more_than_the_work_are_told(nowhere: None, calls: Call
     done = typed(calls.manifest(3600), *TO_CLOUD_RUN, "--expected-rtfx", "120", "--dry-run")
     assert done.line("advice") == (
         "the start costs more than the work: a run pays from 9.0 hours of audio (4:30 x RTFx 120). Collect recordings "
-        "for fewer runs. A worker that is always on (voxbatch listen) has no start; it costs $34.10 a day, as much as "
+        "for fewer runs. A worker that is always on has no start; it costs $34.10 a day, as much as "
         "320 starts"
     )
 

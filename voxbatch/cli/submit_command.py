@@ -257,7 +257,7 @@ def _advice(forecast: Forecast) -> str:
     price = "" if usd_per_hour is None else f"${24 * usd_per_hour:,.2f} a day, "
     return (
         f"the start costs more than the work: a run pays from {hours} ({formula}). Collect recordings for fewer runs. "
-        f"A worker that is always on (voxbatch listen) has no start; it costs {price}as much as {starts:.0f} starts"
+        f"A worker that is always on has no start; it costs {price}as much as {starts:.0f} starts"
         f"{'' if price else ' a day'}"
     )
 
