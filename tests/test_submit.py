@@ -19,6 +19,7 @@ import pytest
 import servers
 from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal, served
 from conftest import environment, understood
+from fake_aws import validated
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -258,6 +259,9 @@ def test_digest_depends_on_the_arguments_only() -> None:
         (lambda: submit.SageMaker(IMAGE, ROLE, "g6"), "--instance-type 'g6': give a type such as ml.g6.2xlarge"),
         (lambda: submit.SageMaker(IMAGE, ROLE, region="x/"), "--region 'x/': give a region such as us-east-1"),
         (lambda: submit.SageMaker(IMAGE, ROLE, volume_gb=0), "volume-gb is 0; it must be from 1 to 16,384"),
+        (lambda: submit.SageMaker(IMAGE, ROLE, subnets="subnet-1"), "--subnets and --security-groups belong together"),
+        (lambda: submit.SageMaker(IMAGE, ROLE, tags="team"), "--tags 'team': give NAME=VALUE, several separated"),
+        (lambda: submit.SageMaker(IMAGE, ROLE, tags="a=b,"), "--tags 'a=b,': give NAME=VALUE, several separated"),
         (lambda: submit.Submission(SOURCE, OUT, tasks=0), "tasks is 0; a run takes at least 1"),
     ],
 )
@@ -456,6 +460,16 @@ def test_time_limit_of_a_task_depends_on_the_gpu() -> None:
 
 
 @pytest.mark.slow
+def test_settings_of_an_account_are_in_the_request() -> None:
+    """The network, the key of the disks and the tags of --target sagemaker make a valid request."""
+    settings = {"subnets": "subnet-1,subnet-2", "security_groups": "sg-1", "tags": "team=speech,cost="}
+    body = submit.SageMaker(IMAGE, ROLE, volume_kms_key="k", **settings).request(SUBMISSION).body
+    validated("sagemaker", "CreateProcessingJobRequest", body)
+    assert body["NetworkConfig"] == {"VpcConfig": {"Subnets": ["subnet-1", "subnet-2"], "SecurityGroupIds": ["sg-1"]}}
+    assert body["ProcessingResources"]["ClusterConfig"]["VolumeKmsKeyId"] == "k"
+    assert body["Tags"][1:] == [{"Key": "team", "Value": "speech"}, {"Key": "cost", "Value": ""}]
+
+
 def test_sagemaker_receives_the_request_of_the_dry_run(sagemaker: SageMakerApi) -> None:
     """SageMaker receives the request that --dry-run prints; the job's name contains the digest of the submission and
     time.

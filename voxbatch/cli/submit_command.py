@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from voxbatch.platforms.submit import Forecast, Target
 
 AUTO = "auto"
-TARGETS = {"cloudrun": ("job", "project"), "sagemaker": ("image", "role", "instance_type", "volume_gb")}
+TARGETS = {
+    "cloudrun": ("job", "project"),
+    "sagemaker": (
+        "image", "role", "instance_type", "volume_gb", "volume_kms_key", "subnets", "security_groups", "tags",
+    ),
+}  # fmt: skip
 """Targets, each with the options that only it has."""
 
 
@@ -99,6 +104,10 @@ tasks_option = option(
     help="SageMaker: instance type of each task. Default: ml.g6.2xlarge, which has one L4.",
 )
 @option("--volume-gb", type=int, metavar="GB", help="SageMaker: disk size of each task. Default: 100.")
+@option("--volume-kms-key", metavar="ARN", help="SageMaker: key that encrypts the disks.")
+@option("--subnets", metavar="ID,ID", help="SageMaker: subnets of the VPC in which the tasks run.")
+@option("--security-groups", metavar="ID,ID", help="SageMaker: security groups, with --subnets.")
+@option("--tags", metavar="NAME=VALUE,…", help="SageMaker: tags of the job.")
 @option(
     "--dry-run",
     is_flag=True,

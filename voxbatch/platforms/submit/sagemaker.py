@@ -40,6 +40,7 @@ CONNECT_S, READ_S = 10, 60
 _IMAGE = re.compile(r"\S{1,255}")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
+_TAGS = re.compile(r"(?:[^=,]+=[^=,]*(?:,(?=.)|$))*")
 _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 _LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose an AWS_PROFILE, or give the machine a role"
 _PERMISSIONS = {
@@ -64,6 +65,14 @@ class SageMaker:
     region: str | None = None
     """None leaves the region to the environment and to boto3."""
     volume_gb: int = VOLUME_GB
+    volume_kms_key: str = ""
+    """ARN or id of the key that encrypts the disks. Empty: SageMaker's own."""
+    subnets: str = ""
+    """Subnets of a VPC, separated by commas. Empty: no VPC."""
+    security_groups: str = ""
+    """Security groups, separated by commas, with `subnets`."""
+    tags: str = ""
+    """Tags of the job: NAME=VALUE,NAME=VALUE."""
 
     title: ClassVar[str] = "SageMaker Processing"
     max_tasks: ClassVar[int] = 100
@@ -81,6 +90,10 @@ class SageMaker:
                 raise ConfigError(f"{name} {value!r}: give {example}")
         if not 1 <= self.volume_gb <= 16_384:
             raise ConfigError(f"volume-gb is {self.volume_gb}; it must be from 1 to 16,384")
+        if bool(self.subnets) != bool(self.security_groups):
+            raise ConfigError("--subnets and --security-groups belong together: give both, or neither")
+        if not _TAGS.fullmatch(self.tags):
+            raise ConfigError(f"--tags {self.tags!r}: give NAME=VALUE, several separated by commas")
 
     def machine(self, engine: str) -> str:
         """Return the instance type, which is its own entry in the price table."""
@@ -115,12 +128,12 @@ class SageMaker:
         """
         _check(submission)
         name = f"voxbatch-{submission.digest}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        cluster = {
+        cluster: dict[str, Any] = {
             "InstanceCount": submission.tasks,
             "InstanceType": self.instance_type,
             "VolumeSizeInGB": self.volume_gb,
         }
-        body = {
+        body: dict[str, Any] = {
             "ProcessingJobName": name,
             "ProcessingResources": {"ClusterConfig": cluster},
             "StoppingCondition": {"MaxRuntimeInSeconds": submission.limit_s or MIN_LIMIT_S},
@@ -130,6 +143,14 @@ class SageMaker:
         }
         if submission.environment:
             body["Environment"] = dict(submission.environment)
+        if self.volume_kms_key:
+            cluster["VolumeKmsKeyId"] = self.volume_kms_key
+        if self.subnets:
+            groups = self.security_groups.split(",")
+            body["NetworkConfig"] = {"VpcConfig": {"Subnets": self.subnets.split(","), "SecurityGroupIds": groups}}
+        if self.tags:
+            pairs = [each.split("=") for each in self.tags.split(",")]
+            body["Tags"] += [{"Key": key, "Value": value} for key, value in pairs]
         return ApiRequest(
             f"sagemaker:CreateProcessingJob in {self.region or os.environ.get(REGION) or 'the default region'}", body
         )
