@@ -462,7 +462,7 @@ def test_time_limit_of_a_task_depends_on_the_gpu() -> None:
 @pytest.mark.slow
 def test_settings_of_an_account_are_in_the_request() -> None:
     """The network, the key of the disks and the tags of --target sagemaker make a valid request."""
-    settings = {"subnets": "subnet-1,subnet-2", "security_groups": "sg-1", "tags": "team=speech,cost="}
+    settings: dict[str, Any] = {"subnets": "subnet-1,subnet-2", "security_groups": "sg-1", "tags": "team=speech,cost="}
     body = submit.SageMaker(IMAGE, ROLE, volume_kms_key="k", **settings).request(SUBMISSION).body
     validated("sagemaker", "CreateProcessingJobRequest", body)
     assert body["NetworkConfig"] == {"VpcConfig": {"Subnets": ["subnet-1", "subnet-2"], "SecurityGroupIds": ["sg-1"]}}
