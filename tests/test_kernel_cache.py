@@ -158,6 +158,7 @@ def test_unusable_place_is_a_warning(tmp_path: Path, home: Path, monkeypatch: py
     assert message
     assert message.is_warning
     assert "a file stands where a folder is needed" in message.text
+    assert cache.store() is None  # it is not tried again after each run of a listener
 
 
 KILLED = """

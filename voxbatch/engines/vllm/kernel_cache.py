@@ -171,7 +171,8 @@ class KernelCache:
         """
         if self._is_stored and not self._is_damaged:
             return None
-        began = time.monotonic()
+        replaces, began = self._is_damaged, time.monotonic()
+        self._is_stored, self._is_damaged = True, False  # one attempt, also of an engine that has many runs
         try:
             with tempfile.TemporaryFile() as file:
                 if not self._pack(file):
@@ -180,13 +181,12 @@ class KernelCache:
                 file.seek(0)
                 store, blocks = open_store(self._place, self._store_options), iter(lambda: file.read(_BLOCK_BYTES), b"")
                 is_ours = True
-                if self._is_damaged:
+                if replaces:
                     store.write(self._archive, blocks)
                 else:
                     is_ours = store.create(self._archive, blocks)
         except Exception as e:  # noqa: BLE001 whatever fails here, the transcripts are done
             return EngineMessage(f"compiled kernels: cannot store {self._name} ({_reason(e)})", is_warning=True)
-        self._is_stored, self._is_damaged = True, False
         if not is_ours:
             return EngineMessage(f"compiled kernels: another task has stored {self._name}")
         seconds = time.monotonic() - began
