@@ -8,16 +8,60 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError
-from voxbatch.runner.shard import assign, members, parse_shard, split
+from voxbatch.runner import shard as shard_module
+from voxbatch.runner.shard import members, parse_shard, split
+from voxbatch.storage.columns import Column, ItemSet
 
 DURATIONS = st.lists(st.one_of(st.just(float("nan")), st.floats(0.01, 30_000)), max_size=200).map(np.array)
 SHARDS = st.integers(1, 40)
 
 
+def column(durations: np.ndarray) -> Column:
+    found = Column("<f4")
+    found.append(durations)
+    return found
+
+
+def assign(durations: np.ndarray, shards: int) -> np.ndarray:
+    """Return the shard of each item."""
+    found = np.zeros(len(durations), int)
+    for shard in range(shards):
+        found[np.array([*members(column(durations), shard, shards)], bool)] = shard
+    return found
+
+
+def assign_in_memory(durations: np.ndarray, shards: int) -> np.ndarray:
+    """Return the shard of each item by Graham's rule, written down plainly."""
+    weights = durations.astype(np.float32).astype(float)
+    known = weights[np.isfinite(weights)]
+    weights[~np.isfinite(weights)] = known.mean() if len(known) else 1.0
+    loads, result = [0.0] * shards, np.zeros(len(weights), int)
+    for index in sorted(range(len(weights)), key=lambda each: -weights[each]):
+        result[index] = loads.index(min(loads))
+        loads[result[index]] += weights[index]
+    return result
+
+
+@given(DURATIONS, SHARDS, st.sampled_from([3, 50, 1 << 20]))
+def test_assignment_is_that_of_grahams_rule(durations: np.ndarray, shards: int, sorted_items: int) -> None:
+    """The assignment is the same, however few items are sorted at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shard_module, "SORTED_ITEMS", sorted_items)
+        assert assign(durations, shards).tolist() == assign_in_memory(durations, shards).tolist()
+
+
+@pytest.mark.parametrize("values", [[2.5], [1, 2, 3], range(1, 900)])
+def test_many_equal_durations_are_assigned_in_order(values: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 items in several blocks, with few different durations, are assigned as without limits."""
+    durations = np.resize(np.array(values, float), 100_000)
+    monkeypatch.setattr(shard_module, "SORTED_ITEMS", 9_000)
+    assert np.array_equal(assign(durations, 5), assign_in_memory(durations, 5))
+
+
 @given(DURATIONS, SHARDS)
 def test_shards_partition_the_items(durations: np.ndarray, shards: int) -> None:
     """Every item is in exactly one shard."""
-    times_taken = sum(members(durations, shard, shards).astype(int) for shard in range(shards))
+    times_taken = sum(np.array([*members(column(durations), shard, shards)], int) for shard in range(shards))
     assert np.array_equal(times_taken, np.ones(len(durations)))
 
 
@@ -50,9 +94,11 @@ def test_item_counts_are_balanced_if_no_duration_is_known(num_items: int, shards
 def test_split_partitions_the_wanted_items(given_: tuple[np.ndarray, list[bool]], parts: int) -> None:
     """Each wanted item is in exactly one part, and no other item is in any."""
     durations, wanted = given_[0], np.array(given_[1], np.bool_)
-    masks = split(durations, wanted, parts)
+    chosen = ItemSet(len(wanted))
+    chosen.add(np.flatnonzero(wanted))
+    masks = split(column(durations), chosen, parts)
     assert len(masks) == parts
-    assert np.array_equal(sum(mask.astype(int) for mask in masks), wanted.astype(int))
+    assert np.array_equal(sum(np.array([*mask], int) for mask in masks), wanted.astype(int))
 
 
 def test_assignment_derived_by_hand() -> None:
@@ -69,7 +115,7 @@ def test_blocks_do_not_change_the_assignment() -> None:
 
 def test_single_shard_holds_all_items() -> None:
     """A single shard contains all items, and an empty manifest gives an empty assignment."""
-    assert members(np.array([1.0, np.nan]), 0, 1).tolist() == [True, True]
+    assert [*members(column(np.array([1.0, np.nan])), 0, 1)] == [True, True]
     assert assign(np.array([]), 4).tolist() == []
 
 

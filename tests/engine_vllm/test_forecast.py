@@ -19,6 +19,7 @@ from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
 from voxbatch.engines.vllm.memory import Footprint
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
+from voxbatch.storage.columns import Column
 
 L4, H200 = "NVIDIA L4", "NVIDIA H200"
 PREFILLED: dict[str, Any] = {"prefill_encoder": "true"}
@@ -97,11 +98,17 @@ def test_requests_follow_the_settings() -> None:
     assert forecast.requests(PARAMS, settings, "NVIDIA A100-SXM4-80GB", False, 30) == 8_192 // 448
 
 
+def column(*durations: float) -> Column:
+    found = Column("<f4")
+    found.append(np.array(durations))
+    return found
+
+
 def test_estimates_follow_the_lengths_of_recordings() -> None:
     """Short recordings are mostly pads, a few do not fill a card, and long ones are cut."""
 
     def of(*durations: float) -> float:
-        found = engines.expected_speed("vllm", None, PREFILLED, np.array(durations, np.float32), H200)
+        found = engines.expected_speed("vllm", None, PREFILLED, column(*durations), H200)
         assert found
         return found.rtfx
 
@@ -149,7 +156,7 @@ def test_the_dry_run_estimates_the_time(voxbatch: Voxbatch, tmp_path: Path, l4s:
 
     An expected RTFx from the user has priority.
     """
-    durations = np.full(300, 1800, np.float32)
+    durations = column(*[1800.0] * 300)
     rows = [json.dumps({"audio_filepath": f"{i}.wav", "duration": 1800}) + "\n" for i in range(len(durations))]
     (tmp_path / "m.jsonl").write_text("".join(rows))
 

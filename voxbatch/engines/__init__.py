@@ -23,8 +23,7 @@ from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from voxbatch.storage.columns import Column
 
 __all__ = [
     "ChunkProgress",
@@ -279,7 +278,7 @@ def expected_speed(
     name: str,
     model: str | None,
     options: Mapping[str, str],
-    durations: NDArray[np.float32] | None = None,
+    durations: Column | None = None,
     gpu: str | None = None,
     gpus: int = 1,
 ) -> ExpectedSpeed | None:

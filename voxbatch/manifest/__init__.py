@@ -1,8 +1,8 @@
 """Convert a manifest's lines to Items. Every line is checked once, here, and every bad line is reported with its
 number.
 
-Both passes stream: `survey` reads the whole manifest and keeps 20 bytes a line (28 until it has compared the ids), and
-`items` reads it again and builds the items that are wanted. Finding the lines is the job of opening.py. This package
+Both passes stream: `survey` reads the whole manifest and keeps 20 bytes a line in temporary files, and `items` reads it
+again and builds the items that are wanted. Finding the lines is the job of opening.py. This package
 does not open recordings and does not check that they exist.
 
 A line is a JSON object with `audio_filepath`. These keys are optional and may be null: `offset` ≥ 0 and `duration` > 0
@@ -23,18 +23,15 @@ import contextlib
 import hashlib
 import math
 import re
+import struct
 import unicodedata
-from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from posixpath import normpath
 from typing import Any
 from urllib.parse import quote as percent_encoded
-
-import numpy as np
-from numpy.typing import NDArray
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.languages import language_tag
@@ -49,6 +46,7 @@ from voxbatch.manifest.source import CHANGED_ADVICE, InheritableSource, Source
 from voxbatch.records import Item
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import name_of
+from voxbatch.storage.columns import Column, ItemSet
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -87,6 +85,7 @@ MAX_ID_BYTES = 1024
 MAX_LANGUAGES = 200
 """Number of different `lang` values that a survey counts separately. All others are counted together as "…"."""
 _WRONG_AUDIO_KEYS = ("path", "audio", "audio_path", "file", "filename", "file_name", "wav", "url", "audio_file")
+_FLOAT = struct.Struct("<f").pack
 _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -99,11 +98,13 @@ class Survey:
     fingerprint: str
     """sha256 over the lines that were used, without blank lines, line ends and byte order marks. It does not depend on
     the location of the file."""
-    durations: NDArray[np.float32]
-    """Duration in seconds of each item, shape (items,); NaN if the line gives none."""
-    keys: NDArray[np.uint64]
-    """Hash of the id and hash of the line of each item, shape (items, 2). Every process computes the same hashes, so
-    that a later run finds the items of this one in another manifest. See `item_key`."""
+    durations: Column
+    """Duration in seconds of each item, float32; NaN if the line gives none."""
+    keys: Column
+    """Hash of the id and hash of the line of each item, two uint64. Every process computes the same hashes, so that a
+    later run finds the items of this one in another manifest. See `item_key`."""
+    known_s: float
+    """Sum of all durations that the lines give, in seconds."""
     with_text: int
     """Number of items with a reference."""
     languages: Counter[str]
@@ -112,7 +113,7 @@ class Survey:
     @property
     def known_hours(self) -> float:
         """Hours of all durations that the lines give."""
-        return float(np.nansum(self.durations, dtype=np.float64)) / 3600
+        return self.known_s / 3600
 
 
 def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | None = None) -> Survey:
@@ -123,7 +124,7 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
             It is also raised for a manifest without items, and for one that is written to meanwhile.
     """
     bad, digest = BadLines(), hashlib.sha256()
-    durations, id_hashes, keys = array("f"), array("q"), bytearray()
+    durations, keys, known_s = Column("<f4"), Column("<u8", width=2), 0.0
     languages: Counter[str] = Counter()
     with_text = 0
     for index, (line, text) in enumerate(islice(source.lines(), limit)):
@@ -133,21 +134,20 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
         except LineError as error:
             bad.add(line, str(error))
             continue
-        id_hashes.append(hash(item.id))  # 64 bits, keyed per process, so that no manifest can provoke a collision
-        keys += item_key(item.id, text)
-        durations.append(math.nan if item.duration is None else item.duration)
+        keys.append(item_key(item.id, text))
+        durations.append(_FLOAT(math.nan if item.duration is None else item.duration))
+        known_s += item.duration or 0.0
         with_text += item.text is not None
         if (lang := item.lang) is not None:
             languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
-    bad += _duplicates(source, policy, limit, id_hashes)
+    bad += _duplicates(source, policy, limit, keys)
     if source.has_changed():  # it may have been read before its writer had finished
         raise ManifestError(source.name, [BadLine(0, f"changed while it was being read; {CHANGED_ADVICE}")])
     if bad.total:
         raise ManifestError(source.name, [source.placed(each) for each in bad.first], bad.total)
     if not durations:
         raise ManifestError(source.name, [BadLine(0, "no items: the manifest has no line that is not blank")])
-    hashes = np.frombuffer(keys, "<u8").reshape(-1, 2)
-    return Survey(len(durations), digest.hexdigest(), np.asarray(durations), hashes, with_text, languages)
+    return Survey(len(durations), digest.hexdigest(), durations, keys, known_s, with_text, languages)
 
 
 def item_key(item_id: str, text: bytes) -> bytes:
@@ -155,15 +155,18 @@ def item_key(item_id: str, text: bytes) -> bytes:
 
     Of a million ids, two have the same 8 bytes with a probability of 3 in 100 million.
     """
-    encoded = item_id.encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(encoded, digest_size=8).digest() + hashlib.blake2b(text, digest_size=8).digest()
+    return _id_key(item_id) + hashlib.blake2b(text, digest_size=8).digest()
+
+
+def _id_key(item_id: str) -> bytes:
+    return hashlib.blake2b(item_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def items(
     source: Source,
     policy: PathPolicy = DEFAULT_POLICY,
     limit: int | None = None,
-    wanted: Callable[[int], bool] | NDArray[np.bool_] | None = None,
+    wanted: ItemSet | None = None,
 ) -> Iterator[Item]:
     """Yield the items of a surveyed manifest, in order.
 
@@ -171,19 +174,18 @@ def items(
         source: the manifest.
         policy: paths that the manifest may name.
         limit: number of lines to read; None reads all.
-        wanted: a test of the index, or a mask; only items for which it is true are parsed and yielded. None yields all.
+        wanted: only these items are parsed and yielded. None yields all.
 
     Raises:
         ManifestError: a line is bad.
     """
-    take: Callable[[int], object] | None = wanted.data.__getitem__ if isinstance(wanted, np.ndarray) else wanted
-    for index, (line, text) in enumerate(islice(source.lines(), limit)):
-        if take is None or take(index):
-            try:
-                item = parse_line(text, line, index, source.base, policy)
-            except LineError as error:
-                raise ManifestError(source.name, [source.placed(BadLine(line, str(error)))]) from error
-            yield item
+    every = enumerate(islice(source.lines(), limit))
+    for index, (line, text) in every if wanted is None else compress(every, wanted):
+        try:
+            item = parse_line(text, line, index, source.base, policy)
+        except LineError as error:
+            raise ManifestError(source.name, [source.placed(BadLine(line, str(error)))]) from error
+        yield item
 
 
 def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy = DEFAULT_POLICY) -> Item:
@@ -225,18 +227,23 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
     )
 
 
-def _duplicates(source: Source, policy: PathPolicy, limit: int | None, id_hashes: array[int]) -> BadLines:
+def _duplicates(source: Source, policy: PathPolicy, limit: int | None, keys: Column) -> BadLines:
     """Return the lines that repeat an earlier id. The manifest is read again only if hashes repeat: first to find the
     earliest of these lines, then to compare the ids themselves."""
     bad = BadLines()
-    repeated = repeated_hashes(id_hashes)
+    repeated = repeated_hashes(keys)
     if not len(repeated):
         return bad
-    hashes = (hash(item.id) for item in _good_items(source, policy, limit))
-    suspects, others = earliest_duplicates(repeated, hashes, ManifestError.LIMIT)
+
+    def hash_of(item: Item) -> int:
+        return int.from_bytes(_id_key(item.id), "little", signed=True)
+
+    suspects, others = earliest_duplicates(
+        repeated, map(hash_of, _good_items(source, policy, limit)), ManifestError.LIMIT
+    )
     first_line: dict[str, int] = {}
     for item in _good_items(source, policy, limit):
-        if hash(item.id) not in suspects:
+        if hash_of(item) not in suspects:
             continue
         first = first_line.setdefault(item.id, item.line)
         if first != item.line:

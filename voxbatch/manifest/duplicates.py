@@ -1,27 +1,46 @@
-"""Find duplicates among the 64-bit hashes of a manifest's ids: 8 bytes for each line, sorted in place.
+"""Find duplicates among the 64-bit hashes of a manifest's ids, in bounded memory: the hashes are in a file, and those
+with the same low bits are sorted together.
 
-A sorted array has no order of lines. So the hashes are read a second time, in order, but only if some of them repeat.
+The result has no order of lines. So the hashes are read a second time, in order, but only if some of them repeat.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voxbatch.storage.columns import Column
 
-def repeated_hashes(hashes: array[int]) -> NDArray[np.int64]:
+SORTED_HASHES = 1 << 22
+"""Hashes that are sorted at a time, about: 32 MB. 100 million are read 32 times."""
+
+
+def repeated_hashes(hashes: Column) -> NDArray[np.int64]:
     """Return, in ascending order, the hash of every duplicate: a hash that occurs three times is returned twice.
 
     Args:
-        hashes: signed 64-bit integers (type code "q"). They are sorted in place.
+        hashes: 64-bit integers. If there are several for each item, the first one counts.
     """
-    values = np.frombuffer(hashes, np.int64) if hashes else np.zeros(0, np.int64)
-    values.sort()
-    repeated: NDArray[np.int64] = values[1:][values[1:] == values[:-1]]
-    return repeated
+    groups = 1
+    while len(hashes) > groups * SORTED_HASHES:
+        groups *= 2
+    found = [np.empty(0, np.int64)]
+    for group in range(groups):
+        values = np.concatenate([np.empty(0, np.int64), *_group(hashes, groups, group)])
+        values.sort()
+        found.append(values[1:][values[1:] == values[:-1]])
+    result = np.concatenate(found)
+    result.sort()
+    return result
+
+
+def _group(hashes: Column, groups: int, group: int) -> Iterable[NDArray[np.int64]]:
+    """Yield the hashes whose low bits are `group`, a block at a time."""
+    for _, block in hashes.blocks():
+        values = (block if hashes.width == 1 else block[:, 0]).view(np.int64)
+        yield values[(values & (groups - 1)) == group]
 
 
 def earliest_duplicates(repeated: NDArray[np.int64], hashes: Iterable[int], limit: int) -> tuple[set[int], int]:
@@ -29,7 +48,7 @@ def earliest_duplicates(repeated: NDArray[np.int64], hashes: Iterable[int], limi
 
     Args:
         repeated: the result of `repeated_hashes`.
-        hashes: the hashes in their first order. They are read up to the last of these duplicates.
+        hashes: the hashes in their first order, as signed integers. They are read up to the last of these duplicates.
         limit: number of duplicates to find, at least 1.
     """
     earliest: set[int] = set()

@@ -32,6 +32,7 @@ from voxbatch.output.layout import COMPLETE, VERSION, complete_names, part_names
 from voxbatch.output.run_file import Ownership, RunKey
 from voxbatch.output.stored_json import count, field, json_bytes, number, optional
 from voxbatch.storage import Store, parallel_map, remove_command
+from voxbatch.storage.columns import ItemSet
 
 __all__ = [
     "Checkpoint",
@@ -257,11 +258,10 @@ class Checkpoint:
         self.folder = shard_folder(shard, shards, run.generation)
         self._next = 0
         """Number of the next part."""
-        self.done = bytearray(items)
-        """1 at Item.index of each item that is in a part of this shard, or that a run with another number of shards
-        committed. One byte per item, so a million items take one megabyte."""
-        self.failed = bytearray(items)
-        """1 if `done` is 1 and the item ended as a failure."""
+        self.done = ItemSet(items)
+        """The items that are in a part of this shard, or that a run with another number of shards committed."""
+        self.failed = ItemSet(items)
+        """The items in `done` that ended as failures."""
 
     def load(self) -> None:
         """Read the committed items, at the start or once more later.
@@ -286,9 +286,9 @@ class Checkpoint:
     def _mark_done(self, kinds: Mapping[int, str], name: str) -> None:
         """Mark the items of a part as done, and as failed if they are. `name` is the part, for the error message."""
         for index, kind in kinds.items():
-            if not 0 <= index < len(self.done):
-                raise _damaged(self._store, name, f"item {index} of a manifest of {len(self.done)} items")
-            self.done[index], self.failed[index] = 1, kind == "failure"
+            if not 0 <= index < self.done.size:
+                raise _damaged(self._store, name, f"item {index} of a manifest of {self.done.size} items")
+            self.done[index], self.failed[index] = True, kind == "failure"
 
     def commit(
         self,

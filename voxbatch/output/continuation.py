@@ -38,6 +38,7 @@ from voxbatch.output.items_file import ItemKeys, read_items, write_items
 from voxbatch.output.layout import RUN_FILE, items_name, names_of_generation, next_name
 from voxbatch.output.run_file import Continued, Ownership, RunFile
 from voxbatch.storage import Store, parallel_map
+from voxbatch.storage.columns import Column
 
 RETRYABLE, ALL = "retryable", "all"
 """Values of Continued.retried: the failures that may succeed with nothing changed, and all failures."""
@@ -183,7 +184,7 @@ def carry_over(store: Store, run: RunFile, num_listed: int) -> bool:
     checkpoint = Checkpoint(store, run.key, run.items)
     checkpoint.load()
     if not earlier:
-        return all(checkpoint.done[num_listed:])
+        return _are_done(checkpoint, num_listed, run.items)
     if (keys := read_items(store, run.key)) is None:
         return False  # a merge of the earlier generation has deleted the file, before it noticed the takeover
     index, is_planned = _Index(keys), True
@@ -192,14 +193,18 @@ def carry_over(store: Store, run: RunFile, num_listed: int) -> bool:
             batch = _Batch(checkpoint)
             is_planned &= _carry(store, each, names, old, index, batch)
             batch.commit()
-    if not is_planned or not all(checkpoint.done[num_listed:]):
+    if not is_planned or not _are_done(checkpoint, num_listed, run.items):
         return False
     for each, names in earlier:
         _delete(store, each, names, index, Ownership(store, run.key))
     return True
 
 
-def ensure_items(store: Store, run: RunFile, listed: ItemKeys) -> None:
+def _are_done(checkpoint: Checkpoint, start: int, stop: int) -> bool:
+    return all(checkpoint.done[index] for index in range(start, stop))
+
+
+def ensure_items(store: Store, run: RunFile, listed: ItemKeys | Column) -> None:
     """Write the keys of a run's items if the file is missing.
 
     If it was removed because it was damaged, the lines of the transcripts that are not in the list are not known any
@@ -214,7 +219,7 @@ def ensure_items(store: Store, run: RunFile, listed: ItemKeys) -> None:
     if store.exists(items_name(run.generation)):
         return
     keys = np.zeros((run.items, 2), np.uint64)
-    keys[: len(listed)] = listed
+    keys[: len(listed)] = np.asarray(listed)
     for name in part_names(store, run.generation):
         for entry in read_part(store, name, run.key):
             if len(listed) <= entry.index < run.items:

@@ -8,7 +8,6 @@ The names depend only on the set of the ids. So every merge, and `--verify`, fin
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterable
 from hashlib import blake2b
 
@@ -17,6 +16,7 @@ import numpy as np
 from voxbatch.manifest.duplicates import repeated_hashes
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.output.layout import item_file
+from voxbatch.storage.columns import Column
 
 _SUFFIX = re.compile(
     rf"(?<=[^/])(?:{'|'.join(map(re.escape, sorted(RECORDING_SUFFIXES)))})(?=(?:#[^/]*)?$)", re.IGNORECASE
@@ -25,15 +25,15 @@ _SUFFIX = re.compile(
 
 
 class ItemNames:
-    """The names of the files of a run's items. It takes 16 bytes of memory for each item while it is made."""
+    """The names of the files of a run's items. It takes 16 bytes of a temporary file for each item."""
 
     def __init__(self, ids: Iterable[str]):
-        hashes = array("q")
+        hashes = Column("<i8")
         for item_id in ids:
             short = short_name(item_id)
-            hashes.append(_hash(item_id))
+            hashes.append(_digest(item_id))
             if short != item_id:
-                hashes.append(_hash(short))
+                hashes.append(_digest(short))
         self._repeated = repeated_hashes(hashes)
 
     def name(self, item_id: str) -> str:
@@ -59,6 +59,9 @@ def possible_files(item_id: str, formats: Iterable[str]) -> list[str]:
 
 
 def _hash(name: str) -> int:
+    return int.from_bytes(_digest(name), "little", signed=True)
+
+
+def _digest(name: str) -> bytes:
     """Return 64 bits that are the same in every process. Two names with one hash only keep their extensions."""
-    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections.abc import Iterator
 from itertools import chain
 
 import numpy as np
@@ -22,37 +23,43 @@ from voxbatch.output.layout import VERSION, items_name
 from voxbatch.output.run_file import RunKey
 from voxbatch.output.stored_json import count, field, json_bytes
 from voxbatch.storage import Store
+from voxbatch.storage.columns import BLOCK, Column
 
 ItemKeys = NDArray[np.uint64]
 """Keys of items, shape (num_items, 2): hash of the id, hash of the line."""
 _BYTES = 16
 """Bytes of a key."""
-_BLOCK = 1 << 16
-"""Keys that are converted to bytes at a time. A copy of a million would take 16 MB."""
 
 
-def write_items(store: Store, run: RunKey, keys: ItemKeys) -> None:
+def write_items(store: Store, run: RunKey, keys: ItemKeys | Column) -> None:
     """Write the file of a run, unless it is there already.
 
     Call this only if the run owns OUT, or if no other process knows its generation yet.
     """
-    rows, name = keys.astype("<u8", copy=False), items_name(run.generation)
-    blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
-    digest = hashlib.sha256()
-    for block in blocks:
-        digest.update(block.tobytes())
+    name, digest = items_name(run.generation), hashlib.sha256()
+    for block in _blocks(keys):
+        digest.update(block)
     fields = {
         "version": VERSION, "run": run.run_id, "generation": run.generation, "items": len(keys),
         "sha256": digest.hexdigest(),
     }  # fmt: skip
     header = json_bytes(fields) + b"\n"
-    if not store.exists(name) and store.create(name, chain([header], (block.tobytes() for block in blocks))):
+    if not store.exists(name) and store.create(name, chain([header], _blocks(keys))):
         return
     with contextlib.closing(store.lines(name)) as lines:
         if next(lines, b"") == header:
             return
     # The file is of a run whose run.json was removed.
-    store.write(name, chain([header], (block.tobytes() for block in blocks)))
+    store.write(name, chain([header], _blocks(keys)))
+
+
+def _blocks(keys: ItemKeys | Column) -> Iterator[bytes]:
+    """Yield the keys as bytes. A copy of a million would take 16 MB."""
+    if isinstance(keys, Column):
+        yield from (block.tobytes() for _, block in keys.blocks())
+        return
+    for start in range(0, len(keys), BLOCK):
+        yield keys[start : start + BLOCK].astype("<u8", copy=False).tobytes()
 
 
 def read_items(store: Store, run: RunKey) -> ItemKeys | None:

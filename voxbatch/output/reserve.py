@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, VoxbatchError
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import part_names
@@ -25,13 +27,14 @@ from voxbatch.output.merge import digest_of
 from voxbatch.output.run_file import Continued, RunFile
 from voxbatch.output.summary import read_summary
 from voxbatch.storage import Store, StoreOptions, open_store, remove_command
+from voxbatch.storage.columns import Column
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Listing:
     """The list of recordings of a run, and how the run may continue another one."""
 
-    keys: ItemKeys
+    keys: ItemKeys | Column
     """See manifest.Survey."""
     grows: bool = False
     """See manifest.Source.grows. Such a run may continue a run with another list of the same place."""
@@ -95,7 +98,7 @@ def reserve(store: Store, run: RunFile, listing: Listing, overwrite: bool = Fals
         if listing.shards > 1:
             raise ConfigError(_needs_one_task(store, listing))
         later = replace(run, continues=_continued(store, owner, retried))
-        planned = plan(store, listing.keys, later.continues)
+        planned = plan(store, np.asarray(listing.keys), later.continues)
         if is_same and is_carried and not planned.changes.retried:
             return Reservation(owner, before, is_new, changes)
         _check_unchanged(store, owner)
@@ -130,7 +133,7 @@ def _check_continues(store: Store, owner: RunFile, run: RunFile, listing: Listin
     if names == ["manifest"]:
         has_limit = owner.facts.config.get("limit") is not None or run.facts.config.get("limit") is not None
         is_same_place = listing.grows and owner.folder in (None, run.folder)
-        if listing.is_update or is_same_place or (has_limit and has_same_items(store, owner, listing.keys)):
+        if listing.is_update or is_same_place or (has_limit and has_same_items(store, owner, np.asarray(listing.keys))):
             return
     differing = [f"{name} was {_shortened(before.get(name))}, is {_shortened(now.get(name))}" for name in names]
     hint = ""

@@ -11,31 +11,27 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from voxbatch.errors import VoxbatchError
 from voxbatch.manifest import items
-from voxbatch.runner.forecast import probe_duration
+from voxbatch.runner.forecast import probe_duration, unknown_sample
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import Progress
+from voxbatch.storage.columns import ItemSet
 
 SAMPLE_SIZE = 50
 """Number of headers. They give the mean duration of calls to a fifth. The finished items make it better."""
 
 
 @contextlib.contextmanager
-def sampling(job: Job, remaining: NDArray[np.bool_], progress: Progress) -> Iterator[None]:
+def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]:
     """Read headers in a thread, and put their seconds into `progress.sample`, until the context ends.
 
     Args:
         job: the run.
-        remaining: mask of the items to transcribe, shape (num_items,).
+        remaining: the items to transcribe.
         progress: receives the seconds.
     """
-    unknown = np.flatnonzero(remaining & np.isnan(job.durations))
-    wanted = np.zeros(len(remaining), np.bool_)
-    wanted[unknown[:: -(-len(unknown) // SAMPLE_SIZE)]] = True
+    wanted = unknown_sample(job.durations, remaining, -(-progress.unknown // SAMPLE_SIZE))
     is_over = threading.Event()
 
     def read() -> None:

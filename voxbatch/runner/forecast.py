@@ -11,7 +11,6 @@ import contextlib
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from voxbatch import engines
 from voxbatch.audio import probe
@@ -21,9 +20,11 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.records import Item
 from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
+from voxbatch.runner.progress import known_audio
 from voxbatch.runner.shard import members
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, open_recording, parallel_map
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
+from voxbatch.storage.columns import Column, ItemSet
 
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
@@ -78,8 +79,8 @@ class RunEstimate:
 class Workload:
     """The amount of audio in a config's shard."""
 
-    durations: NDArray[np.float32]
-    """Seconds of each item of the shard, shape (items,). 0 for the `unknown_items`."""
+    durations: Column
+    """Seconds of each item of the shard, float32. 0 for the `unknown_items`."""
     estimated_items: int
     """Number of items whose duration the manifest does not give."""
     unknown_items: int
@@ -93,7 +94,12 @@ class Workload:
     @property
     def audio_s(self) -> float:
         """Seconds of audio in total."""
-        return float(self.durations.sum(dtype=np.float64))
+        return sum(float(block.sum(dtype=np.float64)) for _, block in self.durations.blocks())
+
+    def chunks(self, longest_s: float) -> int:
+        """Return the number of chunks of at most `longest_s` seconds, without those of the `unknown_items`."""
+        limit = np.float32(longest_s)
+        return sum(int(np.ceil(block / limit).sum(dtype=np.float64)) for _, block in self.durations.blocks())
 
 
 def estimate_run(config: Config) -> RunEstimate:
@@ -109,7 +115,6 @@ def estimate_run(config: Config) -> RunEstimate:
         engine = engines.create(choice.name, config.model, config.engine_options, config.store_options)
         spec = engine.spec
         workload = measure(surveyed, source, config)
-    chunks = np.ceil(workload.durations / np.float32(spec.max_chunk_samples / spec.sampling_rate))
     known = known_rates(config, choice.name)
     speed = (
         None
@@ -123,7 +128,7 @@ def estimate_run(config: Config) -> RunEstimate:
         audio_s=workload.audio_s,
         estimated_items=workload.estimated_items,
         unknown_items=workload.unknown_items,
-        chunks=int(chunks.sum(dtype=np.float64)) + workload.unknown_items,
+        chunks=workload.chunks(spec.max_chunk_samples / spec.sampling_rate) + workload.unknown_items,
         rtfx=speed.rtfx if speed else known.rtfx,
         usd_per_hour=known.usd_per_hour,
         speed=speed,
@@ -150,12 +155,9 @@ def measure(surveyed: Survey, source: Source, config: Config) -> Workload:
     Raises:
         StorageError: a place is unreachable or refuses access.
     """
-    durations = surveyed.durations
-    in_shard = members(durations, config.shard, config.shards)
-    unknown = in_shard & np.isnan(durations)
-    indexes = np.flatnonzero(unknown)
-    in_sample = np.zeros(len(unknown), np.bool_)
-    in_sample[indexes[:: max(1, len(indexes) // SAMPLE_SIZE)]] = True
+    in_shard = members(surveyed.durations, config.shard, config.shards)
+    _, num_unknown = known_audio(surveyed.durations, in_shard)
+    in_sample = unknown_sample(surveyed.durations, in_shard, max(1, num_unknown // SAMPLE_SIZE))
     every = items(source, path_policy(config), config.limit, in_sample)
     sample = [replace(item, row=b"", text=None) for item in every]  # rows of 10 MB each would fill the memory
 
@@ -169,18 +171,24 @@ def measure(surveyed: Survey, source: Source, config: Config) -> Workload:
 
     breaker = CircuitBreaker[None](config.fail_unreachable, threshold=min(MAX_UNREACHABLE, len(sample)))
     headers = parallel_map(PROBE_THREADS, read_header, sample)
+    found: dict[int, float] = {}
     for item, (seconds, report) in zip(sample, headers, strict=True):
         if isinstance(report, Reachable):
             breaker.reachable(report)
         elif report is not None:
             breaker.unreachable(report, None)
-        durations[item.index] = seconds or np.nan
-    found = durations[in_sample]
-    known = found[~np.isnan(found)]
-    if not len(known):
+        if seconds:
+            found[item.index] = seconds
+    if not found:
         breaker.finish()
-    durations[unknown & np.isnan(durations)] = known.mean() if len(known) else 0.0
-    return Workload(durations[in_shard], int(unknown.sum()), 0 if len(known) else int(unknown.sum()))
+    durations = Column("<f4")
+    mean = float(np.mean(np.array([*found.values()], np.float32))) if found else 0.0
+    for (start, block), (_, is_in) in zip(surveyed.durations.blocks(), in_shard.blocks(), strict=True):
+        for index in found.keys() & range(start, start + len(block)):
+            block[index - start] = found[index]
+        block[np.isnan(block)] = mean
+        durations.append(block[is_in])
+    return Workload(durations, num_unknown, 0 if found else num_unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +246,13 @@ def probe_duration(
             return probe(recording, certain)
     except AudioError:
         return None
+
+
+def unknown_sample(durations: Column, items: ItemSet, step: int) -> ItemSet:
+    """Return every step-th of the items whose duration is unknown."""
+    sample, seen = ItemSet(items.size), 0
+    for (start, seconds), (_, is_in) in zip(durations.blocks(), items.blocks(), strict=True):
+        unknown = start + np.flatnonzero(is_in & np.isnan(seconds))
+        sample.add(unknown[-seen % step :: step])
+        seen += len(unknown)
+    return sample

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import voxbatch
 from voxbatch import audio, engines
@@ -27,13 +26,15 @@ from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
 from voxbatch.storage import StoreOptions, open_store
+from voxbatch.storage.columns import Column
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Job:
     """A run that may begin: the manifest is valid, the engine exists, and OUT belongs to the run.
 
-    A Job can be pickled. It names the engine and does not hold it, because each process loads its own.
+    A Job can be pickled for a process that inherits the descriptors of `source` and `durations`. It names the engine
+    and does not hold it, because each process loads its own.
     """
 
     run: RunFile
@@ -46,8 +47,8 @@ class Job:
     """Rule for the paths that the manifest may name."""
     limit: int | None
     """Number of items that are read from the manifest. None means all."""
-    durations: NDArray[np.float32]
-    """Seconds of each item of the run, NaN if unknown, shape (run.items,). Transcripts of earlier runs that are not in
+    durations: Column
+    """Seconds of each item of the run, float32, NaN if unknown. Transcripts of earlier runs that are not in
     the manifest follow its items; see output.continuation."""
     shard: int
     shards: int
@@ -162,13 +163,14 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     if recorded.facts.versions != run.facts.versions:
         started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
         log.warning("other_versions", text=f"{started}: texts may differ")
+    surveyed.durations.append(np.full(owner.items - surveyed.items, np.nan))
     return Job(
         run=replace(run, generation=owner.generation, items=owner.items, continues=owner.continues),
         is_new=reserved.is_new,
         source=source.inheritable(),
         path_policy=policy,
         limit=config.limit,
-        durations=np.pad(surveyed.durations, (0, owner.items - surveyed.items), constant_values=np.nan),
+        durations=surveyed.durations,
         shard=config.shard,
         shards=config.shards,
         out=config.out,

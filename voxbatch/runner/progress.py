@@ -6,10 +6,8 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-_BLOCK = 1 << 16
-"""Items whose durations are added up at a time, which avoids a copy of all of them."""
+from voxbatch.storage.columns import Column, ItemSet
 
 
 @dataclass(slots=True)
@@ -110,16 +108,16 @@ class Usage:
     """Part of `engine_s` in which the engine, busy or idle, could take one more chunk and none was there."""
 
 
-def known_audio(durations: NDArray[np.float32], items: NDArray[np.bool_]) -> tuple[float, int]:
+def known_audio(durations: Column, items: ItemSet) -> tuple[float, int]:
     """Return the seconds of the items whose duration is known, and the number of items whose duration is unknown.
 
     Args:
-        durations: seconds of each item of the manifest, NaN if unknown, shape (num_items,).
-        items: mask of the items to count, shape (num_items,).
+        durations: seconds of each item of the manifest, NaN if unknown.
+        items: the items to count.
     """
     known_s, unknown = 0.0, 0
-    for start in range(0, len(durations), _BLOCK):
-        block = durations[start : start + _BLOCK][items[start : start + _BLOCK]]
+    for (_, seconds), (_, is_in) in zip(durations.blocks(), items.blocks(), strict=True):
+        block = seconds[is_in]
         known_s += float(np.nansum(block, dtype=np.float64))
         unknown += int(np.isnan(block).sum())
     return known_s, unknown

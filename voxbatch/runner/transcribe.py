@@ -6,9 +6,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from voxbatch.decoding import Undecodable
 from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import ConfigError
@@ -21,24 +18,25 @@ from voxbatch.runner.progress import Progress, Usage, known_audio
 from voxbatch.runner.stop import Stop
 from voxbatch.storage import open_store
 from voxbatch.storage.circuit_breaker import CircuitBreaker
+from voxbatch.storage.columns import ItemSet
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemainingWork:
     """The items that a process has to transcribe, and the record of those that are done."""
 
-    items: NDArray[np.bool_]
-    """Mask of the items to transcribe, shape (num_items,)."""
+    items: ItemSet
+    """The items to transcribe."""
     checkpoint: Checkpoint
     """The checkpoint, loaded."""
     progress: Progress
 
 
-def resume(job: Job, assigned: NDArray[np.bool_], started_at: float, worker: int = 0) -> RemainingWork:
+def resume(job: Job, assigned: ItemSet, started_at: float, worker: int = 0) -> RemainingWork:
     """Read the parts that are committed, and return the assigned items that are in none of them.
 
     Args:
-        assigned: mask of the items that are this process's share, shape (num_items,).
+        assigned: the items that are this process's share.
         started_at: start of the run, by time.monotonic().
         worker: number of the process, if several processes work on the shard side by side.
 
@@ -49,14 +47,13 @@ def resume(job: Job, assigned: NDArray[np.bool_], started_at: float, worker: int
     store = open_store(job.out, job.store_options)
     checkpoint = Checkpoint(store, job.run.key, len(job.durations), job.shard, job.shards, worker)
     checkpoint.load()
-    done, failed = np.frombuffer(checkpoint.done, np.bool_), np.frombuffer(checkpoint.failed, np.bool_)
-    remaining = assigned & ~done
-    num_items, num_remaining = int(assigned.sum()), int(remaining.sum())
+    remaining = assigned - checkpoint.done
+    num_items, num_remaining = assigned.count(), remaining.count()
     known_audio_s, unknown = known_audio(job.durations, remaining)
     progress = Progress(
         items=num_items,
         resumed=num_items - num_remaining,
-        resumed_failed=int((assigned & failed).sum()),
+        resumed_failed=(assigned & checkpoint.failed).count(),
         known_audio_s=known_audio_s,
         unknown=unknown,
         committed=num_items - num_remaining,

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.engines.vllm import compat, default_model, gpu, memory, prefill, realtime_limits, speed
@@ -21,6 +20,7 @@ from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, locate
 from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage.address import is_bucket_address
+from voxbatch.storage.columns import Column
 
 CHUNK_S = 30.0
 """Seconds of an average chunk of a long recording, which is cut in pauses. With a limit of 35 s the average was 32 s
@@ -31,7 +31,7 @@ DTYPES = ("auto", "bfloat16", "float16")
 def expected_speed(
     model: str | None,
     options: Mapping[str, str],
-    durations: NDArray[np.float32] | None = None,
+    durations: Column | None = None,
     gpu_name: str | None = None,
     num_gpus: int = 1,
 ) -> ExpectedSpeed | None:
@@ -76,17 +76,20 @@ def _params(model: str | None) -> dict[str, Any] | None:
     return default_model.PARAMS if is_bucket_address(model) or model.startswith("/") else None
 
 
-def _chunks(durations: NDArray[np.float32] | None, longest_s: float) -> tuple[float, float]:
+def _chunks(durations: Column | None, longest_s: float) -> tuple[float, float]:
     """Return the number of chunks, and their average length in seconds.
 
     Args:
         durations: seconds of each recording; None means infinitely many long recordings.
         longest_s: length of the longest chunk, in seconds.
     """
-    if durations is None or not (audio_s := float(durations.sum(dtype=np.float64))):
+    count = audio_s = 0.0
+    for _, block in durations.blocks() if durations is not None else ():
+        audio_s += float(block.sum(dtype=np.float64))
+        count += float(np.ceil(block / np.float32(longest_s)).sum(dtype=np.float64)) if longest_s > 0 else 0.0
+    if not audio_s:
         return math.inf, min(CHUNK_S, max(0.0, longest_s))
-    count = float(np.ceil(durations / np.float32(longest_s)).sum(dtype=np.float64)) if longest_s > 0 else 1.0
-    return count, audio_s / count
+    return count or 1.0, audio_s / (count or 1.0)
 
 
 def run_mode(

@@ -23,9 +23,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import astuple, replace
 from multiprocessing.connection import wait
 
-import numpy as np
-from numpy.typing import NDArray
-
 from voxbatch.errors import EngineError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
 from voxbatch.runner.pipeline import POLL_INTERVAL_S, decoder_count
@@ -37,6 +34,7 @@ from voxbatch.runner.transcribe import RemainingWork, log_engine_message
 from voxbatch.runner.workers.process import Worker
 from voxbatch.runner.workers.worker import Assignment, AssignmentFailed, AssignmentStopped, stays_ready
 from voxbatch.storage.circuit_breaker import Report
+from voxbatch.storage.columns import ItemSet
 
 MIN_ITEMS_PER_WORKER = 100
 """Minimum items per additional worker of a retry, because often only one item is uncommitted."""
@@ -102,7 +100,7 @@ class _WorkerPool:
                     lost.setdefault(worker.reason, []).append(worker.name)
                 reasons = "; ".join(f"{', '.join(alike)}: {reason}" for reason, alike in lost.items())
                 raise EngineError(f"no worker is left: {reasons}")
-            num_items = int(np.count_nonzero(remaining))
+            num_items = remaining.count()
             # The loop ends: each worker is lost at most once, and there is only one retry without a lost worker.
             if len(self._available) < num_available:
                 count = len(self._available)
@@ -134,7 +132,7 @@ class _WorkerPool:
         for worker in self._running.values():
             worker.end()
 
-    def _run_round(self, items: NDArray[np.bool_], started_at: float, count: int) -> list[Worker]:
+    def _run_round(self, items: ItemSet, started_at: float, count: int) -> list[Worker]:
         """Distribute the items among `count` workers, and wait for their results.
 
         Returns:
@@ -147,7 +145,8 @@ class _WorkerPool:
             for number, share in zip(list(self._available)[:count], split(job.durations, items, count), strict=True):
                 if share.any():
                     if number not in self._running:  # otherwise, the worker has a loaded engine from an earlier round
-                        self._running[number] = Worker(number, self._available[number], job.source.fd)
+                        fds = job.source.fd, job.durations.fd
+                        self._running[number] = Worker(number, self._available[number], fds)
                     workers.append(self._running[number])
                     workers[-1].assign(Assignment(job, share, number, started_at, self._reports))
             self._wait_for_results(workers)
@@ -216,14 +215,13 @@ class _WorkerPool:
             text = f"{worker.name} is lost: {worker.reason}; its committed items are safe"
             self._log.warning("worker_lost", worker=worker.number, text=text)
 
-    def _uncommitted(self) -> NDArray[np.bool_]:
-        """Return the mask of the uncommitted items; subtract the uncommitted progress of lost workers."""
+    def _uncommitted(self) -> ItemSet:
+        """Return the uncommitted items; subtract the uncommitted progress of lost workers."""
         items, checkpoint, p = self._work.items, self._work.checkpoint, self._progress
         checkpoint.load()
-        done = items & np.frombuffer(checkpoint.done, np.bool_)
-        uncommitted = items & ~done
-        p.failed = int(np.count_nonzero(done & np.frombuffer(checkpoint.failed, np.bool_)))
-        p.done = int(np.count_nonzero(done)) - p.failed
+        done, uncommitted = items & checkpoint.done, items - checkpoint.done
+        p.failed = (done & checkpoint.failed).count()
+        p.done = done.count() - p.failed
         p.committed = p.resumed + p.done + p.failed
         known_audio_s, p.unknown = known_audio(self._job.durations, uncommitted)
         p.known_audio_s, p.measured, p.measured_s = p.audio_s + known_audio_s, 0, 0.0

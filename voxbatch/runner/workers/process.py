@@ -27,10 +27,10 @@ KILL_AFTER_S = SHUTDOWN_TIMEOUT_S + 5.0
 
 
 class Worker(ChildProcess):
-    """A worker process. It inherits the open file `fd`. Call `end` in every case, also if the process died."""
+    """A worker process. It inherits the open files `fds`. Call `end` in every case, also if the process died."""
 
-    def __init__(self, number: int, environment: Mapping[str, str], fd: int):
-        super().__init__("voxbatch.runner.workers.worker", environment, files=(fd,), captures_output=True)
+    def __init__(self, number: int, environment: Mapping[str, str], fds: tuple[int, ...]):
+        super().__init__("voxbatch.runner.workers.worker", environment, files=fds, captures_output=True)
         self.number = number
         self.name = f"worker {number} ({', '.join(f'{name}={value}' for name, value in environment.items())})"
         self.progress = Progress(0)

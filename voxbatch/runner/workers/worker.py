@@ -22,9 +22,6 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-import numpy as np
-from numpy.typing import NDArray
-
 from voxbatch.child_process import handle_stop_signals
 from voxbatch.decoding import Undecodable
 from voxbatch.engines import EngineCache, EngineMessage
@@ -35,6 +32,7 @@ from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S, Stop, StopRequested
 from voxbatch.runner.transcribe import resume, transcribe
 from voxbatch.storage import set_retry_deadline
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Report
+from voxbatch.storage.columns import ItemSet
 
 HEARTBEAT_S = 1.0
 """Seconds between two heartbeats of a worker that is busy."""
@@ -49,8 +47,7 @@ class Assignment:
     """The items of a job that one worker has to transcribe."""
 
     job: Job
-    items: NDArray[np.bool_]
-    """Mask of the items, shape (num_items,)."""
+    items: ItemSet
     worker: int
     """Number of the worker."""
     started_at: float
