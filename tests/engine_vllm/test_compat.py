@@ -125,9 +125,9 @@ def test_the_first_model_runner_is_used(monkeypatch: pytest.MonkeyPatch, given: 
     """
     name = "VLLM_USE_V2_MODEL_RUNNER"
     monkeypatch.setattr(os, "environ", {name: given} if given else {})
-    vllm_process._set_environment(plugin=False)
+    vllm_process.set_environment(plugin=False)
     assert os.environ[name] == (given or "0")
     assert SWITCH not in os.environ
-    vllm_process._set_environment(plugin=True)
+    vllm_process.set_environment(plugin=True)
     assert os.environ[name] == "0"
     assert os.environ[SWITCH] == "1"

@@ -137,8 +137,8 @@ class Browser:
 
 
 @contextlib.contextmanager
-def browser() -> Iterator[Browser]:
-    """Start a browser with a fresh profile, and end it with all its processes."""
+def browser(*flags: str) -> Iterator[Browser]:
+    """Start a browser with a fresh profile and these flags of Chromium, and end it with all its processes."""
     assert CHROMIUM
     commands, answers = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(prefix="voxbatch-chromium-", ignore_cleanup_errors=True) as profile:
@@ -146,6 +146,7 @@ def browser() -> Iterator[Browser]:
             "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio",
             "--disable-background-networking", "--disable-component-update", "--no-first-run",
             "--autoplay-policy=no-user-gesture-required", f"--user-data-dir={profile}", "--remote-debugging-pipe",
+            *flags,
         ]  # fmt: skip
         # Chromium reads its commands from the descriptor 3 and answers on 4.
         shell = f'exec 3<&{commands[0]} 4>&{answers[1]}; exec "$@"'

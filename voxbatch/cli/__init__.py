@@ -47,6 +47,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.cli.report_command import report
 from voxbatch.cli.score_options import score_options
+from voxbatch.cli.serve_command import serve
 from voxbatch.cli.submit_command import submit
 from voxbatch.cli.validate_command import validate
 from voxbatch.config import FORMATS, TEXT_KINDS, Config, check_cues, check_formats, load_profile
@@ -387,6 +388,7 @@ cli.add_command(compare)
 cli.add_command(flags)
 cli.add_command(models)
 cli.add_command(report)
+cli.add_command(serve)
 cli.add_command(validate)
 cli.add_command(submit)
 cli.add_command(listen)

@@ -14,7 +14,7 @@ from voxbatch.config import FORMATS
 
 ORDER = (
     "run", "status", "report", "doctor", "models", "validate", "manifest", "score", "compare", "flags", "calibrate",
-    "merge", "profiles", "submit", "listen",
+    "merge", "profiles", "submit", "listen", "serve",
 )  # fmt: skip
 """Commands in the order of the help, the most used first. Others follow."""
 MEANT = {

@@ -276,13 +276,20 @@ _ITEM_FILES = (
                help="Columns per second that a reader can follow: a subtitle is shown longer where there is room."),
 )  # fmt: skip
 
+_MODEL = run_option(
+    "--model", metavar="MODEL", help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model.",
+)  # fmt: skip
+
+_ENGINE_OPTION = run_option(
+    "--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
+    help="An option of this engine only, e.g. beam_size=1. Repeatable.",
+)  # fmt: skip
+
 _ENGINE = (
     run_option("--engine", default="auto", show_default=True, metavar="NAME",
                help="auto, vllm, faster-whisper or scripted."),
-    run_option("--model", metavar="MODEL",
-               help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model."),
-    run_option("--engine-option", multiple=True, callback=name_value, metavar="NAME=VALUE",
-               help="An option of this engine only, e.g. beam_size=1. Repeatable."),
+    _MODEL,
+    _ENGINE_OPTION,
     run_option("--prefill-encoder/--no-prefill-encoder", default=None,
                help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk "
                "with the versions of vLLM for which this is proven."),
@@ -376,6 +383,10 @@ outputs of another task.
 """
 
 
+server_options = _options(_PROFILE, _SERVING_PROPERTIES, _VLLM_CONFIG, _MODEL, _ENGINE_OPTION)
+"""The options of `run` that also apply to a server."""
+
+
 def store_options(command: Command) -> Command:
     """Add the options for access to stores to a command, which gets them as one argument, `store_options`."""
 
@@ -426,7 +437,6 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
         ConfigError: a value is invalid, or the file is for another engine than the one that was asked for.
     """
     given = dict(settings)
-    options: dict[str, str] = {}
     if served:
         if is_given(ctx, "engine") and given["engine"] not in ("auto", "vllm"):
             raise ConfigError(
@@ -434,11 +444,7 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
                 "of them"
             )
         given["engine"] = "vllm"
-        options = dict(served.options)
-        if served.model and is_given(ctx, "model"):
-            options.pop("revision", None)  # the revision belongs to the file's model
-        elif served.model:
-            given["model"] = served.model
+    given["model"], options = _of_file(ctx, given["model"], served)
     if (prefill_encoder := given.pop("prefill_encoder")) is not None:
         options["prefill_encoder"] = str(prefill_encoder).lower()
     options |= given.pop("engine_option")
@@ -447,6 +453,48 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
     elif ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
         given["model"] = None  # the model of a profile is for the profile's engine
     return RunOptions(**given, engine_options=options)
+
+
+def _of_file(ctx: click.Context, model: str | None, served: FileSettings | None) -> tuple[str | None, dict[str, str]]:
+    """Return the model, and the engine options of a file for vLLM.
+
+    Args:
+        ctx: the parsed command.
+        model: the value of --model.
+        served: the file, if one was given.
+    """
+    if served is None:
+        return model, {}
+    options = dict(served.options)
+    if not served.model:
+        return model, options
+    if is_given(ctx, "model"):
+        options.pop("revision", None)  # the revision belongs to the file's model
+        return model, options
+    return served.model, options
+
+
+def server_settings(
+    ctx: click.Context, model: str | None, engine_option: Mapping[str, str], served: FileSettings | None
+) -> tuple[str | None, dict[str, str]]:
+    """Return the model and the engine options of a server, by the order of precedence of `run`.
+
+    Args:
+        ctx: the parsed command, whose options are `server_options`.
+        model: the value of --model.
+        engine_option: the value of --engine-option.
+        served: a file for vLLM; see `file_for_vllm`.
+
+    Raises:
+        ConfigError: the profile is not for vLLM.
+    """
+    if (engine := ctx.meta.get(_PROFILE_ENGINE)) not in (None, "vllm"):
+        raise ConfigError(
+            f"--profile {ctx.params['profile']} is for the engine {engine}, and only vllm has a server; see voxbatch "
+            "profiles"
+        )
+    model, options = _of_file(ctx, model, served)
+    return model, {**ctx.meta.get(_PROFILE_OPTIONS, {}), **options, **engine_option}
 
 
 def file_for_vllm(serving_properties: str | None, vllm_config: str | None) -> FileSettings | None:

@@ -109,10 +109,10 @@ def memory_share(model: Model, settings: VllmSettings, prefilled: bool, gpu_info
     return planned / (gpu_info.total_bytes - gpu_info.reserved_bytes)
 
 
-def serving_folder(model: Model, settings: VllmSettings) -> Path:
+def serving_folder(model: Model, settings: VllmSettings, aligns_stream: bool = False) -> Path:
     """Return the folder that vLLM loads: the folder of the model, or one with links to it (see linked_folder)."""
     if model.family == REALTIME:
-        return linked_folder(model, settings.delay_ms, cache_folder() / "served")
+        return linked_folder(model, settings.delay_ms, cache_folder() / "served", aligns_stream)
     return model.path
 
 

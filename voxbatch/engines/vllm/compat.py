@@ -67,7 +67,7 @@ def cudagraph_mode(family: str, version: str, prefilled: bool = False) -> str:
     return "PIECEWISE" if stock and _minor(version) < (0, 30) else "FULL_AND_PIECEWISE"
 
 
-def scheduler(lift: bool, on_cpu: bool) -> str | None:
+def scheduler(lift: bool, on_cpu: bool, serving: bool = False) -> str | None:
     """Return module.Class of voxbatch's scheduler, or None for vLLM's own.
 
     The CPU build never schedules asynchronously.
@@ -75,8 +75,11 @@ def scheduler(lift: bool, on_cpu: bool) -> str | None:
     Args:
         lift: enlarge the encoder cache for all running requests.
         on_cpu: the installed vLLM is the CPU build.
+        serving: the scheduler of a server, and not of a batch job.
     """
-    return f"voxbatch.vllm_plugin.scheduler.batch_scheduler.{'' if on_cpu else 'Async'}BatchScheduler" if lift else None
+    kind = "Serving" if serving else "Batch"
+    module = f"voxbatch.vllm_plugin.scheduler.{kind.lower()}_scheduler"
+    return f"{module}.{'' if on_cpu else 'Async'}{kind}Scheduler" if lift else None
 
 
 def executor(on_cpu: bool, environment: Mapping[str, str]) -> str | None:

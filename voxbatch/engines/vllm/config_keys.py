@@ -1,8 +1,8 @@
 """Translate vLLM's own names of settings into the model and the engine options. All files for vLLM share this table.
 
 `serving_properties` and `vllm_config` read the files and return Entries; this module interprets each entry. Keys that
-control a server have no effect in a batch job; they are accepted, and listed as such. `checks` later checks that the
-values fit the model.
+control a server have no effect in a batch job; they are accepted, and listed as such; `voxbatch serve` passes them on.
+`checks` later checks that the values fit the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class FileSettings:
     options: Mapping[str, str]
     """Engine options by the names of VllmSettings, unparsed."""
     without_effect: tuple[str, ...]
-    """Keys that are known but have no effect here."""
+    """Keys that are known but have no effect on a batch job."""
+    of_server: Mapping[str, str]
+    """The values of those keys that have an effect on a server, by vLLM's names: see SERVER_KEYS."""
     unknown: tuple[str, ...]
     """Sentences for people, one for each unknown key."""
 
@@ -108,6 +110,7 @@ def interpret(
         options.pop("model", None),
         options,
         tuple(dict.fromkeys(entry.key for entry in others if entry.key in without_effect)),
+        {name: entry.value for entry in others if (name := entry.key.removeprefix("option.")) in SERVER_KEYS},
         tuple(_unknown(file, entry, known) for entry in others if entry.key not in without_effect),
     )
 
@@ -216,3 +219,8 @@ WITHOUT_EFFECT = (
     "max_logprobs", "served_model_name", "mm_processor_cache_gb", "mm_processor_kwargs",
 )  # fmt: skip
 """vLLM's names of the options that have no effect, because this engine decides their value itself."""
+SERVER_KEYS = (
+    "enable_chunked_prefill", "enable_prefix_caching", "enable_auto_tool_choice", "tool_call_parser",
+    "reasoning_parser", "chat_template", "served_model_name", "max_logprobs", "seed",
+)  # fmt: skip
+"""The keys without effect on a batch job that `voxbatch serve` passes on to vLLM's server."""

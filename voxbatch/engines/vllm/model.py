@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -218,13 +219,21 @@ def weights_bytes(model: Model) -> int:
     return sum(file.stat().st_size for file in model.path.glob(MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS))
 
 
-def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
+DELAY = "transcription_delay_ms"
+"""Key of tekken.json."""
+LOOK_BACK = "streaming_look_back_ms"
+"""Key of tekken.json: the audio before each block of a stream that is encoded again with the block."""
+FRAME_MS = 10.0
+"""Distance of the frames of the spectrum, in ms."""
+
+
+def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool = False) -> Path:
     """Return the folder from which vLLM loads a Voxtral.
 
     This is the folder of the model if it has all files that vLLM needs. Otherwise it is a folder in `cache` that holds
     links to the files of the model, and the generated files:
 
-    - a tekken.json with another delay, because vLLM reads the delay only from this file;
+    - a tekken.json with another delay or look-back, because vLLM reads them only from this file;
     - the params.json of a model in Hugging Face's format.
 
     The path of the folder is the same every time, so that vLLM can reuse what it compiled for that path.
@@ -232,20 +241,20 @@ def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
     Args:
         delay_ms: the transcription delay; 0 means the model's own.
         cache: the parent of these folders.
+        aligns_stream: round the look-back up to whole frames. With the published 52.5 ms, the frames of a stream lie
+            2.5 ms beside those of the whole recording, and the texts of both differ.
     """
-    made = {}
-    if delay_ms:
-        tokenizer = _json(model.path / "tekken.json")
-        if tokenizer["audio"]["transcription_delay_ms"] != delay_ms:
-            tokenizer["audio"]["transcription_delay_ms"] = delay_ms
-            made["tekken.json"] = json.dumps(tokenizer)
+    made, tokenizer = {}, _json(model.path / "tekken.json")
+    if changes := _stream_changes(tokenizer["audio"], delay_ms, aligns_stream):
+        made["tekken.json"] = json.dumps({**tokenizer, "audio": {**tokenizer["audio"], **changes}})
     if model.is_translated:
         made["params.json"] = json.dumps(model.shape())
     if not made:
         return model.path
-    delay = f"-delay{delay_ms}" if "tekken.json" in made else ""
+    delay = f"-delay{delay_ms}" if DELAY in changes else ""
+    aligned = "-aligned" if LOOK_BACK in changes else ""
     short_hash = hashlib.sha256(str(model.path).encode()).hexdigest()[:8]
-    folder = cache / f"{model.path.name}-{short_hash}{delay}"
+    folder = cache / f"{model.path.name}-{short_hash}{delay}{aligned}"
     folder.mkdir(parents=True, exist_ok=True)
     for file in model.path.iterdir():
         unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
@@ -262,6 +271,14 @@ def linked_folder(model: Model, delay_ms: int, cache: Path) -> Path:
         temporary.write_text(content)
         temporary.replace(folder / name)  # atomic, because another process may be reading the old file
     return folder
+
+
+def _stream_changes(audio: Mapping[str, Any], delay_ms: int, aligns_stream: bool) -> dict[str, float]:
+    """Return the settings of tekken.json's `audio` that get another value; see linked_folder."""
+    wanted: dict[str, float] = {DELAY: delay_ms} if delay_ms else {}
+    if aligns_stream and LOOK_BACK in audio:
+        wanted[LOOK_BACK] = FRAME_MS * math.ceil(audio[LOOK_BACK] / FRAME_MS)
+    return {key: value for key, value in wanted.items() if audio.get(key) != value}
 
 
 def _temporary(path: Path) -> Path:

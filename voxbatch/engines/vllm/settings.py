@@ -165,6 +165,7 @@ def check_mm_limits(text: str) -> None:
     Raises:
         ValueError: the text has another form, or allows no audio.
     """
+    limits: dict[str, int]
     if text.startswith("{"):
         limits = json.loads(text)
     else:

@@ -96,7 +96,7 @@ class VllmProcess:
     def __init__(self, arguments: Mapping[str, Any], plugin: bool = False, scores: bool = False):
         began = time.monotonic()
         self._log = _EngineLog()
-        _set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
+        set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
         self._parent = _ParentThread(self._log.file, arguments)
         with _errors_as_death(self._log):
@@ -275,8 +275,13 @@ def threads(on_gpu: bool) -> dict[str, str]:
     return {THREADS: "1"} if on_gpu and THREADS not in os.environ else {}
 
 
-def _set_environment(plugin: bool, loader: bool = False) -> None:
-    """Set the environment with which vLLM's processes start."""
+def set_environment(plugin: bool, loader: bool = False) -> None:
+    """Set the environment with which vLLM's processes start.
+
+    Args:
+        plugin: the encoder runs once per chunk.
+        loader: the weights are in Hugging Face's format, and the plugin translates them.
+    """
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     os.environ.pop(SWITCH, None)
     os.environ.pop(LOADER_SWITCH, None)

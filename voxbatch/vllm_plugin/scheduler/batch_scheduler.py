@@ -20,6 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from voxbatch import vllm_plugin
 from voxbatch.vllm_plugin.patches import allocate_slots, get_computed_blocks
 from voxbatch.vllm_plugin.scheduler.admission import Reservations, burst_size
+from voxbatch.vllm_plugin.scheduler.encoder_cache import enlarge_encoder_cache
 from voxbatch.vllm_plugin.scheduler.fast_path import FastPathScheduler
 from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
 from voxbatch.vllm_plugin.scheduler.shared_prefix import SharedPrefix, shared_prefix
@@ -44,8 +45,7 @@ class _BatchScheduling:
         # vLLM 0.32 limits admission by one number and sizes its buffers by another
         self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
         self._max_requests: int = getattr(scheduler, self._limit)
-        slots = max(cache.cache_size, scheduler.max_num_running_reqs * scheduler.max_model_len)
-        cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = slots
+        enlarge_encoder_cache(scheduler)
         if self._encodes_once:
             scheduler.max_num_encoder_input_tokens = cache.cache_size
             manager.allocate_slots = allocate_slots.skip_if_block_has_slot(manager, scheduler.max_model_len)

