@@ -22,9 +22,8 @@ PEAK_MB = 300
 GROWTH = 40
 """Maximum bytes of peak memory for one more line.
 
-A line needs a duration (4 bytes) and one byte each for done, failed, wanted and to do. While the manifest is checked,
-it needs the hash of its id as well (8 bytes), and until OUT is reserved its key (16 bytes). One million lines cost less
-than an idle Python process.
+What a line needs is in temporary files, apart from some bits. The rest is buffers, which grow up to a bound: see
+bench_large_manifest.py.
 """
 
 
