@@ -182,7 +182,7 @@ def test_model_of_the_build(project: Project, settings: dict[str, str], given: t
 
 
 def test_later_deployments_find_the_weights_of_a_build(project: Project) -> None:
-    """Without a build, MODEL is the folder that an earlier build filled; without one, it stays."""
+    """MODEL is the folder that an earlier build filled, if this one builds nothing; else it stays."""
     assert "MODEL=\n" in project.run("find_weights").stdout
     weights(project)
     assert f"MODEL={FOLDER}\n" in project.run("find_weights").stdout

@@ -76,7 +76,7 @@ def variables(content: bytes) -> dict[str, str]:
 def test_each_process_of_a_run_has_the_secrets_that_it_needs(
     recording: Recorder, tmp_path: Path, start: Starter, anonymous: bool
 ) -> None:
-    """Of a real run, workers have all variables, decoders the credentials of stores, and ffmpeg and the process that
+    """Workers of a real run have all variables, decoders the credentials of stores, and ffmpeg and the process that
     counts errors neither."""
     ffmpeg, seen = executable(), tmp_path / "seen"
     seen.mkdir()

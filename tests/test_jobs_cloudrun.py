@@ -553,7 +553,7 @@ def test_alerts_tell_somebody(deployed: Cloud) -> None:
 
 
 def test_alerts_that_nobody_reads_are_refused(cloud: Cloud) -> None:
-    """Without an address, a channel and a terminal, deploy.sh stops before it changes anything, with what to set."""
+    """deploy.sh has no address, channel or terminal: it stops before it changes anything, with what to set."""
     done = cloud.run("deploy.sh", ALERT_EMAIL="")
     assert (done.returncode, cloud.changes()) == (1, [])
     assert done.stderr.startswith("deploy.sh: whom should alerts tell? Set ALERT_EMAIL=you@example.org, or CHANNEL=")
@@ -777,7 +777,7 @@ def ask_gcloud(question: dict[str, Any]) -> list[str]:
 
 @dataclass
 class Later:
-    """What happens to a project after its first deployment: other settings, corrections, a worker, and its end."""
+    """A project after its first deployment: other settings, corrections, a worker, and its end."""
 
     calls: list[dict[str, Any]]
     documents: dict[str, Any]

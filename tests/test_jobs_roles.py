@@ -122,7 +122,7 @@ class Deployed:
     start: Starter
     stack: ExitStack
     needs: dict[str, set[Need]] = field(default_factory=dict)
-    """What each account needs."""
+    """The permissions that each account needs."""
 
     def container(self, kind: str, name: str) -> tuple[str, list[str]]:
         """Return the account and the arguments of a job, or of a worker pool."""

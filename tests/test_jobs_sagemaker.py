@@ -502,7 +502,7 @@ def test_only_uploaded_manifests_start_a_run() -> None:
 # ── SageMaker: template.yaml ──────────────────────────────────────────────────────────────────────────────────────────
 
 Resources = dict[tuple[str, str], Any]
-"""What a deployment consists of: the properties that count by kind and name."""
+"""The parts of a deployment: the properties that count by kind and name."""
 
 
 def deployed(there: Deployment) -> Resources:
@@ -613,7 +613,7 @@ def template_parameters(digest: str) -> dict[str, Any]:
 
 
 def test_stack_without_an_image_starts_nothing() -> None:
-    """Without an image, a stack has no pipeline and no rules that start it; AlertEmail=no makes no topic.
+    """A stack without an image has no pipeline and no rules that start it; AlertEmail=no makes no topic.
 
     The comparison with deploy.sh would notice each resource that the template lacks.
     """

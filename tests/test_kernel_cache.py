@@ -83,7 +83,7 @@ def test_the_next_task_fetches_what_one_compiled(place: str, home: Path) -> None
 
 
 def test_one_of_two_tasks_stores_its_archive(place: str, home: Path) -> None:
-    """Of two tasks that end together, the second finds the archive of the first and drops its own."""
+    """Two tasks end together: the second finds the archive of the first and drops its own."""
     both = [started(place), started(place)]
     for each in both:
         each.fetch()

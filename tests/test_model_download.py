@@ -192,7 +192,7 @@ def test_more_files_than_threads_all_arrive(model: Model) -> None:
 
 @slow
 def test_large_object_is_never_in_memory(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a large object, the process holds only the stretches that are being fetched."""
+    """A large object is never in memory as a whole, only the stretches that are being fetched."""
     model.put("asr/tiny/weights.bin", bytes(150_000_000))
     for name in ("STORAGE_EMULATOR_HOST", "AWS_ENDPOINT_URL"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{model.server.port}")
@@ -286,7 +286,7 @@ def test_stretches_of_one_object_are_fetched_at_the_same_time(model: Model, stre
 
 @slow
 def test_failed_stretch_is_retried_alone(model: Model, stretches: list[int]) -> None:
-    """Of an object with several stretches, only those that failed are fetched again."""
+    """Only the stretches of an object that failed are fetched again."""
     model.proxy.faults["weights.bin"] = ["503", "", "short", "cut"]
     assert files(model.fetch().path) == Model.FILES
     assert model.fetched()["weights.bin"] == len(stretches) + 3

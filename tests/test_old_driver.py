@@ -148,7 +148,7 @@ def test_old_driver_with_compatibility_libraries_is_ready(job: Job, is_file: boo
 
 
 def test_no_gpu_fails(job: Job) -> None:
-    """Without a GPU, the job's default command fails, with the driver as the reason."""
+    """The job's default command fails without a GPU, with the driver as the reason."""
     done = job(driver="")
     assert done.returncode == 1
     assert "missing  gpu " in done.stdout

@@ -475,7 +475,7 @@ def test_comparison_finds_what_is_missing(deployments: Deployments, tmp_path: Pa
 @needs_terraform
 @pytest.mark.slow
 def test_without_an_image_there_is_all_that_a_build_needs(tmp_path: Path) -> None:
-    """Without an image, the module makes all that a build needs, no job, and nothing that would start one. gcloud's own
+    """The module without an image makes all that a build needs, no job, and nothing that would start one. gcloud's own
     parser accepts the commands for what is left to do.
     """
     plan = evaluated(tmp_path, image="")

@@ -58,7 +58,7 @@ class BadLine:
 
     @property
     def place(self) -> str:
-        """Where the line is: "line 3", "part-00001.parquet:3", or "" for the manifest as a whole."""
+        """Place of the line: "line 3", "part-00001.parquet:3", or "" for the manifest as a whole."""
         if self.shard and self.line:
             return f"{self.shard}:{self.line}"
         return f"line {self.line}" if self.line else self.shard

@@ -148,7 +148,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What Terraform would make.
+    """The resources that Terraform would make.
 
     Attributes:
         resources: the arguments by address, such as `google_pubsub_topic.topic["voxbatch-dead"]`. Nested blocks are

@@ -240,7 +240,7 @@ class _Stopped(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class _Fetch:
-    """What all files of one model share."""
+    """The objects that all files of one model share."""
 
     pool: ThreadPoolExecutor
     """Threads that fetch stretches."""
