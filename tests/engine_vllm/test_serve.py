@@ -17,7 +17,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import browser
@@ -147,6 +150,29 @@ def test_openai_endpoints(mini: Served, openai: Any, wav: Path) -> None:
     assert openai.completions.create(model=mini.model, prompt="one two", max_tokens=4, temperature=0).choices[0].text
     said = openai.audio.transcriptions.create(model=mini.model, file=("call.wav", wav.read_bytes()), language="en")
     assert said.text.strip()
+
+
+def test_recording_by_its_address(mini: Served, openai: Any, wav: Path) -> None:
+    """A recording may be named by an address, as in AWS's published requests: http, or a data address. The answer is
+    that of the same recording in the request.
+    """
+    asked = {"model": mini.model, "max_tokens": 6, "temperature": 0}
+    handler = partial(SimpleHTTPRequestHandler, directory=str(wav.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as files:
+        Thread(target=files.serve_forever, daemon=True).start()
+        addresses = [
+            f"http://127.0.0.1:{files.server_port}/{wav.name}",
+            f"data:audio/wav;base64,{base64.b64encode(wav.read_bytes()).decode()}",
+        ]
+        answers = [
+            openai.chat.completions.create(
+                messages=message({"type": "audio_url", "audio_url": {"url": address}}), **asked
+            )
+            for address in addresses
+        ]
+        files.shutdown()
+    inside = openai.chat.completions.create(messages=message(audio(wav)), **asked)
+    assert {each.choices[0].message.content for each in answers} == {inside.choices[0].message.content}
 
 
 def test_stream_gives_the_same_text(mini: Served, openai: Any, wav: Path) -> None:
