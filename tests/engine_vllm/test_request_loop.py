@@ -230,6 +230,7 @@ def test_a_stream_waits_for_the_previous_stream() -> None:
     world, engine = World(), object.__new__(VllmEngine)
     engine._streaming, engine._ending, engine._is_closed = threading.Lock(), threading.Lock(), False
     engine._process, engine._starter, engine._family, engine._settings = None, world.starter(), Ears(), VllmSettings()
+    engine._kernels = None
     feed, results = full([chunk(0)], closed=False), list[Result]()
     first = threading.Thread(target=lambda: list(engine.stream(feed)))
     second = threading.Thread(target=lambda: results.extend(engine.stream(full([chunk(i) for i in range(3)]))))

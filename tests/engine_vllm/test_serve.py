@@ -191,8 +191,9 @@ def test_too_many_recordings_are_refused(mini: Served, openai: Any, wav: Path) -
     asked = {"model": mini.model, "max_tokens": 4}
     with pytest.raises(BadRequestError, match="At most 5 audio"):
         openai.chat.completions.create(messages=message(*[audio(wav)] * 6), **asked)
+    long = [*message(audio(wav)), {"role": "user", "content": "one two three four " * 1_200}]
     with pytest.raises(BadRequestError, match="4096"):
-        openai.chat.completions.create(messages=message(*[audio(wav)] * 5), **{**asked, "max_tokens": 3_000})
+        openai.chat.completions.create(messages=long, **asked)
 
 
 def test_sagemaker_endpoints(mini: Served, wav: Path) -> None:
