@@ -60,7 +60,7 @@ def test_a_program_gets_what_any_program_needs() -> None:
 
 RECORDS_ITSELF = """#!/bin/sh
 cat /proc/$$/environ > {folder}/$$.ffmpeg
-cat /proc/$PPID/environ > {folder}/$PPID.decoder
+if grep -q decoding.decoder /proc/$PPID/cmdline; then cat /proc/$PPID/environ > {folder}/$PPID.decoder; fi
 exec {ffmpeg} "$@"
 """
 

@@ -593,11 +593,11 @@ def told_to_leave(process: Popen[str]) -> tuple[int, str]:
 def test_sigterm_commits_finished_items(manifest: ManifestWriter, start: Starter, bucket: servers.Place) -> None:
     """After SIGTERM, finished items are committed to the bucket before the process ends, even if no part was due."""
     command = ("run", manifest(*[0.5] * ITEMS), "-o", bucket.uri, *FAST)
-    slowly = ("--engine-option", "delay_s=0.3", "--engine-option", "concurrency=1")
+    slowly = ("--engine-option", "delay_s=0.5", "--engine-option", "concurrency=1")
     process, store = start(*command, *slowly), bucket.store()
     while not store.exists("run.json"):
         time.sleep(0.02)
-    time.sleep(2.5)
+    time.sleep(5)
     code, said = told_to_leave(process)
     assert code == 143
     assert 1 <= committed(store).total() < ITEMS
