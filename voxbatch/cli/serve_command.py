@@ -18,15 +18,13 @@ from voxbatch.storage.options import StoreOptions
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.config_keys import FileSettings
 
-LOCAL = "127.0.0.1"
 
-
-@click.command(short_help="Serve a model with vLLM's OpenAI API.", context_settings={"ignore_unknown_options": False})
+@click.command(short_help="Serve a model with vLLM's OpenAI API.")
 @click.argument("others", nargs=-1, type=click.UNPROCESSED, metavar="[-- VLLM_ARGUMENTS]")
 @server_options
 @option(
     "--host",
-    default=LOCAL,
+    default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
     help="Address to listen at; 0.0.0.0 for every machine that reaches this one. The server asks nobody for a "
