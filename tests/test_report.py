@@ -380,6 +380,18 @@ def test_cells_by_hand(reference: str, transcript: str, lang: str, expected: str
     assert encode(cells) == expected
 
 
+def test_a_chart_is_the_same_where_lxml_is_installed() -> None:
+    """Pygal takes lxml where it is installed, and its elements cannot be changed in the same way."""
+    pytest.importorskip("lxml", reason="lxml is not installed")
+    script = "from voxbatch.report import charts; print(charts.bars(['1', '2'], [0.1, 0.2], ['a', 'b'], str))"
+    drawn = [
+        subprocess.run([sys.executable, "-c", script], env=environment(**env), capture_output=True, text=True)
+        for env in ({}, {"NO_LXML": "1"})
+    ]
+    assert drawn[0].returncode == 0, drawn[0].stderr
+    assert drawn[0].stdout == drawn[1].stdout
+
+
 def test_a_chart_is_only_shapes_and_texts() -> None:
     """A chart has no script, style sheet, date or address, escapes its texts, and is the same each time."""
     drawn = [charts.bars(["<b>", "2"], [0.1, 0.2], ["<i>", "b"], "{:.0%}".format) for _ in range(2)]

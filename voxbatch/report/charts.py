@@ -42,10 +42,15 @@ def area(points: Sequence[tuple[float, float]], show_x: Callable[[float], str], 
 
 @cache
 def _pygal() -> Any:
-    """Import pygal, and remove its finder of plugins, of a kind that Python deprecates: Python warns about it whenever
-    anything is imported later."""
-    import pygal
+    """Import pygal, without two of its habits.
 
+    It takes lxml where lxml is installed, whose elements differ from those that `_svg` changes. Its finder of plugins
+    is of a kind that Python deprecates: Python warns about it whenever anything is imported later.
+    """
+    import pygal
+    from pygal.etree import etree
+
+    etree.to_etree()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
     return pygal
 
