@@ -41,7 +41,8 @@ def test_version_and_help(voxbatch: Voxbatch) -> None:
 
 SHARD_RULE = "give i/n, n from 1 to 99,999 and i from 0 to n-1, such as 0/16 for the first of sixteen"
 SCRIPT_OPTIONS = (
-    "concurrency, delay_s, die_after, fail_items, kill_after, load_s, max_chunk_s, only_worker, shuffle, words, workers"
+    "concurrency, delay_s, die_after, fail_items, kill_after, load_s, max_answer_tokens, max_chunk_s, max_question_s, "
+    "only_worker, shuffle, task, words, workers"
 )
 LISTEN = ("listen", "--subscription", "s", "--project", "p")
 ELSEWHERE = ("--to", "cloudrun", "--region", "us-central1")

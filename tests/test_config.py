@@ -164,7 +164,7 @@ def test_every_vllm_profile_is_previewed() -> None:
     ("asked", "mode", "attention"),
     [
         ("auto", "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.27, 0.28, 0.29", "CUSTOM with vLLM 0.26, where"),
-        ("true", "FULL_AND_PIECEWISE", "CUSTOM with vLLM 0.26, 0.32, where"),
+        ("true", "FULL_AND_PIECEWISE", "CUSTOM with vLLM 0.26, 0.32, 0.33, where"),
         ("false", "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.26, 0.27, 0.28, 0.29", "None"),
     ],
 )

@@ -41,6 +41,7 @@ BROUGHT = {
     "google.auth": ("google-auth", "google-cloud-storage"),
     "google.protobuf": ("protobuf", "google-cloud-run"),
     "google_crc32c": ("google-crc32c", "google-cloud-storage"),
+    "referencing": ("referencing", "jsonschema"),
     "requests": ("requests", "google-cloud-storage"),
     "torch": ("torch", "vllm"),
     "triton": ("triton", "vllm"),

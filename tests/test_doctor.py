@@ -74,8 +74,19 @@ def test_plugin_that_is_off_is_a_warning(diagnosed: Any) -> None:
 
 
 def test_unknown_vllm_gives_no_finding_about_the_plugin(diagnosed: Any) -> None:
-    """There is no finding about the plugin for a vLLM that voxbatch does not know."""
-    assert "vllm-plugin" not in diagnosed(vllm="0.40.0")
+    """There is no finding about the plugin for a vLLM that is too old for voxbatch."""
+    found = diagnosed(vllm="0.25.1")
+    assert found["vllm"].state == "failed"
+    assert "vllm-plugin" not in found
+
+
+def test_newer_vllm_is_a_warning(diagnosed: Any) -> None:
+    """A vLLM that is newer than all known ones runs without the plugin, and both findings say so."""
+    found = diagnosed(vllm="0.40.0")
+    assert found["vllm"].state == found["vllm-plugin"].state == "warning"
+    assert "vllm 0.40.0 is installed, and voxbatch was tested with vLLM 0.26 to 0.33" in found["vllm"].detail
+    assert "vllm 0.40.0 is installed, and the plugin is proven with 0.26" in found["vllm-plugin"].detail
+    assert found["engine"].state == "ok"
 
 
 def test_working_gpu_is_ok(diagnosed: Any) -> None:

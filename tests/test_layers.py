@@ -17,8 +17,9 @@ from voxbatch.cli import cli
 PACKAGE = ROOT / "voxbatch"
 
 LAYERS = (
+    ("answer_options",),
     ("errors", "languages", "records", "safe_text", "standard_streams", "__init__"),
-    ("log",),
+    ("log", "questions"),
     ("child_environment", "child_process", "hang_detector", "storage", "vllm_plugin"),
     (
         "audio",

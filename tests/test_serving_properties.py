@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch import doctor
-from voxbatch.cli import cli, run
+from voxbatch.cli import cli
 from voxbatch.cli.options import parsed_run_options
+from voxbatch.cli.run_command import run
 from voxbatch.config import RunOptions
 from voxbatch.engines.vllm import FAMILIES, gpu, prefill
 from voxbatch.engines.vllm.checks import check, check_step, divides

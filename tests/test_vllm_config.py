@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.cli import cli, run
+from voxbatch.cli import cli
 from voxbatch.cli.options import parsed_run_options
+from voxbatch.cli.run_command import run
 from voxbatch.config import RunOptions
 from voxbatch.engines.vllm.config_keys import KEYS, Entry
 from voxbatch.engines.vllm.settings import resolve
@@ -153,7 +154,7 @@ def test_precedence_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     config = configured("--vllm-config", file, "--profile", "mini-3b")
     assert (config.engine, config.model) == ("vllm", str(tmp_path))
     assert (config.engine_options["max_model_len"], config.engine_options["enforce_eager"]) == ("512", "true")
-    assert config.engine_options["max_num_batched_tokens"] == "4096"
+    assert config.engine_options["max_num_batched_tokens"] == "0"
     monkeypatch.setenv("VOXBATCH_VLLM_CONFIG", file)
     monkeypatch.setenv("VOXBATCH_ENGINE_OPTION", "max_num_seqs=7")
     assert configured("--model", "mine").model == "mine"

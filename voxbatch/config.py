@@ -19,6 +19,7 @@ from typing import Any
 
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
+from voxbatch.questions import QuestionOptions
 from voxbatch.storage.address import is_remote, parse_bucket_address, redacted
 from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 
@@ -79,6 +80,8 @@ class RunOptions:
     """0-based audio stream to take of recordings that have several. None means the first one with sound."""
     max_hours: float = 24.0
     """Most hours of audio of one item. A longer item fails."""
+    questions: QuestionOptions | None = None
+    """Questions about the recordings. None means that they are transcribed."""
     calibration: str | None = None
     """File of a calibration, a path or an address, with which the summary's WER is estimated."""
     part_items: int = 200
@@ -287,7 +290,7 @@ def load_profile(name: str) -> dict[str, Any]:
 
 
 _NO_PROFILES = {
-    "profile", "shard", "shards", "limit", "calibration", "overwrite", "update", "retry_failed", "include",
+    "profile", "shard", "shards", "limit", "calibration", "questions", "overwrite", "update", "retry_failed", "include",
     "kernel_cache", "store_options", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
 }  # fmt: skip
 """Settings that no profile may set: what the run covers, where its data is, who pays for access, and what a stranger's

@@ -164,17 +164,19 @@ def _vllm() -> Finding:
     found = compat.find()
     if found is None:
         return Finding("vllm", "missing", f"for Voxtral and Whisper on GPUs: pip install 'voxbatch[vllm]' ({known})")
+    if compat.is_newer(found[1]):
+        return Finding("vllm", "warning", compat.warning(*found))
     if not compat.is_known(found[1]):
         return Finding("vllm", "failed", f"{found[1]}, and {known}: pip install 'voxbatch[vllm]'")
     return Finding("vllm", "ok", f"{found[1]} from the package {found[0]} ({known})")
 
 
 def _is_vllm_for_gpus() -> bool:
-    """Return whether vLLM's build for GPUs is installed, in a version that voxbatch supports."""
+    """Return whether vLLM's build for GPUs is installed, in a version that voxbatch may use."""
     from voxbatch.engines.vllm import compat
 
     found = compat.find()
-    return found is not None and found[0] == "vllm" and compat.is_known(found[1])
+    return found is not None and found[0] == "vllm" and (compat.is_known(found[1]) or compat.is_newer(found[1]))
 
 
 def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from voxbatch.answer_options import AnswerOptions
+
 SAMPLING_RATE = 16_000
 """Samples per second of every waveform inside voxbatch. Whisper and Voxtral were trained on this rate."""
 
@@ -46,6 +48,10 @@ class Item:
     row: bytes = b"{}"
     """The line's JSON object as it was read, in UTF-8, without a line end. The output line repeats its keys and values.
     It is not kept parsed, because a parsed object can take 50 times as much memory."""
+    prompt: str | None = None
+    """Question about the recordings. None if the item is to be transcribed."""
+    further: tuple[str, ...] = ()
+    """Places of the question's other recordings, as in `audio`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +84,39 @@ class Span:
     invent text."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about the recordings of a Chunk, or about a text alone."""
+
+    prompt: str
+    options: AnswerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a function that the model asks for. Nobody executes it."""
+
+    name: str
+    arguments: str
+    """JSON text of the arguments, an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer of a model to a Question."""
+
+    text: str
+    """The text alone; tool calls are in `tool_calls`."""
+    finish_reason: str
+    """"stop", "length" (the largest number of tokens was reached) or "tool_calls"."""
+    prompt_tokens: int
+    """Number of positions of the prompt, with those of the audio."""
+    completion_tokens: int
+    tool_calls: tuple[ToolCall, ...] = ()
+    parts: tuple[str, ...] = ()
+    """Answers about the parts of a long recording, from which this answer was made. Empty if there was one part."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """The unit of work of an engine: never longer than the engine's limit, and cut in a pause if there is one."""
@@ -91,6 +130,11 @@ class Chunk:
     span: Span
     lang: str | None = None
     """Primary subtag of the language, e.g. "pt". None means that no language is given."""
+    question: Question | None = None
+    """The question to answer. None means to transcribe the chunk."""
+    recordings: tuple[int, ...] = ()
+    """Lengths of the question's recordings in samples, one after another in `samples`. Empty for a question without
+    audio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +212,8 @@ class Hypothesis:
     confidence: float | None = None
     """0 to 1: the mean probability of the text's tokens, for an engine without word times. Otherwise None: the words
     have their own."""
+    answer: Answer | None = None
+    """Answer to the chunk's question, whose text is `text`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +243,8 @@ class Transcript:
     confidence: float | None = None
     """0 to 1: the mean of the chunks with text, for an engine without word times. Otherwise None: the words have their
     own."""
+    answer: Answer | None = None
+    """Answer to the item's question, whose text is `text`. None if the item was transcribed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ voxbatch must be installed as a package. On a machine without a GPU everything r
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
@@ -36,6 +35,7 @@ from typing import Any
 
 import bench_plugin  # it also puts the checkout on the path
 import numpy as np
+from gpu_watch import watched
 
 BAR = 0.98
 """Lowest ratio of the speed with scores to the speed without them."""
@@ -145,7 +145,7 @@ def speed(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for pair in range(given.pairs):
         for on in (False, True) if pair % 2 == 0 else (True, False):
             bench.core.score_tokens(on)
-            with _watched() as gpu:
+            with watched() as gpu:
                 run = bench.feed(samples)
             runs[on].append(run)
             yield {"scores": on, "pair": pair, **run, **gpu}
@@ -171,34 +171,6 @@ def _has_gpu() -> bool:
     from voxbatch.engines.vllm.gpu import visible_gpus
 
     return bool(visible_gpus())
-
-
-@contextlib.contextmanager
-def _watched() -> Iterator[dict[str, float]]:
-    """Give a dict that holds the mean clock (MHz) and power (W) of the GPU after this context; empty without a GPU."""
-    found: dict[str, float] = {}
-    if not _has_gpu():
-        yield found
-        return
-    import pynvml
-
-    pynvml.nvmlInit()
-    handle, ended, seen = pynvml.nvmlDeviceGetHandleByIndex(0), threading.Event(), list[tuple[float, float]]()
-
-    def watch() -> None:
-        while not ended.wait(0.5):
-            clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-            seen.append((clock, pynvml.nvmlDeviceGetPowerUsage(handle) / 1000))
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
-        if seen:
-            found |= {"mhz": round(fmean(mhz for mhz, _ in seen)), "watts": round(fmean(watts for _, watts in seen))}
 
 
 PARTS = {"kernel": kernel, "tokens": tokens, "speed": speed}

@@ -100,20 +100,22 @@ CONTEXT = 250
 class Bench:
     """A loaded engine that can be fed several times."""
 
-    def __init__(self, model: str, options: dict[str, str]):
+    def __init__(self, model: str, options: dict[str, str], profile: str = "ctx512-batch"):
         from voxbatch.config import load_profile
         from voxbatch.engines import create
         from voxbatch.engines.vllm.arguments import llm_arguments, serving_folder
         from voxbatch.engines.vllm.vllm_process import VllmProcess
 
-        defaults = {name: str(value) for name, value in load_profile("ctx512-batch")["engine_options"].items()}
+        defaults = {name: str(value) for name, value in load_profile(profile)["engine_options"].items()}
         self.made: Any = create("vllm", model, {**defaults, **DUMMY, **options})
         folder = serving_folder(self.made._model, self.made._settings)
         self.made._family.load(folder)
         self.requests: int = self.made.spec.concurrency
         began = time.monotonic()
         given = llm_arguments(self.made._model, self.made._settings, self.made._prefilled, folder, self.requests)
-        self.core: Any = VllmProcess(given, self.made._prefilled)
+        # scores are switched on by `score_tokens`, or, where vLLM's own scheduler runs, by this option
+        scores = options.get("confidence") == "true"
+        self.core: Any = VllmProcess(given, self.made._prefilled, scores)
         self.ready_s = round(time.monotonic() - began, 1)
         self.longest: int = self.made.spec.max_chunk_samples
 
@@ -285,8 +287,8 @@ def idle(model: str, options: dict[str, str], given: argparse.Namespace) -> Iter
     bench.core.close()
 
 
-def _looked_into(bench: Bench, lengths: str) -> dict[str, Any]:
-    """Profile the GPU for LOOK_S seconds in the middle of a run."""
+def _looked_into(bench: Bench, lengths: str, swing: float = SWING) -> dict[str, Any]:
+    """Profile the GPU for LOOK_S seconds in the middle of a run, after `swing` rounds of requests."""
     engine, enough = bench.core._engine, threading.Event()
     audio, began, found = 0.0, 0.0, dict[str, Any]()
     for finished, (when, seconds) in enumerate(bench.finishes(_until(enough, lengths, bench.longest))):
@@ -296,7 +298,7 @@ def _looked_into(bench: Bench, lengths: str) -> dict[str, Any]:
                 [seen] = engine.collective_rpc(_look_away)
                 found = {"audio_s": round(audio), "looked_s": round(when - began, 2), **seen}
                 enough.set()
-        elif not began and finished >= bench.requests * SWING:
+        elif not began and finished >= bench.requests * swing:
             engine.collective_rpc(_look)
             began = time.monotonic()
     return found
@@ -323,12 +325,24 @@ def _look_away(worker: Any) -> dict[str, Any]:
     spans = _spans(seen, torch.cuda.is_available())
     wall = (max(until for _, until, _ in spans) - spans[0][0]) / 1000
     busy, gaps = _waits(spans)
+    kinds, names = defaultdict[str, float](float), defaultdict[str, float](float)
+    for begin, end, name in spans:
+        kinds[_kind(name)] += (end - begin) / 1000
+        names[name[:90]] += (end - begin) / 1000
     long = sorted(gaps, key=lambda gap: -gap[0])[:12]
     counted = {f"over {least} us": [len(these), round(sum(us for us, *_ in these) / 1000, 1)]
                for least in (0, 20, 200, 2_000) if (these := [gap for gap in gaps if gap[0] > least])}  # fmt: skip
-    return {"wall_ms": round(wall, 1), "busy_ms": round(busy / 1000, 1), "idle_share": round(1 - busy / 1000 / wall, 4),
-            "gaps": counted, "longest": [[round(us / 1000, 2), before, after] for us, before, after in long],
-            "idle_before": {name: round(us / 1000, 2) for name, us in list(_by_next(gaps).items())[:14]}}  # fmt: skip
+    return {
+        "wall_ms": round(wall, 1), "busy_ms": round(busy / 1000, 1), "idle_share": round(1 - busy / 1000 / wall, 4),
+        "kinds_ms": _dearest(kinds), "names_ms": _dearest(names), "gaps": counted,
+        "longest": [[round(us / 1000, 2), before, after] for us, before, after in long],
+        "idle_before": {name: round(us / 1000, 2) for name, us in list(_by_next(gaps).items())[:14]},
+    }  # fmt: skip
+
+
+def _dearest(spent: dict[str, float], count: int = 16) -> dict[str, float]:
+    """Return the names with the most milliseconds, longest first."""
+    return {name: round(ms, 2) for name, ms in sorted(spent.items(), key=lambda item: -item[1])[:count]}
 
 
 # -- profile -----------------------------------------------------------------------------------------------------------

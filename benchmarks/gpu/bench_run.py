@@ -86,7 +86,7 @@ def whole(
     command += [part for name, value in options.items() for part in ("--engine-option", f"{name}={value}")]
     command += ["--workers", str(workers)] if workers else []
     began = time.monotonic()
-    process = subprocess.Popen(command, cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL,
+    process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL,
                                stderr=subprocess.PIPE, text=True)  # fmt: skip
     cores = Cores(process.pid)
     events, other = [], []
@@ -116,7 +116,7 @@ def _rates(finished: dict[str, Any], ready: list[tuple[float, str]], end: float)
     return found
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return an environment in which vLLM's processes, too, find this checkout of voxbatch and its package metadata."""
     path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
     return {**os.environ, "PYTHONPATH": path}
@@ -228,7 +228,7 @@ def _alone_elsewhere(manifest: Path, given: argparse.Namespace) -> dict[str, Any
     """Measure the engine alone in its own process."""
     again = [sys.executable, __file__, given.model, "--alone", str(manifest)]
     again += [part for each in given.engine_option for part in ("--engine-option", each)]
-    ended = subprocess.run(again, env=_environment(), capture_output=True, text=True, check=False)
+    ended = subprocess.run(again, env=environment(), capture_output=True, text=True, check=False)
     found = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
     return json.loads(found[-1][7:]) if found else {"error": ended.stderr[-3000:]}
 

@@ -1,4 +1,4 @@
-"""Write a Voxtral of the published shape without its weights: params.json and tekken.json.
+"""Write a model of the published shape without its weights: the configuration and the tokenizer.
 
     python benchmarks/gpu/full_size.py MODEL_DIR
     python benchmarks/gpu/full_size.py --shape small-24b MODEL_DIR
@@ -6,7 +6,8 @@
 The folder serves to measure speed and memory with `--engine-option load_format=dummy`, which creates random weights:
 the transcripts mean nothing. `mini-4b-realtime` (the default) is mistralai/Voxtral-Mini-4B-Realtime-2602, `mini-3b` is
 Voxtral-Mini-3B-2507 and `small-24b` is Voxtral-Small-24B-2507. Each params.json has exactly the keys of the published
-file. The vocabulary is mistral-common's own of the same size.
+file. The vocabulary is mistral-common's own of the same size. `whisper-large-v3-turbo` is the model of that name of
+openai, with a made-up vocabulary of the same size, whose special tokens have the published ids.
 """
 
 from __future__ import annotations
@@ -63,6 +64,48 @@ SPECIAL = {
     34: "[TRANSCRIBE]", 35: "[ARGS]", 36: "[CALL_ID]", 37: "[THINK]", 38: "[/THINK]",
 }  # fmt: skip
 
+WHISPER_TURBO = {
+    "architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "dtype": "float16",
+    "vocab_size": 51_866, "num_mel_bins": 128, "d_model": 1280, "encoder_layers": 32, "encoder_attention_heads": 20,
+    "encoder_ffn_dim": 5120, "decoder_layers": 4, "decoder_attention_heads": 20, "decoder_ffn_dim": 5120,
+    "max_source_positions": 1500, "max_target_positions": 448, "activation_function": "gelu",
+    "scale_embedding": False, "is_encoder_decoder": True,
+}  # fmt: skip
+"""config.json of openai/whisper-large-v3-turbo, without the ids of special tokens."""
+WHISPER = "whisper-large-v3-turbo"
+TEXT_VOCABULARY, LANGUAGES, TIMES = 50_257, 100, 1_501
+"""Number of Whisper's text tokens, of its languages, and of its timestamps (openai/whisper, tokenizer.py)."""
+
+
+def write_whisper(folder: Path) -> None:
+    """Write the configuration and the tokenizer of WHISPER into `folder`. Only the first languages have their name."""
+    from transformers import AddedToken, WhisperFeatureExtractor, WhisperTokenizer
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    codes = ["en", "zh", "de", "es", *(f"x{number}" for number in range(LANGUAGES - 4))]
+    controls = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
+    names = ["endoftext", "startoftranscript", *codes, *controls]
+    special = {f"<|{name}|>": TEXT_VOCABULARY + index for index, name in enumerate(names)}
+    letters = list(bytes_to_unicode().values())
+    words = [*letters, *(f"word{number}" for number in range(TEXT_VOCABULARY - len(letters)))]
+    tokenizer = WhisperTokenizer(
+        vocab={word: index for index, word in enumerate(words)}, merges=[], pad_token="<|endoftext|>",
+        extra_special_tokens=list(special), model_max_length=448, processor_class="WhisperProcessor",
+    )  # fmt: skip
+    tokenizer.add_tokens([AddedToken(f"<|{time / 50:.2f}|>", normalized=False) for time in range(TIMES)])
+    assert tokenizer.get_vocab() | special == tokenizer.get_vocab(), "a special token has another id"
+    tokenizer.save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=128).save_pretrained(folder)
+    ids = {f"{name}_token_id": special["<|endoftext|>"] for name in ("bos", "eos", "pad")}
+    ids["decoder_start_token_id"] = special["<|startoftranscript|>"]
+    generation = {
+        "is_multilingual": True, "lang_to_id": {f"<|{code}|>": special[f"<|{code}|>"] for code in codes},
+        "task_to_id": {name: special[f"<|{name}|>"] for name in ("transcribe", "translate")},
+        "no_timestamps_token_id": special["<|notimestamps|>"], "suppress_tokens": [],
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({**WHISPER_TURBO, **ids}, indent=1))
+    (folder / "generation_config.json").write_text(json.dumps({**generation, **ids}, indent=1))
+
 
 def params(shape: str = REALTIME) -> dict[str, Any]:
     """Return the params.json of one of SHAPES."""
@@ -90,15 +133,18 @@ def tokenizer(shape: str = REALTIME) -> dict[str, Any]:
 
 
 def write(folder: Path, shape: str = REALTIME) -> None:
-    """Write both files of one of SHAPES into `folder`, which is created."""
+    """Write the files of WHISPER or of one of SHAPES into `folder`, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
+    if shape == WHISPER:
+        write_whisper(folder)
+        return
     (folder / "params.json").write_text(json.dumps(params(shape), indent=1))
     (folder / "tekken.json").write_text(json.dumps(tokenizer(shape)))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default=REALTIME)
+    parser.add_argument("--shape", choices=(*SHAPES, WHISPER), default=REALTIME)
     parser.add_argument("folder", type=Path, metavar="MODEL_DIR")
     given = parser.parse_args()
     write(given.folder, given.shape)

@@ -142,7 +142,23 @@ def latency(lines: Sequence[Line]) -> Iterator[str]:
                    *percentiles, peak, f"{each['rtfx']:,.1f}")  # fmt: skip
 
 
+def serve(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the table of bench_serve.py."""
+    yield from _head("profile", "mode", "asked by", "clients", "requests", "P50 s", "P90 s", "P95 s", "first token s",
+                     "RTF", "RTFx", "requests/s", "failed", "MHz", "W", "peak GB")  # fmt: skip
+    names = ("first_s", "rtf", "rtfx", "requests_per_s", "failed", "mhz", "watts", "peak_gb")
+    for each in lines:
+        if each.get("requests"):
+            yield _row(f"`{each['name']}`", each["mode"], f"{each['way']}, {each['clip_s']:g} s", each["concurrency"],
+                       each["requests"], *(f"{each[name]:.2f}" for name in ("p50_s", "p90_s", "p95_s")),
+                       *(_figure(each.get(name)) for name in names))  # fmt: skip
+    for each in lines:
+        if "ready_s" in each:
+            yield f"\n`{each['name']}`, {each['mode']}: ready in {each['ready_s']:.0f} s. `{each['command']}`"
+
+
 TABLES = {
+    "serve": serve,
     "latency": latency,
     "speed": speed,
     "soak": soak,
@@ -162,6 +178,10 @@ def _row(*cells: object) -> str:
     return "| " + " | ".join(f"{each:,}" if isinstance(each, int) else str(each) for each in cells) + " |"
 
 
+def _figure(value: float | None) -> str:
+    return "—" if value is None else f"{value:,}"
+
+
 def _list(rates: Iterable[float]) -> str:
     found = list(rates)
     return "; ".join(f"{rate:,.0f}" for rate in found) + (f" (median {median(found):,.0f})" if len(found) > 2 else "")
@@ -173,7 +193,11 @@ def main(*files: str) -> None:
     for name, table in TABLES.items():
         mine = [line for line in lines if line.get("measure") == name]
         for line in (line for line in mine if "failed" in line or "error" in line):
-            if said := line.get("error") or (line["failed"] if isinstance(line["failed"], str) else ""):
+            if (
+                said := line.get("error")
+                or line.get("first_error")
+                or (line["failed"] if isinstance(line["failed"], str) else "")
+            ):
                 print(f"\n{line['name']} failed: {said[-300:]}")
         if whole := [line for line in mine if "error" not in line and not isinstance(line.get("failed"), str)]:
             print(f"\n### {name}\n")

@@ -97,7 +97,7 @@ def test_another_window_is_refused(tmp_path: Path, changes: dict[str, Any], toke
     """An instruct model is refused unless a started window of 30 s has 375 tokens."""
     model = write(tmp_path, False, **changes)
     told = refused(instruct(model), tmp_path)
-    assert f"a window has {tokens} tokens, and voxbatch counts 375" in told
+    assert f"audio of 1 samples has {tokens} tokens, and voxbatch counts 375" in told
 
 
 def test_a_longer_instruct_prompt_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,6 +136,73 @@ def test_confidence(realtime: Path, tmp_path: Path) -> None:
     assert last["ratio"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["mini-3b", "whisper-large-v3-turbo"])
+def test_instruct(shape: str, voxtral: Path, tmp_path: Path) -> None:
+    """Each repeat over windows of 30 s is told with its speed, and the medians with what a window was."""
+    model = voxtral
+    if shape != "mini-3b":
+        model = small_whisper(tmp_path / "whisper")
+    options = ("enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=2", "gpu_memory_gb=0")
+    flags = [part for option in options for part in ("--option", option)]
+    few = ("--only", "voxbatch", "--text-tokens", "4", "--repeats", "2", "--look")
+    said = ran(tmp_path, "bench_instruct.py", str(model), *few, *flags)
+    ready, *repeats, medians, look = (json.loads(line) for line in said.splitlines())
+    assert "up to 2 requests at a time" in ready["described"]
+    assert ("encoder once a chunk" in ready["described"]) == (shape == "mini-3b")
+    assert [line["repeat"] for line in repeats] == [1, 2]
+    assert min(line["rtfx"] for line in repeats) <= medians["rtfx"] <= max(line["rtfx"] for line in repeats)
+    assert (medians["windows"], medians["text_tokens"], medians["audio_s"]) == (8, 4, 240)
+    assert look["look"]["kinds_ms"]["matrix products"] > 0
+
+
+def small_whisper(folder: Path) -> Path:
+    """Return the folder of a Whisper with the published vocabulary and narrow layers, without weights."""
+    full_size = importlib.import_module("test_shapes").full_size()
+    full_size.write(folder, full_size.WHISPER)
+    config = json.loads((folder / "config.json").read_text())
+    narrow = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    (folder / "config.json").write_text(json.dumps({**config, **narrow, **heads, "dtype": "float32"}))
+    return folder
+
+
+@pytest.mark.slow
+def test_serve(realtime: Path, tmp_path: Path) -> None:
+    """Every way of asking a server of Voxtral Realtime is measured, with one token for each 80 ms of audio, and its
+    pads. The last message of a live stream is spoken when the recording ends.
+    """
+    flags: tuple[str, ...] = (
+        "--modes",
+        "eager",
+        "--concurrency",
+        "1",
+        "3",
+        "--waves",
+        "1",
+        "--seconds",
+        "2",
+        "--live-seconds",
+        "1",
+    )
+    flags += ("--engine-option", "dtype=float32", "--out", str(tmp_path / "lines.jsonl"))
+    said = ran(tmp_path, "bench_serve.py", str(realtime), *flags)
+    start, *lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    assert start["ready_s"] > 0
+    assert "voxbatch serve --profile ctx512-batch" in start["command"]
+    assert [(line["way"], line["concurrency"], line["requests"]) for line in lines] == [
+        (way, clients, requests)
+        for way, alone in (("transcriptions", 4), ("realtime", 4), ("live", 1))
+        for clients, requests in ((1, alone), (3, 3))
+    ]
+    assert not any("failed" in line for line in lines)
+    assert all(0 < line["p50_s"] <= line["p90_s"] <= line["p95_s"] for line in lines)
+    assert {line["tokens"] for line in lines if line["way"] == "transcriptions"} == {2 / 0.08 + 9}
+    assert all(line["wall_s"] > 1 and line["rtfx"] < line["concurrency"] for line in lines if line["way"] == "live")
+    assert "| `ctx512-batch` | eager | live, 1 s | 3 | 3 |" in said
+    assert "ready in" in tables(tmp_path, [start, *lines])
+
+
 def test_lengths_follow_the_published_latencies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lengths of any number of clips have the proportions of the published table."""
     monkeypatch.syspath_prepend(GPU)

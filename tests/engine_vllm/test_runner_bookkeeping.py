@@ -22,7 +22,7 @@ from modelless import BLOCK, CONTEXT, EOS, Side, arrivals, drawn_request, reques
 
 torch = pytest.importorskip("torch", reason="vLLM is not installed")
 
-from voxbatch.vllm_plugin.patches import bookkeeping_sync, compute_prev_positions, update_states  # noqa: E402
+from voxbatch.vllm_plugin.patches import bookkeeping_sync, update_states  # noqa: E402
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
@@ -32,7 +32,6 @@ WALKS = 12
 STEPS = 100
 OURS = {
     "_update_states": update_states.wrap,
-    "_compute_prev_positions": compute_prev_positions.wrap,
     "_bookkeeping_sync": bookkeeping_sync.wrap,
 }
 TABLES = ("token_ids_cpu", "is_token_ids", "num_tokens_no_spec", "num_computed_tokens_cpu", "num_prompt_tokens")
@@ -87,7 +86,7 @@ def runner_kind() -> type[Any]:
             later = self._methods["_update_states"](self, step)
             batch = self.input_batch
             scheduled = np.array([step.num_scheduled_tokens[name] for name in batch.req_ids], dtype=np.int32)
-            self._methods["_compute_prev_positions"](self, batch.num_reqs)
+            self._compute_prev_positions(batch.num_reqs)
             known = np.array([self.requests[name].num_tokens for name in batch.req_ids], dtype=np.int32)
             ends = batch.num_computed_tokens_cpu[: batch.num_reqs] + scheduled
             self.discard_request_mask.np[: batch.num_reqs] = ends < known
@@ -153,7 +152,6 @@ class Turn:
     rows: int
     short_update: bool
     short_note: bool
-    short_place: bool
 
 
 class Pair:
@@ -203,7 +201,6 @@ class Pair:
             rows=len(sampled),
             short_update=bool(told.req_ids) and not left,
             short_note=not len(self._left["_bookkeeping_sync"][1].sampled_token_ids),
-            short_place="_compute_prev_positions" not in self._left,
         )
 
     def compare(self) -> None:
@@ -317,8 +314,7 @@ def test_equals_vllm_with_enough_blocks(seed: int) -> None:
     """The bookkeeping is the same after each step, and all steps but the first are recorded in columns."""
     turns = walk(seed)
     assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
-    found = counted(turns)
-    assert min(found["short_update"], found["short_place"]) > 0.8 * len(turns) > 20
+    assert counted(turns)["short_update"] > 0.8 * len(turns) > 20
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
@@ -353,7 +349,7 @@ def test_speculative_decoding_is_left_to_vllm(seed: int) -> None:
 def test_synchronous_scheduling_is_left_to_vllm(seed: int) -> None:
     """vLLM's own method records the tokens if they come to the host after each step."""
     turns = walk(4_000 + seed, is_async=False, step_tokens=[100, 16_384][seed % 2])
-    assert not any(turn.short_note or turn.short_place for turn in turns)
+    assert not any(turn.short_note for turn in turns)
     assert counted(turns)["short_update"] > 0.8 * len(turns) > 20
 
 

@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import vllm_sources
+
 from voxbatch.engines.vllm.default_model import PARAMS
 from voxbatch.engines.vllm.model import DEFAULT_MODEL
 
@@ -60,7 +62,7 @@ def gpu_machine(
     fault: str = "",
     hang: float = 0,
 ) -> Path:
-    """Write packages for the path: a fake NVML, a PyTorch, a vLLM that cannot start, and voxbatch's entry point.
+    """Write packages for the path: a fake NVML, a PyTorch, the names of a vLLM, and voxbatch's entry point.
 
     Args:
         cuda: the CUDA version of the driver in NVML's form, 12020 for 12.2.
@@ -68,7 +70,8 @@ def gpu_machine(
         fault: the reason for which PyTorch cannot use a GPU.
         hang: seconds until PyTorch fails or succeeds.
     """
-    package(folder, "vllm", vllm, __init__="")
+    package(folder, "vllm", vllm)
+    vllm_sources.write(folder)
     version = f"from typing import Optional\n__version__ = '2.11.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
     package(folder, "torch", "2.11.0", __init__=TORCH.format(fault=fault, cards=cards, hang=hang), version=version)
     package(folder, "voxbatch", "0")

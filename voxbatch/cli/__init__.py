@@ -15,11 +15,12 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from voxbatch import __version__
+from voxbatch.cli.ask_command import ask
 from voxbatch.cli.commands import Commands, WithFormats, next_step, usage
 from voxbatch.cli.compare_command import compare
 from voxbatch.cli.flags_command import calibrate, flags
@@ -28,32 +29,25 @@ from voxbatch.cli.models_command import models
 from voxbatch.cli.options import (
     LOG_FORMAT,
     FolderOrAddress,
-    OptionalValueCommand,
     PathOrAddress,
-    file_for_vllm,
     format_names,
     include_option,
-    is_given,
     language,
-    limiting_variables,
-    manifest_options,
     option,
     parsed_run_options,
     resolved_profile,
-    run_options,
-    run_options_of,
-    source_argument,
     store_options,
 )
 from voxbatch.cli.report_command import report
+from voxbatch.cli.run_command import run
 from voxbatch.cli.score_options import score_options
 from voxbatch.cli.serve_command import serve
 from voxbatch.cli.submit_command import submit
 from voxbatch.cli.validate_command import validate
-from voxbatch.config import FORMATS, TEXT_KINDS, Config, check_cues, check_formats, load_profile
+from voxbatch.config import FORMATS, TEXT_KINDS, check_cues, check_formats, load_profile
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import announce, in_job, own_task, sagemaker, usd_per_hour
+from voxbatch.platforms.tasks import in_job, sagemaker
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage.options import StoreOptions
 
@@ -75,98 +69,6 @@ def cli() -> None:
 
     No item is lost or transcribed twice. Kill a run at any moment, and run the same command again to continue.
     """
-
-
-@cli.command(
-    cls=OptionalValueCommand,
-    short_help="Transcribe recordings: files, a folder, a manifest.",
-    epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
-)
-@source_argument
-@run_options
-@manifest_options
-@store_options
-@click.pass_context
-def run(
-    ctx: click.Context,
-    /,
-    source: str | tuple[str, ...],
-    out: str | None,
-    serving_properties: str | None,
-    vllm_config: str | None,
-    tasks: str,
-    shard: tuple[int, int] | None,
-    resume: bool,
-    dry_run: bool,
-    quiet: bool,
-    log_format: str,
-    exit_zero: bool,
-    **settings: Any,
-) -> None:
-    """Transcribe SOURCE: recordings, folders of recordings, or a manifest.
-
-    Give several files and folders, a pattern in quotes ('calls/*.wav'), or @list.txt, which has one path or address a
-    line. A manifest (.jsonl, .csv, .tsv, .parquet, wav.scp, - for standard input) is given alone. All may be at gs://,
-    s3:// or http(s):// addresses. A folder in a bucket is written gs://bucket/folder/, with / at the end.
-    """
-    from voxbatch.cli.session import leave, transcribe
-    from voxbatch.display import can_animate
-    from voxbatch.output.layout import default_out
-
-    served = file_for_vllm(serving_properties, vllm_config)
-    sources = (source,) if isinstance(source, str) else source
-    task, (settings["shard"], settings["shards"]) = own_task(os.environ, tasks, shard, sources)
-    if task and not is_given(ctx, "usd_per_hour") and (price := usd_per_hour(task, os.environ)) is not None:
-        settings["usd_per_hour"] = price
-    options = run_options_of(ctx, {**settings, "overwrite": not resume}, served)
-    config = Config.of(options, source, out or default_out(source))
-    as_json = is_json(log_format, in_job(os.environ))
-    shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
-    log = Log(as_json, quiet, fields={**shard_fields, **(task.log_fields() if task else {})})
-    if task:
-        announce(task, config.shard, config.shards, config.out, log, has_shard_option=shard is not None)
-    for text in limiting_variables(ctx):
-        log.warning("limited", text=text)
-    if served:
-        event = served.flag[2:].replace("-", "_")
-        if served.without_effect:
-            log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
-        for text in served.unknown:
-            log.warning(event, text=text)
-    if dry_run:
-        _print_plan(config)
-        return
-    show_progress = can_animate() and not as_json and not quiet
-    leave(transcribe(config, log, show_progress, quiet, exit_zero))
-
-
-def _print_plan(config: Config) -> None:
-    from voxbatch.display import format_audio, format_duration
-    from voxbatch.runner.forecast import estimate_run
-
-    p = estimate_run(config)
-    speed = f" ({p.speed})" if p.speed else ""
-    no_audio = "unknown: give `duration` in the manifest"
-    time = (
-        f"about {format_duration(p.wall_s)} at RTFx {p.rtfx:g}{speed}"
-        if p.wall_s is not None
-        else (no_audio if p.unknown_items else "unknown: give --expected-rtfx")
-    )
-    cost = (
-        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour, without the start of the machine"
-        if p.usd is not None
-        else (no_audio if p.unknown_items else "unknown: give --usd-per-hour")
-    )
-    for name, value in (
-        ("engine", f"{p.engine} (model {p.model})"),
-        ("items", f"{p.items:,}"),
-        ("audio", format_audio(p.audio_s, p.estimated_items, p.unknown_items)),
-        ("chunks", f"at least {p.chunks:,}"),
-        ("time", time),
-        ("cost", cost),
-        ("outputs", config.out),
-    ):
-        click.echo(escape_controls(f"{name:<8} {value}"))
 
 
 @cli.command(short_help="Print a manifest of a folder's recordings.")
@@ -383,6 +285,8 @@ def doctor(ctx: click.Context) -> None:
     sys.exit(0 if is_ready(found) else 1)
 
 
+cli.add_command(run)
+cli.add_command(ask)
 cli.add_command(calibrate)
 cli.add_command(compare)
 cli.add_command(flags)

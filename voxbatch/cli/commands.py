@@ -13,8 +13,8 @@ import click
 from voxbatch.config import FORMATS
 
 ORDER = (
-    "run", "status", "report", "doctor", "models", "validate", "manifest", "score", "compare", "flags", "calibrate",
-    "merge", "profiles", "submit", "listen", "serve",
+    "run", "ask", "status", "report", "doctor", "models", "validate", "manifest", "score", "compare", "flags",
+    "calibrate", "merge", "profiles", "submit", "listen", "serve",
 )  # fmt: skip
 """Commands in the order of the help, the most used first. Others follow."""
 MEANT = {

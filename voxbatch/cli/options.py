@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from voxbatch.answer_options import AnswerOptions
 from voxbatch.cli.commands import WithFormats, format_name
 from voxbatch.config import FORMATS, LOG_FORMATS, PROFILE_KEYS, RETRY_CHOICES, RunOptions, check_include, load_profile
 from voxbatch.errors import ConfigError
-from voxbatch.languages import language_tag, unknown_language
+from voxbatch.languages import language_name, language_tag, unknown_language
 from voxbatch.platforms import tasks
+from voxbatch.questions import QuestionOptions, checked_schema, checked_tools, translation_prompt
 from voxbatch.safe_text import counted
 from voxbatch.storage.options import StoreOptions
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+MAX_FILE_BYTES = 1 << 20
+"""Size of the largest file with a question, a JSON schema or functions."""
 LOG_FORMAT = "voxbatch.log_format"
 """Key of click's `obj`, which the console script reads: the value of --log-format."""
 
@@ -260,15 +264,19 @@ _VLLM_CONFIG = option(
     help="The same as a YAML file in the format of vLLM's own --config.",
 )  # fmt: skip
 
+_REPORT = run_option(
+    "--report/--no-report", default=None,
+    help="Write report.html, a page with the error rates and with each item's text and audio. Default: if OUT is a "
+    "local folder.",
+)  # fmt: skip
+
 _ITEM_FILES = (
     run_option("--formats", default="", callback=format_names, metavar="LIST",
                help=f"Write one file per item in each of these formats: {','.join(FORMATS)}."),
     run_option("--beside", is_flag=True,
                help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4. Files "
                "of others stay."),
-    run_option("--report/--no-report", default=None,
-               help="Write report.html, a page with the error rates and with each item's text and audio. Default: if "
-               "OUT is a local folder."),
+    _REPORT,
     run_option("--max-line", type=int, default=42, show_default=True, metavar="N",
                help="Longest line of a subtitle in columns. A Chinese or Japanese character takes two."),
     run_option("--max-lines", type=int, default=2, show_default=True, metavar="N", help="Most lines of a subtitle."),
@@ -285,22 +293,33 @@ _ENGINE_OPTION = run_option(
     help="An option of this engine only, e.g. beam_size=1. Repeatable.",
 )  # fmt: skip
 
+_ENGINE_NAME = run_option(
+    "--engine", default="auto", show_default=True, metavar="NAME", help="auto, vllm, faster-whisper or scripted.",
+)  # fmt: skip
+
+_KERNEL_CACHE = run_option(
+    "--kernel-cache", metavar="PLACE",
+    help="A folder, gs:// or s3:// prefix from which the kernels of an earlier run with the same GPU, model and "
+    "settings are fetched, and where they are stored if they are not there. Engine vllm only.",
+)  # fmt: skip
+
+_AUDIO_STREAM = run_option(
+    "--audio-stream", type=int, metavar="N",
+    help="Audio stream to take, from 0, of recordings that have several, such as a film in two languages. Default: the "
+    "first one with sound.",
+)  # fmt: skip
+
 _ENGINE = (
-    run_option("--engine", default="auto", show_default=True, metavar="NAME",
-               help="auto, vllm, faster-whisper or scripted."),
+    _ENGINE_NAME,
     _MODEL,
     _ENGINE_OPTION,
     run_option("--prefill-encoder/--no-prefill-encoder", default=None,
                help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk "
                "with the versions of vLLM for which this is proven."),
-    run_option("--kernel-cache", metavar="PLACE",
-               help="A folder, gs:// or s3:// prefix from which the kernels of an earlier run with the same GPU, model "
-               "and settings are fetched, and where they are stored if they are not there. Engine vllm only."),
+    _KERNEL_CACHE,
     run_option("--language", metavar="LANG",
                help="Language of items that do not name one, e.g. en. Default: the engine decides."),
-    run_option("--audio-stream", type=int, metavar="N",
-               help="Audio stream to take, from 0, of recordings that have several, such as a film in two languages. "
-               "Default: the first one with sound."),
+    _AUDIO_STREAM,
     *_ITEM_FILES,
 )  # fmt: skip
 
@@ -375,6 +394,50 @@ run_options = _options(
     *_ENDING,
 )
 
+ask_options = _options(
+    _OUT,
+    _PROFILE,
+    _SERVING_PROPERTIES,
+    _VLLM_CONFIG,
+    _ENGINE_NAME,
+    _MODEL,
+    _ENGINE_OPTION,
+    _KERNEL_CACHE,
+    _AUDIO_STREAM,
+    _REPORT,
+    *_TASK,
+    *_EFFORT,
+    _DRY_RUN,
+    *_EXPECTED,
+    *_ENDING,
+)
+"""The options of `run` that also apply to `ask`: an answer has no language, no subtitles and no calibration."""
+
+question_options = _options(
+    run_option("--prompt", metavar="TEXT",
+               help="The question about each recording. A `prompt` in a manifest's line is asked instead."),
+    run_option("--prompt-file", type=PathOrAddress(exists=True, dir_okay=False), metavar="FILE",
+               help="File with the question, in place of --prompt."),
+    run_option("--translate-to", callback=language, metavar="LANG",
+               help="Ask for a translation into LANG, e.g. en, in place of --prompt."),
+    run_option("--system", metavar="TEXT", help="The system prompt."),
+    run_option("--max-tokens", type=int, default=1024, show_default=True, metavar="N",
+               help="Largest number of tokens of an answer."),
+    run_option("--temperature", type=float, default=0.0, show_default=True, metavar="T",
+               help="0 takes the likeliest token each time."),
+    run_option("--top-p", type=float, default=1.0, show_default=True, metavar="P",
+               help="With a temperature: choose among the likeliest tokens whose probabilities add up to P."),
+    run_option("--seed", type=int, default=0, show_default=True, metavar="N",
+               help="With a temperature: seed of each answer."),
+    run_option("--json-schema", type=PathOrAddress(exists=True, dir_okay=False), metavar="FILE",
+               help="A JSON schema that each answer follows."),
+    run_option("--tools", type=PathOrAddress(exists=True, dir_okay=False), metavar="FILE",
+               help="Functions in OpenAI's format, a JSON list, that the model may call. Nothing is executed."),
+    run_option("--map-reduce", is_flag=True,
+               help="Ask about the parts of a recording that is too long for one question, and then about the "
+               "answers. Default: refuse it."),
+)  # fmt: skip
+
 job_options = _options(_PROFILE, *_ENGINE, *_EFFORT, *_EXPECTED, *_ENDING)
 """The options of `run` that also apply to a run on other machines.
 
@@ -402,6 +465,62 @@ def _with_store_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     names = {each.name for each in fields(StoreOptions)}
     given = StoreOptions(**{name: value for name, value in settings.items() if name in names})
     return {name: value for name, value in settings.items() if name not in names} | {"store_options": given}
+
+
+def questions_of(settings: dict[str, Any]) -> QuestionOptions:
+    """Return what `ask` asks, and remove the values of `question_options` from the settings.
+
+    Args:
+        settings: the values of the options, with store_options among them.
+
+    Raises:
+        ConfigError: an option is invalid, a file holds something else, or two options contradict each other.
+        StorageError: the address of a file cannot be read.
+    """
+    prompts = {name: settings.pop(name) for name in ("prompt", "prompt_file", "translate_to")}
+    given = [f"--{name.replace('_', '-')}" for name, value in prompts.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} each give the question; leave out all but one")
+    access = settings["store_options"]
+    prompt = prompts["prompt"]
+    if file := prompts["prompt_file"]:
+        prompt = read_text("--prompt-file", file, access).strip()
+    elif tag := prompts["translate_to"]:
+        prompt = translation_prompt(language_name(tag))
+    schema, tools = settings.pop("json_schema"), settings.pop("tools")
+    names = ("system", "max_tokens", "temperature", "top_p", "seed")
+    answer = AnswerOptions(
+        **{name: settings.pop(name) for name in names},
+        json_schema=checked_schema(read_text("--json-schema", schema, access), schema) if schema else None,
+        tools=checked_tools(read_text("--tools", tools, access), tools) if tools else None,
+    )
+    return QuestionOptions(prompt=prompt, answer=answer, map_reduce=settings.pop("map_reduce"))
+
+
+def read_text(flag: str, place: str, access: StoreOptions) -> str:
+    """Return the content of a small text file, local or at an address.
+
+    Args:
+        flag: the option that names the file.
+        place: the file.
+        access: access to the address.
+
+    Raises:
+        ConfigError: it cannot be read, is too large or is not UTF-8.
+        StorageError: the address cannot be read.
+    """
+    from voxbatch.storage import is_remote, open_remote
+
+    try:
+        with open_remote(place, access) if is_remote(place) else open(place, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(f"{flag} {place} has more than {MAX_FILE_BYTES:,} bytes; give a smaller file")
+        return content.decode()
+    except OSError as e:
+        raise ConfigError(f"{flag} {place}: {e.strerror}") from e
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{flag} {place} is not UTF-8; save it again as UTF-8") from e
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
@@ -445,7 +564,7 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
             )
         given["engine"] = "vllm"
     given["model"], options = _of_file(ctx, given["model"], served)
-    if (prefill_encoder := given.pop("prefill_encoder")) is not None:
+    if (prefill_encoder := given.pop("prefill_encoder", None)) is not None:
         options["prefill_encoder"] = str(prefill_encoder).lower()
     options |= given.pop("engine_option")
     if given["engine"] in ("auto", ctx.meta.get(_PROFILE_ENGINE)):

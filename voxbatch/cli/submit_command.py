@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from voxbatch.cli.ask_command import ask
 from voxbatch.cli.commands import WithFormats
 from voxbatch.cli.options import (
     forwarded,
@@ -20,16 +21,21 @@ from voxbatch.cli.options import (
     manifest_options,
     name_value,
     option,
+    question_options,
+    questions_of,
     run_options_of,
     source_argument,
     store_options,
 )
+from voxbatch.cli.run_command import run
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.safe_text import escape_controls
+from voxbatch.storage.address import is_remote
 
 if TYPE_CHECKING:
     from voxbatch.platforms.submit import Forecast, Target
+    from voxbatch.questions import QuestionOptions
 
 AUTO = "auto"
 TARGETS = {
@@ -114,6 +120,8 @@ tasks_option = option(
     help="Print items, hours, tasks, estimated time and cost, and the request; start nothing. This needs no "
     "credentials, except to read SOURCE from a bucket.",
 )
+@click.option("--ask", "asks", is_flag=True, help="Ask questions, as voxbatch ask does, with the options of --prompt.")
+@question_options
 @job_options
 @manifest_options
 @store_options
@@ -129,6 +137,7 @@ def submit(
     again: bool,
     env: dict[str, str],
     dry_run: bool,
+    asks: bool,
     **settings: Any,
 ) -> None:
     """Start a run of SOURCE on a cloud platform, with as many tasks as its hours of audio need.
@@ -142,8 +151,11 @@ def submit(
     for name in ("quiet", "exit_zero", "log_format"):  # they concern only the run
         settings.pop(name)
     platform = _platform(ctx, target, settings)
+    settings["questions"] = _questions(ctx, asks, settings)
     config = Config.of(run_options_of(ctx, settings), source, out or default_out(source))
-    submission = Submission(config.source, config.out, forwarded(ctx), environment=env)
+    submission = Submission(
+        config.source, config.out, forwarded(ctx), command="ask" if asks else "run", environment=env
+    )
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
@@ -176,6 +188,28 @@ def submit(
     click.echo(f"console  {started.url}")
     click.echo(escape_controls(f"progress voxbatch status {submission.out}"))
     sys.stdout.flush()
+
+
+def _questions(ctx: click.Context, asks: bool, settings: dict[str, Any]) -> QuestionOptions | None:
+    """Return what is asked, if `asks`, and remove the options of questions from the settings.
+
+    Raises:
+        ConfigError: see `questions_of`; or an option is not for the command, or names a file of this machine.
+    """
+    command, other = (ask, run) if asks else (run, ask)
+    allowed = {param.name for param in command.params}
+    for param in other.params:
+        if param.name not in allowed and is_given(ctx, str(param.name)):
+            advice = "leave it out" if asks else "add --ask"
+            raise ConfigError(f"{param.opts[0]} is an option of voxbatch {other.name}; {advice}")
+    for name in ("prompt_file", "json_schema", "tools"):
+        if (place := ctx.params[name]) and not is_remote(place):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {place} lies on this machine, where a job elsewhere cannot see it: upload "
+                "it, and give its address"
+            )
+    questions = questions_of(settings)
+    return questions if asks else None
 
 
 def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:

@@ -9,8 +9,8 @@ imports no engine. The order is not kept: chunks of different recordings interle
 the program of that process, and `messages` defines the messages between them.
 """
 
-from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
+from voxbatch.decoding.messages import SPLIT_ADVICE, Decoded, Message, Task, Undecodable
 from voxbatch.decoding.pool import DecoderPool
 from voxbatch.decoding.process import warm_pool
 
-__all__ = ["Decoded", "DecoderPool", "Message", "Task", "Undecodable", "warm_pool"]
+__all__ = ["SPLIT_ADVICE", "Decoded", "DecoderPool", "Message", "Task", "Undecodable", "warm_pool"]

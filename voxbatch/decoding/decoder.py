@@ -106,7 +106,7 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
             for samples, span in chunks(task, recording, warnings):
                 index = len(spans)
                 if index >= len(task.received):
-                    yield Chunk(task.item, index, samples, span, task.lang)
+                    yield Chunk(task.item, task.recording + index, samples, span, task.lang)
                 elif span != task.received[index]:
                     raise RecordingChangedError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
                 spans.append(span)
@@ -114,9 +114,8 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
                 raise RecordingChangedError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
             cpu_s = time.process_time() - began
             report = report_success(task.audio, recording.last_arrival)
-            yield Decoded(
-                task.item, tuple(spans), tuple(dict.fromkeys([*recording.warnings, *warnings])), cpu_s, report
-            )
+            notes = tuple(dict.fromkeys([*recording.warnings, *warnings]))
+            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
     except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message
@@ -142,7 +141,7 @@ def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Re
         retry = None if task.is_retry else replace(task, is_retry=True, received=spans)
     if report is None and retry is None and recording is not None:  # a damaged recording proves that its place answers
         report = report_success(task.audio, recording.last_arrival)
-    return Undecodable(task.item, failure, report, retry)
+    return Undecodable(task.item, failure, report, retry, task.recording)
 
 
 def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:
@@ -169,7 +168,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
             warn=warnings.append,
         )
         try:
-            yield from cut_into_chunks(_limited(waveforms, task.max_samples), task.limit, task.overlap)
+            yield from cut_into_chunks(_limited(waveforms, task), task.limit, task.overlap)
         except AudioError:
             recording.verify_unchanged()  # a file that is still being written may look damaged
             raise
@@ -200,11 +199,11 @@ def _check_claimed_length(task: Task, recording: Recording) -> None:
         return
     wanted_s = min(claimed_s - task.offset, math.inf if task.duration is None else task.duration)
     if wanted_s > max_s:
-        raise _too_long(f"{wanted_s / 3600:,.2f}", task.max_samples)
+        raise _too_long(f"{wanted_s / 3600:,.2f}", task)
 
 
-def _limited(waveforms: Iterator[Waveform], max_samples: int) -> Iterator[Waveform]:
-    """Yield the waveforms as long as they are not more than `max_samples`.
+def _limited(waveforms: Iterator[Waveform], task: Task) -> Iterator[Waveform]:
+    """Yield the waveforms as long as they are not more than the task's `max_samples`.
 
     Raises:
         AudioError: there is more audio.
@@ -212,13 +211,11 @@ def _limited(waveforms: Iterator[Waveform], max_samples: int) -> Iterator[Wavefo
     num_samples = 0
     for waveform in waveforms:
         num_samples += len(waveform.samples)
-        if num_samples > max_samples:
-            raise _too_long(f"more than {max_samples / SAMPLING_RATE / 3600:,.10g}", max_samples)
+        if num_samples > task.max_samples:
+            raise _too_long(f"more than {task.max_samples / SAMPLING_RATE / 3600:,.10g}", task)
         yield waveform
 
 
-def _too_long(hours: str, max_samples: int) -> AudioError:
-    return AudioError(
-        f"it has {hours} hours of audio, and at most {max_samples / SAMPLING_RATE / 3600:,.10g} are allowed; raise "
-        "--max-hours, or split it with `offset` and `duration`"
-    )
+def _too_long(hours: str, task: Task) -> AudioError:
+    most = f"{task.max_samples / SAMPLING_RATE / 3600:,.10g}"
+    return AudioError(f"it has {hours} hours of audio, and at most {most} are allowed; {task.advice}")

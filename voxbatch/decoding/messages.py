@@ -13,6 +13,9 @@ from voxbatch.chunking import OVERLAP
 from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Span
 from voxbatch.storage.circuit_breaker import Reachable, Report
 
+SPLIT_ADVICE = "raise --max-hours, or split it with `offset` and `duration`"
+"""Advice about a recording with too many hours."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -32,6 +35,10 @@ class Task:
     """Length of the longest recording, or part of one, that is decoded to its end, in samples."""
     overlap: int = OVERLAP
     """Samples by which both sides of a forced cut extend beyond the cut."""
+    advice: str = SPLIT_ADVICE
+    """Advice about a recording that is longer."""
+    recording: int = 0
+    """Number of the recording among those of its item's question, from 0. The indexes of its chunks start with it."""
     is_retry: bool = False
     """True if a decoder died with this task, or its ffmpeg was killed. There is only one such retry."""
     received: tuple[Span, ...] = ()
@@ -49,6 +56,8 @@ class Decoded:
     """CPU seconds of decoding and cutting."""
     report: Reachable
     """Report that the recording's place answers."""
+    recording: int = 0
+    """See Task."""
 
     @property
     def seconds(self) -> float:
@@ -67,6 +76,8 @@ class Undecodable:
     retry: Task | None = None
     """Task to give out again. If `report` says that the place is unreachable, the retry waits until the place answers.
     Without a report, ffmpeg was killed, and the retry is immediate. None if a retry cannot help."""
+    recording: int = 0
+    """See Task."""
 
 
 Message = Chunk | Decoded | Undecodable

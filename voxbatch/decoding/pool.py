@@ -156,6 +156,7 @@ class DecoderPool:
         else:
             failed = tasks.pop(0)
             text = f"cannot decode {redacted(failed.audio)}: the decoder of the retry {fate}"
-            yield Undecodable(failed.item, Failure(AudioError.__name__, text, retryable=True))
+            failure = Failure(AudioError.__name__, text, retryable=True)
+            yield Undecodable(failed.item, failure, recording=failed.recording)
         for task in tasks:
             new_decoder.send_task(task)

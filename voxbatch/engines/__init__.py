@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from voxbatch.answer_options import AnswerOptions
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.message import ChunkProgress, EngineMessage
 from voxbatch.errors import ConfigError, EngineError
@@ -40,6 +41,7 @@ __all__ = [
     "known_details",
     "language_refusal",
     "options_with_kernels",
+    "options_with_questions",
     "require_language",
 ]
 
@@ -64,6 +66,11 @@ class EngineSpec:
     uses_language: bool = True
     """True if the model is told the language of a chunk. Otherwise it recognises the language by itself."""
     word_times: bool = False
+    max_recordings: int = 0
+    """Number of recordings that a question may have. 0 means that the engine cannot answer questions; see
+    `options_with_questions`."""
+    max_question_samples: int = 0
+    """Length of all recordings of a question together for which the context of the model suffices, in samples."""
     sampling_rate: int = SAMPLING_RATE
     license: str = "unknown"
     origin: str = "given by --model"
@@ -139,16 +146,18 @@ class _Entry:
     """module:function that calculates the expected speed; see `expected_speed`. Empty if there is no such function."""
     compiles: bool = False
     """True if the engine compiles kernels, and takes the option kernel_cache."""
+    answers: bool = False
+    """True if the engine can answer questions, and takes the option task=ask."""
 
 
 _ENGINES = {
     "faster-whisper": _Entry(
         "voxbatch.engines.faster_whisper:FasterWhisperEngine", ("faster_whisper",), "pip install 'voxbatch[cpu]'"
     ),
-    "scripted": _Entry("voxbatch.engines.scripted_test_engine:ScriptedTestEngine", (), ""),
+    "scripted": _Entry("voxbatch.engines.scripted_test_engine:ScriptedTestEngine", (), "", answers=True),
     "vllm": _Entry(
         "voxbatch.engines.vllm:VllmEngine", ("vllm",), "pip install 'voxbatch[vllm]'",
-        "voxbatch.engines.vllm.forecast:expected_speed", True,
+        "voxbatch.engines.vllm.forecast:expected_speed", True, True,
     ),
 }  # fmt: skip
 MAX_LISTED_LANGUAGES = 10
@@ -252,6 +261,24 @@ def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: st
     return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ENGINES[name].compiles else options
 
 
+def options_with_questions(name: str, options: Mapping[str, str], answer: AnswerOptions) -> Mapping[str, str]:
+    """Return the options of an engine that answers questions.
+
+    Args:
+        name: the name of the engine.
+        options: its options.
+        answer: the way in which it answers; an engine may reserve room for the longest answer.
+
+    Raises:
+        ConfigError: the engine cannot answer questions.
+    """
+    if not _ENGINES[name].answers:
+        raise ConfigError(
+            f"the engine {name} transcribes and cannot answer questions; take --engine vllm, on a machine with a GPU"
+        )
+    return {**options, "task": "ask", "max_answer_tokens": str(answer.max_tokens)}
+
+
 def create(
     name: str, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
 ) -> Engine:
@@ -306,9 +333,14 @@ def expected_speed(
 
 
 class EngineCache:
-    """A cache that holds one engine, the last one created, so that its model stays loaded between runs."""
+    """A cache that holds one engine, the last one created, so that its model stays loaded between runs.
 
-    def __init__(self) -> None:
+    Args:
+        one_run: the cache is closed after one run. An engine may then start in another way for a small job.
+    """
+
+    def __init__(self, one_run: bool = False) -> None:
+        self.one_run = one_run
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 

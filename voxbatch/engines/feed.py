@@ -16,7 +16,14 @@ from voxbatch.records import Chunk
 class Feed:
     """A queue of chunks that can be closed. It holds at most `capacity` samples, or one chunk that is longer."""
 
-    def __init__(self, capacity: int):
+    def __init__(self, capacity: int, is_last: bool = False):
+        """Make a feed.
+
+        Args:
+            capacity: maximum number of samples.
+            is_last: the engine gets no other feed after this one.
+        """
+        self.is_last = is_last
         self._capacity, self._num_samples = capacity, 0
         self._chunks: deque[Chunk] = deque()
         self._changed = threading.Condition()
@@ -44,14 +51,14 @@ class Feed:
             return self._closed and not self._chunks
 
     def put(self, chunk: Chunk) -> bool:
-        """Add a chunk. Wait while the feed is full.
+        """Add a chunk. Wait while the feed is full, unless the chunk has no samples.
 
         Returns:
             False if the feed is closed; then the chunk is not added.
         """
         size = len(chunk.samples)
         with self._changed:
-            while not self._closed and self._chunks and self._num_samples + size > self._capacity:
+            while size and not self._closed and self._chunks and self._num_samples + size > self._capacity:
                 self._changed.wait()
             if self._closed:
                 return False
@@ -110,6 +117,13 @@ class Feed:
     def num_waiting(self) -> int:
         """Return the number of chunks in the queue."""
         return len(self._chunks)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all chunks that this feed will ever get are waiting in it, and the engine gets no other feed.
+        An engine may ask before it takes the first chunk."""
+        with self._changed:
+            return self.is_last and self._closed and not self._discarded
 
     def _start_shortage(self) -> None:
         if self._short_since is None and self.started_at is not None and not self._closed:

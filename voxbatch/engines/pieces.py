@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from voxbatch.chunking import quietest_position
-from voxbatch.records import SAMPLING_RATE, Samples, Word
+from voxbatch.records import SAMPLING_RATE, Question, Samples, Word
 
 SPLIT_S = 8.0
 """Length from which a suspect chunk is decoded again in two halves. A shorter chunk is decoded again behind a little
@@ -33,6 +33,15 @@ class Piece:
     """Primary subtag of the language. None means that the language is unknown."""
     lead: int = 0
     """Number of samples of silence at the front that are not part of the chunk."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class QuestionPiece(Piece):
+    """A question and all its recordings, which become one request."""
+
+    question: Question
+    recordings: tuple[int, ...] = ()
+    """Lengths of the recordings, one after another in `samples`; see `Chunk.recordings`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 With this engine, the pipeline can be tested in milliseconds and its overhead can be measured. The engine ignores the
 audio. It produces one numbered word every WORD_SECONDS, from the position of the chunk in its recording, so that
-stitching can be checked exactly.
+stitching can be checked exactly. A question is answered with its prompt and the lengths of its recordings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxbatch.engines import EngineMessage, EngineSpec, Feed
 from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.options import parse
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
+from voxbatch.records import SAMPLING_RATE, Answer, Chunk, ChunkFailure, Hypothesis, Word
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 WORD_SECONDS = 0.5
@@ -52,6 +52,12 @@ class ScriptedOptions:
     """Number of processes that work side by side."""
     words: bool = True
     """True to return word times."""
+    task: str = "transcribe"
+    """"ask" to answer questions."""
+    max_answer_tokens: int = 1024
+    """No effect."""
+    max_question_s: float = 120.0
+    """Length of all recordings of a question together, in seconds."""
 
 
 class ScriptedTestEngine:
@@ -72,13 +78,16 @@ class ScriptedTestEngine:
                 "1 and workers from 1"
             )
         self._loaded = False
+        asks = script.task == "ask"
         self._dies = str(script.only_worker) in ("-1", os.environ.get(WORKER, "0"))
         self.spec = EngineSpec(
             name="scripted",
             model=model or "count",
             max_chunk_samples=round(script.max_chunk_s * SAMPLING_RATE),
             concurrency=script.concurrency,
-            word_times=script.words,
+            word_times=script.words and not asks,
+            max_recordings=8 if asks else 0,
+            max_question_samples=round(script.max_question_s * SAMPLING_RATE) if asks else 0,
             license="Apache-2.0",
             origin="voxbatch",
             decoding={"max_chunk_s": script.max_chunk_s, "words": script.words},
@@ -103,6 +112,9 @@ class ScriptedTestEngine:
             _, chunk = in_flight.pop() if self._script.shuffle else in_flight.popleft()
             if chunk.item in self._failing_items:
                 yield ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
+            elif chunk.question is not None:
+                answer = _answer(chunk)
+                yield Hypothesis(chunk.item, chunk.index, answer.text, answer=answer)
             else:
                 words = tuple(count_words(chunk))
                 text = "".join(word.text for word in words)
@@ -119,6 +131,14 @@ class ScriptedTestEngine:
     def close(self) -> None:
         """Load again at the next stream; see `Engine.close`."""
         self._loaded = False
+
+
+def _answer(chunk: Chunk) -> Answer:
+    """Return the prompt, the seconds of each recording and the bounds of the chunk as the answer to a question."""
+    assert chunk.question is not None
+    seconds = ", ".join(f"{length / SAMPLING_RATE:g} s" for length in chunk.recordings)
+    text = f"{chunk.question.prompt} [{seconds}]"
+    return Answer(text, "stop", len(chunk.samples) // 1280, len(text.split()))
 
 
 def count_words(chunk: Chunk) -> Iterator[Word]:

@@ -42,6 +42,7 @@ from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, q
 from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
 from voxbatch.manifest.prefix import prefix_manifest, upload_line, uploads_manifest
+from voxbatch.manifest.questions import QuestionPolicy
 from voxbatch.manifest.source import CHANGED_ADVICE, InheritableSource, Source
 from voxbatch.records import Item
 from voxbatch.storage import is_remote
@@ -53,6 +54,7 @@ __all__ = [
     "InheritableSource",
     "LineError",
     "PathPolicy",
+    "QuestionPolicy",
     "Source",
     "Survey",
     "folder_manifest",
@@ -202,7 +204,9 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         LineError: the line cannot be used.
     """
     row = parse_json_line(text)
-    path = _path(row)
+    asks = isinstance(policy, QuestionPolicy)
+    named = policy.recordings(row) if isinstance(policy, QuestionPolicy) else [row.get(AUDIO_KEY)]
+    path, *further = [_path(row, value) for value in named or [None]]
     offset, duration, channel = _seconds(row, "offset"), _seconds(row, "duration"), row.get("channel")
     if channel is not None and not (type(channel) is int and 0 <= channel <= MAX_CHANNEL):
         allowed = f"give a whole number from 0 to {MAX_CHANNEL:,}, or null to mix all"
@@ -220,10 +224,12 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         audio=audio,
         offset=offset or 0.0,
         duration=duration,
-        text=reference,
+        text=None if asks else reference,
         lang=language_tag(lang) if lang else None,
         channel=channel,
         row=text,
+        prompt=policy.question(row) if isinstance(policy, QuestionPolicy) else None,
+        further=tuple(policy.resolve(each, base) for each in further),
     )
 
 
@@ -260,8 +266,7 @@ def _good_items(source: Source, policy: PathPolicy, limit: int | None) -> Iterat
             yield parse_line(text, line, index, source.base, policy)
 
 
-def _path(row: dict[str, Any]) -> str:
-    path = row.get(AUDIO_KEY)
+def _path(row: dict[str, Any], path: Any) -> str:
     if path is None and AUDIO_KEY not in row:
         keys = ", ".join(quote(key) for key in islice(row, 10)) or "none"
         hint = next(

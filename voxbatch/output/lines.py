@@ -18,8 +18,9 @@ from voxbatch.languages import primary_subtag
 from voxbatch.manifest import LineError, PathPolicy
 from voxbatch.manifest.folder import json_path
 from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.manifest.questions import AUDIOS_KEY
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
-from voxbatch.records import Failure, Flag, Item, Segment, Transcript, Word
+from voxbatch.records import Answer, Failure, Flag, Item, Segment, Transcript, Word
 from voxbatch.scoring import DETECTED_LANGUAGE, ErrorCounts, count_errors
 from voxbatch.scoring.corpus import RATE_DIGITS
 from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY
@@ -37,7 +38,13 @@ _TRANSCRIPT_KEYS = frozenset(
 _SCORE_KEYS = frozenset(("wer", "substitutions", "insertions", "deletions", "reference_length"))
 _TRUST_KEYS = frozenset(("confidence", "flags"))
 """Further keys that lines of transcripts.jsonl may have. Lines of an earlier version have none of _TRUST_KEYS."""
-RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | {DETECTED_LANGUAGE}
+_ANSWER_KEYS = frozenset(
+    ("answer", "tool_calls", "finish_reason", "prompt_tokens", "completion_tokens", "answers_to_parts")
+)
+"""Further keys of the lines of answers."""
+REFERENCE_TEXT_KEY = "reference_text"
+"""Key of a manifest's `text` in the lines of questions. An answer is not scored against a reference of the speech."""
+RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS | {DETECTED_LANGUAGE}
 """All keys of output lines that are results, and not the manifest's."""
 
 
@@ -64,9 +71,11 @@ def transcript_line(
     lang = given or transcript.language
     if counts is None and item.text is not None:
         counts = count_errors(item.text, transcript.text, lang)
-    confidence = mean_confidence(transcript)
+    confidence, answer = mean_confidence(transcript), transcript.answer
+    flags = transcript.flags if answer else (*transcript.flags, *item_flags(transcript, given))
     return {
         **_row(item, folder), "lang": lang, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
+        **(_answer_fields(answer) if answer else {}),
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
         "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
         "wer": None if counts is None or counts.rate is None else round(counts.rate, RATE_DIGITS),
@@ -75,8 +84,18 @@ def transcript_line(
         "deletions": counts and counts.deletions,
         "reference_length": counts and counts.reference_length,
         "confidence": None if confidence is None else round(confidence, 3),
-        "flags": [asdict(flag) for flag in (*transcript.flags, *item_flags(transcript, given))],
+        "flags": [asdict(flag) for flag in flags],
         "warnings": fields["warnings"], "version": VERSION,
+    }  # fmt: skip
+
+
+def _answer_fields(answer: Answer) -> dict[str, Any]:
+    """Return the keys of a line that are about the answer to its question."""
+    calls = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in answer.tool_calls]
+    return {
+        "answer": answer.text, "tool_calls": calls, "finish_reason": answer.finish_reason,
+        "prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens,
+        "answers_to_parts": list(answer.parts),
     }  # fmt: skip
 
 
@@ -95,23 +114,42 @@ def _row(item: Item, folder: str | None) -> dict[str, Any]:
 
     A relative path becomes absolute, because readers of the output resolve it against another folder than the
     manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
-    elsewhere writes the same bytes.
+    elsewhere writes the same bytes. A line with several recordings names the first one also as `audio_filepath`.
     """
     row: dict[str, Any] = json.loads(item.row)
     results = {DETECTED_LANGUAGE}
     if row.keys() >= _FAILURE_KEYS:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
-        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS
+        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS
     elif "words" in row:
         row[REFERENCE_WORDS_KEY] = row.pop("words")
-    path = row[AUDIO_KEY]
-    if not is_remote(path) and not path.startswith("/"):
-        try:
-            row[AUDIO_KEY] = json_path(_ANYWHERE.resolve(path, folder) if folder else item.audio)
-        except LineError:  # the first start was with a bucket, in which no object can have this name
-            row[AUDIO_KEY] = json_path(item.audio)
+    if item.prompt is not None:
+        row["prompt"] = item.prompt
+        if "text" in row:
+            row[REFERENCE_TEXT_KEY] = row.pop("text")
+        if row.get(AUDIOS_KEY):
+            places = zip(row[AUDIOS_KEY], (item.audio, *item.further), strict=True)
+            row[AUDIOS_KEY] = [_absolute(path, place, folder) for path, place in places]
+            row[AUDIO_KEY] = row[AUDIOS_KEY][0]
+    row[AUDIO_KEY] = _absolute(row[AUDIO_KEY], item.audio, folder)
     return {name: value for name, value in row.items() if name not in results}
+
+
+def _absolute(path: str, place: str, folder: str | None) -> str:
+    """Return a path of the manifest as a place that any reader can resolve.
+
+    Args:
+        path: the path in the manifest.
+        place: the place that it means in this run.
+        folder: see `transcript_line`.
+    """
+    if is_remote(path) or path.startswith("/"):
+        return path
+    try:
+        return json_path(_ANYWHERE.resolve(path, folder) if folder else place)
+    except LineError:  # the first start was with a bucket, in which no object can have this name
+        return json_path(place)
 
 
 def read_transcript(line: dict[str, Any]) -> Transcript:

@@ -71,7 +71,7 @@ def run(
     started_at, stop, usage = time.monotonic(), stop or Stop(), None
     with contextlib.ExitStack() as resources:
         if engine_cache is None:
-            engine_cache = resources.enter_context(contextlib.closing(EngineCache()))
+            engine_cache = resources.enter_context(contextlib.closing(EngineCache(one_run=True)))
         with open_manifest(config) as source:
             if source.note:
                 log.info("source", text=source.note)

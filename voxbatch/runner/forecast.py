@@ -19,7 +19,7 @@ from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.records import Item
-from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
+from voxbatch.runner.prepare import engine_options, open_manifest, path_policy, worker_environments
 from voxbatch.runner.progress import known_audio
 from voxbatch.runner.shard import members
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, open_recording, parallel_map
@@ -112,7 +112,7 @@ def estimate_run(config: Config) -> RunEstimate:
     choice = engines.choose(config.engine)
     with open_manifest(config) as source:
         surveyed = survey(source, path_policy(config), config.limit)
-        engine = engines.create(choice.name, config.model, config.engine_options, config.store_options)
+        engine = engines.create(choice.name, config.model, engine_options(config, choice.name), config.store_options)
         spec = engine.spec
         workload = measure(surveyed, source, config)
     known = known_rates(config, choice.name)
@@ -207,11 +207,12 @@ DEFAULT_PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
 def known_rates(config: RunOptions, engine: str) -> KnownRates:
     """Return the speed from the config, or else from the profile that this engine would run with; and the price.
 
-    The price is that of this machine: it was given, or the platform of the task has it. No profile knows it.
+    No profile knows the speed of questions. The price is that of this machine: it was given, or the platform of the
+    task has it. No profile knows it.
     """
     name = config.profile or DEFAULT_PROFILES.get(engine)
     profile = load_profile(name) if name else {}
-    if profile.get("engine") != engine:
+    if profile.get("engine") != engine or config.questions:
         profile = {}
     return KnownRates(config.expected_rtfx or profile.get("expected_rtfx"), config.usd_per_hour)
 
@@ -226,6 +227,8 @@ def calculate_speed(
         gpu: NVML's name of a GPU elsewhere. None means the GPU of this machine.
         gpus: number of GPUs that share the work, each with its own engine.
     """
+    if config.questions:  # the lengths of answers decide, and they are unknown
+        return None
     made_for = load_profile(config.profile).get("model") if config.profile else None
     if made_for and not engines.expected_speed(engine, made_for, {}, None, gpu):
         return None  # config.model may be a mere bucket address, which says less than the profile's model

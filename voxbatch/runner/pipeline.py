@@ -13,26 +13,29 @@ happens after the last part.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from voxbatch.chunking import OVERLAP
-from voxbatch.decoding import Decoded, DecoderPool, Task, Undecodable
+from voxbatch.decoding import SPLIT_ADVICE, Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed, language_refusal
 from voxbatch.errors import EngineError, LanguageError, RunError, TranscriptionError
 from voxbatch.languages import primary_subtag
 from voxbatch.latency import Latency
 from voxbatch.output.checkpoint import PartEntry, encode_line
 from voxbatch.output.lines import failure_line, transcript_line
+from voxbatch.questions import QuestionOptions
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome, Span, Transcript
 from voxbatch.runner.long_texts import LONG_TEXTS, Counted, LongPair, LongTextCounter
 from voxbatch.runner.progress import Progress, Usage
+from voxbatch.runner.question_chunks import QuestionChunks, last_chunk
 from voxbatch.runner.stop import Stop, StopRequested
 from voxbatch.runner.watchdog import Watchdog
 from voxbatch.scoring import ErrorCounts
@@ -95,6 +98,8 @@ class PipelineOptions:
     audio_stream: int | None = None
     max_hours: float = 24.0
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    questions: QuestionOptions | None = None
+    """Questions about the items. None means that they are transcribed."""
     folder: str | None = None
     """Place that relative paths of the manifest become absolute with in the output lines. None takes the places of the
     items."""
@@ -119,9 +124,16 @@ class _PendingItem:
     """Memory of the item's row and reference, in bytes."""
     results: dict[int, Hypothesis | ChunkFailure] = field(default_factory=dict)
     decoded: Decoded | None = None
+    has_last_question: bool = False
+    """True if the question about the answers to the parts of the recording was asked."""
     times: list[tuple[float, float]] = field(default_factory=list)
     """The time.monotonic() at which the engine took a chunk and at which its result came, for each chunk in `results`
     that the engine took."""
+
+    @property
+    def waits_for_parts(self) -> bool:
+        """Return whether the question about the answers to the parts may still be asked."""
+        return self.decoded is not None and len(self.decoded.spans) > 1 and not self.has_last_question
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +152,8 @@ class _ThreadEnded:
 
     error: BaseException | None
     """The exception that ended the thread, if any."""
+    is_decoding: bool = False
+    """True for the decode thread."""
 
 
 class Pipeline:
@@ -154,6 +168,7 @@ class Pipeline:
         stop: a request from any thread makes the run commit its finished items and raise StopRequested.
         on_engine_message: called from the main thread with each message of the engine.
         breaker: judges unreachable recordings. The default is a new circuit breaker.
+        is_last: the engine is used for no other run after this one.
     """
 
     def __init__(
@@ -166,12 +181,17 @@ class Pipeline:
         stop: Stop,
         on_engine_message: Callable[[EngineMessage], None] = lambda message: None,
         breaker: CircuitBreaker[Undecodable] | None = None,
+        is_last: bool = False,
     ):
         self._engine, self._checkpoint, self._options, self._breaker = engine, checkpoint, options, breaker
         self._progress, self._on_progress, self._stop = progress, on_progress, stop
         self._on_engine_message = on_engine_message
         spec = engine.spec
-        self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
+        self._question_chunks = QuestionChunks(options.questions) if options.questions else None
+        """The decode thread alone uses it."""
+        self._has_decoded = False
+        """True when the main thread has all messages of the decode thread. The main thread alone uses it."""
+        self._feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples, is_last)
         self._events: queue.Queue[Any] = queue.Queue(MAX_QUEUED_EVENTS)
         self._is_over = threading.Event()
         """Set at the end of the run: no thread takes events any more."""
@@ -250,13 +270,16 @@ class Pipeline:
             options = self._options
             with DecoderPool(decoder_count(options.decoders), options.store_options, self._breaker) as pool:
                 self._pool = pool
-                for message in pool.run(self._tasks(items, pool)):
+                messages: Iterator[Message] = pool.run(self._tasks(items, pool))
+                if (questions := self._question_chunks) is not None:
+                    messages = itertools.chain.from_iterable(map(questions.after, messages))
+                for message in messages:
                     if not isinstance(message, Chunk):
                         is_running = self._send(message)
                     else:
                         span = message.span
                         self._num_samples[message.item, message.index] = span.core_end - span.core_start
-                        if span.silent:  # certain silence: an engine could only invent text
+                        if span.silent and message.question is None:  # an engine could only invent text
                             is_running = self._send(_ChunkResult(Hypothesis(message.item, message.index, "")))
                         else:
                             is_running = self._feed.put(message)
@@ -265,13 +288,16 @@ class Pipeline:
                 self._decode_cpu_s = pool.cpu_s
         except BaseException as e:  # noqa: BLE001 the main thread raises it again
             error = e
-        self._feed.close()
-        self._send(_ThreadEnded(error))
+        if not (self._options.questions and self._options.questions.map_reduce):
+            self._feed.close()  # otherwise the main thread has more questions: about the answers
+        self._send(_ThreadEnded(error, is_decoding=True))
 
     def _tasks(self, items: Iterator[Item], pool: DecoderPool) -> Iterator[Task | None]:
         """Yield the tasks of the items. None means: no task while the rows of the items in progress fill the memory."""
-        spec = self._engine.spec
+        spec, advice = self._engine.spec, SPLIT_ADVICE
         limit, max_samples = spec.max_chunk_samples, round(3600 * SAMPLING_RATE * self._options.max_hours)
+        if self._options.questions and not self._options.questions.map_reduce and limit < max_samples:
+            max_samples, advice = limit, "ask about its parts with --map-reduce, or give `offset` and `duration`"
         # Without word times, stitching cannot find the words that both chunks hold.
         overlap = OVERLAP if spec.word_times else 0
         for item in items:
@@ -286,10 +312,13 @@ class Pipeline:
                 failure = Failure(LanguageError.__name__, f"language {lang!r}: {reason}")
                 if not self._send(Undecodable(item.index, failure)):
                     return
-            else:
+                continue
+            if self._question_chunks is not None:
+                self._question_chunks.begin(item)
+            for number, place in enumerate((item.audio, *item.further)):
                 yield Task(
                     item.index,
-                    item.audio,
+                    place,
                     item.offset,
                     item.duration,
                     item.channel,
@@ -298,6 +327,8 @@ class Pipeline:
                     audio_stream=self._options.audio_stream,
                     max_samples=max_samples,
                     overlap=overlap,
+                    advice=advice,
+                    recording=number,
                 )
 
     def _has_full_rows(self, num_bytes: int, pool: DecoderPool) -> bool:
@@ -361,14 +392,13 @@ class Pipeline:
             self._check_engine(event is not None)
             if isinstance(event, _ThreadEnded):
                 threads -= 1
-                if event.error is not None:
-                    self._commit()
-                    # The signal may have killed the engine, too.
-                    raise StopRequested if self._stop.requested.is_set() else event.error
+                self._end_thread(event)
             elif isinstance(event, EngineMessage):
                 self._tell(event)
             elif event is not None:
                 self._handle(event)
+            if self._has_decoded and not any(each.waits_for_parts for each in self._pending.values()):
+                self._feed.close()
             self._show_waiting()
             if self._stop.requested.is_set():
                 self._commit()
@@ -395,6 +425,18 @@ class Pipeline:
         self._num_samples[at] -= num_samples
         self._progress.audio_s += num_samples / SAMPLING_RATE
         self._on_progress(self._progress)
+
+    def _end_thread(self, event: _ThreadEnded) -> None:
+        """Handle the last event of a thread.
+
+        Raises:
+            BaseException: the error that ended the thread. The finished items are committed.
+        """
+        self._has_decoded = self._has_decoded or event.is_decoding
+        if event.error is not None:
+            self._commit()
+            # The signal may have killed the engine, too.
+            raise StopRequested if self._stop.requested.is_set() else event.error
 
     def _show_waiting(self) -> None:
         """Say in the progress what the run waits for."""
@@ -460,11 +502,30 @@ class Pipeline:
             self._has_loaded = self._has_loaded or event.times is not None
             pending.results[event.result.chunk] = event.result
             pending.times += [event.times] if event.times else []
-        decoded = pending.decoded
-        if decoded is not None and len(pending.results) == len(decoded.spans):
-            self._finish_item(pending, _join_results(pending.results, decoded.spans, decoded.warnings))
+        outcome = self._outcome(pending)
+        if outcome is not None:
+            self._finish_item(pending, outcome)
         else:
             self._on_progress(self._progress)
+
+    def _outcome(self, pending: _PendingItem) -> Outcome | None:
+        """Return the outcome of an item, or None if a result is missing. If the parts of a long recording have their
+        answers, ask the question about them."""
+        decoded, results = pending.decoded, pending.results
+        if decoded is None or len(results) < len(decoded.spans):
+            return None
+        questions, last = self._options.questions, len(decoded.spans)
+        if questions is None or last == 1 or last in results:
+            return _join_results(results, decoded.spans, decoded.warnings)
+        if pending.has_last_question:
+            return None
+        joined = _join_results(results, decoded.spans, decoded.warnings)
+        if isinstance(joined, Failure):
+            return joined
+        pending.has_last_question = True
+        answers = [result.text for _, result in sorted(results.items()) if isinstance(result, Hypothesis)]
+        self._feed.put(last_chunk(pending.item, questions, answers))
+        return None
 
     def _finish_item(self, pending: _PendingItem, outcome: Outcome) -> None:
         if isinstance(outcome, Failure) and outcome.retryable and self._stop.requested.is_set():
@@ -536,4 +597,39 @@ def _join_results(
             place = f"{span.start / SAMPLING_RATE:.2f} to {span.end / SAMPLING_RATE:.2f} s"
             return Failure(TranscriptionError.__name__, f"{place}: {result.message}", result.retryable)
         hypotheses.append(result)
+    last = results[max(results)] if results else None
+    if isinstance(last, ChunkFailure):
+        return Failure(TranscriptionError.__name__, f"the answers to its parts: {last.message}", last.retryable)
+    if last is not None and last.answer is not None:
+        return _answered(spans, hypotheses, last, warnings)
     return stitch(spans, hypotheses, warnings)
+
+
+def _answered(
+    spans: Sequence[Span], hypotheses: Sequence[Hypothesis], last: Hypothesis, warnings: Sequence[str]
+) -> Transcript:
+    """Return the answer to an item's question, with the numbers of tokens of all its requests.
+
+    Args:
+        spans: the parts of the recording, or all recordings as one.
+        hypotheses: the answers to the parts.
+        last: the answer to the question itself.
+        warnings: warnings of the decoder.
+    """
+    assert last.answer is not None
+    is_divided = len(spans) > 1
+    results = [*hypotheses, last] if is_divided else [last]
+    every = [each.answer for each in results if each.answer is not None]
+    answer = replace(
+        last.answer,
+        prompt_tokens=sum(each.prompt_tokens for each in every),
+        completion_tokens=sum(each.completion_tokens for each in every),
+        parts=tuple(each.text for each in hypotheses) if is_divided else (),
+    )
+    notes = (*warnings, *(text for each in results for text in each.warnings))
+    cut_off = [number for number, each in enumerate(every, 1) if each.finish_reason == "length"]
+    if cut_off:
+        which = f" {', '.join(map(str, cut_off))}" if is_divided else ""
+        notes = (*notes, f"answer{which} ended at the largest number of tokens; raise --max-tokens")
+    seconds = sum(span.core_end - span.core_start for span in spans) / SAMPLING_RATE
+    return Transcript(answer.text, audio_duration=seconds, warnings=notes, answer=answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
 from voxbatch.languages import language_name
 from voxbatch.log import Log
-from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
+from voxbatch.manifest import InheritableSource, PathPolicy, QuestionPolicy, Source, Survey, open_source, survey
 from voxbatch.output.calibration_file import calibration_for
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
 from voxbatch.runner.pipeline import PipelineOptions
+from voxbatch.runner.question_checks import check_lengths
 from voxbatch.storage import StoreOptions, open_store
 from voxbatch.storage.columns import Column
 
@@ -77,12 +78,27 @@ def open_manifest(config: Config) -> Source:
 
 
 def path_policy(config: RunOptions) -> PathPolicy:
-    """Return the rule for the paths that the manifest of a config may name.
+    """Return the rule for the paths that the manifest of a config may name, and for its questions.
 
     Raises:
         ConfigError: the rule contradicts itself, or a place is not valid.
     """
+    if config.questions:
+        paths = PathPolicy.from_options(config.allow_outside, config.only_under)
+        prompt, is_divided = config.questions.prompt, config.questions.map_reduce
+        return QuestionPolicy(paths.allow_outside, paths.only_under, prompt, is_divided)
     return PathPolicy.from_options(config.allow_outside, config.only_under)
+
+
+def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
+    """Return the options with which an engine is created for a config, without the place of compiled kernels.
+
+    Raises:
+        ConfigError: the config asks questions, and the engine cannot answer them.
+    """
+    if config.questions is None:
+        return config.engine_options
+    return engines.options_with_questions(engine, config.engine_options, config.questions.answer)
 
 
 def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str, str], ...]:
@@ -107,27 +123,21 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     choice = engines.choose(config.engine)
     policy = path_policy(config)
     surveyed = survey(source, policy, config.limit)
-    engine_options = engines.options_with_kernels(choice.name, config.engine_options, config.kernel_cache)
-    engine = engine_cache.get(choice.name, config.model, engine_options, config.store_options)
+    options = engine_options(config, choice.name)
+    with_kernels = engines.options_with_kernels(choice.name, options, config.kernel_cache)
+    engine = engine_cache.get(choice.name, config.model, with_kernels, config.store_options)
     spec = engine.spec
+    if config.questions and not config.questions.map_reduce:
+        check_lengths(source, policy, config.limit, spec, config.store_options)
     if config.language:
         engines.require_language(engine, config.language)
     log.info("engine", text=f"engine {choice.reason}; model {spec.model}{engines.known_details(spec.license)}")
-    has_no_kernels = config.kernel_cache is not None and engine_options == config.engine_options
+    has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     for warning in (*spec.warnings, *unused):
         log.warning("engine", text=warning)
     _log_languages(config, surveyed, spec, log)
-    # All settings that decide the text of the transcripts. Runs with the same identity may share an OUT.
-    identity: dict[str, Any] = {
-        "manifest": surveyed.fingerprint,
-        "engine": spec.name,
-        "model": spec.model,
-        "decoding": dict(spec.decoding),
-        "language": config.language,
-    }
-    if config.audio_stream is not None:  # an OUT of a version without this option can still be continued
-        identity["audio_stream"] = config.audio_stream
+    identity = _identity(config, surveyed, spec)
     environments = worker_environments(spec, config.workers)
     run = RunFile(
         run_id=digest(identity),
@@ -177,7 +187,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         store_options=config.store_options,
         engine=choice.name,
         model=config.model,
-        engine_options=engine_options,
+        engine_options=with_kernels,
         decoding=dict(spec.decoding),
         worker_environments=environments,
         pipeline=PipelineOptions(
@@ -188,11 +198,28 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
             audio_stream=config.audio_stream,
             max_hours=config.max_hours,
             store_options=config.store_options,
+            questions=config.questions,
             folder=recorded.folder or run.folder,
         ),
         calibration=calibration,
         fail_unreachable=config.fail_unreachable,
     )
+
+
+def _identity(config: Config, surveyed: Survey, spec: EngineSpec) -> dict[str, Any]:
+    """Return all settings that decide the texts of the outputs. Runs with the same identity may share an OUT."""
+    identity: dict[str, Any] = {
+        "manifest": surveyed.fingerprint,
+        "engine": spec.name,
+        "model": spec.model,
+        "decoding": dict(spec.decoding),
+        "language": config.language,
+    }
+    if config.audio_stream is not None:  # an OUT of a version without this option can still be continued
+        identity["audio_stream"] = config.audio_stream
+    if config.questions:
+        identity["questions"] = asdict(config.questions)
+    return identity
 
 
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:

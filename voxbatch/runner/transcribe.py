@@ -87,7 +87,15 @@ def transcribe(
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {job.decoding}")
     breaker = breaker or CircuitBreaker[Undecodable](job.fail_unreachable)
     pipeline = Pipeline(
-        engine, work.checkpoint, job.pipeline, work.progress, on_progress, stop, on_engine_message, breaker
+        engine,
+        work.checkpoint,
+        job.pipeline,
+        work.progress,
+        on_progress,
+        stop,
+        on_engine_message,
+        breaker,
+        is_last=engine_cache.one_run,
     )
     with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
         return pipeline.run(items(source, job.path_policy, job.limit, work.items))

@@ -5,6 +5,9 @@ cache is ten times as large as the decoder's. A batch job has the whole chunk fr
 encoder when a chunk is admitted, for all chunks of a step together and without a K/V cache. A decode step then runs the
 decoder alone (see `model`). The model's output is the same.
 
+Stock vLLM runs the encoder of Mini 3B and Small 24B once per window already. For them the plugin brings the bursts, the
+attention of steps that only decode, and the cheaper work on the host (see `instruct_model`).
+
 The plugin also loads Voxtral Realtime's weights from Hugging Face's format, for this model and for the stock model (see
 `loader`).
 
@@ -15,7 +18,8 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 
 | module or package | its job |
 |---|---|
-| `model`, `encoder` | the model; its encoder (`encoder_attention`, `packing`, `rotary`, `silence`, `spectrogram`) |
+| `model`, `encoder` | Realtime; its encoder (`encoder_*`, `packing`, `rotary`, `silence`, `spectrogram`) |
+| `instruct_model` | Mini 3B and Small 24B |
 | `encoder_output_pool` | memory for encoded audio |
 | `scheduler/` | vLLM's schedulers for batch jobs |
 | `patches/` | one module for each method of vLLM that is replaced |
@@ -23,13 +27,12 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `loader`, `weights` | the load format |
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
 | `parent_watchdog`, `worker_extension`, `memory_usage` | used by the engine with the plugin or without it |
-| `vllm_names` | every internal name of vLLM that the plugin uses |
+| `vllm_names`, `vllm_source` | every internal name of vLLM that the plugin uses, and a check of the installed vLLM |
 """
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 from importlib import metadata
 
@@ -77,13 +80,14 @@ def register() -> None:
     if is_switched_on():
         from voxbatch.vllm_plugin import vllm_names
 
-        vllm_names.require_version()
-        if multiprocessing.parent_process() is not None:  # vLLM started this process to hold a model
-            vllm_names.require_names()
+        vllm_names.require_version()  # the engine has checked the names
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
         ModelRegistry.register_model(vllm_names.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
+        ModelRegistry.register_model(
+            vllm_names.INSTRUCT_ARCHITECTURE, "voxbatch.vllm_plugin.instruct_model:PrefillInstruct"
+        )
         register_backend(
             AttentionBackendEnum[ATTENTION_BACKEND], "voxbatch.vllm_plugin.decode_attention.DecodeAttentionBackend"
         )

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
 from voxbatch.vllm_plugin.encoder_attention import Attention, Flash, Masked, Windowed
+from voxbatch.vllm_plugin.encoder_ops import EightBitOps, FusedOps, Ops, TorchOps
 from voxbatch.vllm_plugin.packing import Packed, group_chunks, pack, to_device
 from voxbatch.vllm_plugin.rotary import RotateAndLayOut, rotate_and_lay_out
 from voxbatch.vllm_plugin.silence import Silence, extent
@@ -47,7 +48,7 @@ class Encoder:
         table = _cos_sin_table(attention.rotary_emb, attention.head_dim)
         self._cos_sin = table.to(self.device, self._dtype).contiguous()
         self._ops, self._rotate_and_lay_out, self._attention = _implementations(
-            attention, config.sliding_window, self.device, self._dtype
+            layers.layers, config.sliding_window, self.device, self._dtype
         )
         sizes = [layer.self_attn.kv_size for layer in layers.layers]
         no_keys = [torch.empty(2, 0, size, dtype=self._dtype, device=self.device) for size in sizes]
@@ -153,34 +154,25 @@ class Encoder:
             known: each layer's keys and values of the shared silence.
             keys: gets the keys and values of each layer, [2, rows, k].
         """
-        delta = None
+        ops, delta = self._ops, None
         for layer, pads in zip(self._layers.layers, known, strict=True):
-            normed, residual = self._norm(layer.self_attn_layer_norm, delta, residual)
+            normed, residual = ops.norm(layer.self_attn_layer_norm, residual, delta)
             attended = self._attend(layer.self_attn, normed, layout, pads, keys)
-            normed, residual = self._norm(layer.final_layer_norm, attended, residual)
-            gated = self._ops.gate(layer.mlp.act_fn, layer.mlp.gate_up_proj(normed)[0])
-            delta = layer.mlp.down_proj(gated)[0]
-        return self._norm(self._layers.layer_norm, delta, residual)[0]
-
-    def _norm(
-        self, module: Any, delta: torch.Tensor | None, residual: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the input of a layer, and the residual that the layer's output is added to."""
-        if delta is None:
-            return self._ops.norm(module, residual), residual
-        return self._ops.add_and_norm(module, delta, residual)
+            normed, residual = ops.norm(layer.final_layer_norm, residual, attended)
+            gated = ops.gate(layer.mlp.act_fn, ops.multiply(layer.mlp.gate_up_proj, normed))
+            delta = ops.multiply(layer.mlp.down_proj, gated)
+        return ops.last_norm(self._layers.layer_norm, residual, delta)
 
     def _attend(
-        self, layer: Any, normed: torch.Tensor, layout: Packed, pads: torch.Tensor, keys: list[torch.Tensor] | None
+        self, layer: Any, normed: Any, layout: Packed, pads: torch.Tensor, keys: list[torch.Tensor] | None
     ) -> torch.Tensor:
-        qkv = layer.qkv_proj(normed)[0]
+        qkv = self._ops.multiply(layer.qkv_proj, normed)
         kv = qkv.new_empty(2, sum(layout.key_lengths), layer.kv_size)
         self._rotate_and_lay_out(qkv, kv, pads, self._cos_sin, layout, layer.head_dim)
         if keys is not None:
             keys.append(kv)
         q, k, v = (each.unflatten(1, (-1, layer.head_dim)) for each in (qkv[:, : layer.q_size], *kv))
-        found: torch.Tensor = layer.out_proj(self._attention(q, k, v, layout).flatten(1))[0]
-        return found
+        return self._ops.multiply(layer.out_proj, self._attention(q, k, v, layout).flatten(1))
 
 
 def _cos_sin_table(rotary: Any, head_dim: int) -> torch.Tensor:
@@ -199,67 +191,17 @@ def _cos_sin_table(rotary: Any, head_dim: int) -> torch.Tensor:
     return found
 
 
-class TorchOps:
-    """Small operations of a layer in PyTorch, as stock vLLM runs them on a CPU."""
-
-    def norm(self, module: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return the RMS norm of x."""
-        found: torch.Tensor = module.forward_native(x)
-        return found
-
-    def add_and_norm(
-        self, module: Any, delta: torch.Tensor, residual: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of the sum `residual + delta`, and the sum."""
-        residual = residual + delta
-        return self.norm(module, residual), residual
-
-    def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return SwiGLU's product: SiLU of the left half of x times its right half."""
-        found: torch.Tensor = module.forward_native(x)
-        return found
-
-
-class FusedOps(TorchOps):
-    """The same operations by vLLM's own CUDA kernels. They write into `delta` and `residual`.
-
-    In a compiled model vLLM leaves these operations to the compiler. This code is not compiled.
-    """
-
-    def __init__(self) -> None:
-        from vllm import _custom_ops
-
-        self._kernels: Any = _custom_ops
-
-    def norm(self, module: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return the RMS norm of x."""
-        found = torch.empty_like(x)
-        self._kernels.rms_norm(found, x, module.weight, module.variance_epsilon)
-        return found
-
-    def add_and_norm(
-        self, module: Any, delta: torch.Tensor, residual: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of the sum `residual + delta`, and the sum."""
-        self._kernels.fused_add_rms_norm(delta, residual, module.weight, module.variance_epsilon)
-        return delta, residual
-
-    def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return SwiGLU's product: SiLU of the left half of x times its right half."""
-        found: torch.Tensor = module.forward_cuda(x)
-        return found
-
-
 def _implementations(
-    attention: Any, window: int, device: torch.device, dtype: torch.dtype
-) -> tuple[TorchOps, RotateAndLayOut, Attention]:
+    layers: Sequence[Any], window: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Ops, RotateAndLayOut, Attention]:
     """Return the implementations of a layer's parts: CUDA kernels on a GPU in 16 bits, and PyTorch's functions else.
 
     Args:
-        attention: vLLM's WhisperCausalAttention of a layer.
+        layers: vLLM's WhisperCausalEncoderLayers.
         window: number of frames that a frame attends to, with itself.
     """
-    scale, version = attention.scaling, None
+    attention, version = layers[0].self_attn, None
+    scale = attention.scaling
     if device.type == "cuda" and dtype != torch.float32:
         from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
 
@@ -270,4 +212,5 @@ def _implementations(
 
     has_kernel = attention.q_size == attention.kv_size and window_kernel.fits(attention.head_dim, dtype)
     by_kernel: Attention = Windowed(window, scale) if has_kernel else Flash(window, scale, version)
-    return FusedOps(), rotary_kernel.rotate_and_lay_out, by_kernel
+    ops = EightBitOps(dtype) if EightBitOps.fits(layers) else FusedOps()
+    return ops, rotary_kernel.rotate_and_lay_out, by_kernel

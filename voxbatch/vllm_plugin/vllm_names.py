@@ -1,180 +1,291 @@
-"""List of every internal name of vLLM that the plugin uses, with the versions in which the names were read.
+"""List of every internal name of vLLM that the plugin uses, and a check of the installed vLLM against it.
 
-vLLM promises none of these names. To add a version to READ_IN, read all names again in that version. Then run
-tests/engine_vllm and, for GPUs, benchmarks/gpu/bench_plugin.py --tokens.
+vLLM promises none of these names. `mismatches` looks for them in vLLM's source (`vllm_source`), without importing it.
+To add a version to READ_IN, read all names again in that version. Then run tests/engine_vllm and, for GPUs,
+benchmarks/gpu/bench_plugin.py --tokens.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
-READ_IN = ("0.26", "0.32")
+from voxbatch.vllm_plugin.vllm_source import Source, installed
+
+READ_IN = ("0.26", "0.32", "0.33")
 """Versions of vLLM in whose source the names below were read. Versions between them are likely the same, but are
 refused."""
 ARCHITECTURE = "VoxtralRealtimeGeneration"
 """Architecture that vLLM derives from the params.json of a causal encoder (transformers_utils/configs/mistral.py)."""
+INSTRUCT_ARCHITECTURE = "VoxtralForConditionalGeneration"
+"""Architecture that vLLM derives from the params.json of any other encoder."""
 
-MODELS = "vllm.model_executor.models"
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """The parts of a class, function or constant of vLLM that voxbatch relies on."""
+
+    members: str = ""
+    """Methods, fields and attributes of the class, separated by spaces. `mismatches` looks for each."""
+    notes: str = ""
+    """Behaviour that a program cannot check."""
+
+
+MODELS, CORE = "vllm.model_executor.models", "vllm.v1.core"
 NAMES = {
     # the model that ours derives from: its weights, loading, prompt and logits are used unchanged
-    f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": (
-        "language_model, whisper_encoder, audio_language_adapter, time_embedding, n_delay_tokens, audio_config; "
-        "_parse_and_validate_audio_arrays; its __init__ refuses full CUDA graphs, because its forward holds the "
-        "encoder"
+    f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": Used(
+        "language_model whisper_encoder audio_language_adapter time_embedding n_delay_tokens audio_config "
+        "_parse_and_validate_audio_arrays",
+        "its __init__ refuses full CUDA graphs, because its forward holds the encoder",
     ),
-    f"{MODELS}.voxtral:VoxtralEncoderModel": "config, dtype, mel_filters, whisper_encoder",
-    f"{MODELS}.whisper_causal:WhisperCausalEncoder": "conv1, conv2, layers, layer_norm; total_stride is 2",
-    f"{MODELS}.whisper_causal:WhisperCausalConv1d": "called with [chunks, channels, frames]; weight",
-    f"{MODELS}.whisper_causal:WhisperCausalEncoderLayer": (
-        "self_attn_layer_norm, self_attn, final_layer_norm, mlp (gate_up_proj, act_fn, down_proj). The plugin calls "
-        "the matrices and never reads them, because they may be quantised"
+    f"{MODELS}.voxtral:VoxtralEncoderModel": Used("config dtype whisper_encoder", "mel_filters"),
+    f"{MODELS}.voxtral:VoxtralProcessingInfo": Used("get_supported_mm_limits", "read for each request"),
+    f"{MODELS}.whisper_causal:WhisperCausalEncoder": Used("conv1 conv2 layers layer_norm", "total_stride is 2"),
+    f"{MODELS}.whisper_causal:WhisperCausalConv1d": Used(notes="called with [chunks, channels, frames]; weight"),
+    f"{MODELS}.whisper_causal:WhisperCausalEncoderLayer": Used(
+        "self_attn_layer_norm self_attn final_layer_norm mlp",
+        "mlp has gate_up_proj, act_fn and down_proj. The plugin calls the matrices and never reads them, because they "
+        "may be quantised",
     ),
-    f"{MODELS}.whisper_causal:WhisperCausalAttention": (
-        "qkv_proj, rotary_emb, out_proj, attn.layer_name, head_dim, q_size, kv_size, scaling"
+    f"{MODELS}.whisper_causal:WhisperCausalAttention": Used(
+        "qkv_proj rotary_emb out_proj attn head_dim q_size kv_size scaling", "attn.layer_name"
     ),
-    f"{MODELS}.voxtral:AudioLanguageAdapter": "w_out; called with [tokens, pool * dim]",
+    f"{MODELS}.voxtral:AudioLanguageAdapter": Used("w_in w_out", "called with [tokens, pool * dim]"),
+    # the instruct models, whose encoder's layers are called unchanged
+    f"{MODELS}.voxtral:VoxtralForConditionalGeneration": Used(
+        "whisper_encoder audio_language_adapter embed_multimodal _parse_and_validate_audio_arrays",
+        "The encoder's chunk_size is in mels; its log_spec_max is the loudest mel of a recording",
+    ),
+    f"{MODELS}.whisper:WhisperEncoder": Used("conv1", "called with [[windows, mels, frames]]"),
     # the loader of the weights' files
-    "vllm.model_executor.model_loader:register_model_loader": "(load_format), a decorator of a class",
-    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader": (
-        "__init__(load_config), a dataclass whose load_format safetensors takes *.safetensors of a folder, as far as "
-        "model.safetensors.index.json names them; get_all_weights(model_config, model) → (name, tensor); "
-        "model_config.model is the folder"
+    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader": Used(
+        notes="load_config is a dataclass whose load_format safetensors takes *.safetensors of a folder, as far as "
+        "model.safetensors.index.json names them; get_all_weights yields (name, tensor); model_config.model is the "
+        "folder"
     ),
     # the parts of a layer, called outside of the compiled graph
-    "vllm.model_executor.layers.layernorm:RMSNorm": "weight, variance_epsilon; forward_native on a CPU",
-    "vllm.model_executor.layers.activation:SiluAndMul": "forward_cuda, forward_native",
-    "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": (
-        "cos_sin_cache, [positions, rotary_dim], cosines first; is_neox_style, rotary_dim"
+    "vllm.model_executor.layers.layernorm:RMSNorm": Used("weight variance_epsilon forward_native"),
+    "vllm.model_executor.layers.activation:SiluAndMul": Used("forward_cuda forward_native"),
+    "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": Used(
+        "is_neox_style rotary_dim", "cos_sin_cache, [positions, rotary_dim], cosines first"
     ),
     # the runner: `patches` wraps its methods for a step's audio and tokens, and calls the originals in complex cases
-    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
-        "_gather_mm_embeddings(scheduler_output, shift_computed_tokens=0), called when the order of the requests is "
-        "final; _execute_mm_encoder(scheduler_output), before it: scheduled_encoder_inputs (by request) into "
-        "encoder_cache; its result is read only for models with an encoder and a decoder; get_model, device, requests "
-        "(mm_features, identifier, data), encoder_cache, input_batch (req_ids, num_computed_tokens_cpu, "
-        "prev_sampled_token_ids [requests, 1]); scheduler_output.num_scheduled_tokens, scheduled_new_reqs, "
-        "scheduled_cached_reqs.resumed_req_ids; _prepare_input_ids(scheduler_output, num_reqs, "
-        "total_num_scheduled_tokens, cu_num_tokens): prev_positions.np (each request's row in the previous batch, or "
-        "-1), input_ids.gpu, enable_prompt_embeds; _sample(logits, spec_decode_metadata); "
-        "input_batch.sampling_metadata; _update_states(scheduler_output): begins with the step's "
-        "kv_cache_block_copies, then updates num_computed_tokens, blocks and drafts of each running request in "
-        "scheduled_cached_reqs; _compute_prev_positions(num_reqs): prev_req_id_to_index to prev_positions; "
-        "_bookkeeping_sync(scheduler_output, sampler_output, …): with use_async_scheduling it writes -1 for each "
-        "sampled row that is not in discard_request_mask (token_ids_cpu, is_token_ids, num_tokens_no_spec, "
-        "output_token_ids) and keeps the first sampled_token_ids as prev_sampled_token_ids; requests "
-        "(output_token_ids, block_ids, num_computed_tokens), block_table.append_row, speculative_config, "
-        "parallel_config.pipeline_parallel_size, max_model_len"
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": Used(
+        "device requests encoder_cache input_batch prev_positions input_ids enable_prompt_embeds "
+        "discard_request_mask use_async_scheduling speculative_config parallel_config max_model_len model_config",
+        "_gather_mm_embeddings is called when the order of the requests is final; _execute_mm_encoder before it: "
+        "scheduled_encoder_inputs (by request) into encoder_cache; its result is read only for models with an encoder "
+        "and a decoder; requests (mm_features, identifier, data, output_token_ids, block_ids, num_computed_tokens). "
+        "_prepare_input_ids: prev_positions.np is each request's row in the previous batch, or -1; input_ids.gpu. "
+        "_update_states begins with the step's kv_cache_block_copies, then updates num_computed_tokens, blocks and "
+        "drafts of each running request in scheduled_cached_reqs. _bookkeeping_sync: with use_async_scheduling it "
+        "writes -1 for each sampled row that is not in discard_request_mask, and keeps the first sampled_token_ids as "
+        "prev_sampled_token_ids",
     ),
-    "vllm.v1.sample.metadata:SamplingMetadata": (
-        "all_greedy, no_penalties, max_num_logprobs, logprob_token_ids, bad_words_token_ids, allowed_token_ids_mask, "
-        "thinking_budget_state_holder, logitsprocs.non_argmax_invariant: nothing else can change which token is taken"
+    "vllm.v1.worker.gpu_input_batch:InputBatch": Used(
+        "req_ids req_id_to_index num_computed_tokens_cpu prev_sampled_token_ids prev_req_id_to_index "
+        "num_tokens_no_spec token_ids_cpu is_token_ids block_table sampling_metadata",
+        "prev_sampled_token_ids is [requests, 1]; block_table.append_row(block_ids, row)",
     ),
-    "vllm.v1.sample.logits_processor:LogitBiasLogitsProcessor": "biases, empty while no request has any",
-    "vllm.v1.sample.logits_processor:MinTokensLogitsProcessor": "min_toks, likewise",
-    "vllm.v1.outputs:SamplerOutput": (
-        "sampled_token_ids [requests, 1], int32; logprobs_tensors, a dataclass. The runner calls logprobs_tensors' "
-        "to_cpu_nonblocking on its copy stream and tolists after it (without asynchronous scheduling tolists alone), "
-        "and puts the result into ModelRunnerOutput.logprobs"
+    "vllm.v1.sample.metadata:SamplingMetadata": Used(
+        "all_greedy no_penalties max_num_logprobs logprob_token_ids bad_words_token_ids allowed_token_ids_mask "
+        "thinking_budget_state_holder logitsprocs",
+        "with logitsprocs.non_argmax_invariant, nothing else can change which token is taken",
+    ),
+    "vllm.v1.sample.logits_processor:LogitBiasLogitsProcessor": Used("biases", "empty while no request has any"),
+    "vllm.v1.sample.logits_processor:MinTokensLogitsProcessor": Used("min_toks", "likewise"),
+    "vllm.v1.outputs:SamplerOutput": Used(
+        "sampled_token_ids logprobs_tensors",
+        "sampled_token_ids is [requests, 1], int32. The runner calls logprobs_tensors' to_cpu_nonblocking on its copy "
+        "stream and tolists after it (without asynchronous scheduling tolists alone), and puts the result into "
+        "ModelRunnerOutput.logprobs",
     ),
     # the classes that the schedulers in voxbatch.vllm_plugin.scheduler derive from and read
-    "vllm.v1.core.sched.scheduler:Scheduler": (
-        "schedule; _try_schedule_encoder_inputs(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, "
-        "…) → (list, tokens, budget, further lists); running, waiting (in the order of admission), "
-        "max_num_running_reqs, max_num_active_reqs (by 0.32), max_num_encoder_input_tokens, max_model_len, "
-        "kv_cache_config, encoder_cache_manager, kv_cache_manager, requests, max_num_scheduled_tokens, "
-        "vllm_config.model_config. schedule calls get_computed_blocks for each request that it may admit, and gives "
-        "the result to the runner as num_computed_tokens"
+    f"{CORE}.sched.scheduler:Scheduler": Used(
+        "running waiting max_num_running_reqs max_num_encoder_input_tokens max_model_len kv_cache_config "
+        "encoder_cache_manager kv_cache_manager requests max_num_scheduled_tokens vllm_config pause_state _pause_state "
+        "num_sampled_tokens_per_step dcp_world_size pcp_world_size",
+        "waiting is in the order of admission. By 0.32 max_num_active_reqs limits the admission. schedule calls "
+        "get_computed_blocks for each request that it may admit, and gives the result to the runner as "
+        "num_computed_tokens. _try_schedule_encoder_inputs returns (list, tokens, budget, further lists). While all "
+        "requests are paused, schedule schedules none and still returns the other messages. Those in "
+        "fast_path_conditions.UNSUPPORTED_FEATURES",
     ),
-    "vllm.v1.core.sched.async_scheduler:AsyncScheduler": (
-        "the same; add_request, update_from_output(scheduler_output, model_runner_output) → outputs by client, "
-        "get_request_counts, pause_state, _pause_state, requests, prev_step_scheduled_req_ids, "
-        "max_num_scheduled_tokens, num_sampled_tokens_per_step, dcp_world_size, pcp_world_size, and those in "
-        "fast_path_conditions.UNSUPPORTED_FEATURES. While all requests are paused, it schedules none and still "
-        "returns the other messages. The fast path repeats what schedule, _update_after_schedule, "
-        "_make_cached_request_data, update_from_output, _update_request_with_output, _free_encoder_inputs and "
-        "check_stop do for a request that gets one token"
+    f"{CORE}.sched.async_scheduler:AsyncScheduler": Used(
+        "prev_step_scheduled_req_ids",
+        "The fast path repeats what schedule, _update_after_schedule, _make_cached_request_data, update_from_output, "
+        "_update_request_with_output, _free_encoder_inputs and check_stop do for a request that gets one token. "
+        "update_from_output returns outputs by client",
     ),
-    "vllm.v1.core.sched.interface:PauseState": "UNPAUSED, PAUSED_ALL",
-    "vllm.v1.core.sched.output:SchedulerOutput": (
-        "num_scheduled_tokens, total_num_scheduled_tokens, scheduled_cached_reqs (no other field concerns requests "
-        "that continue), scheduled_new_reqs, kv_cache_block_copies"
+    f"{CORE}.sched.interface:PauseState": Used("UNPAUSED PAUSED_ALL"),
+    f"{CORE}.sched.output:SchedulerOutput": Used(
+        "num_scheduled_tokens total_num_scheduled_tokens scheduled_cached_reqs scheduled_new_reqs "
+        "scheduled_encoder_inputs scheduled_spec_decode_tokens kv_cache_block_copies",
+        "no field but the first three concerns requests that continue, with the first runner",
     ),
-    "vllm.v1.core.sched.output:NewRequestData": (
-        "req_id, num_computed_tokens, block_ids by group. These lists, and the new_block_ids of resumed requests, are "
-        "made for the runner, so the plugin may change them"
+    f"{CORE}.sched.output:NewRequestData": Used(
+        "req_id num_computed_tokens block_ids",
+        "block_ids is by group. These lists, and the new_block_ids of resumed requests, are made for the runner, so "
+        "the plugin may change them",
     ),
-    "vllm.v1.core.sched.output:CachedRequestData": (
-        "req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, "
-        "num_output_tokens; make_empty"
+    "vllm.v1.outputs:ModelRunnerOutput": Used(
+        "sampled_token_ids req_ids req_id_to_index logprobs", "those in fast_path_conditions.UNSUPPORTED_OUTPUTS"
     ),
-    "vllm.v1.outputs:ModelRunnerOutput": (
-        "sampled_token_ids, req_ids, req_id_to_index, logprobs, and those in fast_path_conditions.UNSUPPORTED_OUTPUTS"
+    "vllm.v1.request:Request": Used(
+        "request_id status sampling_params mm_features client_index lora_request resumable max_tokens "
+        "use_structured_output num_prompt_tokens num_computed_tokens num_in_flight_tokens num_output_placeholders "
+        "num_preemptions _all_token_ids _output_token_ids output_token_ids prompt_token_ids skip_reading_prefix_cache",
+        "mm_features' mm_position.offset, mm_position.length and data",
     ),
-    "vllm.v1.request:Request": (
-        "request_id, status, sampling_params, mm_features, client_index, lora_request, resumable, max_tokens, "
-        "use_structured_output, num_prompt_tokens, num_computed_tokens, num_in_flight_tokens, "
-        "num_output_placeholders, num_preemptions, _all_token_ids, _output_token_ids, output_token_ids, "
-        "prompt_token_ids, skip_reading_prefix_cache; mm_features' mm_position.offset and data"
+    "vllm.v1.request:RequestStatus": Used("RUNNING"),
+    "vllm.v1.engine:EngineCoreOutputs": Used("outputs"),
+    "vllm.v1.engine:EngineCoreOutput": Used(
+        "request_id new_token_ids finished kv_transfer_params",
+        "any number of new_token_ids; kv_transfer_params is a dict that reaches RequestOutput.kv_transfer_params "
+        "unchanged",
     ),
-    "vllm.v1.request:RequestStatus": "RUNNING",
-    "vllm.v1.engine:EngineCoreOutputs": (
-        "outputs: request_id, new_token_ids (of any number), finished; kv_transfer_params, a dict that reaches "
-        "RequestOutput.kv_transfer_params unchanged"
+    "vllm.sampling_params:SamplingParams": Used(
+        "output_kind stop repetition_detection logprobs prompt_logprobs stop_token_ids eos_token_id"
     ),
-    "vllm.sampling_params:SamplingParams": (
-        "output_kind, stop, repetition_detection, logprobs, prompt_logprobs, prompt_logprob_token_ids (0.32), "
-        "stop_token_ids, eos_token_id"
+    "vllm.sampling_params:RequestOutputKind": Used("FINAL_ONLY"),
+    f"{CORE}.encoder_cache_manager:EncoderCacheManager": Used(
+        "cache_size num_free_slots num_freeable_slots cached freeable freed",
+        "as its can_allocate uses them, with num_embeds_by_hash (by 0.31)",
     ),
-    "vllm.v1.core.encoder_cache_manager:EncoderCacheManager": (
-        "cache_size, num_free_slots, num_freeable_slots, cached, freeable, freed, and num_embeds_by_hash (by 0.32), "
-        "as its can_allocate uses them"
-    ),
-    "vllm.v1.core.kv_cache_manager:KVCacheManager": (
-        "allocate_slots(request, num_new_tokens, …): None means that this waiting request and those behind it are not "
-        "admitted in this step; enable_caching, empty_kv_cache_blocks, block_pool.get_num_free_blocks, "
-        "coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks; get_computed_blocks(request) → "
+    f"{CORE}.kv_cache_manager:KVCacheManager": Used(
+        "enable_caching empty_kv_cache_blocks block_pool coordinator",
+        "allocate_slots returns None if this waiting request and those behind it are not admitted in this step. "
+        "coordinator.single_type_managers: kv_cache_spec, block_size, req_to_blocks. get_computed_blocks returns "
         "(blocks, positions, 0): with the object empty_kv_cache_blocks and some positions, allocate_slots gives the "
-        "request blocks of its own for these positions too"
+        "request blocks of its own for these positions too",
     ),
-    "vllm.v1.core.block_pool:BlockPool": "touch(blocks) adds a reference; a block with references is never free",
-    "vllm.v1.core.kv_cache_utils:KVCacheBlockCopy": "(src_block_id, dst_block_id)",
-    "vllm.v1.worker.utils:copy_kv_cache_blocks_inplace": (
-        "executes kv_cache_block_copies before the step's model: whole blocks, in all layers. In 0.26 it expects each "
-        "layer's memory block after block, as in all its CUDA backends"
+    f"{CORE}.single_type_kv_cache_manager:SingleTypeKVCacheManager": Used("kv_cache_spec block_size req_to_blocks"),
+    f"{CORE}.block_pool:BlockPool": Used(
+        "touch get_num_free_blocks", "touch adds a reference; a block with references is never free"
     ),
-    "vllm.tokenizers:cached_tokenizer_from_config": (
-        "(model_config), as the model's own; instruct.audio_encoder.audio_config.streaming_n_left_pad_tokens"
+    "vllm.v1.worker.utils:copy_kv_cache_blocks_inplace": Used(
+        notes="executes kv_cache_block_copies before the step's model: whole blocks, in all layers. In 0.26 it expects "
+        "each layer's memory block after block, as in all its CUDA backends"
+    ),
+    "vllm.tokenizers:cached_tokenizer_from_config": Used(
+        notes="as the model's own; instruct.audio_encoder.audio_config.streaming_n_left_pad_tokens"
     ),
     # the list of attention layers that get a K/V cache
-    "vllm.config:CompilationConfig": "static_forward_context, by layer name; cudagraph_mode",
-    "vllm.config:CUDAGraphMode": "PIECEWISE, has_full_cudagraphs",
-    "vllm.v1.attention.backends.fa_utils:get_flash_attn_version": "head_size=; None where there is no FlashAttention",
+    "vllm.config:CompilationConfig": Used("static_forward_context cudagraph_mode", "static_forward_context by name"),
+    "vllm.config:CUDAGraphMode": Used("PIECEWISE has_full_cudagraphs"),
+    "vllm.v1.attention.backends.fa_utils:get_flash_attn_version": Used(notes="None where there is no FlashAttention"),
     # the attention of steps that only decode
-    "vllm.v1.attention.backends.registry:AttentionBackendEnum": "CUSTOM, which register_backend gives a class",
-    "vllm.v1.attention.backends.flash_attn:FlashAttentionBackend": "get_impl_cls; its get_name stays FLASH_ATTN",
-    "vllm.v1.attention.backends.flash_attn:FlashAttentionImpl": (
+    "vllm.v1.attention.backends.registry:AttentionBackendEnum": Used("CUSTOM", "register_backend gives it a class"),
+    "vllm.v1.attention.backends.flash_attn:FlashAttentionBackend": Used(
+        "supports_kv_cache_dtype", "its get_name stays FLASH_ATTN"
+    ),
+    "vllm.v1.attention.backends.flash_attn:FlashAttentionImpl": Used(
+        "scale head_size num_queries_per_kv sliding_window alibi_slopes logits_soft_cap sinks attn_type kv_cache_dtype",
         "forward: the new keys and values are in kv_cache [blocks, kv_heads, block_size, 2 * head_size] by then; "
-        "scale, head_size, num_queries_per_kv, sliding_window, alibi_slopes, logits_soft_cap, sinks, attn_type, "
-        "kv_cache_dtype, dcp_world_size"
+        "dcp_world_size; supports_quant_query_input (read by vLLM's layer after __init__); the layer's _k_scale_float, "
+        "_v_scale_float; do_kv_cache_update writes a cache of kv_cache_dtype fp8 as e4m3",
     ),
-    "vllm.v1.attention.backends.flash_attn:FlashAttentionMetadata": (
-        "max_query_len, num_actual_tokens, seq_lens, block_table: requests that fill up a CUDA graph have seq_lens 0"
+    "vllm.v1.attention.backends.flash_attn:FlashAttentionMetadata": Used(
+        "max_query_len num_actual_tokens query_start_loc seq_lens block_table",
+        "requests that fill up a CUDA graph have seq_lens 0",
     ),
-}
-"""Names used on every device: module:name → the parts of it that the plugin uses."""
-ON_GPU = {
-    "vllm._custom_ops:rms_norm": "(out, input, weight, epsilon)",
-    "vllm._custom_ops:fused_add_rms_norm": "(input, residual, weight, epsilon), both in place",
-    "vllm.v1.attention.backends.fa_utils:flash_attn_varlen_func": (
-        "q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, softmax_scale, causal, window_size, "
+    "vllm.v1.attention.backends.fa_utils:flash_attn_varlen_func": Used(
+        notes="q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, softmax_scale, causal, window_size, "
         "fa_version: the window [left, 0] counts keys before the query's own; where there are more keys than queries, "
         "the last query's own is the last key"
     ),
 }
-"""Further names, in the same form, that exist only on machines with CUDA."""
+"""Names, as module:name, and the parts of them that voxbatch uses."""
+RUNNER, SCHEDULER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner", f"{CORE}.sched.scheduler:Scheduler"
+ASYNC_SCHEDULER, MANAGER = f"{CORE}.sched.async_scheduler:AsyncScheduler", f"{CORE}.kv_cache_manager:KVCacheManager"
+REALTIME = f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration"
+FLASH = "vllm.v1.attention.backends.flash_attn"
+CACHED_REQUEST_DATA = (
+    "(req_ids, resumed_req_ids, new_token_ids, all_token_ids, new_block_ids, num_computed_tokens, num_output_tokens)"
+)
+SIGNATURES = {
+    # methods that `patches` replaces
+    f"{RUNNER}._update_states": ("(scheduler_output)",),
+    f"{RUNNER}._execute_mm_encoder": ("(scheduler_output)",),
+    f"{RUNNER}._gather_mm_embeddings": ("(scheduler_output, shift_computed_tokens)",),
+    f"{RUNNER}._prepare_input_ids": ("(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens)",),
+    f"{RUNNER}._sample": ("(logits, spec_decode_metadata)",),
+    f"{RUNNER}._bookkeeping_sync": (
+        "(scheduler_output, sampler_output, logits, hidden_states, num_scheduled_tokens)",
+    ),
+    f"{MANAGER}.get_computed_blocks": ("(request)", "(request, max_cache_hit_length)"),
+    # methods that our schedulers override
+    f"{SCHEDULER}.schedule": ("(throttle_prefills)",),
+    f"{SCHEDULER}._try_schedule_encoder_inputs": (
+        "(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, shift_computed_tokens)",
+    ),
+    f"{SCHEDULER}.update_from_output": ("(scheduler_output, model_runner_output)",),
+    f"{SCHEDULER}.add_request": ("(request)",),
+    f"{ASYNC_SCHEDULER}.schedule": ("Scheduler(throttle_prefills)",),
+    # what the fast path repeats
+    f"{SCHEDULER}._update_after_schedule": ("(scheduler_output)",),
+    f"{SCHEDULER}._make_cached_request_data": (
+        "(running_reqs, resumed_reqs, num_scheduled_tokens, spec_decode_tokens, req_to_new_blocks)",
+    ),
+    f"{SCHEDULER}._free_encoder_inputs": ("(request)",),
+    f"{ASYNC_SCHEDULER}._update_after_schedule": ("(scheduler_output)",),
+    f"{ASYNC_SCHEDULER}._update_request_with_output": (
+        "(request, new_token_ids)", "(request, new_token_ids, is_stale)", "Scheduler(request, new_token_ids, is_stale)",
+    ),
+    f"{CORE}.sched.utils:check_stop": ("(request, max_model_len)",),
+    f"{CORE}.encoder_cache_manager:EncoderCacheManager.can_allocate": (
+        "(request, input_id, encoder_compute_budget, num_embeds_to_schedule)",
+    ),
+    # records that the plugin makes
+    f"{CORE}.sched.output:CachedRequestData": (CACHED_REQUEST_DATA,),
+    f"{CORE}.sched.output:CachedRequestData.make_empty": ("()",),
+    "vllm.v1.engine:EngineCoreOutputs": ("()",),
+    "vllm.v1.outputs:SamplerOutput": ("(sampled_token_ids, logprobs_tensors)",),
+    f"{CORE}.kv_cache_utils:KVCacheBlockCopy": ("(src_block_id, dst_block_id)",),
+    # what the plugin's model, loader and attention override
+    f"{REALTIME}.__init__": ("(vllm_config, prefix)",),
+    f"{REALTIME}.embed_multimodal": ("(**kwargs)",),
+    f"{REALTIME}.embed_input_ids": ("(input_ids, multimodal_embeddings, is_multimodal)",),
+    f"{REALTIME}.forward": ("(input_ids, positions, intermediate_tensors, inputs_embeds, **kwargs)",),
+    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.__init__": ("(load_config)",),
+    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.get_all_weights": ("(model_config, model)",),
+    f"{FLASH}:FlashAttentionBackend.get_impl_cls": ("()",),
+    f"{FLASH}:FlashAttentionImpl.forward": (
+        "(layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale)",
+    ),
+}  # fmt: skip
+"""Signatures (see vllm_source.Source.signature) that a version in READ_IN has. vLLM calls our code, or our code repeats
+vLLM's, so any other signature is a mismatch."""
+ARGUMENTS = {
+    f"{MANAGER}.allocate_slots": "request num_new_tokens",
+    f"{CORE}.kv_cache_manager:KVCacheBlocks.get_block_ids": "allow_none",
+    f"{CORE}.block_pool:BlockPool.touch": "blocks",
+    f"{SCHEDULER}.get_request_counts": "",
+    "vllm.tokenizers:cached_tokenizer_from_config": "model_config",
+    "vllm.model_executor.model_loader:register_model_loader": "load_format",
+    "vllm.v1.attention.backends.registry:register_backend": "backend class_path",
+    "vllm.v1.attention.backends.fa_utils:get_flash_attn_version": "head_size",
+    "vllm._custom_ops:rms_norm": "out input weight epsilon",
+    "vllm._custom_ops:fused_add_rms_norm": "input residual weight epsilon",
+    "vllm._custom_ops:cutlass_scaled_mm": "a b scale_a scale_b out_dtype bias",
+    f"{RUNNER}.get_model": "",
+    f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration._parse_and_validate_audio_arrays": "**kwargs",
+}
+"""Functions that the plugin calls, and the parameters that it gives. They may have further parameters."""
+SCHEDULING = ("vllm.v1.core.", "vllm.v1.engine", "vllm.v1.request", "vllm.v1.outputs", "vllm.sampling_params")
+"""Beginnings of the modules that the schedulers use, with the plugin's model or with vLLM's own."""
 BY_CONVENTION = (
+    (
+        "vllm.model_executor.kernels.linear.scaled_mm.cutlass: CutlassFP8ScaledMMLinearKernel is the fp8_linear of a "
+        "quant_method of fp8_per_channel, or of a matrix's scheme in compressed-tensors: the matrix's weight "
+        "[input_size, output_size], weight_scale, bias, tp_size. Its name alone is compared. cutlass_scaled_mm takes "
+        "scale_a [rows, 1] and scale_b [columns, 1]"
+    ),
     (
         "vllm.v1.worker.gpu_model_runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
         "[chunks, samples]) when it profiles; keeps each result, the very object, in encoder_cache until the "
@@ -185,7 +296,7 @@ BY_CONVENTION = (
     "triton, which vLLM brings along where CUDA is: 3.6",
 )
 """Behaviour that the plugin relies on and that no name stands for, so that a program cannot check it. The second model
-runner (VLLM_USE_V2_MODEL_RUNNER) was not read."""
+runner (VLLM_USE_V2_MODEL_RUNNER) has none of RUNNER's methods; docs/upstream.md says what a port to it would take."""
 
 
 def minor(version: str) -> str:
@@ -194,14 +305,45 @@ def minor(version: str) -> str:
     return found[0] if found else version
 
 
-def require() -> None:
-    """Check the version of vLLM and its names.
+def read_in() -> str:
+    """Return the versions of READ_IN as text."""
+    return f"{', '.join(READ_IN[:-1])} and {READ_IN[-1]}"
 
-    Raises:
-        RuntimeError: the version is not in READ_IN, or vLLM lacks one of the names.
+
+def mismatches(modules: tuple[str, ...] = ("vllm",)) -> list[str]:
+    """Return the names that the installed vLLM lacks or has with other parameters, each as text for people.
+
+    Args:
+        modules: beginnings of the modules to check; by default all that the plugin uses.
     """
-    require_version()
-    require_names()
+    root = installed("vllm")
+    if root is None:
+        return ["no source of vLLM"]
+    return [text for name, text in _differences_in(root) if name.startswith(modules)]
+
+
+@functools.cache
+def _differences_in(root: Path) -> tuple[tuple[str, str], ...]:
+    return tuple(differences(Source(root)))
+
+
+def differences(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield each name that the source of a vLLM lacks or has with other parameters, and the difference as text."""
+    for name, used in NAMES.items():
+        wanted = used.members.split()
+        members = source.members(name) if wanted else set()
+        if not source.has(name):
+            yield name, f"no {name}"
+        elif lacking := [each for each in wanted if each not in members]:
+            yield name, f"no {', '.join(lacking)} in {name}"
+    for name, known in SIGNATURES.items():
+        if (found := source.signature(name)) not in known:
+            yield name, f"{name}{found}, which had {' or '.join(known)}" if found else f"no {name}"
+    for name, given in ARGUMENTS.items():
+        found = source.signature(name)
+        parameters = found.partition("(")[2].rstrip(")").split(", ")
+        if not found or any(each not in parameters for each in given.split()):
+            yield name, f"{name}{found}, which is called with ({', '.join(given.split())})" if found else f"no {name}"
 
 
 def require_version() -> None:
@@ -213,21 +355,8 @@ def require_version() -> None:
     version = _version()
     if minor(version) not in READ_IN:
         raise RuntimeError(
-            f"voxbatch's encoder plugin was made for vLLM {' and '.join(READ_IN)}, and this is {version}: run without "
+            f"voxbatch's encoder plugin was made for vLLM {read_in()}, and this is {version}: run without "
             "it (--no-prefill-encoder)"
-        )
-
-
-def require_names() -> None:
-    """Check that vLLM has all NAMES. Call this only in a process that holds a model, because it imports every module.
-
-    Raises:
-        RuntimeError: a name is missing.
-    """
-    if missing := [name for name in NAMES if not _is_there(name)]:
-        raise RuntimeError(
-            f"vLLM {_version()} has no {', '.join(missing)}, which voxbatch's encoder plugin needs: run without it "
-            "(--no-prefill-encoder), or install vLLM anew"
         )
 
 
@@ -238,11 +367,3 @@ def _version() -> str:
         except metadata.PackageNotFoundError:
             continue
     return "an unknown version"
-
-
-def _is_there(name: str) -> bool:
-    module, _, attribute = name.partition(":")
-    try:
-        return hasattr(importlib.import_module(module), attribute)
-    except ImportError:
-        return False

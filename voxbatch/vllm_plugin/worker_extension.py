@@ -10,14 +10,20 @@ from typing import Any
 import torch
 
 from voxbatch.vllm_plugin.memory_usage import MemoryUsage
-from voxbatch.vllm_plugin.patches import sample_scores
+from voxbatch.vllm_plugin.patches import reset_generators, sample_scores, warmup_ll_bf16_router_gemm
 from voxbatch.vllm_plugin.token_scores import score
+
+warmup_ll_bf16_router_gemm.skip()  # vLLM imports this module in each process that holds a model, before it warms up
 
 
 class WorkerExtension(MemoryUsage):
     """Extra methods of vLLM's worker class."""
 
     model_runner: Any
+
+    def voxbatch_reset_generators(self) -> None:
+        """Let a request with a seed have its prompt computed in several steps on a CPU (see reset_generators)."""
+        reset_generators.patch(self.model_runner)
 
     def voxbatch_score_tokens(self, switch_on: bool) -> str:
         """Score each sampled token from the next step on, or stop it (see `token_scores`).

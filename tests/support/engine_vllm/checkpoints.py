@@ -8,6 +8,7 @@ runs them.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ Weights = dict[str, np.ndarray]
 
 VOCAB_SIZE = 8_192  # the real vocabulary, cut: the first 1000 ids are special, text begins after them
 NUM_SPECIAL = 1_000
-EOS, PAD, WORD = 2, 32, 33
+EOS, TOOL_CALLS, PAD, WORD = 2, 9, 32, 33
 SPECIAL = (
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
     "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] "
@@ -70,6 +71,40 @@ def write_realtime(path: Path, delay_ms: int = 480, seed: int = 0, hf: bool = Fa
         write_huggingface(path, realtime_params(), weights, delay_tokens=delay_ms // 80)
 
 
+def quantise_decoder(path: Path) -> None:
+    """Round the decoder's matrices of a Voxtral Realtime in the folder `path` to 8 bits, as published checkpoints do.
+
+    Mistral's format with the configuration of compressed-tensors: e4m3, a scale for each output channel, and one for
+    each row of the input at run time.
+    """
+    import torch
+    from safetensors.torch import load_file
+    from safetensors.torch import save_file as save
+
+    (file,) = path.glob("consolidated*.safetensors")
+    tensors = load_file(file)
+    for name in [each for each in tensors if re.match(r"layers.*\.(attention|feed_forward)\.w", each)]:
+        scale = tensors[name].float().abs().amax(1, keepdim=True) / 448
+        tensors[name] = (tensors[name].float() / scale).to(torch.float8_e4m3fn)
+        tensors[name.replace(".weight", ".qscale_weight")] = scale
+    save(tensors, file)
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "channel"}
+    group = {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": {**weights, "dynamic": True, "strategy": "token"},
+    }
+    params = json.loads((path / "params.json").read_text())
+    params["quantization"] = {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ["re:.*whisper_encoder.*", "re:.*audio_language.*", "re:.*lm_head", "re:.*ada_rms_norm.*"],
+    }
+    (path / "params.json").write_text(json.dumps(params))
+
+
 def write_tekken(path: Path, delay_ms: int = 480) -> None:
     """Write a Voxtral Realtime's tekken.json to the folder `path`. The tokenizer is made from this file alone."""
     streaming = {
@@ -82,14 +117,20 @@ def write_tekken(path: Path, delay_ms: int = 480) -> None:
     (path / "tekken.json").write_text(json.dumps(_tekken(streaming)))
 
 
-def write_voxtral(path: Path, seed: int = 0) -> None:
+def write_voxtral(path: Path, seed: int = 0, version: str = "v11", calls: float = 0.1) -> None:
     """Write a tiny Voxtral of the instruct kind (like Voxtral-Mini-3B-2507) to the new folder `path`.
 
     The model takes windows of 30 s, 375 tokens each. Greedy output is text that ends now and then.
+
+    Args:
+        version: version of the tokenizer. Public programs found "v7" in that of the published Mini 3B.
+        calls: length of the row of [TOOL_CALLS], in units of a text token's. With 4, every second answer is a call if
+            it is allowed to be one.
     """
     weights = _voxtral_weights(np.random.default_rng(seed))
+    weights["output.weight"][TOOL_CALLS] *= calls / 0.1
     _write(path, voxtral_params(), weights)
-    (path / "tekken.json").write_text(json.dumps(_tekken({"chunk_length_s": 30.0})))
+    (path / "tekken.json").write_text(json.dumps(_tekken({"chunk_length_s": 30.0}, version)))
 
 
 def realtime_params() -> dict[str, Any]:
@@ -148,13 +189,13 @@ def _write(path: Path, params: dict[str, Any], weights: Weights) -> None:
     save_file(weights, path / "consolidated.safetensors")
 
 
-def _tekken(audio: dict[str, Any]) -> dict[str, Any]:
+def _tekken(audio: dict[str, Any], version: str = "v11") -> dict[str, Any]:
     """Return a tokenizer: the beginning of a real vocabulary, Voxtral's special tokens, and an audio section."""
     source = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     real = json.loads(source.read_text(encoding="utf-8"))
     sizes = {"default_vocab_size": VOCAB_SIZE, "num_vocab_tokens": VOCAB_SIZE - NUM_SPECIAL}
     return {
-        "config": {**real["config"], **sizes, "default_num_special_tokens": NUM_SPECIAL, "version": "v11"},
+        "config": {**real["config"], **sizes, "default_num_special_tokens": NUM_SPECIAL, "version": version},
         "vocab": real["vocab"][: VOCAB_SIZE - NUM_SPECIAL],
         "special_tokens": [
             {"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(SPECIAL.split())

@@ -53,7 +53,8 @@ def fused(model: Any) -> Any:
     """Return an encoder with vLLM's fused kernels, in their CPU versions."""
     import torch
 
-    from voxbatch.vllm_plugin.encoder import Encoder, FusedOps
+    from voxbatch.vllm_plugin.encoder import Encoder
+    from voxbatch.vllm_plugin.encoder_ops import FusedOps
 
     encoder = Encoder(model.whisper_encoder, model.audio_language_adapter)
     encoder._ops = FusedOps()

@@ -69,9 +69,8 @@ def _engine(model: str, max_model_len: int, **others: Any) -> Any:
         max_model_len=max_model_len,
         enforce_eager=True,
         enable_prefix_caching=False,
-        limit_mm_per_prompt={"audio": 1},
         mm_processor_cache_gb=0,
-        **{"dtype": "float32", **others},
+        **{"dtype": "float32", "limit_mm_per_prompt": {"audio": 1}, **others},
     )
 
 

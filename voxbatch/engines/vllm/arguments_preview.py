@@ -11,12 +11,13 @@ from voxbatch.engines.vllm.arguments import (
     WHISPER_REQUESTS,
     arguments_from_settings,
     compiler_passes,
-    lifts_encoder_cache,
+    scheduler,
 )
+from voxbatch.engines.vllm.checks import question_model
 from voxbatch.engines.vllm.default_model import DEFAULT_DELAY_MS
-from voxbatch.engines.vllm.families import instruct, whisper
+from voxbatch.engines.vllm.families import instruct, questions, whisper
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, FAMILIES_OF, REALTIME, WHISPER
-from voxbatch.engines.vllm.settings import VllmSettings, resolve
+from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 
 
@@ -26,13 +27,14 @@ def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str
     Values that depend on the GPU, the model or the version of vLLM are described in words.
 
     Args:
-        model: the value of --model; None means DEFAULT_MODEL.
+        model: the value of --model; None means the default model of the task.
         options: engine options by name, unparsed; see VllmSettings.
 
     Raises:
         ConfigError: an option makes no sense.
     """
-    name = model or DEFAULT_MODEL
+    asks = options.get("task") == ASK
+    name = question_model(model) if asks else model or DEFAULT_MODEL
     family = FAMILIES_OF.get(name)
     if family is None:
         return {"engine_arguments": f"known when {name} is read"}
@@ -40,16 +42,17 @@ def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str
     if family == REALTIME:
         delay = realtime_limits.delay_tokens(settings.delay_ms or DEFAULT_DELAY_MS)
         longest_chunk_s = realtime_limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE
+    elif asks:
+        longest_chunk_s = questions.LONGEST_RECORDING / SAMPLING_RATE
     else:
         longest_chunk_s = float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)
     requests = WHISPER_REQUESTS if family == WHISPER else "as many as the GPU's memory admits"
-    scheduler = compat.scheduler(lifts_encoder_cache(family, settings), on_cpu=False)
     memory = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
     arguments = {
         "model": name,
         **arguments_from_settings(family, family != WHISPER, settings),
         "max_num_seqs": settings.max_num_seqs or requests,
-        "scheduler_cls": settings.scheduler_cls or scheduler,
+        "scheduler_cls": settings.scheduler_cls or scheduler(family, settings, on_cpu=False),
         "gpu_memory_utilization": f"{memory} of the GPU, less what vLLM does not count",
         "compilation_config": {"cudagraph_mode": _cudagraph_mode(family, settings), **compiler_passes(settings)},
     }

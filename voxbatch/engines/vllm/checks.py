@@ -13,7 +13,7 @@ from typing import Any
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.families import Family
-from voxbatch.engines.vllm.model import REALTIME, Model
+from voxbatch.engines.vllm.model import DEFAULT_QUESTION_MODEL, FAMILIES_OF, INSTRUCT, REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 
@@ -37,6 +37,33 @@ HF_VOXTRAL_FORMATS = {
 }
 """Formats that a user may give for a Voxtral in Hugging Face's format, because they describe its files. vLLM gets other
 values (see arguments.arguments_from_settings)."""
+
+
+def question_model(name: str | None) -> str:
+    """Return the name of the model that answers questions, before its files are there.
+
+    Args:
+        name: the value of --model; None means the default model.
+
+    Raises:
+        ConfigError: the model is known, and cannot answer questions.
+    """
+    if name is not None:
+        require_answers(name, FAMILIES_OF.get(name, INSTRUCT))
+    return name or DEFAULT_QUESTION_MODEL
+
+
+def require_answers(name: str, family: str) -> None:
+    """Check that a model can answer questions.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if family != INSTRUCT:
+        able = " or ".join(each for each, kind in FAMILIES_OF.items() if kind == INSTRUCT)
+        raise ConfigError(
+            f"--model {name} transcribes and cannot answer questions; take {able} (--profile mini-3b or small-24b)"
+        )
 
 
 def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> None:
@@ -129,7 +156,8 @@ def check_graphs(model: Model, settings: VllmSettings, version: str, prefilled: 
         ConfigError: full graphs are requested, and vLLM cannot capture them.
     """
     fullest = compat.cudagraph_mode(model.family, version, prefilled)
-    if "FULL" in settings.cudagraph_mode and "FULL" not in fullest:
+    mixed_too = settings.cudagraph_mode == "FULL" and model.family == REALTIME and not prefilled
+    if mixed_too or ("FULL" in settings.cudagraph_mode and "FULL" not in fullest):
         raise ConfigError(
             f"engine option cudagraph_mode={settings.cudagraph_mode}: vLLM {version} cannot capture full CUDA graphs "
             f"of {model.name}, because its forward pass contains the encoder; give {fullest} or NONE, or leave the "

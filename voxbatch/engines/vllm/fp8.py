@@ -41,8 +41,8 @@ def arguments(parts: frozenset[str]) -> dict[str, Any]:
 def attention_backend(parts: frozenset[str], gpu_info: gpu.GpuInfo) -> str:
     """Return the attention backend that the parts need on a GPU, or an empty string if vLLM chooses the right one.
 
-    FlashAttention reads K/V in 8 bits on Hopper only. On other GPUs vLLM would choose FlashInfer, and the encoder of
-    Voxtral Realtime cannot be built on FlashInfer.
+    With the plugin its own attention reads K/V in 8 bits (see prefill.brings_attention), and this function is not
+    asked. Without it FlashAttention reads them on Hopper, and vLLM's Triton kernels on other GPUs.
     """
     return TRITON if KV in parts and gpu_info.capability[0] != HOPPER else ""
 
@@ -84,6 +84,11 @@ def _model_reason(model: Model, settings: VllmSettings, plugin: prefill.Decision
         return "vLLM has no such kernels with dtype=float32; give dtype=bfloat16, or leave one of the two options out"
     if settings.quantization and parts & {*NAMES}:
         return f"quantization={settings.quantization} is given too; give one of the two"
+    if parts & {*NAMES} and model.shape().get("quantization"):
+        return (
+            f"the params.json of {model.name} has `quantization`, so that its weights are quantised already, and vLLM "
+            f"loads them so without an option; leave {DECODER} and {ENCODER} out"
+        )
     if KV in parts and model.family == REALTIME and not plugin.on:
         reason = plugin.reason or f"prefill_encoder={settings.prefill_encoder}"
         return (

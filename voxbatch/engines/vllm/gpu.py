@@ -208,14 +208,29 @@ def why_unusable(built_for: str | None, error: str = "") -> str:
     """
     if built_for is None:
         return "this PyTorch is a build without CUDA: pip install 'voxbatch[vllm]' into an environment of its own"
+    if too_old := why_too_old(built_for, error):
+        return too_old
+    found, said = driver(), f" ({error})" if error else ""
+    version = found.version if found else "unknown"
+    return (
+        f"PyTorch for CUDA {built_for} cannot use the GPU with driver {version}{said}: check nvidia-smi, and "
+        "whether LD_LIBRARY_PATH leads to a libcuda.so.1 that is not the driver's"
+    )
+
+
+def why_too_old(built_for: str, error: str = "") -> str:
+    """Return, as text for people, what to do if the driver is too old for PyTorch's CUDA, or an empty string.
+
+    This takes some milliseconds, and does not import PyTorch.
+
+    Args:
+        built_for: the version of CUDA for which PyTorch is built.
+        error: the error message of PyTorch, if there is one.
+    """
     found, major = driver(), int(built_for.partition(".")[0])
-    said = f" ({error})" if error else ""
     if found is None or found.cuda[0] >= major:
-        version = found.version if found else "unknown"
-        return (
-            f"PyTorch for CUDA {built_for} cannot use the GPU with driver {version}{said}: check nvidia-smi, and "
-            "whether LD_LIBRARY_PATH leads to a libcuda.so.1 that is not the driver's"
-        )
+        return ""
+    said = f" ({error})" if error else ""
     needed = f"driver {FIRST_DRIVERS[major]}" if major in FIRST_DRIVERS else "a driver"
     return (
         f"driver {found.version} runs CUDA {found.cuda[0]}.{found.cuda[1]}, and this PyTorch is built for CUDA "

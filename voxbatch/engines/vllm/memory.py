@@ -27,6 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from voxbatch.vllm_plugin.scheduler.admission import EXPECTED_TEXT
+
 BYTES, FP8_BYTES = 2, 1
 """Size of a number in bfloat16 or float16, and of a number in FP8."""
 MAX_REQUESTS = 1_024
@@ -38,6 +40,8 @@ requests a run is not faster, because the power of the GPU is then the limit."""
 TYPICAL_SHARE = 7 / 8
 """Average share of its context that a request needs in the K/V cache: 448 of 512 positions for 30 s of audio. To allow
 one more request costs 3 MB of encoded audio, and up to 54 MB of K/V cache no longer lie idle."""
+INSTRUCT_PROMPT = 384
+"""Number of positions of an instruct model's prompt, with its window of 30 s; see families.instruct."""
 FRAMES_PER_TOKEN = 4
 """Number of encoder frames that are pooled into one token of audio."""
 BLOCK = 16
@@ -63,6 +67,14 @@ and a plan of 21.9 GB filled 24.2 GB. Of these, the driver had 0.64 GB, and the 
 had 0.46 GB, which the plan contains today."""
 
 
+FRAME_BYTES = 45_000
+"""Working memory of the encoder for each frame of audio that it encodes at a time. vLLM encodes a whole recording at
+once, and measures that memory for a recording that fills the context. The value is that of Voxtral Realtime's encoder,
+which is of the same size, on an H200 (vllm_plugin.GROUP_FRAMES); with Mini 3B it was not measured."""
+MAX_QUESTIONS = 256
+"""Maximum number of questions at a time."""
+
+
 def step_bytes(positions: int) -> int:
     """Return the memory that steps of this many positions take beyond WORKING_BYTES."""
     return STEP_BYTES * max(0, positions - STEP)
@@ -83,14 +95,19 @@ class Footprint:
     block_size: int = BLOCK
 
     def admitted(self, planned_bytes: float) -> int:
-        """Return how many requests of typical length (TYPICAL_SHARE) fit at a time, from 1 to MAX_REQUESTS.
+        """Return how many requests of typical length fit at a time, from 1 to MAX_REQUESTS.
+
+        The typical length is TYPICAL_SHARE of the context, or a prompt with EXPECTED_TEXT for an instruct model.
 
         This is the number of requests if the user gives none.
 
         Args:
             planned_bytes: the memory that vLLM may plan with.
         """
-        typical_bytes = self.request_bytes - (1 - TYPICAL_SHARE) * self._decoder_kv_bytes
+        share = TYPICAL_SHARE
+        if not self.is_realtime:
+            share = min(1.0, (INSTRUCT_PROMPT + EXPECTED_TEXT) / self.max_model_len)
+        typical_bytes = self.request_bytes - (1 - share) * self._decoder_kv_bytes
         return max(1, min(MAX_REQUESTS, int(self._left(planned_bytes) // typical_bytes)))
 
     def fitting(self, planned_bytes: float) -> int:
@@ -100,6 +117,35 @@ class Footprint:
             planned_bytes: the memory that vLLM may plan with.
         """
         return max(1, int(self._left(planned_bytes) // self.request_bytes))
+
+    def question_context(self, planned_bytes: float, num_gpus: int) -> int:
+        """Return how many positions of one question fit: its K/V cache, and on each GPU the audio that is encoded.
+
+        Args:
+            planned_bytes: the memory that vLLM may plan with, on all GPUs together.
+            num_gpus: number of GPUs that share the model.
+        """
+        left = self._left(planned_bytes) - (num_gpus - 1) * WORKING_BYTES
+        position_bytes = self._position_bytes + num_gpus * self._audio_bytes
+        return int(max(0.0, left) // position_bytes // BLOCK * BLOCK)
+
+    def questions(self, planned_bytes: float, num_gpus: int, positions: int) -> int:
+        """Return how many questions of this many positions fit at a time, from 1 to MAX_QUESTIONS.
+
+        The other arguments are those of `question_context`.
+        """
+        left = self._left(planned_bytes) - (num_gpus - 1) * WORKING_BYTES
+        left -= num_gpus * self._audio_bytes * self.max_model_len
+        return max(1, min(MAX_QUESTIONS, int(left // (self._position_bytes * positions))))
+
+    @property
+    def _position_bytes(self) -> int:
+        return self._bytes("kv") * kv_numbers(self.params)
+
+    @property
+    def _audio_bytes(self) -> int:
+        """Return the memory of one token of audio while it is encoded and in the encoder cache."""
+        return FRAMES_PER_TOKEN * FRAME_BYTES + BYTES * int(self.params["dim"])
 
     def _left(self, planned_bytes: float) -> float:
         return planned_bytes - self.weights_bytes - WORKING_BYTES
@@ -156,15 +202,18 @@ class Footprint:
         """Return the memory of the encoded audio of one request of maximum length.
 
         vLLM counts this memory only if the encoder runs once per chunk, as part of the model
-        (vllm_plugin.encoder_output_pool).
+        (vllm_plugin.encoder_output_pool). The audio of an instruct model lies within its prompt, and the plugin frees
+        it when the prompt is computed, so that only a burst has any.
         """
+        if self.prefilled and not self.is_realtime:
+            return 0
         width = self.params["dim"] if self.prefilled else self._encoder["dim"] * FRAMES_PER_TOKEN
         return int(width * BYTES * self.max_model_len)
 
     @property
     def _decoder_kv_bytes(self) -> int:
         blocks = -(-self.max_model_len // self.block_size)
-        return self._bytes("kv") * kv_numbers(self.params) * blocks * self.block_size
+        return self._position_bytes * blocks * self.block_size
 
     @property
     def _encoder_kv_bytes(self) -> int:

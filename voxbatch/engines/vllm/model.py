@@ -35,6 +35,8 @@ FAMILIES_OF = {
     "openai/whisper-large-v3-turbo": WHISPER,
 }  # fmt: skip
 """Families of the models that the profiles name. They are known before the files of the model are fetched."""
+DEFAULT_QUESTION_MODEL = "mistralai/Voxtral-Mini-3B-2507"
+"""The model that answers questions if none is given."""
 SMALL_FILES = (
     "params.json", "tekken.json", "config.json", "generation_config.json", "preprocessor_config.json",
     "processor_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "special_tokens_map.json",

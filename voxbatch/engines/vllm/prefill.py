@@ -1,4 +1,10 @@
-"""Decide whether Voxtral Realtime's encoder runs once per chunk, by voxbatch's plugin, or as in stock vLLM.
+"""Decide whether a Voxtral runs with voxbatch's plugin, which encodes each chunk once, or as in stock vLLM.
+
+Stock vLLM runs Realtime's encoder in every step, and that of the instruct models once per window. So the plugin gains
+most for Realtime, and `auto` takes it for no other model.
+
+The decision depends on the version, on vLLM's source (`vllm_names`) and on the settings. It imports nothing of vLLM. A
+vLLM that the plugin or the scheduler does not fit runs without it, with a warning before anything is loaded.
 
 In float32 both give the same text, token for token. In bfloat16 near ties may turn out differently, as they also do
 when other chunks run beside a chunk. So the decision is not part of a run's identity, and neither is the number of
@@ -7,12 +13,12 @@ requests at a time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat
-from voxbatch.engines.vllm.model import REALTIME
-from voxbatch.engines.vllm.settings import AUTO, FALSE, KV, TRUE, VllmSettings
+from voxbatch.engines.vllm.model import REALTIME, WHISPER
+from voxbatch.engines.vllm.settings import ASK, AUTO, FALSE, TRUE, VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import vllm_names
 
@@ -26,7 +32,7 @@ class Decision:
     """The value of `prefill_encoder` on this machine."""
 
     on: bool
-    """The encoder runs once per chunk."""
+    """The plugin runs the model: the encoder runs once per chunk."""
     reason: str = ""
     """The reason why `auto` takes stock vLLM for Voxtral Realtime. Empty in all other cases."""
 
@@ -41,6 +47,23 @@ class Decision:
         )
 
 
+def without_unfit_scheduler(family: str, settings: VllmSettings) -> tuple[VllmSettings, str]:
+    """Return the settings with which vLLM's own scheduler runs if voxbatch's does not fit the installed vLLM.
+
+    Returns:
+        The settings, and a warning, which is empty if voxbatch's scheduler fits or is not wanted.
+    """
+    if family == WHISPER or not settings.lift_encoder_cache or settings.scheduler_cls:
+        return settings, ""
+    if not (unfit := vllm_names.mismatches(vllm_names.SCHEDULING)):
+        return settings, ""
+    message = (
+        f"vLLM's own scheduler is used, because {' '.join(compat.installed())} is not as voxbatch's knows it: "
+        f"{_first(unfit)}. It runs fewer requests of Voxtral at a time"
+    )
+    return replace(settings, lift_encoder_cache=False), message
+
+
 def decide(family: str, settings: VllmSettings) -> Decision:
     """Resolve `prefill_encoder` for the installed vLLM.
 
@@ -49,7 +72,12 @@ def decide(family: str, settings: VllmSettings) -> Decision:
         EngineError: the setting is true, and this vLLM or this installation cannot run the plugin; or the setting is
             not false, and the installed vLLM is missing or unknown.
     """
-    if settings.prefill_encoder == FALSE:
+    if settings.task == ASK and settings.prefill_encoder == TRUE:
+        raise ConfigError(
+            "engine option prefill_encoder=true: the plugin transcribes chunks and answers no questions; leave the "
+            "option out"
+        )
+    if settings.prefill_encoder == FALSE or settings.task == ASK:
         return Decision(on=False)
     distribution, version = compat.installed()
     if settings.prefill_encoder == TRUE:
@@ -63,6 +91,8 @@ def decide(family: str, settings: VllmSettings) -> Decision:
             f"{distribution} {version} is installed, and the plugin is proven with {proven} "
             "(pip install 'voxbatch[vllm]' installs it)"
         )
+    elif unfit := vllm_names.mismatches():
+        reason = f"{distribution} {version} is not as the plugin knows it: {_first(unfit)}"
     elif not (reason := _unproven_setting(settings)) and not vllm_plugin.is_installed():
         reason = (
             "vLLM does not find it, because voxbatch is not installed as a package or VLLM_PLUGINS does not name it"
@@ -110,9 +140,9 @@ def versions(settings: VllmSettings) -> tuple[str, ...]:
 def brings_attention(settings: VllmSettings) -> bool:
     """Return whether the plugin's own attention is used if the plugin is on, as far as the settings decide this.
 
-    It is used if the settings name no other backend and all numbers have 16 bits.
+    It is used if the settings name no other backend and the model computes in 16 bits. The K/V cache may have 8 bits.
     """
-    return not settings.attention_backend and KV not in settings.fp8_parts and settings.dtype != "float32"
+    return not settings.attention_backend and settings.dtype != "float32"
 
 
 def is_plain(settings: VllmSettings) -> bool:
@@ -121,15 +151,20 @@ def is_plain(settings: VllmSettings) -> bool:
 
 
 def _require_plugin(family: str, distribution: str, version: str) -> None:
-    if family != REALTIME:
+    if family == WHISPER:
         raise ConfigError(
-            "engine option prefill_encoder=true: only Voxtral Realtime has an encoder that runs in every step; leave "
-            "the option out"
+            "engine option prefill_encoder=true: the plugin runs Voxtral models only, and this is a Whisper; leave the "
+            "option out"
         )
     if vllm_names.minor(version) not in vllm_names.READ_IN:
         raise EngineError(
             f"engine option prefill_encoder=true: {distribution} {version} is installed, and the plugin was made for "
-            f"{' and '.join(vllm_names.READ_IN)}; install one of these versions, or leave the option out"
+            f"{vllm_names.read_in()}; install one of these versions, or leave the option out"
+        )
+    if unfit := vllm_names.mismatches():
+        raise EngineError(
+            f"engine option prefill_encoder=true: {distribution} {version} is not as the plugin knows it: "
+            f"{_first(unfit)}; install it anew, or leave the option out"
         )
     if not vllm_plugin.is_installed():
         raise EngineError(
@@ -137,3 +172,8 @@ def _require_plugin(family: str, distribution: str, version: str) -> None:
             "voxbatch is not installed as a package or VLLM_PLUGINS does not name it: pip install voxbatch, or leave "
             "the option out"
         )
+
+
+def _first(unfit: list[str]) -> str:
+    """Return the first mismatch, and the number of all if there are more."""
+    return unfit[0] if len(unfit) == 1 else f"{unfit[0]}, and {len(unfit) - 1} more"

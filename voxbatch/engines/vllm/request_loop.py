@@ -2,7 +2,8 @@
 
 The request loop submits more requests than the engine runs at a time, so that the engine always finds the next one
 waiting. Each request that finishes is replaced at once; no request waits for a batch. A chunk with a suspect text is
-decoded a second time, in two halves (`suspect_text`, `pieces`).
+decoded a second time, in two halves (`suspect_text`, `pieces`). A question has one request, and its answer is taken as
+it is.
 
 When the engine dies, a new engine is started, and the unfinished chunks are submitted again. After each death only an
 eighth of the chunks that were in the engine are submitted at a time. So a chunk that kills the engine is soon alone in
@@ -19,15 +20,16 @@ from itertools import chain
 
 import numpy as np
 
+from voxbatch.answer_options import AnswerOptions
 from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.message import EngineMessage
-from voxbatch.engines.pieces import Piece, PieceText, joined, recut
+from voxbatch.engines.pieces import Piece, PieceText, QuestionPiece, joined, recut
 from voxbatch.engines.suspect_text import Suspicion, flags, reasons, suspicions, weight
-from voxbatch.engines.vllm.families import Family, UnsupportedPiece
+from voxbatch.engines.vllm.families import Family, UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis
+from voxbatch.records import SAMPLING_RATE, Answer, Chunk, ChunkFailure, Hypothesis, Question
 
 AHEAD = 1 / 8
 """Number of requests that wait in the engine, as a share of the requests that it runs. With waiting requests the engine
@@ -39,8 +41,15 @@ SHRINK = 8
 """Divisor of the number of chunks after a death: only one in SHRINK of the chunks that were in the engine is in the new
 engine at a time, until all of them have a result."""
 
+MAX_SAMPLES = 2**30
+"""Number of samples of audio from which on the engine gets no further chunk: 4 GB, or 18 hours. Only questions about
+long recordings reach it. The audio is held here and in the engine's process."""
 PROOF = "proof"
 """The id of a request whose only purpose is to show whether the engine is alive."""
+PROOF_QUESTION = Question("Hello", AnswerOptions(max_tokens=1))
+"""The question of that request, if the engine answers questions."""
+UNABLE = (UnsupportedPiece, UnusableAnswer)
+"""Errors that the same chunk has in every run."""
 
 
 @dataclass(eq=False, slots=True)
@@ -141,11 +150,11 @@ class RequestLoop:
 
     def _fill(self, process: VllmProcess, feed: Feed) -> Iterator[Result]:
         """Submit chunks until the engine has enough requests or no chunk is available now."""
-        while len(self._in_flight) < self._max_in_flight():
+        while len(self._in_flight) < self._max_in_flight() and self._num_samples() < MAX_SAMPLES:
             if self._to_resubmit:
                 pending = self._to_resubmit.popleft()
             elif not self._max_suspects and (chunk := feed.get(wait=not self._in_flight)):
-                pending = _PendingChunk(chunk, [Piece(chunk.samples, chunk.lang)])
+                pending = _PendingChunk(chunk, [_piece(chunk)])
             else:
                 return  # no chunk is available, or suspects are in the engine, which no new chunk joins
             try:
@@ -155,7 +164,11 @@ class RequestLoop:
             except EngineDied:
                 raise
             except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-                yield self._given_up(pending, _as_text(e), retryable=not isinstance(e, UnsupportedPiece))
+                yield self._given_up(pending, _as_text(e), retryable=not isinstance(e, UNABLE))
+
+    def _num_samples(self) -> int:
+        """Return the number of samples of the chunks in the engine."""
+        return sum(len(pending.pieces[index].samples) for pending, index in self._in_flight.values())
 
     def _max_in_flight(self) -> int:
         """Return the number of requests that may be in the engine now."""
@@ -186,7 +199,9 @@ class RequestLoop:
         """
         if self._held_back and not feed.discarded:
             with contextlib.suppress(UnsupportedPiece, ValueError):
-                process.add(PROOF, self._family.request(Piece(np.zeros(SAMPLING_RATE, np.float32))))
+                silence = np.zeros(SAMPLING_RATE, np.float32)
+                proof = QuestionPiece(silence, question=PROOF_QUESTION, recordings=(len(silence),))
+                process.add(PROOF, self._family.request(proof))
                 while not any(output.id == PROOF for output in process.step()):
                     pass
 
@@ -204,7 +219,9 @@ class RequestLoop:
                 result = self._given_up(pending, message, retryable=True)
             else:
                 answer = self._family.read(pending.pieces[index], output.token_ids, output.finish_reason, output.scores)
-                if isinstance(answer, Piece):
+                if isinstance(answer, Answer):
+                    result = Hypothesis(pending.chunk.item, pending.chunk.index, answer.text, answer=answer)
+                elif isinstance(answer, Piece):
                     pending.pieces[index] = answer
                     self._submit(process, pending, index)
                 else:
@@ -213,7 +230,7 @@ class RequestLoop:
         except EngineDied:
             raise
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-            result = self._given_up(pending, _as_text(e), retryable=not isinstance(e, UnsupportedPiece))
+            result = self._given_up(pending, _as_text(e), retryable=not isinstance(e, UNABLE))
         if result is not None:
             self._deaths = 0
             held_back, self._held_back = self._held_back, []
@@ -311,6 +328,13 @@ class RequestLoop:
         yield EngineMessage(f"vLLM died ({death}); starting it again{for_chunks}{with_requests}", is_warning=True)
 
 
+def _piece(chunk: Chunk) -> Piece:
+    """Return a chunk as one piece."""
+    if chunk.question is None:
+        return Piece(chunk.samples, chunk.lang)
+    return QuestionPiece(chunk.samples, question=chunk.question, recordings=chunk.recordings)
+
+
 def _as_text(error: Exception) -> str:
-    kind = "" if isinstance(error, UnsupportedPiece | ValueError) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, (*UNABLE, ValueError)) else f"{type(error).__name__}: "
     return f"vllm: {kind}{error}"

@@ -28,7 +28,7 @@ from voxbatch.vllm_plugin import LOAD_FORMAT
 SERVER = "vllm.entrypoints.openai.api_server"
 """The module of the server. The command `vllm serve` runs it, too, and is missing in vLLM's CPU build."""
 RECORDINGS = 5
-"""Number of recordings that a question to an instruct model may have: vLLM takes no more (0.26 to 0.32,
+"""Number of recordings that a question to an instruct model may have: vLLM takes no more (0.26 to 0.33,
 VoxtralProcessingInfo.get_supported_mm_limits), also if a serving.properties says 8, as the published one does."""
 ONLY_FOR_BATCHES = ("disable_log_stats", "distributed_executor_backend", "scheduler_cls")
 """Arguments of a batch job that a server does not get: it has metrics, and a scheduler of its own."""
@@ -55,7 +55,9 @@ class Server:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order, as in VllmEngine
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, store_options)
-        self._settings = resolve(self._model.family, options)
+        settings = resolve(self._model.family, options)
+        self._settings, unfit = prefill.without_unfit_scheduler(self._model.family, settings)
+        self._warnings = [*filter(None, (compat.warning(distribution, version), unfit))]
         if self._settings.prefill_encoder == TRUE:
             raise ConfigError(
                 "engine option prefill_encoder=true: the plugin's encoder needs whole recordings, and a server gets "
@@ -72,11 +74,12 @@ class Server:
         return self._model.name if is_on_hub else self._model.name.rstrip("/").rpartition("/")[2]
 
     def bring_model(self) -> Iterator[EngineMessage]:
-        """Bring the model's files to this machine, and yield the progress.
+        """Bring the model's files to this machine, and yield warnings about the version of vLLM and the progress.
 
         Raises:
             EngineError: the model cannot be fetched, or a file of it is incomplete.
         """
+        yield from (EngineMessage(text, is_warning=True) for text in self._warnings)
         if self._settings.load_format != "dummy":
             yield from download(self._model)
             self._model = complete(self._model)
@@ -88,7 +91,7 @@ class Server:
         found = llm_arguments(self._model, self._settings, False, folder, requests)
         found = {name: value for name, value in found.items() if name not in ONLY_FOR_BATCHES}
         lifted = lifts_encoder_cache(self._model.family, self._settings)
-        if scheduler := self._settings.scheduler_cls or compat.scheduler(lifted, self._on_cpu, serving=True):
+        if scheduler := self._settings.scheduler_cls or compat.scheduler(lifted, self._on_cpu, "Serving"):
             found["scheduler_cls"] = scheduler
         found["served_model_name"] = self.model
         if self._model.family == INSTRUCT:

@@ -20,6 +20,10 @@ from voxbatch.errors import ConfigError
 
 PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper"}
 """The profile of each family. Its engine options are the defaults of the family."""
+TRANSCRIBE, ASK = "transcribe", "ask"
+QUESTION_CONTEXT = 32_768
+"""Default of max_model_len for questions: the context of Voxtral Mini 3B and Small 24B according to their model cards.
+It holds 41 minutes of audio beside the question and an answer of 1,024 tokens."""
 ALL_GPUS = "max"
 """The value of tensor_parallel_size for one engine over all visible GPUs."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -30,7 +34,7 @@ DECODER, ENCODER, KV = "decoder", "encoder", "kv"
 FP8_PARTS = (DECODER, ENCODER, KV)
 MINIMUMS = {
     "max_model_len": 1, "max_num_seqs": 0, "tensor_parallel_size": 1, "restarts": 0, "block_size": 0,
-    "attention_splits": 0,
+    "attention_splits": 0, "max_answer_tokens": 1,
 }  # fmt: skip
 """Smallest allowed values."""
 TRAINED_DELAYS_MS = (*range(80, 1201, 80), 2400)
@@ -45,6 +49,10 @@ class VllmSettings:
         ConfigError: a value makes no sense with any model.
     """
 
+    task: str = TRANSCRIBE
+    """TRANSCRIBE, or ASK to answer questions about recordings. Set by `voxbatch ask`."""
+    max_answer_tokens: int = 1_024
+    """Largest number of tokens of an answer. Set by --max-tokens of `voxbatch ask`."""
     max_model_len: int = 512
     """Number of context positions of one request."""
     dtype: str = "bfloat16"
@@ -125,6 +133,7 @@ class VllmSettings:
                 f"engine option gpu_memory_utilization={self.gpu_memory_utilization}: it must be above 0 and at most 1"
             )
         for name, allowed in (
+            ("task", (TRANSCRIBE, ASK)),
             ("dtype", DTYPES),
             ("cudagraph_mode", CUDAGRAPH_MODES),
             ("prefill_encoder", (AUTO, TRUE, FALSE)),
@@ -191,4 +200,6 @@ def resolve(family: str, given: Mapping[str, str]) -> VllmSettings:
     values = {**{name: str(value) for name, value in defaults.items()}, **given}
     if values.get("tensor_parallel_size") == ALL_GPUS:
         values["tensor_parallel_size"] = str(len(gpu.visible_gpus()) or 1)
+    if values.get("task") == ASK and values["max_model_len"] == str(defaults["max_model_len"]):
+        values["max_model_len"] = str(QUESTION_CONTEXT)  # the profiles' value holds one window of 30 s
     return parse(VllmSettings, "vllm", values)

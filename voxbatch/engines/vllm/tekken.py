@@ -16,6 +16,8 @@ class Tekken:
 
     instruct: Any
     """The InstructTokenizer of mistral-common."""
+    mistral: Any = None
+    """The MistralTokenizer of mistral-common, which encodes chats."""
 
     @property
     def start(self) -> list[int]:
@@ -63,4 +65,5 @@ def load_tekken(folder: Path) -> Tekken:
     """Return the tokenizer in the tekken.json of a folder."""
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
-    return Tekken(MistralTokenizer.from_file(str(folder / "tekken.json")).instruct_tokenizer)
+    mistral = MistralTokenizer.from_file(str(folder / "tekken.json"))
+    return Tekken(mistral.instruct_tokenizer, mistral)

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,10 +26,11 @@ import numpy as np
 
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request, TokenScores
+from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
 from voxbatch.hang_detector import is_stopped
 from voxbatch.log import STDERR_LOCK
 from voxbatch.standard_streams import text_stream
-from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SCORES, SWITCH, parent_watchdog
+from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SCORES, SWITCH, parent_watchdog, preload
 
 HANG_S = 600.0
 """Seconds without any output after which the engine counts as dead. A first step may compile kernels for minutes.
@@ -81,6 +82,35 @@ class EngineDied(Exception):
         super().__init__(f"{cause} (its log: {log})" if log else cause)
 
 
+class Preload:
+    """vLLM that is being imported, in this process and in the one that will be the engine.
+
+    Each import takes many seconds, and vLLM makes the second process only when the first one has an engine's whole
+    configuration. So this is begun while a model is still being prepared. The owner gives it to a VllmProcess, or
+    abandons it.
+
+    Args:
+        plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
+        loader: true if the weights are in Hugging Face's format, and the plugin translates them.
+        num_gpus: number of GPUs that the engine will use.
+    """
+
+    def __init__(self, plugin: bool, loader: bool, num_gpus: int):
+        self.began = time.monotonic()
+        self.log = _EngineLog()
+        set_environment(plugin, loader)
+        os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self.log.config)
+        self.parent = _ParentThread(self.log, num_gpus)
+
+    def wait(self) -> None:
+        """Wait until this process has imported vLLM, or failed to."""
+        self.parent.imported.wait()
+
+    def abandon(self) -> None:
+        """Let the thread end the process that was to be the engine, as soon as its own import is done."""
+        self.parent.arguments.cancel()
+
+
 class VllmProcess:
     """A loaded engine. The owner closes it, whatever happens.
 
@@ -88,26 +118,36 @@ class VllmProcess:
         arguments: the keyword arguments of vLLM's `LLM`.
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
         scores: true if each finished request shall have the scores of its tokens.
+        begun: vLLM that is being imported with the same plugin, loader and GPUs. None starts to import it now.
 
     Raises:
         EngineDied: the engine did not start.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], plugin: bool = False, scores: bool = False):
-        began = time.monotonic()
-        self._log = _EngineLog()
-        set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
-        os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self._log.config)
-        self._parent = _ParentThread(self._log.file, arguments)
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        plugin: bool = False,
+        scores: bool = False,
+        begun: Preload | None = None,
+    ):
+        num_gpus = arguments.get("tensor_parallel_size", 1)
+        begun = begun or Preload(plugin, arguments.get("load_format") == LOAD_FORMAT, num_gpus)
+        self._log, self._parent = begun.log, begun.parent
+        self._parent.arguments.set_result(arguments)
         with _errors_as_death(self._log):
             self._llm = self._parent.llm.result()
         self._engine: Any = (engine := self._llm.llm_engine)
         self._plugin = plugin
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
+        with _errors_as_death(self._log, engine), self._hang:
+            self._llm.collective_rpc("voxbatch_reset_generators")
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
         self._no_scores = self.score_tokens(True) if scores and self._logprobs is None else ""
-        self._start_s = time.monotonic() - began
+        self._start_s = time.monotonic() - begun.began
+        # NCCL removes its files in /dev/shm only if its processes end by themselves
+        self._patience_s = None if num_gpus > 1 else 0.0
 
     def add(self, request_id: str, request: Request) -> None:
         """Give the engine a request.
@@ -117,11 +157,14 @@ class VllmProcess:
             EngineDied: the engine has ended.
         """
         from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
         with _errors_as_death(self._log, self._engine, of_request=True):
             sampling = SamplingParams(
-                temperature=0.0,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                seed=request.seed,
+                structured_outputs=StructuredOutputsParams(grammar=request.grammar) if request.grammar else None,
                 max_tokens=request.max_tokens,
                 ignore_eos=request.ignore_eos,
                 allowed_token_ids=list(request.allowed_token_ids) or None,
@@ -167,11 +210,12 @@ class VllmProcess:
             gpus = self.memory()
         fullest = max(gpus, key=lambda each: each["used"], default=None)
         plugin = ", encoder once a chunk" if self._plugin else ""
+        eager = ", without compiled code and CUDA graphs" if config.model_config.enforce_eager else ""
         used = f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
         lacks = f"; no confidences: {self._no_scores}" if self._no_scores else ""
         return (
             f"vLLM ready in {self._start_s:.0f} s: up to {requests:,} requests at a time in {blocks:,} K/V blocks"
-            f"{plugin}{used}{lacks}"
+            f"{plugin}{eager}{used}{lacks}"
         )
 
     def memory(self) -> list[dict[str, int]]:
@@ -185,9 +229,13 @@ class VllmProcess:
         return [each for each in found if each]
 
     def close(self) -> None:
-        """End the engine's process and wait until its memory is free."""
+        """End the engine's process and wait until its memory is free.
+
+        All results are here, and compiled kernels are in files, so one GPU's process is killed. To end by itself takes
+        it 2.5 s on a CPU and about 4 s on an H200.
+        """
         with contextlib.suppress(Exception):
-            self._engine.engine_core.shutdown()
+            self._engine.engine_core.shutdown(timeout=self._patience_s)
         for process in compat.processes(self._engine):
             process.join(timeout=10)
             if process.is_alive():
@@ -220,29 +268,50 @@ class _ParentThread(threading.Thread):
     engine may end earlier, because an engine can be kept for the next run.
     """
 
-    def __init__(self, log: Path, arguments: Mapping[str, Any]):
+    def __init__(self, log: _EngineLog, num_gpus: int):
         super().__init__(daemon=True, name="vllm-parent")
-        self._log_file, self._arguments = log, arguments
+        self._log, self._num_gpus = log, num_gpus
+        self.arguments: Future[Mapping[str, Any]] = Future()
+        """The keyword arguments of vLLM's `LLM`. If they are cancelled, no engine is started."""
         self.llm: Future[Any] = Future()
-        self.unneeded = threading.Event()
+        self.imported, self.unneeded = threading.Event(), threading.Event()
         self.start()
 
     def run(self) -> None:
-        num_gpus = self._arguments.get("tensor_parallel_size", 1)
         try:
-            with (
-                _environment({**allocator(num_gpus), **threads(on_gpu=bool(gpu.visible_gpus()))}),
-                parent_watchdog.kills_children(),
-                _outputs_to(self._log_file),
-            ):
-                from vllm import LLM
+            with self._while_loading():
+                preloaded = PreloadedProcess()
+                with preload.without_gc():
+                    from vllm import LLM
+            self.imported.set()
+            try:
+                arguments = self.arguments.result()
+                with self._while_loading(), compat.engine_process(preloaded):
+                    from voxbatch.vllm_plugin.patches import supported_mm_limits
 
-                llm = LLM(**self._arguments, worker_extension_cls=EXTENSION)
+                    supported_mm_limits.raise_limits(arguments.get("limit_mm_per_prompt", {}))
+                    llm = LLM(**arguments, worker_extension_cls=EXTENSION)
+            finally:
+                preloaded.end_if_unused()
             self.llm.set_result(llm)  # only now, after the environment and the outputs are restored
+        except CancelledError:
+            self._log.remove()
+            return
         except BaseException as e:  # noqa: BLE001 the thread that waits for the engine raises it again
             self.llm.set_exception(e)
+            self.imported.set()
             return
         self.unneeded.wait()
+
+    @contextlib.contextmanager
+    def _while_loading(self) -> Iterator[None]:
+        """Return the context in which processes of the engine are started."""
+        with (
+            _environment({**allocator(self._num_gpus), **threads(on_gpu=bool(gpu.visible_gpus()))}),
+            parent_watchdog.kills_children(),
+            _outputs_to(self._log.file),
+        ):
+            yield
 
 
 @contextlib.contextmanager

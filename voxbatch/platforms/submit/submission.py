@@ -28,7 +28,9 @@ class Submission:
     out: str
     """OUT of `voxbatch run`: gs:// or s3://."""
     options: tuple[str, ...] = ()
-    """Further arguments of `voxbatch run`, such as ("--language", "en")."""
+    """Further arguments of the command, such as ("--language", "en")."""
+    command: str = "run"
+    """"run" or "ask"."""
     tasks: int = 1
     limit_s: int | None = None
     """Seconds after which the platform ends a task; None: the target's default limit."""
@@ -55,7 +57,7 @@ class Submission:
     @property
     def arguments(self) -> list[str]:
         """Arguments of the image's entry point, which is voxbatch."""
-        return ["run", *self._sources, "-o", self.out, *self.options]
+        return [self.command, *self._sources, "-o", self.out, *self.options]
 
     @property
     def _sources(self) -> tuple[str, ...]:

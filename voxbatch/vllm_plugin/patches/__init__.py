@@ -5,18 +5,21 @@
 | `update_states` | `_update_states` | the class GPUModelRunner |
 | `execute_mm_encoder` | `_execute_mm_encoder` | the class GPUModelRunner |
 | `gather_mm_embeddings` | `_gather_mm_embeddings` | the class GPUModelRunner |
-| `compute_prev_positions` | `_compute_prev_positions` | the class GPUModelRunner |
 | `prepare_input_ids` | `_prepare_input_ids` | the class GPUModelRunner |
 | `sample` | `_sample` | the class GPUModelRunner |
 | `sample_scores` | `_sample`, once more | the class GPUModelRunner, if words shall have a confidence |
 | `bookkeeping_sync` | `_bookkeeping_sync` | the class GPUModelRunner |
+| `reset_generators` | `_bookkeeping_sync`, on a CPU | the runner that is there |
 | `allocate_slots` | `allocate_slots` | the scheduler's KVCacheManager |
 | `get_computed_blocks` | `get_computed_blocks` | the scheduler's KVCacheManager |
+| `warmup_ll_bf16_router_gemm` | `_warmup_ll_bf16_router_gemm` | the module kernel_warmup |
+| `supported_mm_limits` | `get_supported_mm_limits` | the class VoxtralProcessingInfo, where requests are made |
 
 vLLM's setting worker_cls cannot replace the patches of the runner: a worker creates the runner by a name that its
 init_device imports (0.26 to 0.32), so a derived worker would have to patch the same class, and each platform has its
 own worker class. `model` calls `patch_runner` in exactly those processes that hold a model.
-`sample_scores` is added by the engine (`worker_extension`), with any model.
+`sample_scores`, `reset_generators` and `warmup_ll_bf16_router_gemm` are added by the engine (`worker_extension`), with
+any model.
 """
 
 from __future__ import annotations
@@ -26,7 +29,6 @@ from typing import Any
 
 from voxbatch.vllm_plugin.patches import (
     bookkeeping_sync,
-    compute_prev_positions,
     execute_mm_encoder,
     gather_mm_embeddings,
     prepare_input_ids,
@@ -38,7 +40,6 @@ RUNNER_METHODS: dict[str, Callable[[Any], Any]] = {
     "_update_states": update_states.wrap,
     "_execute_mm_encoder": execute_mm_encoder.wrap,
     "_gather_mm_embeddings": gather_mm_embeddings.wrap,
-    "_compute_prev_positions": compute_prev_positions.wrap,
     "_prepare_input_ids": prepare_input_ids.wrap,
     "_sample": sample.wrap,
     "_bookkeeping_sync": bookkeeping_sync.wrap,

@@ -7,6 +7,7 @@ plugin's model or with vLLM's own. It never changes which tokens are sampled.
 from __future__ import annotations
 
 import dataclasses
+from inspect import signature
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from voxbatch.vllm_plugin.token_scores import StepScores, score
 
 SWITCH = "voxbatch_scores_tokens"
 """Attribute of a runner: whether it scores tokens."""
+PARAMETERS = ["logits", "spec_decode_metadata"]
+"""Parameters of the runner's method after the runner."""
 
 
 def switch(runner: Any, on: bool) -> bool:
@@ -27,7 +30,8 @@ def switch(runner: Any, on: bool) -> bool:
     """
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    if not isinstance(runner, GPUModelRunner) or not hasattr(GPUModelRunner, "_sample"):
+    method = getattr(GPUModelRunner, "_sample", None)
+    if not isinstance(runner, GPUModelRunner) or method is None or [*signature(method).parameters][1:] != PARAMETERS:
         return False
     if not hasattr(GPUModelRunner, SWITCH):
         setattr(GPUModelRunner, SWITCH, False)

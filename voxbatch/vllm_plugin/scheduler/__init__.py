@@ -1,7 +1,9 @@
 """Scheduler classes that vLLM loads by its own setting, scheduler_cls. They derive from vLLM's schedulers.
 
 - `batch_scheduler`: the classes. They admit every request that fits into the memory.
-- `serving_scheduler`: those of a server, which only have a larger encoder cache (`encoder_cache`).
+- `question_scheduler`: those for questions about recordings, which need no larger encoder cache.
+- `serving_scheduler`: those of a server. They have a larger encoder cache (`encoder_cache`), and end texts with their
+  audio.
 - `admission`: reserve the K/V blocks of a request before it runs; size of a burst.
 - `shared_prefix`: compute the prefix that all chunks share once.
 - `fast_path`, `fast_path_conditions`: schedule the steps in which all requests only continue.

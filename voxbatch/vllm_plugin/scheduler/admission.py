@@ -2,7 +2,9 @@
 
 vLLM admits a request as soon as there are blocks for its prompt. If the blocks run out later, it preempts a request,
 which must be computed anew. Here a request is admitted if there are blocks for its prompt and for the longest text that
-it may produce. A chunk of 20 s takes fewer blocks than a chunk of 35 s, so more short chunks run at a time.
+it may produce. A chunk of 20 s takes fewer blocks than a chunk of 35 s, so more short chunks run at a time. If the
+audio lies within the prompt, the length of the text is unknown, and blocks for EXPECTED_TEXT tokens are reserved. If
+most texts are longer, vLLM preempts a request.
 
 A step that only decodes is one CUDA graph; a step that also computes a prompt is not. So each admission makes a step
 slower. For this reason, if the encoder runs once per chunk, a whole burst of requests is admitted in one step, and the
@@ -16,6 +18,9 @@ from typing import Any
 
 IN_FLIGHT = 2
 """Number of tokens by which asynchronous scheduling may be ahead."""
+EXPECTED_TEXT = 160
+"""Number of text tokens that blocks are reserved for if the length of the text is unknown. 30 s of read speech have
+about 100. The sum over all running requests matters, so that a few fast speakers do no harm."""
 BURSTS, MAX_BURST = 14, 36
 """Number of bursts that admit as many requests as may run at a time, and maximum number of requests in a burst.
 
@@ -32,7 +37,13 @@ def burst_size(max_requests: int) -> int:
 class Reservations:
     """The K/V blocks of a scheduler, and the number that is reserved for each running request."""
 
-    def __init__(self, scheduler: Any):
+    def __init__(self, scheduler: Any, max_text: int = EXPECTED_TEXT):
+        """Count the blocks of a scheduler.
+
+        Args:
+            max_text: maximum number of text tokens to reserve blocks for, if the length of the text is unknown.
+        """
+        self._max_text = max_text
         self._specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
         self._max_model_len: int = scheduler.max_model_len
         self.total = int(scheduler.kv_cache_config.num_blocks) - 1  # vLLM reserves one block
@@ -81,7 +92,11 @@ class Reservations:
         return self.total - sum(self.blocks.values())
 
     def _needed(self, request: Any) -> int:
-        return self._num_blocks(min(request.num_prompt_tokens + request.max_tokens, self._max_model_len))
+        prompt, text = request.num_prompt_tokens, request.max_tokens
+        places = [feature.mm_position for feature in request.mm_features]
+        if places and all(place.offset + place.length < prompt for place in places):
+            text = min(text, self._max_text)
+        return self._num_blocks(min(prompt + text, self._max_model_len))
 
     def _num_blocks(self, positions: int) -> int:
         """Return the number of blocks of a request with this number of positions, in all groups of layers."""

@@ -19,7 +19,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
 from voxbatch.vllm_plugin.patches import allocate_slots, get_computed_blocks
-from voxbatch.vllm_plugin.scheduler.admission import Reservations, burst_size
+from voxbatch.vllm_plugin.scheduler.admission import EXPECTED_TEXT, Reservations, burst_size
 from voxbatch.vllm_plugin.scheduler.encoder_cache import enlarge_encoder_cache
 from voxbatch.vllm_plugin.scheduler.fast_path import FastPathScheduler
 from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
@@ -32,20 +32,26 @@ class _BatchScheduling:
 
     _shares_prefix: ClassVar[bool] = True
     """False for comparisons only: the decoder then computes every chunk in full, without the shared prefix."""
+    _enlarges_encoder_cache: ClassVar[bool] = True
+    """False if audio leaves the encoder cache before its request ends; see question_scheduler."""
+
+    _max_text: ClassVar[int] = EXPECTED_TEXT
+    """See Reservations."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         scheduler: Any = self
         manager, cache = scheduler.kv_cache_manager, scheduler.encoder_cache_manager
         self._encodes_once = vllm_plugin.is_switched_on()
-        self._reservations = Reservations(scheduler)
+        self._reservations = Reservations(scheduler, self._max_text)
         self._prefix: SharedPrefix | None = None
         if self._encodes_once and self._shares_prefix:
             self._prefix = shared_prefix(scheduler, self._reservations.max_per_request)
         # vLLM 0.32 limits admission by one number and sizes its buffers by another
         self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
         self._max_requests: int = getattr(scheduler, self._limit)
-        enlarge_encoder_cache(scheduler)
+        if self._enlarges_encoder_cache:
+            enlarge_encoder_cache(scheduler)
         if self._encodes_once:
             scheduler.max_num_encoder_input_tokens = cache.cache_size
             manager.allocate_slots = allocate_slots.skip_if_block_has_slot(manager, scheduler.max_model_len)
@@ -84,6 +90,8 @@ class _BatchScheduling:
         scheduler: Any = self
         running = len(scheduler.running)
         self._reservations.keep_only(scheduler.running)
+        if not self._enlarges_encoder_cache:
+            return self._max_requests  # allocate_slots refuses a request that does not fit
         burst = self._burst
         if self._max_requests - running < burst or self._reservations.admissible(scheduler.waiting, burst) < burst:
             return running

@@ -92,8 +92,12 @@ def request_qualifies(request: Any, max_model_len: int) -> bool:
         and request.client_index == 0
         and end <= max_model_len
         and len(places) <= 1
-        # The last token needs no audio. If the audio ended earlier, vLLM would free it earlier.
-        and all(place.offset + place.length >= end - 1 for place in places)
+        # vLLM frees audio in the step after its last position. That is the end of the request for audio of the whole
+        # text (the last token needs none), and the end of the prompt, which vLLM handles, for audio within it.
+        and all(
+            place.offset + place.length >= end - 1 or place.offset + place.length < request.num_prompt_tokens
+            for place in places
+        )
     )
 
 

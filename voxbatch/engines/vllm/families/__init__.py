@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.engines.pieces import Piece, PieceText
+from voxbatch.records import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,13 @@ class Request:
     allowed_token_ids: tuple[int, ...] = ()
     """The only tokens that the text may have. Empty means all tokens."""
     suppressed_token_ids: tuple[int, ...] = ()
+    temperature: float = 0.0
+    """0 means greedy decoding."""
+    top_p: float = 1.0
+    seed: int | None = None
+    """Seed of this request alone, for a temperature above 0."""
+    grammar: str = ""
+    """Grammar of the text, in llguidance's variant of Lark. Empty means any text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +75,10 @@ class UnsupportedPiece(Exception):
     """
 
 
+class UnusableAnswer(Exception):
+    """The model's answer does not have the form that was asked for, such as a JSON Schema."""
+
+
 class Family(Protocol):
     """The interface of a family of models."""
 
@@ -99,7 +111,7 @@ class Family(Protocol):
 
     def read(
         self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
-    ) -> PieceText | Piece:
+    ) -> PieceText | Piece | Answer:
         """Return the text of the tokens that the model wrote for a piece.
 
         Args:
@@ -109,5 +121,9 @@ class Family(Protocol):
             scores: the scores of the tokens, if the engine gives them.
 
         Returns:
-            The text; or a Piece if another request is needed: the same piece with its language, for example.
+            The text, or the answer to a question; or a Piece if another request is needed: the same piece with its
+            language, for example.
+
+        Raises:
+            UnusableAnswer: the answer does not have the form that the question asks for.
         """

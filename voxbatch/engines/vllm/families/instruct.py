@@ -52,13 +52,7 @@ class Instruct:
     def load(self, folder: Path) -> None:
         """Load the tokenizer and check its counts; see `Family.load`."""
         self._tekken: Tekken = load_tekken(folder)
-        encoder = self._tekken.audio_encoder
-        for samples in (1, SAMPLING_RATE, WINDOW - 1, WINDOW):
-            padded = len(encoder.pad(np.zeros(samples, np.int8), SAMPLING_RATE))
-            tokens = encoder.audio_config.num_audio_tokens(padded)
-            require_agreement(
-                tokens == WINDOW_TOKENS, folder, f"a window has {tokens} tokens, and voxbatch counts {WINDOW_TOKENS}"
-            )
+        require_windows(self._tekken.audio_encoder, folder)
         besides = len(self.prompt(WINDOW, None)) - WINDOW_TOKENS  # a language has 2 or 3 tokens, by the vocabulary
         require_agreement(
             besides <= PROMPT_TOKENS,
@@ -100,3 +94,23 @@ class Instruct:
         """Return the text and its confidence, without times; see `Family.read`."""
         confidence = scores.confidence(token_ids, range(FIRST_TEXT_ID)) if scores else None
         return PieceText(self._tekken.decode(token_ids), truncated=finish_reason == "length", confidence=confidence)
+
+
+def require_windows(encoder: Any, folder: Path) -> None:
+    """Check that mistral-common pads audio to whole windows and counts their tokens as voxbatch does.
+
+    Args:
+        encoder: the AudioEncoder of mistral-common.
+        folder: the folder of tekken.json, for the message.
+
+    Raises:
+        EngineError: the counts differ.
+    """
+    for samples in (1, SAMPLING_RATE, WINDOW - 1, WINDOW, WINDOW + 1):
+        padded = len(encoder.pad(np.zeros(samples, np.int8), SAMPLING_RATE))
+        tokens, counted = encoder.audio_config.num_audio_tokens(padded), -(-samples // WINDOW) * WINDOW_TOKENS
+        require_agreement(
+            tokens == counted,
+            folder,
+            f"audio of {samples:,} samples has {tokens} tokens, and voxbatch counts {counted}",
+        )

@@ -1,0 +1,151 @@
+"""Measure seconds of audio per second of models that take whole windows of 30 s: Voxtral Mini 3B and Whisper.
+
+    python benchmarks/gpu/bench_instruct.py MODEL_DIR [--only NAME …] [--text-tokens 100] [--repeats 3] [--rounds 2]
+                                            [--look] [--option NAME=VALUE …] [--out FILE]
+
+MODEL_DIR comes from `full_size.py --shape mini-3b` or `--shape whisper-large-v3-turbo`, or is a real model. Every
+window holds 30 s of noise and gets exactly --text-tokens tokens of text: read speech has about 100. Each configuration
+runs in its own process, through the driver of voxbatch's engine, and prints JSON lines: one for each repeat with mean
+clocks and watts, and one with the medians.
+
+voxbatch          as a run does it, with the plugin where there is one for the model.
+without plugin    voxbatch's scheduler and settings, without the plugin.
+stock             vLLM's own scheduler, with the largest step and number of requests that vLLM chooses for this GPU.
+… L4 memory       the same within the memory that a run may fill on an L4, 22.94 GB. This is not the speed of an L4.
+
+--look records the GPU for two seconds in the middle of one more run: milliseconds by kind of work, and idle time.
+`--option confidence=true` gives what the confidences of Whisper cost. voxbatch must be installed as a package. On a
+machine without a GPU everything runs as a rehearsal, with a tiny model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import bench_plugin  # it also puts the checkout on the path
+import gpu_watch
+
+WITHOUT = {"prefill_encoder": "false"}
+STOCK = {**WITHOUT, "lift_encoder_cache": "false"}
+CONFIGURATIONS: dict[str, dict[str, str]] = {
+    "voxbatch": {"prefill_encoder": "true"},
+    "without plugin": WITHOUT,
+    "stock": {**STOCK, "max_num_seqs": "1024", "max_num_batched_tokens": "16384"},
+    "voxbatch, L4 memory": {"prefill_encoder": "true", **bench_plugin.SMALL},
+    "stock, L4 memory": {**STOCK, **bench_plugin.SMALL, "max_num_seqs": "256", "max_num_batched_tokens": "8192"},
+}
+"""Options by configuration. vLLM's own values of the last two options are those of its LLM class (engine/arg_utils.py):
+16,384 positions and 1,024 requests for an H200, 8,192 and 256 for an L4."""
+VOXTRAL_ONLY = ("prefill_encoder", "lift_encoder_cache")
+
+
+class FixedText:
+    """A family whose requests all get the same number of text tokens.
+
+    Args:
+        family: the family of the model.
+        tokens: number of text tokens.
+        lang: language of all pieces; None leaves them as they are.
+    """
+
+    def __init__(self, family: Any, tokens: int, lang: str | None):
+        self._family, self._tokens, self._lang = family, tokens, lang
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
+
+    def request(self, piece: Any) -> Any:
+        """Return the family's request with the fixed number of tokens."""
+        return replace(self._family.request(self._in_language(piece)), max_tokens=self._tokens, ignore_eos=True)
+
+    def read(self, piece: Any, *said: Any) -> Any:
+        """Return the family's text."""
+        return self._family.read(self._in_language(piece), *said)
+
+    def _in_language(self, piece: Any) -> Any:
+        return replace(piece, lang=self._lang) if self._lang else piece
+
+
+def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a line for each repeat, one with the medians, and the profile if it is asked for."""
+    if given.look:
+        os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions of bench_plugin are sent to the engine
+    is_whisper = (Path(given.model) / "config.json").exists() and not (Path(given.model) / "params.json").exists()
+    options = {**CONFIGURATIONS[given.one], **dict(pair.split("=", 1) for pair in given.option)}
+    if is_whisper:
+        options = {name: value for name, value in options.items() if name not in VOXTRAL_ONLY}
+    bench_plugin.DUMMY.pop("delay_ms", None)
+    bench = bench_plugin.Bench(given.model, options, "whisper" if is_whisper else "mini-3b")
+    bench.made._family = FixedText(bench.made._family, given.text_tokens, "en" if is_whisper else None)
+    yield {"ready_s": bench.ready_s, "requests": bench.requests, "described": bench.core.describe()}
+    bench.feed(bench_plugin.sounds(max(8, bench.requests // 4), "30", bench.longest))  # the first run compiles
+    samples = bench_plugin.sounds(max(8, int(bench.requests * given.rounds)), "30", bench.longest)
+    runs = list[dict[str, float]]()
+    for _ in range(given.repeats):
+        with gpu_watch.watched() as gpu:
+            run = bench.feed(samples)
+        runs.append({**run, **gpu})
+        yield {"repeat": len(runs), **runs[-1]}
+    yield {
+        **{name: median(run[name] for run in runs) for name in runs[0]},
+        "rtfx_by_repeat": [run["rtfx"] for run in runs], "windows": len(samples),
+        "text_tokens": given.text_tokens, "requests": bench.requests,
+    }  # fmt: skip
+    if given.look:
+        yield {"look": bench_plugin._looked_into(bench, "30", swing=1.2)}
+    bench.core.close()
+
+
+def lines(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a configuration, which runs in its own process, as they are printed."""
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}  # vLLM inspects a model's class in another process
+    command = [sys.executable, __file__, *sys.argv[1:], "--one", name]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout
+    assert process.stderr
+    stderr, errors, began = process.stderr, list[str](), time.monotonic()
+    reader = threading.Thread(target=lambda: errors.extend(stderr), daemon=True)
+    reader.start()
+    for text in process.stdout:
+        if text.startswith("RESULT "):
+            yield {**json.loads(text[7:]), "after_s": round(time.monotonic() - began)}
+    if process.wait():
+        reader.join(5)
+        yield {"failed": "".join(errors)[-3000:]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
+    parser.add_argument("--only", nargs="+", choices=CONFIGURATIONS, default=["voxbatch", "stock"])
+    parser.add_argument("--text-tokens", type=int, default=100, help="of each window")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=float, default=2.0, help="windows of a run, by requests at a time")
+    parser.add_argument("--look", action="store_true", help="record the GPU's work too")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, for all")
+    parser.add_argument("--out", type=Path, help="append the lines there too")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        for line in measured(given):
+            print("RESULT " + json.dumps(line), flush=True)
+        os._exit(0)  # an engine in this process would end slowly
+    for name in given.only:
+        for line in lines(name):
+            bench_plugin.tell({"name": name, "model": Path(given.model).name, **line}, given.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Measure the phases of `voxbatch run` over one recording, from its process's start to its end.
+
+    python benchmarks/gpu/bench_phases.py MODEL_DIR
+    python benchmarks/gpu/bench_phases.py MODEL_DIR --runs cold warm warm --engine-option load_format=dummy
+
+The times are those of the lines that voxbatch and vLLM log, and of the file that the first commit writes. A cold run
+has empty folders for what vLLM, PyTorch and Triton compile; the files of the libraries may be in the memory of the
+machine. A small job is not compiled; an explicit cudagraph_mode compiles it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+VLLM_PHASES = {
+    "the engine has its configuration": r"Initializing a V1 LLM engine",
+    "weights are loaded": r"Model loading took",
+    "compiled": r"torch\.compile (and|took|takes)|Directly load",
+    "memory is measured": r"Available KV cache memory|reserved .* for KV Cache",
+    "graphs are captured": r"Graph capturing finished",
+    "vLLM is warm": r"init engine \(profile",
+}
+"""Phases → a pattern of the line that vLLM 0.26 logs at their end."""
+OWN_PHASES = {"voxbatch has begun": "vLLM is loading", "ready": "vLLM ready"}
+SECONDS = 30
+
+
+def recording(folder: Path) -> Path:
+    """Write a manifest of one recording of noise, and return it. Its loudness changes four times a second, because
+    steady noise is silence, which no engine gets."""
+    samples = 0.1 * np.random.default_rng(0).standard_normal(SECONDS * 16_000)
+    samples *= np.sin(4 * np.pi * np.arange(len(samples)) / 16_000) ** 4
+    soundfile.write(folder / "one.wav", samples.astype(np.float32), 16_000, subtype="PCM_16")
+    manifest = folder / "one.jsonl"
+    manifest.write_text(json.dumps({"audio_filepath": "one.wav"}) + "\n")
+    return manifest
+
+
+def phases(command: list[str], folder: Path, out: Path, caches: Path) -> dict[str, float]:
+    """Run a command, and return the seconds from its start to the end of each phase that was seen."""
+    environment = {
+        **os.environ,
+        "TMPDIR": str(folder),
+        "XDG_CACHE_HOME": str(caches),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+    }
+    log, kept, committed = folder / "run.log", folder / "engine.log", 0.0
+    began = time.time()
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        while process.poll() is None:
+            for found in folder.glob("voxbatch-vllm-*/engine.log"):  # voxbatch removes it at the end
+                with contextlib.suppress(OSError):
+                    os.link(found, kept)
+            if not committed and (parts := list(out.glob("parts/*/part-*.jsonl"))):
+                committed = parts[0].stat().st_mtime
+            time.sleep(0.02)
+    ended = time.time()
+    if process.returncode:
+        sys.exit(f"exit code {process.returncode}:\n{log.read_text()[-3000:]}")
+    found = {"first commit": committed or ended, "end": ended}
+    for line in log.read_text().splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            at = datetime.fromisoformat(event["time"]).timestamp()
+            found |= {phase: at for phase, text in OWN_PHASES.items() if str(event.get("text", "")).startswith(text)}
+    for line in kept.read_text(errors="replace").splitlines() if kept.exists() else ():
+        for phase, pattern in VLLM_PHASES.items():
+            if re.search(pattern, line) and (stamp := re.match(r"[\d-]+ [\d:]+,\d+", line)):
+                found[phase] = datetime.strptime(stamp[0], "%Y-%m-%d %H:%M:%S,%f").astimezone().timestamp()
+    return {phase: at - began for phase, at in sorted(found.items(), key=lambda each: each[1])}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--runs", nargs="+", default=["cold", "warm"], choices=["cold", "warm"])
+    parser.add_argument("--engine-option", action="append", default=[])
+    parser.add_argument("--keep", type=Path, help="copy the logs of each run into this folder")
+    given = parser.parse_args()
+    options = [word for option in given.engine_option for word in ("--engine-option", option)]
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        manifest = recording(home)
+        for number, kind in enumerate(given.runs):
+            folder, out = home / f"run-{number}", home / f"out-{number}"
+            folder.mkdir()
+            if kind == "cold":
+                shutil.rmtree(home / "caches", ignore_errors=True)
+            command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out), "--engine", "vllm"]
+            command += ["--model", given.model, "--log-format", "json", *options]
+            seen = phases(command, folder, out, home / "caches")
+            print(f"\n| {kind}, {' '.join(given.engine_option)} | s | after the phase before |\n|---|---|---|")
+            before = 0.0
+            for phase, at in seen.items():
+                print(f"| {phase} | {at:.1f} | {at - before:.1f} |", flush=True)
+                before = at
+            if given.keep:
+                for log in folder.glob("*.log"):
+                    shutil.copy(log, given.keep / f"phases-{number}-{kind}-{log.name}")
+
+
+if __name__ == "__main__":
+    main()

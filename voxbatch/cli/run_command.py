@@ -1,0 +1,121 @@
+"""`voxbatch run`: transcribe recordings. `start` is shared with `voxbatch ask`, which differs in its options alone."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from voxbatch.cli.options import (
+    OptionalValueCommand,
+    file_for_vllm,
+    is_given,
+    limiting_variables,
+    manifest_options,
+    run_options,
+    run_options_of,
+    source_argument,
+    store_options,
+)
+from voxbatch.config import Config
+from voxbatch.log import Log, is_json
+from voxbatch.platforms.tasks import announce, in_job, own_task, usd_per_hour
+from voxbatch.safe_text import escape_controls
+
+
+@click.command(
+    cls=OptionalValueCommand,
+    short_help="Transcribe recordings: files, a folder, a manifest.",
+    epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
+)
+@source_argument
+@run_options
+@manifest_options
+@store_options
+@click.pass_context
+def run(ctx: click.Context, /, **settings: Any) -> None:
+    """Transcribe SOURCE: recordings, folders of recordings, or a manifest.
+
+    Give several files and folders, a pattern in quotes ('calls/*.wav'), or @list.txt, which has one path or address a
+    line. A manifest (.jsonl, .csv, .tsv, .parquet, wav.scp, - for standard input) is given alone. All may be at gs://,
+    s3:// or http(s):// addresses. A folder in a bucket is written gs://bucket/folder/, with / at the end.
+    """
+    start(ctx, **settings)
+
+
+def start(
+    ctx: click.Context,
+    /,
+    source: str | tuple[str, ...],
+    out: str | None,
+    serving_properties: str | None,
+    vllm_config: str | None,
+    tasks: str,
+    shard: tuple[int, int] | None,
+    resume: bool,
+    dry_run: bool,
+    quiet: bool,
+    log_format: str,
+    exit_zero: bool,
+    **settings: Any,
+) -> None:
+    """Run the options of `run` or `ask`, and exit with the code of the run."""
+    from voxbatch.cli.session import leave, transcribe
+    from voxbatch.display import can_animate
+    from voxbatch.output.layout import default_out
+
+    served = file_for_vllm(serving_properties, vllm_config)
+    sources = (source,) if isinstance(source, str) else source
+    task, (settings["shard"], settings["shards"]) = own_task(os.environ, tasks, shard, sources)
+    if task and not is_given(ctx, "usd_per_hour") and (price := usd_per_hour(task, os.environ)) is not None:
+        settings["usd_per_hour"] = price
+    options = run_options_of(ctx, {**settings, "overwrite": not resume}, served)
+    config = Config.of(options, source, out or default_out(source))
+    as_json = is_json(log_format, in_job(os.environ))
+    shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
+    log = Log(as_json, quiet, fields={**shard_fields, **(task.log_fields() if task else {})})
+    if task:
+        announce(task, config.shard, config.shards, config.out, log, has_shard_option=shard is not None)
+    for text in limiting_variables(ctx):
+        log.warning("limited", text=text)
+    if served:
+        event = served.flag[2:].replace("-", "_")
+        if served.without_effect:
+            log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
+        for text in served.unknown:
+            log.warning(event, text=text)
+    if dry_run:
+        _print_plan(config)
+        return
+    show_progress = can_animate() and not as_json and not quiet
+    leave(transcribe(config, log, show_progress, quiet, exit_zero))
+
+
+def _print_plan(config: Config) -> None:
+    from voxbatch.display import format_audio, format_duration
+    from voxbatch.runner.forecast import estimate_run
+
+    p = estimate_run(config)
+    speed = f" ({p.speed})" if p.speed else ""
+    no_audio = "unknown: give `duration` in the manifest"
+    time = (
+        f"about {format_duration(p.wall_s)} at RTFx {p.rtfx:g}{speed}"
+        if p.wall_s is not None
+        else (no_audio if p.unknown_items else "unknown: give --expected-rtfx")
+    )
+    cost = (
+        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour, without the start of the machine"
+        if p.usd is not None
+        else (no_audio if p.unknown_items else "unknown: give --usd-per-hour")
+    )
+    for name, value in (
+        ("engine", f"{p.engine} (model {p.model})"),
+        ("items", f"{p.items:,}"),
+        ("audio", format_audio(p.audio_s, p.estimated_items, p.unknown_items)),
+        ("chunks", f"at least {p.chunks:,}"),
+        ("time", time),
+        ("cost", cost),
+        ("outputs", config.out),
+    ):
+        click.echo(escape_controls(f"{name:<8} {value}"))

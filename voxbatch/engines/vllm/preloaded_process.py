@@ -1,0 +1,73 @@
+"""The parent's side of `voxbatch.vllm_plugin.preload`: a process that imports vLLM before vLLM starts its engine in it.
+
+It takes the place of a multiprocessing context and of the process that the context makes. Whatever keeps the process
+from taking the engine, vLLM gets a usual process instead, and the start only takes longer.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from voxbatch.vllm_plugin import parent_watchdog, preload
+
+
+class PreloadedProcess:
+    """A process that imports vLLM and then waits. Make it in the thread that will live as long as the engine."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._connection, childs_end = self._context.Pipe()
+        self._preloaded = self._context.Process(target=preload.run, args=(childs_end,), name="EngineCore", daemon=True)
+        self._preloaded.start()
+        childs_end.close()
+        self._is_used = False
+
+    def end_if_unused(self) -> None:
+        """End the process, unless it became an engine."""
+        if not self._is_used:
+            self._preloaded.kill()
+            self._preloaded.join()
+        self._connection.close()
+
+    # -- as a multiprocessing context ---------------------------------------------------------------------------------
+
+    def Process(self, target: Callable[..., object], name: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: N802
+        """Return the object of a process that is not started yet."""
+        usual = self._context.Process(target=target, name=name, kwargs=kwargs)
+        return usual if self._is_used else _EngineProcess(self, usual, target, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def take(self, target: Callable[..., object], kwargs: Mapping[str, Any]) -> Any:
+        """Run a function in the process, and return the process. Return None if it cannot take the function."""
+        try:
+            environment = {name: value for name, value in os.environ.items() if name != parent_watchdog.PARENT}
+            self._connection.send((environment, target, kwargs))
+        except (OSError, RuntimeError, TypeError, AttributeError, pickle.PicklingError):
+            return None  # it has ended, or an argument can be given to a new process only
+        self._is_used = True
+        return self._preloaded
+
+
+class _EngineProcess:
+    """An object like multiprocessing's Process, whose `start` takes the preloaded process if it can."""
+
+    def __init__(
+        self, preloaded: PreloadedProcess, usual: Any, target: Callable[..., object], kwargs: Mapping[str, Any]
+    ):
+        self._preloaded, self._process, self._target, self._kwargs = preloaded, usual, target, kwargs
+
+    def start(self) -> None:
+        """Start the function in the preloaded process, or in a usual one."""
+        if (taken := self._preloaded.take(self._target, self._kwargs)) is not None:
+            self._process = taken
+        else:
+            self._process.start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
