@@ -39,10 +39,12 @@ DESCRIPTIONS: list[Any] = [
         "function": {
             "name": name,
             "description": tool.__doc__,
+            "strict": True,  # without it the model is free in the names of functions and of arguments
             "parameters": {
                 "type": "object",
                 "properties": {each: {"type": "string"} for each in tool.__annotations__ if each != "return"},
                 "required": [each for each in tool.__annotations__ if each != "return"],
+                "additionalProperties": False,
             },
         },
     }
@@ -64,7 +66,7 @@ def run(client: OpenAI, path: str) -> str:
         messages.append(message)
         for call in message.tool_calls:
             try:
-                result = TOOLS[call.function.name](**json.loads(call.function.arguments))
+                result = TOOLS[call.function.name.strip()](**json.loads(call.function.arguments))
             except (KeyError, TypeError, ValueError) as e:
                 result = f"error: {e}"
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})

@@ -16,12 +16,19 @@ from typing import Any
 from openai import OpenAI
 
 SERVER = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+KEY = os.environ.get("OPENAI_API_KEY", "none")
 WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
         "description": "Get the weather of a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "strict": True,  # without it the model is free in the names of functions and of arguments
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
     },
 }
 
@@ -33,7 +40,7 @@ def recording(path: str) -> dict[str, Any]:
 
 
 def main(question: str, *paths: str) -> None:
-    client = OpenAI(base_url=SERVER, api_key="none")
+    client = OpenAI(base_url=SERVER, api_key=KEY)
     model = client.models.list().data[0].id
     content = [*map(recording, paths), {"type": "text", "text": question}]
     messages: list[Any] = [{"role": "user", "content": content}]

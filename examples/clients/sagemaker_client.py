@@ -20,6 +20,25 @@ def body(question: str, path: str) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": content}], "max_tokens": 200}).encode()
 
 
+def openai_form(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return a request of AWS's published example for Voxtral in OpenAI's form, which vLLM takes.
+
+    The example has a server of its own. Its parts {"type": "audio", "path": ADDRESS} and {"type": "audio", "data":
+    "data:audio/mp3;base64,…"} are audio_url parts here. All other keys, as tools, are the same in both.
+    """
+
+    def part(given: dict[str, Any]) -> dict[str, Any]:
+        if given["type"] != "audio":
+            return given
+        return {"type": "audio_url", "audio_url": {"url": given.get("path") or given["data"]}}
+
+    messages = [
+        {**each, "content": [part(given) for given in each["content"]]} if isinstance(each["content"], list) else each
+        for each in payload["messages"]
+    ]
+    return {**payload, "messages": messages}
+
+
 def ask(client: Any, endpoint: str, question: str, path: str) -> str:
     """Return the answer of an endpoint; `client` is boto3's sagemaker-runtime."""
     found = client.invoke_endpoint(EndpointName=endpoint, ContentType="application/json", Body=body(question, path))

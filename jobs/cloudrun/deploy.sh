@@ -47,6 +47,8 @@ END
 
 # shellcheck source-path=SCRIPTDIR source=settings.sh
 source "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
+# shellcheck source-path=SCRIPTDIR source=steps.sh
+source "$HERE/steps.sh"
 # shellcheck source-path=SCRIPTDIR source=build.sh
 source "$HERE/build.sh"
 # shellcheck source-path=SCRIPTDIR source=verify.sh
@@ -63,7 +65,7 @@ case "${1:-}" in
 esac
 
 settings
-IMAGE="${IMAGE:-$REGION-docker.pkg.dev/$PROJECT/voxbatch/voxbatch:latest}"
+settings_of_deployment
 TASKS="${TASKS:-1}"
 PARALLELISM="${PARALLELISM:-0}"
 MAX_RETRIES="${MAX_RETRIES:-5}"
@@ -71,15 +73,8 @@ TASK_TIMEOUT="${TASK_TIMEOUT:-3600}"
 SCHEDULE="${SCHEDULE:-0 2 * * *}"
 TIME_ZONE="${TIME_ZONE:-Etc/UTC}"
 USD_PER_HOUR="${USD_PER_HOUR:-1.421}"
-MODEL="${MODEL:-}"
-CHANNEL="${CHANNEL:-}"
-BUILD="${BUILD:-no}"
-one_of BUILD "$BUILD" yes no
 VERIFY="${VERIFY:-$BUILD}"
 one_of VERIFY "$VERIFY" yes no
-WEIGHTS="${WEIGHTS:-bucket}"
-one_of WEIGHTS "$WEIGHTS" bucket image none
-ALERT_EMAIL="${ALERT_EMAIL:-}"
 # Alert if the oldest upload is older than this. To in/: after two sweeps, or a day for a worker, which keeps a message
 # for as long as its run takes. To nightly/: a day ends at midnight UTC, and may wait for the next night and an hour of
 # work; other schedules may skip days. (SC2034: render reads both by name.)
@@ -93,89 +88,13 @@ number PARALLELISM "$PARALLELISM" 0 10000
 number MAX_RETRIES "$MAX_RETRIES" 0 10
 number TASK_TIMEOUT "$TASK_TIMEOUT" 60 604800
 [[ "$USD_PER_HOUR" =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "USD_PER_HOUR=$USD_PER_HOUR: it is a price, such as 1.42"
-[[ -z "$CHANNEL" || "$CHANNEL" =~ ^projects/[^/]+/notificationChannels/[^/]+$ ]] ||
-    die "CHANNEL=$CHANNEL: it is projects/…/notificationChannels/…, see: gcloud beta monitoring channels list"
-email() {
-    [[ -z "$ALERT_EMAIL" || "$ALERT_EMAIL" =~ ^[^@,=[:space:]]+@[^@,=[:space:]]+$ ]] ||
-        die "ALERT_EMAIL=$ALERT_EMAIL: it is an address, such as ops@example.org"
-}
-email
-
-# ── how things are written ────────────────────────────────────────────────────────────────────────────────────────────
-
-# render FILE: put its text with ${NAME} filled in into $RENDERED. A line that ends in "# if NAME" stays only if NAME is
-# set.
-render() {
-    local name
-    RENDERED="$WORK/$(basename "$1")"
-    {
-        for name in TOKEN_THERE MODEL CHANNEL; do
-            if [[ -n "${!name}" ]]; then printf 's/  # if %s$//\n' "$name"; else printf '/  # if %s$/d\n' "$name"; fi
-        done
-        for name in PROJECT REGION IMAGE RUN_SA DISPATCH_SA LISTEN_SA TOKEN OUT BUCKET_IN BUCKET_OUT \
-            UPLOADS_SUBSCRIPTION NIGHTLY_SUBSCRIPTION USD_PER_HOUR MODEL CHANNEL TASKS PARALLELISM MAX_RETRIES \
-            TASK_TIMEOUT UPLOADS_WAIT_S NIGHTLY_WAIT_S; do
-            printf '%s=%s\n' "$name" "${!name}"
-        done | sed -e 's/[\\&|]/\\&/g' -e 's/^\([A-Z_]*\)=\(.*\)$/s|${\1}|\2|g/'
-    } >"$WORK/fill"
-    sed -f "$WORK/fill" "$HERE/$1" >"$WORK/text"
-    FINGERPRINT="$(fingerprint <"$WORK/text")"
-    sed "s|\${FINGERPRINT}|$FINGERPRINT|g" "$WORK/text" >"$RENDERED"
-}
+# What render fills in.
+CHOICES="TOKEN_THERE MODEL CHANNEL"
+VALUES="PROJECT REGION IMAGE RUN_SA DISPATCH_SA LISTEN_SA TOKEN OUT BUCKET_IN BUCKET_OUT UPLOADS_SUBSCRIPTION"
+VALUES="$VALUES NIGHTLY_SUBSCRIPTION USD_PER_HOUR MODEL CHANNEL TASKS PARALLELISM MAX_RETRIES TASK_TIMEOUT"
+VALUES="$VALUES UPLOADS_WAIT_S NIGHTLY_WAIT_S"
 
 # ── what is made, in order ────────────────────────────────────────────────────────────────────────────────────────────
-
-apis() {
-    local name missing=()
-    ask gcloud services list --enabled --format='value(config.name)' || true
-    for name in run artifactregistry pubsub eventarc eventarcpublishing workflows workflowexecutions cloudscheduler \
-        secretmanager storage cloudbuild containeranalysis containerscanning monitoring logging iam iamcredentials \
-        cloudresourcemanager; do
-        grep -qxF "$name.googleapis.com" <<<"$ANSWER" || missing+=("$name.googleapis.com")
-    done
-    if ((${#missing[@]} == 0)); then
-        same "APIs"
-        return
-    fi
-    change "enable ${missing[*]}" gcloud services enable "${missing[@]}"
-    # Each service's own account is created with its first use. The roles below need these accounts now.
-    for name in "${missing[@]}"; do
-        case "$name" in
-            pubsub.* | eventarc.* | cloudscheduler.* | workflows.*)
-                change "make the service agent of $name" gcloud beta services identity create --service="$name"
-                ;;
-        esac
-    done
-}
-
-repository() {
-    if ask gcloud artifacts repositories describe voxbatch --location="$REGION"; then
-        same "repository voxbatch"
-    else
-        change "make repository voxbatch" gcloud artifacts repositories create voxbatch --location="$REGION" \
-            --repository-format=docker --description="Images of voxbatch"
-    fi
-}
-
-bucket() {
-    local name="$1" closed
-    if ! ask gcloud storage buckets describe "gs://$name" \
-        --format='value[separator=" "](location.lower(),uniform_bucket_level_access,public_access_prevention)'; then
-        change "make bucket $name" gcloud storage buckets create "gs://$name" --location="$REGION" \
-            --uniform-bucket-level-access --public-access-prevention
-        return
-    fi
-    closed="${ANSWER#* }"
-    # Eventarc's trigger must be in the region of the bucket.
-    [[ "${ANSWER%% *}" == "$REGION" ]] ||
-        die "bucket $name lies in ${ANSWER%% *}, not in $REGION: choose that REGION, or another bucket"
-    if [[ "$closed" == "True enforced" ]]; then
-        same "bucket $name"
-    else
-        change "close bucket $name to the public" gcloud storage buckets update "gs://$name" \
-            --uniform-bucket-level-access --public-access-prevention
-    fi
-}
 
 topic() {
     if ask gcloud pubsub topics describe "$1"; then
@@ -216,65 +135,6 @@ dead_letters() {
     else
         change "make subscription voxbatch-dead" gcloud pubsub subscriptions create voxbatch-dead --topic="$DEAD_TOPIC" \
             --ack-deadline=60 --message-retention-duration=31d --expiration-period=never
-    fi
-}
-
-account() {
-    if ask gcloud iam service-accounts describe "$1@$PROJECT.iam.gserviceaccount.com"; then
-        same "service account $1"
-    else
-        change "make service account $1" gcloud iam service-accounts create "$1" --display-name="$2"
-    fi
-}
-
-# The hub token: read only from HF_TOKEN, passed only through standard input. $TOKEN_THERE says whether jobs get it.
-# shellcheck disable=SC2034 # render reads it by name
-token() {
-    TOKEN_THERE=""
-    if ask gcloud secrets describe "$TOKEN"; then
-        same "secret $TOKEN"
-        TOKEN_THERE=yes
-    elif [[ -n "$HUB_TOKEN" ]]; then
-        change "make secret $TOKEN" gcloud secrets create "$TOKEN" --replication-policy=automatic
-        TOKEN_THERE=yes
-    else
-        same "no hub token: set HF_TOKEN for a gated or private model"
-        return
-    fi
-    if [[ -n "$HUB_TOKEN" ]]; then
-        if ask gcloud secrets versions access latest --secret="$TOKEN" && [[ "$ANSWER" == "$HUB_TOKEN" ]]; then
-            same "the token in $TOKEN"
-        else
-            STDIN="$HUB_TOKEN"
-            change "put the token into $TOKEN" gcloud secrets versions add "$TOKEN" --data-file=-
-            STDIN=""
-        fi
-        ANSWER=""
-    fi
-}
-
-# A tag may name another image tomorrow, so the job gets the digest that the tag stands for today.
-image() {
-    [[ "$IMAGE" == *-docker.pkg.dev/* ]] || return 0
-    if ask gcloud artifacts docker images describe "$IMAGE" --format='value(image_summary.digest)'; then
-        IMAGE="${IMAGE%%@*}"
-        [[ "${IMAGE##*/}" != *:* ]] || IMAGE="${IMAGE%:*}"
-        IMAGE="$IMAGE@$ANSWER"
-    elif [[ "$DRY_RUN" == yes ]]; then
-        say "! $IMAGE is not there yet"
-    else
-        die "$IMAGE is not there yet: build it, with BUILD=yes and the same settings. All that does not need it is done."
-    fi
-}
-
-# Create a job from NAME's file; replace the job if its text differs from the text of the last replacement.
-job() {
-    render "$2"
-    if ask gcloud run jobs describe "$1" --region="$REGION" --format='value(metadata.labels.voxbatch-config)' &&
-        [[ "$ANSWER" == "$FINGERPRINT" ]]; then
-        same "job $1"
-    else
-        change "put job $1" gcloud run jobs replace "$RENDERED" --region="$REGION"
     fi
 }
 
@@ -410,54 +270,13 @@ metric() {
         --config-from-file="$RENDERED"
 }
 
-# Find the notification channel of an earlier deployment, if CHANNEL is not given. Without one, ask for an address; and
-# refuse to deploy alerts that nobody would read.
-find_channel() {
-    local name address
-    [[ "$ALERTS" == yes && -z "$CHANNEL" ]] || return 0
-    ask gcloud beta monitoring channels list --filter='displayName="voxbatch"' \
-        --format='value(name,labels.email_address)' || true
-    while IFS=$'\t' read -r name address; do
-        if [[ -z "$ALERT_EMAIL" || "$address" == "$ALERT_EMAIL" ]]; then CHANNEL="$name" ADDRESS="$address"; fi
-    done <<<"$ANSWER"
-    if [[ -z "$CHANNEL$ALERT_EMAIL" && -t 0 ]]; then
-        read -r -p "E-mail address for alerts of failed runs, lost schedules and waiting uploads: " ALERT_EMAIL || true
-        email
-    fi
-    [[ -n "$CHANNEL$ALERT_EMAIL" ]] ||
-        die "whom should alerts tell? Set ALERT_EMAIL=you@example.org, or CHANNEL=projects/…/notificationChannels/…, or
-    ALERTS=no: then nobody hears of failed runs and of uploads that wait. Nothing was changed."
-}
-
-channel() {
-    if [[ -n "$CHANNEL" ]]; then
-        same "notification channel ${ADDRESS:-$CHANNEL}"
-        return
-    fi
-    change "make notification channel $ALERT_EMAIL" gcloud beta monitoring channels create --display-name=voxbatch \
-        --type=email --channel-labels="email_address=$ALERT_EMAIL"
-    [[ "$DRY_RUN" == yes ]] || find_channel
-}
-
-policy() {
-    render "alerts/$1.yaml"
-    ask gcloud alpha monitoring policies list --filter="displayName=\"voxbatch: ${1//-/ }\"" \
-        --format='value(name,userLabels.voxbatch_config)' || true
-    if [[ -z "$ANSWER" ]]; then
-        change "make alert policy ${1//-/ }" gcloud alpha monitoring policies create --policy-from-file="$RENDERED"
-    elif [[ "${ANSWER##*$'\t'}" == "config-$FINGERPRINT" ]]; then
-        same "alert policy ${1//-/ }"
-    else
-        change "set alert policy ${1//-/ } right" gcloud alpha monitoring policies update "${ANSWER%%$'\t'*}" \
-            --policy-from-file="$RENDERED"
-    fi
-}
-
 main() {
     local number storage_agent pubsub_agent prefixes="" each
     say "voxbatch in project $PROJECT, region $REGION: uploads by $UPLOADS, nightly $NIGHTLY, alerts $ALERTS"
-    find_channel
-    apis
+    find_channel "failed runs, lost schedules and waiting uploads"
+    apis run artifactregistry pubsub eventarc eventarcpublishing workflows workflowexecutions cloudscheduler \
+        secretmanager storage cloudbuild containeranalysis containerscanning monitoring logging iam iamcredentials \
+        cloudresourcemanager
     need gcloud projects describe "$PROJECT" --format='value(projectNumber)'
     number="$ANSWER"
     pubsub_agent="serviceAccount:service-$number@gcp-sa-pubsub.iam.gserviceaccount.com"
@@ -492,14 +311,14 @@ main() {
     if [[ "$BUILD" == yes ]]; then
         if ! ask gcloud run jobs describe voxbatch --region="$REGION"; then
             say "  first with a sample image of Google's: a GPU quota that is missing shows here, not after the build"
-            IMAGE=us-docker.pkg.dev/cloudrun/container/job:latest job voxbatch job.yaml
+            IMAGE=us-docker.pkg.dev/cloudrun/container/job:latest put job voxbatch job.yaml
         fi
         build_image
     else
         image
         find_weights
     fi
-    job voxbatch job.yaml
+    put job voxbatch job.yaml
     grant "$DISPATCH" roles/run.jobsExecutorWithOverrides "run jobs" voxbatch --region="$REGION"
     grant "$DISPATCH" roles/run.viewer "run jobs" voxbatch --region="$REGION"
 
@@ -515,7 +334,7 @@ main() {
     notifications "$prefixes"
 
     if [[ "$UPLOADS" == workflow ]]; then
-        job voxbatch-dispatch dispatch.yaml
+        put job voxbatch-dispatch dispatch.yaml
         grant "$START" roles/run.invoker "run jobs" voxbatch-dispatch --region="$REGION"
         for each in $START_PROJECT_ROLES; do grant "$START" "$each" projects "$PROJECT"; done
         # Eventarc creates its own topic for the bucket's events; its name is not known in advance.
@@ -531,25 +350,19 @@ main() {
         worker
     fi
     if [[ "$NIGHTLY" == yes ]]; then
-        job voxbatch-nightly nightly.yaml
+        put job voxbatch-nightly nightly.yaml
         grant "$START" roles/run.invoker "run jobs" voxbatch-nightly --region="$REGION"
         schedule voxbatch-nightly voxbatch-nightly "$SCHEDULE" "$TIME_ZONE"
     fi
     if [[ "$ALERTS" == yes ]]; then
         channel
         for each in $METRICS; do metric "$each"; done
-        for each in $POLICIES; do policy "$each"; done
+        for each in $POLICIES; do policy alerts "$each"; done
     fi
     [[ "$VERIFY" == no ]] || verify_deployment
     [[ "$BUILD" == no ]] || scan_image
 
-    if ((CHANGES == 0)); then
-        say "Nothing to change."
-    elif [[ "$DRY_RUN" == yes ]]; then
-        say "$CHANGES changes would be made."
-    else
-        say "$CHANGES changes made."
-    fi
+    summary
     say "By hand: gcloud run jobs execute voxbatch --region=$REGION --tasks=8 \\"
     say "           --args=run,gs://$BUCKET_IN/day.jsonl,-o,$OUT/day"
 }

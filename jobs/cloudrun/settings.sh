@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
-# The part that deploy.sh and teardown.sh share: the settings, the names, and the way a command of gcloud is run. Source
-# this file; do not run it. Bash 3.2 is enough, so that it also runs on a Mac.
+# The part that all deploy.sh and teardown.sh share: the settings, the names, and the way a command of gcloud is run.
+# Source this file; do not run it. Bash 3.2 is enough, so that it also runs on a Mac.
 # (SC2034: shellcheck does not see that the other scripts use these variables.)
 
 HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -56,10 +56,13 @@ settings() {
     START_SA="voxbatch-start@$PROJECT.iam.gserviceaccount.com"
     LISTEN_SA="voxbatch-listen@$PROJECT.iam.gserviceaccount.com"
     BUILD_SA="voxbatch-build@$PROJECT.iam.gserviceaccount.com"
+    SERVE_SA="voxbatch-serve@$PROJECT.iam.gserviceaccount.com"
     RUN="serviceAccount:$RUN_SA"
     DISPATCH="serviceAccount:$DISPATCH_SA"
     START="serviceAccount:$START_SA"
     LISTEN="serviceAccount:$LISTEN_SA"
+    SERVE="serviceAccount:$SERVE_SA"
+    SERVICE=voxbatch-serve
     TOKEN=voxbatch-hf-token
     OUT="gs://$BUCKET_OUT/out"
     TOPIC="projects/$PROJECT/topics/voxbatch-uploads"
@@ -70,6 +73,7 @@ settings() {
     START_PROJECT_ROLES="roles/workflows.invoker roles/eventarc.eventReceiver roles/logging.logWriter"
     METRICS="failed-items starved-seconds" POLICIES="failed-items gpu-idle dead-letters failed-workflows"
     POLICIES="$POLICIES failed-schedules waiting-uploads"
+    SERVICE_POLICIES="service-errors service-latency service-gpu-idle"
 }
 
 # ── gcloud ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=removal.sh
+. "$here/removal.sh"
 [[ $# == 0 || "$*" == --all ]] || stop "teardown.sh takes nothing, or --all; it was given: $*"
 
 pipeline() {
@@ -37,29 +39,6 @@ role() {
     say gone "role $1"
 }
 
-repository() {
-    if ! found RepositoryNotFoundException ecr describe-repositories --repository-names "$NAME"; then
-        say absent "repository $NAME"
-    elif [[ $1 == --all ]]; then
-        call ecr delete-repository --repository-name "$NAME" --force >/dev/null
-        say gone "repository $NAME and its images"
-    else
-        say kept "repository $NAME (--all deletes it)"
-    fi
-}
-
-bucket() {
-    if ! found '404|NoSuchBucket|NotFound' s3api head-bucket --bucket "$1"; then
-        say absent "bucket $1"
-    elif [[ $2 != --all ]]; then
-        say kept "bucket $1 (--all deletes it if it is empty)"
-    elif found BucketNotEmpty s3api delete-bucket --bucket "$1"; then
-        say gone "bucket $1"
-    else
-        say kept "bucket $1: it is not empty; aws s3 rb --force s3://$1 deletes all that is in it"
-    fi
-}
-
 remove_rule "$UPLOADS_RULE"
 remove_rule "$NIGHTLY_RULE"
 remove_alerts
@@ -68,6 +47,10 @@ queue
 role "$START_ROLE"
 role "$CREATE_ROLE"
 role "$RUN_ROLE"
-repository "${1:-}"
+if [[ ${1:-} == --all ]] && found ValidationError cloudformation describe-stacks --stack-name "$NAME-endpoint"; then
+    say kept "repository $NAME: the endpoint uses it"
+else
+    repository "${1:-}"
+fi
 bucket "$IN_BUCKET" "${1:-}"
 bucket "$OUT_BUCKET" "${1:-}"

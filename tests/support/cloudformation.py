@@ -1,4 +1,4 @@
-"""CloudFormation's functions, as far as the template in jobs/sagemaker uses them.
+"""CloudFormation's functions, as far as the templates in jobs/sagemaker use them.
 
 A template and its parameters become the resources that a stack would have.
 """
@@ -48,6 +48,9 @@ class Stack:
         for name, parameter in template["Parameters"].items():
             pattern = parameter.get("AllowedPattern", ".*")
             assert re.fullmatch(pattern, str(self._values[name])), f"{name} is {self._values[name]!r}: not {pattern}"
+            assert self._values[name] in parameter.get("AllowedValues", [self._values[name]])
+            if parameter["Type"] == "CommaDelimitedList":
+                self._values[name] = str(self._values[name]).split(",")
         self.resources = {
             name: (each["Type"], self._resolve(each["Properties"]))
             for name, each in template["Resources"].items()
@@ -58,14 +61,16 @@ class Stack:
         return bool(self._resolve(self._template["Conditions"][name]))
 
     def _name(self, name: str) -> Any:
-        """Return the value of a parameter, or what Ref gives for a resource: the name that it was given."""
+        """Return the value of a parameter, or what Ref gives for a resource: its name, else its logical name."""
         if name == "AWS::NoValue":
             return ABSENT
         if name in self._values:
             return self._values[name]
         properties = self._template["Resources"][name]["Properties"]
-        [key] = [key for key in properties if key.endswith("Name") and key != "MetricName"]
-        return self._resolve(properties[key])
+        kind = self._template["Resources"][name]["Type"].rpartition("::")[2]
+        keys = [key for key in properties if key.endswith("Name") and key != "MetricName"]
+        keys = [key for key in keys if len(keys) == 1 or key == f"{kind}Name"]
+        return self._resolve(properties[keys[0]]) if keys else name
 
     def _resolve(self, node: Any) -> Any:
         if isinstance(node, list):
@@ -86,6 +91,9 @@ class Stack:
     def _function(self, name: str, value: Any) -> Any:
         if name == "If":
             return self._resolve(value[1] if self._holds(value[0]) else value[2])
+        if name == "GetAtt":
+            resource, attribute = value.split(".")
+            return self._name(resource) if attribute != "Arn" else f"arn:aws:iam::123456789012:role/{resource}"
         if name == "Sub":
             text, more = (value, {}) if isinstance(value, str) else value
             return self._substituted(text, {key: self._resolve(each) for key, each in more.items()})
@@ -98,8 +106,8 @@ class Stack:
             return given[0] == given[1]
         if name == "Not":
             return not given[0]
-        assert name == "And", name
-        return all(given)
+        assert name in {"And", "Or"}, name
+        return all(given) if name == "And" else any(given)
 
     def _substituted(self, text: str, more: Mapping[str, Any]) -> str:
         def value(match: re.Match[str]) -> str:

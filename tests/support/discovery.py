@@ -49,6 +49,11 @@ class Api:
         found: Schema = self._methods[id]
         return found
 
+    def schema(self, name: str) -> Schema:
+        """Return the schema of that name."""
+        found: Schema = self._schemas[name]
+        return found
+
     def called(self, verb: str, path: str) -> Schema | None:
         """Return the method that a request calls, found by verb and path as on the server; None if there is none."""
         return next((each for each in self._methods.values() if _is_called(each, verb, path)), None)

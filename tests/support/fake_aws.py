@@ -1,7 +1,8 @@
 """A fake `aws` program that validates and records commands, and forwards them to a local server (moto).
 
 It accepts a command only if the published model of the service has it with these flags, and their values fit the
-shapes. The program on PATH only sends its arguments over a socket, so that a script of fifty commands takes seconds.
+shapes. It keeps stacks of CloudFormation itself, because moto does not know all of their resources. The program on PATH
+only sends its arguments over a socket, so that a script of fifty commands takes seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 from botocore.model import OperationModel, ServiceModel, Shape
 from botocore.validate import ParamValidator
+from cloudformation import Stack, load
 
 PROGRAM = """#!{python} -IS
 import json, socket, sys
@@ -40,10 +42,29 @@ RENAMED = {("Subscribe", "--notification-endpoint"): "Endpoint"}
 """Flags that the real program names otherwise, because it has a global flag --endpoint-url."""
 UNPARSED, REFUSED = 252, 254
 """Exit codes of the real program."""
+DEPLOY_FLAGS = {
+    "--stack-name", "--template-file", "--capabilities", "--no-fail-on-empty-changeset", "--parameter-overrides",
+    "--tags",
+}  # fmt: skip
+"""Flags of `cloudformation deploy`, which is no operation of the service: those of it that the scripts use."""
+PSEUDO = {
+    "AWS::Partition": "aws", "AWS::Region": "eu-central-1", "AWS::AccountId": "123456789012",
+    "AWS::URLSuffix": "amazonaws.com",
+}  # fmt: skip
 
 
 class Unparsed(Exception):
     """A command that the real program does not accept."""
+
+
+@dataclass(frozen=True)
+class MadeStack:
+    """A stack of CloudFormation."""
+
+    text: str
+    given: Mapping[str, str]
+    tags: Mapping[str, str]
+    stack: Stack = field(compare=False)
 
 
 @dataclass
@@ -60,6 +81,7 @@ class FakeAws:
     """Buckets whose events go to EventBridge: moto accepts that setting but does not report it."""
     tags: dict[str, dict[str, str]] = field(default_factory=dict)
     """Tags by ARN: moto's Resource Groups Tagging API does not know every service."""
+    stacks: dict[str, MadeStack] = field(default_factory=dict)
 
     def answer(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         """Execute a command and return exit code, standard output and standard error."""
@@ -67,8 +89,10 @@ class FakeAws:
         if (service, command) == ("configure", "get"):
             return 1, "", ""
         self.log.append(list(arguments))
+        if (service, command) in {("cloudformation", "deploy"), ("cloudformation", "wait")}:
+            return self._waiter(rest) if command == "wait" else self._deploy(dict(pairs(rest)))
         try:
-            operation, flags = self._operation(service, command), dict(pairs(rest))
+            operation, flags = self.operation(service, command), dict(pairs(rest))
             settings = {flag: flags.pop(flag)[0] for flag in GLOBAL & flags.keys()}
             found = parameters(operation, flags)
         except Unparsed as e:
@@ -85,7 +109,12 @@ class FakeAws:
         """Return whether the events of a bucket go to EventBridge."""
         return bucket in self._events
 
-    def _operation(self, service: str, command: str) -> OperationModel:
+    def operation(self, service: str, command: str) -> OperationModel:
+        """Return the operation of a command.
+
+        Raises:
+            Unparsed: there is none.
+        """
         name = SERVICES.get(service, service)
         if name not in self._models:
             self._models[name] = botocore.session.get_session().get_service_model(name)
@@ -94,20 +123,69 @@ class FakeAws:
             raise Unparsed(f"argument operation: Invalid choice: {command}")
         return self._models[name].operation_model(names[command])
 
+    def _deploy(self, flags: Mapping[str, list[str]]) -> tuple[int, str, str]:
+        """Create or change a stack, as `aws cloudformation deploy` does."""
+        if unknown := flags.keys() - DEPLOY_FLAGS:
+            return UNPARSED, "", f"\nUnknown options: {', '.join(unknown)}\n"
+        [name], [template] = flags["--stack-name"], flags["--template-file"]
+        given = dict(each.split("=", 1) for each in flags.get("--parameter-overrides", []))
+        tags = dict(each.split("=", 1) for each in flags.get("--tags", []))
+        made = MadeStack(Path(template).read_text(), given, tags, Stack(load(Path(template)), given, PSEUDO))
+        if name in self.stacks and self.stacks[name] == made:
+            return 0, f"\nNo changes to deploy. Stack {name} is up to date\n", ""
+        self.stacks[name] = made
+        return 0, f"\nWaiting for stack create/update to complete\nSuccessfully created/updated stack - {name}\n", ""
+
+    def _waiter(self, rest: Sequence[str]) -> tuple[int, str, str]:
+        gone = rest[0] == "stack-delete-complete" and rest[1] == "--stack-name" and rest[2] not in self.stacks
+        return (0, "", "") if gone else (255, "", "\nWaiter failed\n")
+
+    def _stack(self, operation: OperationModel, name: str) -> dict[str, Any]:
+        if operation.name == "DeleteStack":
+            self.stacks.pop(name, None)
+            return {}
+        assert operation.name == "DescribeStacks"
+        if name not in self.stacks:
+            said = {"Code": "ValidationError", "Message": f"Stack with id {name} does not exist"}
+            raise ClientError({"Error": said}, operation.name)
+        given = [{"ParameterKey": key, "ParameterValue": each} for key, each in self.stacks[name].given.items()]
+        return {"Stacks": [{"StackName": name, "StackStatus": "UPDATE_COMPLETE", "Parameters": given}]}
+
     def _call(self, operation: OperationModel, found: Mapping[str, Any]) -> dict[str, Any]:
         name = operation.service_model.service_name
+        if name == "cloudformation":
+            return self._stack(operation, found["StackName"])
         if name == "resourcegroupstaggingapi":
             return self._tagging(operation.name, found)
         if name not in self._clients:
             keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "eu-central-1"}
             self._clients[name] = boto3.client(name, endpoint_url=self.endpoint, **keys)
-        answer = getattr(self._clients[name], xform_name(operation.name))(**found)
+        with self._with_tls(self._clients[name], operation.name, found):
+            answer = getattr(self._clients[name], xform_name(operation.name))(**found)
         answer.pop("ResponseMetadata", None)
         if operation.name == "PutBucketNotificationConfiguration":
             self._events.add(found["Bucket"])
         if operation.name == "GetBucketNotificationConfiguration" and found["Bucket"] in self._events:
             answer["EventBridgeConfiguration"] = {}
         return dict(answer)
+
+    @contextmanager
+    def _with_tls(self, client: Any, operation: str, found: Mapping[str, Any]) -> Iterator[None]:
+        """Take the policy from a bucket while an object is read or written: moto does not look at the condition of a
+        statement, and would deny all that the scripts' policy denies to connections without TLS.
+        """
+        if operation not in {"HeadObject", "PutObject", "DeleteObject"}:
+            yield
+            return
+        policy = None
+        with suppress(ClientError):
+            policy = client.get_bucket_policy(Bucket=found["Bucket"])["Policy"]
+            client.delete_bucket_policy(Bucket=found["Bucket"])
+        try:
+            yield
+        finally:
+            if policy is not None:
+                client.put_bucket_policy(Bucket=found["Bucket"], Policy=policy)
 
     def _tagging(self, operation: str, found: Mapping[str, Any]) -> dict[str, Any]:
         if operation == "TagResources":
@@ -174,6 +252,8 @@ def value(shape: Shape, flag: str, given: list[str]) -> Any:
             return json.loads(given[0])
         except ValueError as e:
             raise Unparsed(f"Error parsing parameter '{flag}': {e}") from e
+    if shape.type_name == "blob":
+        return Path(given[0]).read_bytes()
     if shape.type_name in {"float", "double"}:
         return float(given[0])
     return int(given[0]) if shape.type_name in {"integer", "long"} else given[0]

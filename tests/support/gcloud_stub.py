@@ -22,8 +22,9 @@ Thing = dict[str, Any]
 
 GROUPS = (  # the longer of two groups with the same start comes first
     "storage buckets notifications", "storage buckets", "storage", "beta run worker-pools", "run jobs executions",
-    "run jobs", "beta services identity", "services", "alpha monitoring policies", "beta monitoring channels",
-    "logging metrics", "artifacts docker images", "artifacts repositories", "pubsub subscriptions", "pubsub topics",
+    "run jobs", "run services", "beta services identity", "services", "alpha monitoring policies",
+    "beta monitoring channels", "logging metrics", "artifacts docker images", "artifacts repositories",
+    "pubsub subscriptions", "pubsub topics",
     "iam service-accounts", "secrets versions", "secrets", "eventarc triggers", "scheduler jobs create",
     "scheduler jobs update", "scheduler jobs", "workflows", "projects", "config", "builds", "artifacts sbom",
     "artifacts vulnerabilities", "logging",
@@ -103,6 +104,7 @@ def found(world: World, key: str) -> Thing:
 
 NOT_FOUND = {
     "run jobs": "Cannot find job [voxbatch].",
+    "run services": "Cannot find service [voxbatch-serve]",
     "beta run worker-pools": "Cannot find worker pool [voxbatch-listen]",
     "storage buckets": "gs://bucket not found: 404.",
 }
@@ -206,6 +208,10 @@ def replace(call: Call, world: World, stdin: str) -> Thing | None:
     return None
 
 
+def describe_service(call: Call, world: World, stdin: str) -> Thing | None:
+    return {**found(world, call.key), "status": {"url": "https://voxbatch-serve-42.europe-west1.run.app"}}
+
+
 def deploy_workflow(call: Call, world: World, stdin: str) -> Thing | None:
     world.things[call.key] = {"flags": call.flags, **shown_labelled(call)}
     return None
@@ -255,7 +261,7 @@ def delete_notification(call: Call, world: World, stdin: str) -> Thing | None:
 
 def put_policy(call: Call, world: World, stdin: str) -> Thing | None:
     thing = yaml_of(Path(call.flags["policy-from-file"]))
-    number = len(world.under("alert/")) + 1
+    number = max([0, *(int(each["name"].rpartition("/")[2]) for each in world.under("alert/"))]) + 1
     thing["name"] = call.names[0] if call.names else f"projects/p/alertPolicies/{number}"
     world.things["alert/" + thing["name"]] = thing
     return None
@@ -405,6 +411,8 @@ COMMANDS: dict[tuple[str, str], Callable[[Call, World, str], Answer]] = {
     ("beta monitoring channels", "list"): lambda call, world, _: world.under("channel/"),
     ("beta monitoring channels", "delete"): delete_channel,
     ("run jobs", "replace"): replace,
+    ("run services", "replace"): replace,
+    ("run services", "describe"): describe_service,
     ("beta run worker-pools", "replace"): replace,
     ("workflows", "deploy"): deploy_workflow,
 }

@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# Set up `voxbatch serve` as a Cloud Run service, or update it. The script looks before it acts: a second run changes
+# nothing. It needs nothing of ../deploy.sh; if both are used, they share the image, the weights and the mail address.
+set -euo pipefail
+
+usage() {
+    cat <<'END'
+usage: [NAME=VALUE …] jobs/cloudrun/service/deploy.sh [--dry-run]
+
+Makes, in one project and region: the service "voxbatch-serve" (vLLM's OpenAI server, one L4 an instance, none without
+requests), its service account, which may only read the weights, and alerts. Where ../deploy.sh has not made them: an
+Artifact Registry repository and a bucket for weights. Only named members may call the service.
+
+  setting        what it is                                                                     if it is not given
+  PROJECT        the project                                                                    gcloud's own
+  REGION         a region of Cloud Run that has L4s                                             europe-west1
+  INVOKERS       who may call it: user:ADDRESS,group:ADDRESS,serviceAccount:ADDRESS; all others lose the role
+                                                                                 those who may; at first: you
+  PROFILE        a profile of voxbatch                                                          ctx512
+  ENGINE_OPTIONS options of the engine: NAME=VALUE NAME=VALUE
+                            of ctx512: max_model_len=8192 gpu_memory_utilization=0.9; of others: none
+  CONCURRENCY    requests at a time of an instance, in Cloud Run and in vLLM (max_num_seqs)     8
+  MAX_INSTANCES  each takes one L4 of the quota                                                 1
+  START_DELAY    seconds until a start may be ready, 0 to 240; a start may take 240 more        180
+  INGRESS        from where: all, internal, or internal-and-cloud-load-balancing                all
+  BUILD          yes or no: build IMAGE and fetch the weights, by Cloud Build; it takes an hour  no
+  IMAGE          the container, the same as for jobs  REGION-docker.pkg.dev/PROJECT/voxbatch/voxbatch:latest
+  BUCKET_MODELS  weights                                                                        PROJECT-voxbatch-models
+  MODEL          a model of the hub, an address or a folder     the weights in BUCKET_MODELS, or else the image's own
+  WEIGHTS        where a build puts them: bucket (BUCKET_MODELS), image or none                 bucket
+  MODEL_REVISION the branch, tag or commit of the hub that a build takes                        main
+  HF_TOKEN       the hub token, put into Secret Manager                                         the one that is there
+  ALERTS         yes or no                                                                      yes
+  ALERT_EMAIL    whom they tell: an address                             the one that is there; asked for on a terminal
+  CHANNEL        another notification channel: projects/…/notificationChannels/…                made for ALERT_EMAIL
+  RETRY_S        seconds until what Google does not know yet is tried again, for ten minutes    10
+
+  --dry-run      look, and say what would be changed
+  --help         this
+
+Remove it all with teardown.sh.
+END
+}
+
+# shellcheck source-path=SCRIPTDIR source=../settings.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../settings.sh"
+# shellcheck source-path=SCRIPTDIR source=../steps.sh
+source "$HERE/steps.sh"
+# shellcheck source-path=SCRIPTDIR source=../build.sh
+source "$HERE/build.sh"
+
+case "${1:-}" in
+    --help | -h)
+        usage
+        exit 0
+        ;;
+    --dry-run) DRY_RUN=yes ;;
+    "") ;;
+    *) die "unknown argument $1; see --help" ;;
+esac
+
+settings
+settings_of_deployment
+PROFILE="${PROFILE:-ctx512}"
+# 8 sessions of ten minutes fill an L4, by voxbatch.engines.vllm.memory.
+DEFAULT_OPTIONS=""
+[[ "$PROFILE" != ctx512 ]] || DEFAULT_OPTIONS="max_model_len=8192 gpu_memory_utilization=0.9"
+ENGINE_OPTIONS="${ENGINE_OPTIONS:-$DEFAULT_OPTIONS}"
+CONCURRENCY="${CONCURRENCY:-8}"
+MAX_INSTANCES="${MAX_INSTANCES:-1}"
+START_DELAY="${START_DELAY:-180}"
+INGRESS="${INGRESS:-all}"
+INVOKERS="${INVOKERS:-}"
+
+[[ -e "$HERE/../../voxbatch/profiles/$PROFILE.yaml" ]] || die "PROFILE=$PROFILE: see voxbatch profiles"
+number CONCURRENCY "$CONCURRENCY" 1 1000
+number MAX_INSTANCES "$MAX_INSTANCES" 1 100
+number START_DELAY "$START_DELAY" 0 240
+one_of INGRESS "$INGRESS" all internal internal-and-cloud-load-balancing
+[[ "$ENGINE_OPTIONS" =~ ^[A-Za-z0-9_=.\ :/-]*$ ]] ||
+    die "ENGINE_OPTIONS=$ENGINE_OPTIONS: it is NAME=VALUE NAME=VALUE, such as max_model_len=8192"
+[[ " $ENGINE_OPTIONS" != *" max_num_seqs="* ]] || die "ENGINE_OPTIONS=$ENGINE_OPTIONS: max_num_seqs is CONCURRENCY: set that"
+ENGINE_OPTIONS="${ENGINE_OPTIONS:+$ENGINE_OPTIONS }max_num_seqs=$CONCURRENCY"
+MEMBER='^(user|group|serviceAccount|domain|principal|principalSet):[^,[:space:]]+$'
+for each in ${INVOKERS//,/ }; do
+    [[ "$each" != allUsers && "$each" != allAuthenticatedUsers ]] ||
+        die "INVOKERS: $each would let every caller use your GPU at your cost. Name members. To open the service all the same:
+    gcloud run services add-iam-policy-binding $SERVICE --region=$REGION --member=$each --role=roles/run.invoker
+    and limit requests first: docs/serving.md, Limit requests"
+    [[ "$each" =~ $MEMBER ]] || die "INVOKERS: $each is no member: it is user:ADDRESS, group:ADDRESS or serviceAccount:ADDRESS"
+done
+
+# What render fills in.
+CHOICES="TOKEN_THERE MODEL CHANNEL"
+VALUES="REGION IMAGE SERVE_SA TOKEN MODEL CHANNEL PROFILE ENGINE_OPTIONS CONCURRENCY MAX_INSTANCES START_DELAY INGRESS"
+
+# The account of the service reads the weights, or the hub token, and may do nothing else: an address in a request makes
+# vLLM fetch it.
+roles() {
+    local weights=revoke token=revoke
+    case "$MODEL" in
+        "gs://$BUCKET_MODELS/"*) weights=grant ;;
+        gs://*) say "! $SERVE_SA needs roles/storage.objectViewer on the bucket of $MODEL" ;;
+        /*) ;;
+        *) [[ "$WEIGHTS" == image ]] || token=grant ;; # each start downloads from the hub
+    esac
+    "$weights" "$SERVE" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_MODELS"
+    [[ "$token" == grant && -n "$TOKEN_THERE" ]] || token=revoke
+    if [[ -n "$TOKEN_THERE" ]]; then "$token" "$SERVE" roles/secretmanager.secretAccessor secrets "$TOKEN"; fi
+    [[ "$token" == grant ]] || TOKEN_THERE=""
+}
+
+# Let exactly INVOKERS call the service. Without INVOKERS, those who may stay; if nobody may, it is who deploys.
+invokers() {
+    local there role member
+    ask gcloud run services get-iam-policy "$SERVICE" --region="$REGION" --flatten='bindings[].members' \
+        --format='value(bindings.role,bindings.members)' || true
+    there="$(sed -n $'s/^roles\\/run.invoker\t//p' <<<"$ANSWER")"
+    if [[ -z "$INVOKERS" && -n "$there" ]]; then
+        same "callers: ${there//$'\n'/, }"
+        return
+    fi
+    if [[ -z "$INVOKERS" ]]; then
+        need gcloud config get account
+        case "$ANSWER" in
+            *.gserviceaccount.com) INVOKERS="serviceAccount:$ANSWER" ;;
+            *) INVOKERS="user:$ANSWER" ;;
+        esac
+    fi
+    for member in ${INVOKERS//,/ }; do
+        grant "$member" roles/run.invoker "run services" "$SERVICE" --region="$REGION"
+    done
+    while read -r member; do
+        [[ -z "$member" || ",$INVOKERS," == *",$member,"* ]] ||
+            revoke "$member" roles/run.invoker "run services" "$SERVICE" --region="$REGION"
+    done <<<"$there"
+}
+
+main() {
+    local each url
+    say "$SERVICE in project $PROJECT, region $REGION: profile $PROFILE, up to $MAX_INSTANCES L4, alerts $ALERTS"
+    [[ "$ALERTS" == no ]] || find_channel "failed requests, slow answers and idle GPUs"
+    apis run artifactregistry secretmanager storage monitoring logging iam cloudresourcemanager
+    repository
+    bucket "$BUCKET_MODELS"
+    account voxbatch-serve "voxbatch: serves a model"
+    token
+    if [[ "$BUILD" == yes ]]; then
+        build_image
+    else
+        image
+        find_weights
+    fi
+    roles
+    put service "$SERVICE" service/service.yaml
+    invokers
+    if [[ "$ALERTS" == yes ]]; then
+        channel
+        for each in $SERVICE_POLICIES; do policy service/alerts "$each"; done
+    fi
+    summary
+    ask gcloud run services describe "$SERVICE" --region="$REGION" --format='value(status.url)' || return 0
+    url="$ANSWER"
+    say "Try it:  curl -H \"Authorization: Bearer \$(gcloud auth print-identity-token)\" $url/v1/models"
+    say "Or, for programs and browsers:  gcloud run services proxy $SERVICE --region=$REGION --port=8000"
+    say "Only the members with roles/run.invoker may call it. INVOKERS=… names others; docs/serving.md has public access."
+}
+
+main
