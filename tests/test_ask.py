@@ -153,6 +153,15 @@ def test_a_bad_line_is_refused_before_the_engine_loads(
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
+def test_an_option_alone_asks_nothing(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> None:
+    """A run without a question is refused if its engine's options ask."""
+    recording("a.wav", 1)
+    manifest = write(tmp_path / "m.jsonl", {"audio_filepath": "a.wav"})
+    refused = voxbatch("run", manifest, "-o", "out", *SCRIPTED, "--engine-option", "task=ask")
+    assert refused.returncode == 2
+    assert "engine option task=ask: it is for voxbatch ask" in refused.stderr
+
+
 BAD_OPTIONS = {
     "an engine that cannot": (("--engine", "faster-whisper"), "cannot answer questions; take --engine vllm"),
     "two prompts": (("--translate-to", "fr"), "--prompt and --translate-to each give the question"),

@@ -504,6 +504,7 @@ def test_cloud_run_starts_the_server_with_its_variables(voxbatch: Voxbatch, real
     [
         (["--profile", "cpu"], "--profile cpu is for the engine faster-whisper, and only vllm has a server"),
         (["--engine-option", "prefill_encoder=true"], "the plugin's encoder needs whole recordings"),
+        (["--engine-option", "task=ask"], "it is for voxbatch ask"),
         (["--engine-option", "max_len=3"], "max_len"),
         (["--port", "0"], "0 is not in the range"),
     ],

@@ -18,6 +18,7 @@ from voxbatch import audio, engines
 from voxbatch.calibration import CalibrationFile
 from voxbatch.config import Config, RunOptions, digest
 from voxbatch.engines import EngineCache, EngineSpec
+from voxbatch.errors import ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, QuestionPolicy, Source, Survey, open_source, survey
@@ -94,9 +95,11 @@ def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
     """Return the options with which an engine is created for a config, without the place of compiled kernels.
 
     Raises:
-        ConfigError: the config asks questions, and the engine cannot answer them.
+        ConfigError: the config asks questions, and the engine cannot answer them; or only its options ask.
     """
     if config.questions is None:
+        if config.engine_options.get("task") == "ask":
+            raise ConfigError("engine option task=ask: it is for voxbatch ask, which also has the question")
         return config.engine_options
     return engines.options_with_questions(engine, config.engine_options, config.questions.answer)
 

@@ -150,7 +150,8 @@ class RequestLoop:
 
     def _fill(self, process: VllmProcess, feed: Feed) -> Iterator[Result]:
         """Submit chunks until the engine has enough requests or no chunk is available now."""
-        while len(self._in_flight) < self._max_in_flight() and self._num_samples() < MAX_SAMPLES:
+        room = MAX_SAMPLES - sum(len(pending.pieces[index].samples) for pending, index in self._in_flight.values())
+        while len(self._in_flight) < self._max_in_flight() and room > 0:
             if self._to_resubmit:
                 pending = self._to_resubmit.popleft()
             elif not self._max_suspects and (chunk := feed.get(wait=not self._in_flight)):
@@ -165,10 +166,8 @@ class RequestLoop:
                 raise
             except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
                 yield self._given_up(pending, _as_text(e), retryable=not isinstance(e, UNABLE))
-
-    def _num_samples(self) -> int:
-        """Return the number of samples of the chunks in the engine."""
-        return sum(len(pending.pieces[index].samples) for pending, index in self._in_flight.values())
+            else:
+                room -= sum(len(piece.samples) for piece in pending.pieces)
 
     def _max_in_flight(self) -> int:
         """Return the number of requests that may be in the engine now."""

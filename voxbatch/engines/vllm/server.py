@@ -18,7 +18,7 @@ from voxbatch.engines.vllm import compat, gpu, prefill
 from voxbatch.engines.vllm.arguments import concurrency, lifts_encoder_cache, llm_arguments, serving_folder
 from voxbatch.engines.vllm.checks import check, check_graphs, check_installed
 from voxbatch.engines.vllm.model import INSTRUCT, complete, download, locate
-from voxbatch.engines.vllm.settings import TRUE, resolve
+from voxbatch.engines.vllm.settings import ASK, TRUE, resolve
 from voxbatch.engines.vllm.vllm_process import set_environment, threads
 from voxbatch.errors import ConfigError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -56,6 +56,11 @@ class Server:
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, store_options)
         settings = resolve(self._model.family, options)
+        if settings.task == ASK:
+            raise ConfigError(
+                "engine option task=ask: it is for voxbatch ask; a server of Voxtral Mini or Small answers questions "
+                "at /v1/chat/completions without it"
+            )
         self._settings, unfit = prefill.without_unfit_scheduler(self._model.family, settings)
         self._warnings = [*filter(None, (compat.warning(distribution, version), unfit))]
         if self._settings.prefill_encoder == TRUE:
