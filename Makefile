@@ -73,10 +73,14 @@ format: $(DEV) ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(DEV) ## every benchmark, each printing its figure
-	@missed=; for script in benchmarks/bench_*.py; do \
-	    echo "== $$script"; $(BIN)/python "$$script" || missed="$$missed $$script"; \
+bench: $(DEV) vllm ## every benchmark that needs no GPU, each printing its figure
+	@missed=; measure() { echo "== $${*:2}"; "$$@" || missed="$$missed $$2"; }; \
+	for script in benchmarks/bench_*.py benchmarks/gpu/model.py benchmarks/gpu/parts.py; do \
+	    measure $(BIN)/python "$$script"; \
 	done; \
+	if [ -x $(VLLM_VENV)/bin/python ]; then \
+	    measure $(VLLM_VENV)/bin/python benchmarks/gpu/eight_bit_errors.py voxtral --seeds 1; \
+	fi; \
 	if [ -n "$$missed" ]; then echo "missed a bar:$$missed" >&2; exit 1; fi
 
 docs: $(DEV) ## write docs/cli.md from the commands' own help, then build the site into site/
