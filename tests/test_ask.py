@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import Recorder, Voxbatch
 
+import voxbatch as vb
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import ConfigError
 from voxbatch.questions import checked_schema, checked_tools
@@ -276,3 +278,53 @@ def test_tools_of_another_shape_are_refused(text: str, reason: str) -> None:
 def test_a_file_that_is_no_json_schema_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--json-schema s.json: this is no JSON schema"):
         checked_schema(text, "s.json")
+
+
+# ── from Python ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_python_asks_what_the_command_asks(questions: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The function's OUT has the bytes of the command's, and a call with the same arguments continues the run."""
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(SCHEMA))
+    asked = ("--prompt", "Who speaks?", "--system", "Be brief.", "--max-tokens", "50", "--seed", "3")
+    done = voxbatch("ask", questions, *asked, "--json-schema", schema, "-o", "command", *SCRIPTED)
+    assert done.returncode == 3, done.stderr
+    given: dict[str, Any] = {"system": "Be brief.", "max_tokens": 50, "seed": 3, "engine": "scripted"}
+    seen = list[int]()
+    for _ in range(2):
+        summary = vb.ask(
+            questions, "Who speaks?", tmp_path / "python", json_schema=SCHEMA, **given,
+            on_progress=lambda progress: seen.append(progress.done),
+        )  # fmt: skip
+        assert (summary.done, summary.failed) == (10, 1)
+    assert max(seen) == 10
+    for name in ("transcripts.jsonl", "failures.jsonl"):
+        assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
+    found = {result.id: result.line for result in vb.read_results(tmp_path / "python")}
+    assert found["two"]["answer"] == answers(tmp_path / "command")["two"]["answer"]
+    with pytest.raises(vb.UsageError):
+        vb.ask(questions, "Who listens?", tmp_path / "python", json_schema=SCHEMA, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"prompt": 5}, "option prompt is 5; it must be a string or None"),
+        ({"prompt": " "}, "--prompt is empty"),
+        ({"max_tokens": "9"}, "option max_tokens is '9'; it must be a whole number"),
+        ({"temperature": 3}, "it must be from 0 to 2"),
+        ({"language": "en"}, "option language: it is for transcripts"),
+        ({"json_schema": {"topic": "a text"}}, "this is no JSON schema"),
+        ({"json_schema": {"type": {1}}}, "json_schema is no JSON"),
+        ({"tools": [{"name": "f"}]}, "function 1: it must be"),
+        ({"tools": [TOOL], "json_schema": SCHEMA}, "contradict each other"),
+        ({"max_token": 5}, "option max_token: unknown"),
+        ({"engine": "faster-whisper"}, "cannot answer questions"),
+    ],
+)
+def test_python_refuses_what_the_command_refuses(questions: Path, options: dict[str, Any], reason: str) -> None:
+    """A wrong argument is refused with what is allowed, before anything is asked."""
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        vb.ask(questions, **{"prompt": "Who?", "engine": "scripted", **options})
+    assert not list(questions.parent.glob("*.voxbatch"))

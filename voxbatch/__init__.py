@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from voxbatch.api import BackgroundRun, Transcriber, compare, read_results, run, score, start, transcribe
+    from voxbatch.api import BackgroundRun, Transcriber, ask, compare, read_results, run, score, start, transcribe
     from voxbatch.errors import (
         AudioError,
         ConfigError,
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from voxbatch.scoring import CorpusScore
 
 _MODULES = {
-    "voxbatch.api": ("BackgroundRun", "Transcriber", "compare", "read_results", "run", "score", "start", "transcribe"),
+    "voxbatch.api": (
+        "BackgroundRun", "Transcriber", "ask", "compare", "read_results", "run", "score", "start", "transcribe",
+    ),
     "voxbatch.errors": (
         "AudioError", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError", "StorageError",
         "UsageError", "VoxbatchError",
@@ -74,6 +76,7 @@ __all__ = [
     "VoxbatchError",
     "Word",
     "__version__",
+    "ask",
     "compare",
     "read_results",
     "run",

@@ -1,4 +1,5 @@
-"""The Python interface: transcribe one recording, run a whole source, read its results, score texts, and compare runs.
+"""The Python interface: transcribe one recording, run a whole source, ask about its recordings, read the results, score
+texts, and compare runs.
 
 `voxbatch/__init__` offers these names. A run made here has the guarantees of `voxbatch run`: it calls the same runner.
 No signal handler is installed, nothing is printed, and the process is never ended: the messages of a run go to the
@@ -6,7 +7,8 @@ logger "voxbatch" of Python's `logging`.
 """
 
 from voxbatch.api.background_run import BackgroundRun, read_results, run, start
+from voxbatch.api.questions import ask
 from voxbatch.api.scores import compare, score
 from voxbatch.api.transcriber import Transcriber, transcribe
 
-__all__ = ["BackgroundRun", "Transcriber", "compare", "read_results", "run", "score", "start", "transcribe"]
+__all__ = ["BackgroundRun", "Transcriber", "ask", "compare", "read_results", "run", "score", "start", "transcribe"]

@@ -104,6 +104,21 @@ class BackgroundRun:
         except StopRequested:
             raise RuntimeError(f"the run in {self.out} was stopped; start it again to continue") from None
 
+    def wait_with(self, on_progress: Callable[[Progress], object] | None) -> Summary:
+        """Wait for the end of the run, and return its summary. An exception stops the run.
+
+        Args:
+            on_progress: called from this thread with the progress of the run when it has changed.
+
+        Raises:
+            UsageError, RunError: see `run`.
+        """
+        with self:
+            for progress in self.progress_changes():
+                if on_progress is not None:
+                    on_progress(progress)
+            return self.wait()
+
     def stop(self) -> None:
         """Stop the run, and wait for its end. The finished items are committed."""
         self._stop.requested.set()
@@ -135,6 +150,20 @@ class BackgroundRun:
         return ResultReader(store, run.key)
 
 
+def config_of(source: Source, out: str | os.PathLike[str] | None, options: RunKeywords) -> Config:
+    """Return the config of a run.
+
+    Raises:
+        ConfigError: an option is unknown or has a wrong value, or there is no source.
+    """
+    names = [os.fspath(each) for each in ([source] if isinstance(source, str | os.PathLike) else source)]
+    if not names:
+        raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
+    given = run_options(options, RunKeywords)
+    place = names[0] if len(names) == 1 else tuple(names)
+    return Config.of(given, place, default_out(place) if out is None else os.fspath(out))
+
+
 def start(source: Source, out: str | os.PathLike[str] | None = None, **options: Unpack[RunKeywords]) -> BackgroundRun:
     """Start a run in a thread of its own, and return it at once. The arguments are those of `run`.
 
@@ -145,12 +174,7 @@ def start(source: Source, out: str | os.PathLike[str] | None = None, **options: 
     Raises:
         ConfigError: an option is unknown or has a wrong value.
     """
-    names = [os.fspath(each) for each in ([source] if isinstance(source, str | os.PathLike) else source)]
-    if not names:
-        raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
-    given = run_options(options, RunKeywords)
-    place = names[0] if len(names) == 1 else tuple(names)
-    return BackgroundRun(Config.of(given, place, default_out(place) if out is None else os.fspath(out)))
+    return BackgroundRun(config_of(source, out, options))
 
 
 def run(
@@ -175,11 +199,7 @@ def run(
         UsageError: an option, the manifest or OUT is wrong; nothing was transcribed.
         RunError: the run cannot continue. What is committed is safe, and the same call continues.
     """
-    with start(source, out, **options) as started:
-        for progress in started.progress_changes():
-            if on_progress is not None:
-                on_progress(progress)
-        return started.wait()
+    return start(source, out, **options).wait_with(on_progress)
 
 
 def read_results(out: str | os.PathLike[str], **options: Unpack[TranscribeKeywords]) -> Iterator[Result]:

@@ -95,7 +95,7 @@ def run_options(given: Mapping[str, Any], keywords: type) -> RunOptions:
             close = get_close_matches(name, allowed, 1)
             hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(sorted(allowed))}"
             raise ConfigError(f"option {name}: unknown; {hint}")
-        settings[name] = _checked(name, value, allowed[name])
+        settings[name] = checked(name, value, allowed[name])
     options = settings.pop("engine_options", {})
     if settings.get("profile"):
         profile = load_profile(settings["profile"])
@@ -115,7 +115,7 @@ def run_options(given: Mapping[str, Any], keywords: type) -> RunOptions:
     return RunOptions(**rest, engine_options=texts, store_options=store_options)
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
+def checked(name: str, value: Any, hint: Any) -> Any:
     """Return the value of an option, with a path as a string.
 
     Raises:
