@@ -26,6 +26,7 @@ from conftest import Recorder, Starter, environment
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
+from voxbatch.decoding.process import MAX_TASKS
 from voxbatch.errors import StorageError
 from voxbatch.records import Chunk
 from voxbatch.storage import StoreOptions
@@ -253,8 +254,12 @@ def test_folder_that_disappears_stops_the_run(tmp_path: Path, recording: Recorde
 def test_missing_folder_among_others_fails_its_recordings(tmp_path: Path, recording: Recorder) -> None:
     """If a folder is missing and others can be read, its recordings fail, and a retry may succeed. A file that is
     missing in a folder with other files fails permanently.
+
+    A decoder opens the recordings of its tasks at the same time. The last one here is sent after the failure of the
+    second one has arrived, so that its folder answers later.
     """
     paths = [recording("a.wav", 0.5), tmp_path / "missing" / "b.wav", tmp_path / "c.wav"]
+    paths += [recording(f"{i}.wav", 0.1) for i in range(MAX_TASKS)]
     with DecoderPool(1) as pool:
         failures = {each.item: each.failure for each in pool.run(tasks(*paths)) if isinstance(each, Undecodable)}
     assert failures[1].retryable

@@ -215,6 +215,7 @@ def open_local_audio(path: str) -> int:
         AudioError: the file is missing, unreadable, or not a regular file.
         TransientError: the file's folder is missing or empty, or the file system fails.
     """
+    began = time.monotonic()  # a file of the same place that is read while this one fails is an answer of the place
     shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")  # it may not be UTF-8
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -223,10 +224,10 @@ def open_local_audio(path: str) -> int:
     except OSError as e:
         message = f"cannot open {shown}: {e.strerror}"
         if e.errno in _FILE_SYSTEM_ERRORS:
-            raise TransientError(message, since=time.monotonic()) from e
+            raise TransientError(message, since=began) from e
         if e.errno in (errno.ENOENT, errno.EACCES) and (problem := _folder_problem(os.path.dirname(path))):
             message = f"cannot open {shown}: its folder {problem}; is its file system mounted?"
-            raise TransientError(message, since=time.monotonic()) from e
+            raise TransientError(message, since=began) from e
         raise AudioError(message) from e
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
