@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sounds
-from conftest import Voxbatch
+from conftest import ROOT, Voxbatch
 
 from voxbatch.audio import decode
 from voxbatch.chunking import cut_into_chunks
@@ -26,6 +26,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SUPPORT = Path(__file__).parents[1] / "support" / "engine_vllm"
 WINDOW = 480_000
+SLOW_TRANSFORMERS = """
+import sys, threading, time
+
+def delay(event, arguments):
+    if event == "import" and arguments[0] == "transformers.utils" and threading.current_thread().name != "vllm-parent":
+        time.sleep(30)
+
+sys.addaudithook(delay)
+"""
+"""A sitecustomize.py: an import of transformers takes long, except in the thread that imports vLLM."""
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "2",
@@ -127,6 +137,20 @@ def test_the_main_job_is_as_good_as_transformers(
     print(f"WER {wer:.2%} through vLLM, {expected:.2%} through transformers; RTFx {summary['rtfx']}")
     assert abs(wer - expected) <= 0.005
     assert expected < 0.25
+
+
+def test_vllm_is_not_imported_beside_transformers(
+    voxbatch: Voxbatch, whisper: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """The tokenizer is not loaded while another thread imports vLLM, which would see half of transformers and fail."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW_TRANSFORMERS)
+    (tmp_path / "m.jsonl").write_text(json.dumps(_speech(corpus)[0]) + "\n")
+    command = ["run", tmp_path / "m.jsonl", "-o", tmp_path / "out", "--engine", "vllm", "--model", whisper]
+    flags = ["--engine-option", "dtype=float32", "--engine-option", "enforce_eager=true"]
+    path = f"{tmp_path / 'slow'}:{ROOT}"
+    ended = voxbatch(*command, "--allow-outside", *flags, env={**ENVIRONMENT, "PYTHONPATH": path}, timeout=600)
+    assert ended.returncode == 0, ended.stderr[-3000:]
 
 
 def test_the_language_is_heard_where_nobody_says_it(

@@ -158,7 +158,7 @@ class VllmEngine:
                 yield message
 
     def _prepare(self) -> Generator[EngineMessage, None, Path]:
-        """Bring the files of the model and the compiled kernels, begin to import vLLM, and load the tokenizer.
+        """Bring the files of the model and the compiled kernels, import vLLM, and load the tokenizer.
 
         Returns:
             The folder from which vLLM loads the model.
@@ -175,7 +175,9 @@ class VllmEngine:
             yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
         with _write_errors_explained():
             loader = translates_weights(model.family, model.is_mistral, settings)
-            self._preload = Preload(self._prefilled, loader, settings.tensor_parallel_size)
+            self._preload = preload = Preload(self._prefilled, loader, settings.tensor_parallel_size)
+        # vLLM imports torch and transformers too, and a thread that imports half of transformers fails
+        preload.wait()
         self._family.load(folder)
         self._require_cuda()
         return folder
@@ -184,8 +186,6 @@ class VllmEngine:
         """Start vLLM for a feed, with this number of requests at a time."""
         with self._ending:
             preload, self._preload = self._preload, None
-        if preload is not None:
-            preload.wait()  # meanwhile a small job is decoded
         self._is_compiled = self._on_cpu or pays(self._settings, feed)
         with _write_errors_explained():
             arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, self._is_compiled)
