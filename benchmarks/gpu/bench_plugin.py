@@ -8,7 +8,8 @@ each prints JSON lines.
 
 --speed    seconds of audio per second by the engine's own driver, for chunks of 30 s, 20 to 35 s and 2 to 35 s, each
            REPEATS times through one engine; `rtfx` is the median over the whole runs, including their start and end;
-           `steady` is the median over the middle half of the finished chunks.
+           `steady` is the median over the middle half of the finished chunks. Each run has mean clocks and watts.
+           With --look also what --idle measures, through the same engine.
 --soak H   H hours of audio (20) in chunks of 2 to 35 s through one engine that always has work: for each twentieth of
            them one line with seconds of audio per second, host memory and GPU memory; drift and growth at the end.
 --profile  GPU time by kind of work: of the encoder alone, per chunk; of steps that only decode, by their number of
@@ -49,6 +50,7 @@ from statistics import median
 from typing import Any
 
 import bench_engine  # it also puts the checkout on the path
+import gpu_watch
 import numpy as np
 
 RATE = bench_engine.RATE
@@ -183,8 +185,9 @@ def _rates(began: float, finishes: list[tuple[float, float]]) -> dict[str, float
 
 def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure --speed."""
+    if given.look:
+        os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions of this file are sent to the engine's process
     bench = Bench(model, options)
-    memory = bench_engine._Memory()
     # the first run compiles, captures graphs and allocates
     bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
     for lengths, rounds in with_rounds(given.lengths, given.rounds):
@@ -192,14 +195,18 @@ def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Ite
         samples = sounds(count, lengths, bench.longest)
         runs = list[dict[str, float]]()
         for _ in range(given.repeats):
-            runs.append(bench.feed(samples))
+            with gpu_watch.watched() as gpu:
+                run = bench.feed(samples)
+            runs.append({**run, **gpu})
             # yield at once: a time limit then loses no finished run
             yield {"lengths": lengths, "repeat": len(runs), **runs[-1]}
         yield {
-            "lengths": lengths, "rtfx": median(run["rtfx"] for run in runs),
-            "steady": median(run["steady"] for run in runs), "runs": runs, "chunks": count, "requests": bench.requests,
-            "ready_s": bench.ready_s, "described": bench.core.describe(), "peak_gb": round(memory.peak_gb, 1),
+            "lengths": lengths, **{name: median(run[name] for run in runs) for name in runs[0]},
+            "runs": runs, "chunks": count, "requests": bench.requests,
+            "ready_s": bench.ready_s, "described": bench.core.describe(),
         }  # fmt: skip
+        if given.look:
+            yield {"lengths": lengths, "look": _looked_into(bench, lengths)}
     bench.core.close()
 
 
@@ -783,6 +790,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=float, nargs="+", default=[4.0], help="chunks of a run, by requests at a time, for each length"
     )
+    parser.add_argument("--look", action="store_true", help="with --speed: measure --idle too")
     parser.add_argument("--chunks", type=int, default=64, help="of --tokens")
     parser.add_argument("--alone", type=int, default=8, help="of these, decoded alone")
     parser.add_argument(

@@ -21,15 +21,15 @@ def speed(given: Sequence[Line]) -> Iterator[str]:
     """Yield the table of --speed."""
     lines = [each for each in given if "runs" in each]
     yield from _head("configuration", "seconds a chunk", "chunks", "RTFx", "each repeat", "steady", "beside stock",
-                     "requests", "peak GB", "ready in")  # fmt: skip
+                     "MHz", "W", "requests", "peak GB", "ready in")  # fmt: skip
     rates = {(each["name"], each["lengths"]): each["rtfx"] for each in lines}
     for each in lines:
         runs = each["runs"]
         stock = rates.get(("stock" + "".join(each["name"].partition(",")[1:]), each["lengths"]))
         yield _row(f"`{each['name']}`", each["lengths"], each["chunks"], f"**{each['rtfx']:,.0f}**",
                    _list(run["rtfx"] for run in runs), _list(run["steady"] for run in runs),
-                   f"{each['rtfx'] / stock:.2f}" if stock else "", each["requests"], each["peak_gb"],
-                   f"{each['ready_s']:.0f} s")  # fmt: skip
+                   f"{each['rtfx'] / stock:.2f}" if stock else "", each.get("mhz", ""), each.get("watts", ""),
+                   each["requests"], each.get("peak_gb", ""), f"{each['ready_s']:.0f} s")  # fmt: skip
 
 
 def soak(lines: Sequence[Line]) -> Iterator[str]:

@@ -95,6 +95,21 @@ def test_idle(realtime: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_speed(realtime: Path, tmp_path: Path) -> None:
+    """Each repeat is printed, then the medians, and with --look the GPU's work in one more run."""
+    flags = ("--speed", "--look", "--only", "plugin", "--lengths", "2-35", "--rounds", "4", "--repeats", "2")
+    lines = printed(realtime, tmp_path, *flags, "--option", "max_num_seqs=4", "--option", SHORT)
+    first, second, medians, look = lines
+    assert medians["runs"] == [
+        {name: value for name, value in line.items() if name in medians["runs"][0]} for line in (first, second)
+    ]
+    assert medians["rtfx"] == (first["rtfx"] + second["rtfx"]) / 2
+    assert medians["chunks"] == 16
+    assert look["look"]["busy_ms"] > 0
+    assert "| `plugin` | 2-35 | 16 |" in tables(tmp_path, lines)
+
+
+@pytest.mark.slow
 def test_latency(realtime: Path, tmp_path: Path) -> None:
     """Both profiles complete every clip of noise, with ascending percentiles.
 
