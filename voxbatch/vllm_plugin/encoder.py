@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from voxbatch.vllm_plugin import GROUP_FRAMES
+from voxbatch.vllm_plugin import FRAME_BYTES, GROUP_FRAMES
 from voxbatch.vllm_plugin.encoder_attention import Attention, Flash, Masked, Windowed
+from voxbatch.vllm_plugin.encoder_graphs import EncoderGraphs
 from voxbatch.vllm_plugin.encoder_ops import EightBitOps, FusedOps, Ops, TorchOps
 from voxbatch.vllm_plugin.packing import Packed, group_chunks, pack, to_device
 from voxbatch.vllm_plugin.rotary import RotateAndLayOut, rotate_and_lay_out
@@ -57,6 +58,7 @@ class Encoder:
         if settled > CONTEXT_FRAMES:
             with torch.no_grad():
                 self._silence = self._encode_silence(samples, settled)
+        self._graphs = self._make_graphs()
 
     def __call__(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the rows of each chunk, [tokens, width], in the order of `audio`; see `encode`."""
@@ -79,9 +81,11 @@ class Encoder:
         frames = [self._num_frames(len(each)) for each in audio]
         for group, silence in self._groups(audio):
             own = [frames[i] - silence.frames for i in group]
-            layout = pack(own, self.device, silence.frames)
             convolved = self._convolve([audio[i] for i in group], own, silence.frames)
-            rows = self._adapt(self._run_layers(convolved, layout, silence.keys))
+            if self._graphs and silence is self._silence and self._graphs.fit(own):
+                rows = self._graphs(convolved, own)
+            else:
+                rows = self._encode_frames(convolved, self._layout(own, silence.frames), silence)
             for i, each in zip(group, rows.split([count // self._pool for count in own]), strict=True):
                 yield i, torch.cat((silence.rows, each)) if silence.frames else each
 
@@ -95,6 +99,16 @@ class Encoder:
         # audio on a GPU is not checked for silence, so it is encoded in full
         self([torch.zeros(samples, device=self.device)] * chunks)
         self([torch.zeros(samples)])
+
+    def graph_memory(self) -> torch.Tensor | None:
+        """Return as much memory as the CUDA graphs will take; None if there are none.
+
+        The graphs are made while requests run, and their memory is not part of the peak that vLLM measures before. A
+        caller that holds this memory meanwhile makes it a part.
+        """
+        if self._graphs is None:
+            return None
+        return torch.empty(GROUP_FRAMES * FRAME_BYTES, dtype=torch.uint8, device=self.device)
 
     def _num_frames(self, samples: int) -> int:
         token = self._samples_per_frame * self._pool
@@ -118,9 +132,31 @@ class Encoder:
     def _encode_silence(self, samples: int, frames: int) -> Silence:
         """Encode `samples` samples of silence, and return their first `frames` frames as the shared silence."""
         keys: list[torch.Tensor] = []
-        layout = pack([frames], self.device)
         convolved = self._convolve([torch.zeros(samples, device=self.device)], [frames], 0)
-        return Silence(samples, keys, self._adapt(self._run_layers(convolved, layout, self._no_silence.keys, keys)))
+        rows = self._encode_frames(convolved, self._layout([frames], 0), self._no_silence, keys)
+        return Silence(samples, keys, rows)
+
+    def _make_graphs(self) -> EncoderGraphs | None:
+        """Return the graphs for chunks that begin with silence, or None on a device or for shapes without them."""
+        attention, silence = self._attention, self._silence
+        if not isinstance(attention, Windowed) or not silence.frames:
+            return None
+        frames = self._cos_sin.new_zeros(GROUP_FRAMES, self._layers.conv2.weight.shape[0])
+        rows = silence.rows.new_zeros(GROUP_FRAMES // self._pool, silence.rows.shape[1])
+
+        def run_layers(frames: torch.Tensor, layout: Packed) -> torch.Tensor:
+            return self._encode_frames(frames, layout, silence)
+
+        return EncoderGraphs(run_layers, attention, silence.frames, frames, rows)
+
+    def _layout(self, frames: Sequence[int], known: int) -> Packed:
+        return self._attention.prepare(pack(frames, self.device, known))
+
+    def _encode_frames(
+        self, convolved: torch.Tensor, layout: Packed, silence: Silence, keys: list[torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Return the rows of convolved frames, [tokens, width]; see `_run_layers`."""
+        return self._adapt(self._run_layers(convolved, layout, silence.keys, keys))
 
     def _adapt(self, hidden: torch.Tensor) -> torch.Tensor:
         rows: torch.Tensor = self._adapter(hidden.reshape(len(hidden) // self._pool, -1))

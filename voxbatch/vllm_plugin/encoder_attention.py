@@ -6,6 +6,7 @@ present as keys and values only. So a chunk may have more keys than queries, and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -17,13 +18,16 @@ from voxbatch.vllm_plugin.packing import Packed
 class Attention(Protocol):
     """Attention of one layer over all chunks of a group. The window and the scale are the implementation's."""
 
+    def prepare(self, packed: Packed) -> Packed:
+        """Return the layout of a group, with what this attention needs to know of it in each layer."""
+
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values of each frame, [frames, heads, head_dim].
 
         Args:
             q: [frames, heads, head_dim].
             k, v: [keys, heads, head_dim].
-            packed: the positions of the chunks among frames and keys.
+            packed: the positions of the chunks among frames and keys, as `prepare` returns them.
         """
 
 
@@ -32,6 +36,10 @@ class Masked:
 
     def __init__(self, window: int, scale: float):
         self._window, self._scale = window, scale
+
+    def prepare(self, packed: Packed) -> Packed:
+        """Return the layout unchanged."""
+        return packed
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
@@ -66,6 +74,10 @@ class Flash:
         self._function: Any = flash_attn_varlen_func
         self._window, self._scale, self._version = [window - 1, 0], scale, version
 
+    def prepare(self, packed: Packed) -> Packed:
+        """Return the layout unchanged."""
+        return packed
+
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
         found: torch.Tensor = self._function(
@@ -84,13 +96,14 @@ class Windowed:
 
         self._kernel: Any = window_kernel
         self._window, self._scale = window, scale
-        self._tiled_for: Packed | None = None
-        self._tiles: Any = None
+        self.tile_rows = window_kernel.TUNING.rows
+        """Number of frames of a full tile."""
+
+    def prepare(self, packed: Packed) -> Packed:
+        """Return the layout with its tiles."""
+        return replace(packed, tiles=self._kernel.tiles(packed, self._window, self.tile_rows))
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
-        if self._tiled_for is not packed:  # a group's first layer; the others have the same tiles
-            self._tiled_for = packed
-            self._tiles = self._kernel.tiles(packed, self._window, self._kernel.TUNING.rows)
-        found: torch.Tensor = self._kernel.attend(q, k, v, self._tiles, self._window, self._scale)
+        found: torch.Tensor = self._kernel.attend(q, k, v, packed.tiles, self._window, self._scale)
         return found

@@ -48,6 +48,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         slots = vllm_config.scheduler_config.max_num_seqs
         self.encoder_output_pool = EncoderOutputPool(slots, self._max_model_len, row)
         self._encoder: Encoder | None = None
+        self._held: torch.Tensor | None = None
         patch_runner()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
@@ -56,7 +57,9 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         vLLM calls this when it measures memory. The audio of requests comes through `encode_chunks`.
         """
         audio = self._parse_and_validate_audio_arrays(**kwargs)
-        return self.encode_chunks(audio) if audio else []
+        rows = self.encode_chunks(audio) if audio else []
+        self._held = self._encoder.graph_memory() if self._encoder else None
+        return rows
 
     def encode_chunks(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Encode chunks, and return the rows of each, [tokens, width], in the encoder output pool.
@@ -64,6 +67,7 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         Args:
             audio: [samples] for each chunk, preferably on the host; see Encoder.
         """
+        self._held = None
         if self._encoder is None:  # vLLM calls this for the first time after it has loaded the weights
             left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
             self._encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)

@@ -32,6 +32,8 @@ class Packed:
     """[frames], int64: the position of each frame within its chunk, with the known frames counted."""
     places: torch.Tensor
     """[frames], int64: the index of each frame's key among all keys."""
+    tiles: torch.Tensor | None = None
+    """[tiles, 4], int32: see window_kernel.tiles. Only the attention that runs this kernel makes them."""
 
     @property
     def longest(self) -> int:
@@ -80,3 +82,8 @@ def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def copy_to(place: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy a tensor of the host to a place on the device, without waiting for the copy."""
+    place.copy_(values.pin_memory() if place.is_cuda else values, non_blocking=True)

@@ -31,7 +31,7 @@ def rotate_and_lay_out(
         pads: [2, known, k], contiguous: the keys and values that each chunk begins with. `known` may be 0.
         cos_sin: [positions, head_dim], contiguous, with the cosines in the left half. Numbers 2i and 2i + 1 of a head
             are rotated together.
-        layout: the positions of the chunks among frames and keys.
+        layout: the positions of the chunks among frames and keys. A chunk without keys gets none of `pads`.
         head_dim: a power of two. The widths of queries and keys are multiples of it.
     """
     frames, keys, known = len(qkv), kv.shape[2], pads.shape[1]
@@ -66,11 +66,13 @@ def _rotate_and_lay_out(  # type: ignore[no-untyped-def] # the compiler reads an
             tl.store(row + at, _rotated(tl.load(row + at), cos, sin, block))
     else:
         chunk, which = (number - frames) // known, (number - frames) % known
-        to = (tl.load(key_starts + chunk) + which).to(tl.int64) * k_width
-        for begin in tl.static_range(0, k_width, block):
-            at = begin + columns
-            tl.store(k_out + to + at, tl.load(pads + which * k_width + at))
-            tl.store(v_out + to + at, tl.load(pads + (known + which) * k_width + at))
+        first = tl.load(key_starts + chunk)
+        if first < tl.load(key_starts + chunk + 1):  # a chunk that fills up a group has none
+            to = (first + which).to(tl.int64) * k_width
+            for begin in tl.static_range(0, k_width, block):
+                at = begin + columns
+                tl.store(k_out + to + at, tl.load(pads + which * k_width + at))
+                tl.store(v_out + to + at, tl.load(pads + (known + which) * k_width + at))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from voxbatch.vllm_plugin import FRAME_BYTES
 from voxbatch.vllm_plugin.scheduler.admission import EXPECTED_TEXT
 
 BYTES, FP8_BYTES = 2, 1
@@ -67,10 +68,6 @@ and a plan of 21.9 GB filled 24.2 GB. Of these, the driver had 0.64 GB, and the 
 had 0.46 GB, which the plan contains today."""
 
 
-FRAME_BYTES = 45_000
-"""Working memory of the encoder for each frame of audio that it encodes at a time. vLLM encodes a whole recording at
-once, and measures that memory for a recording that fills the context. The value is that of Voxtral Realtime's encoder,
-which is of the same size, on an H200 (vllm_plugin.GROUP_FRAMES); with Mini 3B it was not measured."""
 MAX_QUESTIONS = 256
 """Maximum number of questions at a time."""
 
@@ -144,7 +141,10 @@ class Footprint:
 
     @property
     def _audio_bytes(self) -> int:
-        """Return the memory of one token of audio while it is encoded and in the encoder cache."""
+        """Return the memory of one token of audio while it is encoded and in the encoder cache.
+
+        vLLM encodes a whole recording at once, and measures that memory for a recording that fills the context.
+        """
         return FRAMES_PER_TOKEN * FRAME_BYTES + BYTES * int(self.params["dim"])
 
     def _left(self, planned_bytes: float) -> float:

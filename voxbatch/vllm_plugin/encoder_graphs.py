@@ -1,0 +1,142 @@
+"""CUDA graphs of the encoder's layers and the adapter: one for each number of frames that a group may have.
+
+A group of four chunks takes 14 ms of an H200's time in 8 bits, in some 350 kernels. Python needs longer than that to
+start so many kernels one by one, and meanwhile the GPU waits. A graph starts all of them at once.
+
+A graph has fixed sizes and reads and writes fixed memory. So a group is padded: its frames to a multiple of FRAMES, by
+one more chunk that nobody reads, and its chunks to CHUNKS, by chunks without frames and keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch.nn import functional
+
+from voxbatch.vllm_plugin import GROUP_FRAMES
+from voxbatch.vllm_plugin.encoder_attention import Windowed
+from voxbatch.vllm_plugin.packing import Packed, copy_to, pack
+
+FRAMES = 256
+"""Step from size to size. Matrix products compute whole tiles of 128 or 256 rows anyway."""
+CHUNKS = 16
+"""Largest number of chunks of a group, with the chunk that pads it. Groups of more and shorter chunks have no graph."""
+
+RunLayers = Callable[[torch.Tensor, Packed], torch.Tensor]
+"""Function from convolved frames, [frames, dim], and their layout to rows, [tokens, width]. It may overwrite the
+frames."""
+
+
+class EncoderGraphs:
+    """Graphs for groups of chunks that all begin with the same known frames.
+
+    The first group of a size runs kernel by kernel, so that Triton and cuBLAS load what they need. The second one is
+    captured. On a CPU nothing is captured.
+
+    Args:
+        run_layers: the work of a graph. It reads only the arguments, and tensors that stay where they are.
+        attention: the attention of `run_layers`, which decides what a layout has.
+        known: number of known frames; see Packed.
+        frames: [GROUP_FRAMES, dim]: memory for the frames of a group.
+        rows: [GROUP_FRAMES / frames of a row, width]: memory for the rows of a group.
+    """
+
+    def __init__(
+        self, run_layers: RunLayers, attention: Windowed, known: int, frames: torch.Tensor, rows: torch.Tensor
+    ):
+        self._run_layers, self._attention, self._known = run_layers, attention, known
+        self._frames, self._rows = frames, rows
+        self._layout = self._on_device(self._padded([], GROUP_FRAMES))
+        self._sizes: set[int] = set()
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._memory = torch.cuda.graph_pool_handle() if frames.is_cuda else None
+
+    def fit(self, lengths: Sequence[int]) -> bool:
+        """Return whether a group has a graph.
+
+        Args:
+            lengths: frames of each chunk, without the known frames.
+        """
+        return len(lengths) < CHUNKS and sum(lengths) <= GROUP_FRAMES
+
+    def __call__(self, frames: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Return the rows of a group that `fit` accepts, [tokens, width]. The next call overwrites them.
+
+        Args:
+            frames: [frames, dim], the convolved frames of all chunks end to end.
+            lengths: frames of each chunk, without the known frames.
+        """
+        size = -(-len(frames) // FRAMES) * FRAMES
+        self._frames[: len(frames)] = frames
+        self._copy(self._padded(lengths, size))
+        if size not in self._sizes:
+            self._sizes.add(size)
+            self._run(size)
+        elif self._memory is None:
+            self._run(size)
+        else:
+            if size not in self._graphs:
+                self._graphs[size] = self._captured(size)
+            self._graphs[size].replay()
+        tokens = len(frames) * len(self._rows) // GROUP_FRAMES
+        return self._rows[:tokens]
+
+    def _padded(self, lengths: Sequence[int], size: int) -> Packed:
+        """Return the layout of a group with its padding, on the host."""
+        padding = size - sum(lengths)
+        layout = pack([*lengths, padding] if padding else lengths, torch.device("cpu"), self._known)
+        layout = self._attention.prepare(layout)
+        assert layout.tiles is not None
+        total = int(layout.key_starts[-1])
+        no_chunks = CHUNKS + 1 - len(layout.key_starts)
+        no_tiles = self._num_tiles(size) - len(layout.tiles)
+        return replace(
+            layout,
+            key_starts=functional.pad(layout.key_starts, (0, no_chunks), value=total),
+            tiles=functional.pad(layout.tiles, (0, 0, 0, no_tiles)),  # a tile without rows computes nothing
+        )
+
+    def _num_tiles(self, size: int) -> int:
+        """Return how many tiles a group of this size has at most. Each chunk may end with a tile that is not full."""
+        return size // self._attention.tile_rows + CHUNKS
+
+    def _on_device(self, layout: Packed) -> Packed:
+        """Return a layout for groups of the largest size, whose tensors the graphs read."""
+        device = self._frames.device
+        tensors = {name: getattr(layout, name).to(device) for name in ("key_starts", "positions", "places", "tiles")}
+        return replace(layout, lengths=[GROUP_FRAMES, *[0] * (CHUNKS - 1)], **tensors)
+
+    def _copy(self, layout: Packed) -> None:
+        """Copy a layout to where the graphs read it."""
+        assert layout.tiles is not None
+        assert self._layout.tiles is not None
+        for place, values in (
+            (self._layout.key_starts, layout.key_starts),
+            (self._layout.positions, layout.positions),
+            (self._layout.places, layout.places),
+            (self._layout.tiles, layout.tiles),
+        ):
+            copy_to(place[: len(values)], values)
+
+    def _run(self, size: int) -> None:
+        fixed = self._layout
+        assert fixed.tiles is not None
+        layout = replace(
+            fixed,
+            lengths=[size, *fixed.lengths[1:]],
+            positions=fixed.positions[:size],
+            places=fixed.places[:size],
+            tiles=fixed.tiles[: self._num_tiles(size)],
+        )
+        rows = self._run_layers(self._frames[:size], layout)
+        self._rows[: len(rows)] = rows
+
+    def _captured(self, size: int) -> torch.cuda.CUDAGraph:
+        """Capture the work for groups of this size. All graphs share their memory, because none runs beside another."""
+        graph = torch.cuda.CUDAGraph()
+        # other threads may use the GPU meanwhile: vLLM's copies the sampled tokens to the host
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+            self._run(size)
+        return graph
