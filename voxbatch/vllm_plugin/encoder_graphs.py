@@ -21,7 +21,7 @@ from voxbatch.vllm_plugin.packing import Packed, copy_to, pack
 
 FRAMES = 256
 """Step from size to size. Matrix products compute whole tiles of 128 or 256 rows anyway."""
-CHUNKS = 16
+CHUNKS = 32
 """Largest number of chunks of a group, with the chunk that pads it. Groups of more and shorter chunks have no graph."""
 
 RunLayers = Callable[[torch.Tensor, Packed], torch.Tensor]
