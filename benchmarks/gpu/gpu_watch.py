@@ -1,8 +1,9 @@
-"""Sample the first GPU's clock, power and memory while a benchmark runs."""
+"""Sample the first visible GPU's clock, power and memory while a benchmark runs."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from statistics import fmean
@@ -25,7 +26,9 @@ def watched() -> Iterator[dict[str, float]]:
     import pynvml
 
     pynvml.nvmlInit()
-    handle, ended, seen = pynvml.nvmlDeviceGetHandleByIndex(0), threading.Event(), list[tuple[float, float, int]]()
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # NVML numbers all GPUs of the machine
+    handle = pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
+    ended, seen = threading.Event(), list[tuple[float, float, int]]()
 
     def watch() -> None:
         while not ended.wait(LOOK_S):
