@@ -147,3 +147,13 @@ def test_the_first_model_runner_is_used(monkeypatch: pytest.MonkeyPatch, given: 
     vllm_process.set_environment(plugin=True)
     assert os.environ[name] == "0"
     assert os.environ[SWITCH] == "1"
+
+
+@pytest.mark.parametrize(("version", "given"), [("0.26.0", {"VLLM_ENABLE_CUDAGRAPH_GC": "1"}), ("0.32.0", {})])
+def test_objects_stay_frozen_around_the_capture_of_graphs(
+    version: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM 0.26 leaves objects frozen, unless the user has decided. Later versions are left alone."""
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", version))
+    assert compat.capture_environment({}) == given
+    assert compat.capture_environment({"VLLM_ENABLE_CUDAGRAPH_GC": "0"}) == {}

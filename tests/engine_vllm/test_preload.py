@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +23,12 @@ pytestmark = pytest.mark.timeout(120)
 def answer(connection: Connection) -> None:
     """Send what the process of an engine sees."""
     process = multiprocessing.current_process()
-    connection.send((os.getpid(), os.environ.get("VOXBATCH_TEST"), process.daemon))
+    connection.send((os.getpid(), os.environ.get("VOXBATCH_TEST"), process.daemon, gc.get_freeze_count() > 100_000))
 
 
 def started(preloaded: PreloadedProcess, target: Callable[..., object]) -> tuple[Any, Any]:
-    """Start a target as vLLM does. Return the process and what the target sends."""
+    """Start a target as vLLM does. Return the process and what the target sends: the id of its process, a variable,
+    whether it is a daemon, and whether vLLM's objects are kept out of the garbage collector."""
     here, there = multiprocessing.get_context("spawn").Pipe()
     process = preloaded.Process(target=target, name="EngineCore", kwargs={"connection": there})
     process.start()
@@ -34,12 +38,15 @@ def started(preloaded: PreloadedProcess, target: Callable[..., object]) -> tuple
 
 @pytest.mark.slow
 def test_the_target_runs_in_the_preloaded_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The preloaded process runs the target, with today's environment, and may have children of its own."""
+    """The preloaded process runs the target, with today's environment, and may have children of its own. The function
+    for the start is called once."""
+    starts: list[str] = []
     with parent_watchdog.kills_children():
-        preloaded = PreloadedProcess()
+        preloaded = PreloadedProcess(False, lambda: starts.append("started"))
         monkeypatch.setenv("VOXBATCH_TEST", "now")
         process, seen = started(preloaded, answer)
-    assert seen == (preloaded._preloaded.pid, "now", False)
+    assert seen == (preloaded._preloaded.pid, "now", False, True)
+    assert starts == ["started"]
     preloaded.end_if_unused()
     process.join(60)
     assert process.exitcode == 0
@@ -48,11 +55,13 @@ def test_the_target_runs_in_the_preloaded_process(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_a_usual_process_takes_the_place_of_a_dead_one() -> None:
     """If the preloaded process has died, a usual process runs the target."""
-    preloaded = PreloadedProcess()
+    starts: list[str] = []
+    preloaded = PreloadedProcess(False, lambda: starts.append("started"))
     preloaded._preloaded.kill()
     preloaded._preloaded.join()
     process, seen = started(preloaded, answer)
     assert seen[0] == process.pid
+    assert starts == ["started"]
     preloaded.end_if_unused()
     process.join(60)
     assert process.exitcode == 0
@@ -61,10 +70,65 @@ def test_a_usual_process_takes_the_place_of_a_dead_one() -> None:
 @pytest.mark.slow
 def test_what_cannot_be_sent_goes_to_a_usual_process() -> None:
     """An argument that only a new process can get, such as a lock, leads to a usual process."""
-    preloaded, context = PreloadedProcess(), multiprocessing.get_context("spawn")
+    preloaded, context = PreloadedProcess(False, list), multiprocessing.get_context("spawn")
     assert preloaded.take(print, {"sep": context.Lock()}) is None
     preloaded.end_if_unused()
     assert not preloaded._preloaded.is_alive()
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF"])
+def test_a_change_of_the_gpu_leads_to_a_usual_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that CUDA reads once, and that has changed since the process was started, leads to a usual process."""
+    preloaded = PreloadedProcess(False, list)
+    monkeypatch.setenv(name, "changed")
+    assert preloaded.take(print, {}) is None
+    preloaded.end_if_unused()
+
+
+def test_a_machine_without_a_driver_has_no_cuda_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a driver, or with a library that is none, no CUDA context is created, and nothing fails."""
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")  # so that it is restored after the test
+    monkeypatch.delenv("CUDA_MODULE_LOADING")
+    preload.create_cuda_context("libcuda-that-is-missing.so.1")
+    preload.create_cuda_context("libc.so.6")
+    assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
+
+
+def test_the_cuda_context_is_that_of_the_first_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is initialised, and the primary context of its first device is retained, once each."""
+    if not (compiler := shutil.which("cc")):
+        pytest.skip("needs a C compiler")
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    (tmp_path / "driver.c").write_text(
+        "#include <stdio.h>\n"
+        'static void say(const char *text) { FILE *f = fopen(LOG, "a"); fputs(text, f); fclose(f); }\n'
+        'int cuInit(unsigned flags) { say(flags ? "flags " : "init "); return 0; }\n'
+        'int cuDeviceGet(int *device, int i) { *device = 7; say(i ? "other " : "first "); return 0; }\n'
+        'int cuDevicePrimaryCtxRetain(void **c, int d) { *c = &say; say(d == 7 ? "retain" : "wrong"); return 0; }\n'
+    )
+    library = tmp_path / "libdriver.so"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", f'-DLOG="{tmp_path / "log"}"', "-o", library, tmp_path / "driver.c"], check=True
+    )
+    preload.create_cuda_context(str(library))
+    assert (tmp_path / "log").read_text() == "init first retain"
+
+
+def test_objects_of_an_import_are_not_looked_at_again() -> None:
+    """After the import, its objects are in the oldest generation. Objects that the program froze stay frozen."""
+    gc.collect()
+    with preload.without_gc():
+        made: list[list[int]] = [[] for _ in range(50_000)]
+    assert gc.get_count()[0] < 1_000
+    assert sum(each is made for each in gc.get_objects(2)) == 1
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with preload.without_gc():
+            pass
+        assert gc.get_freeze_count() >= frozen - 1_000
+    finally:
+        gc.unfreeze()
 
 
 def test_the_garbage_collector_is_as_before() -> None:

@@ -7,12 +7,16 @@ imported vLLM, too, and the second import would take as long again.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+
+from voxbatch import vllm_plugin
 
 MODULES = (
     "vllm.v1.engine.core",
@@ -20,8 +24,14 @@ MODULES = (
     "vllm.v1.worker.gpu_model_runner",
     "vllm.v1.worker.gpu_worker",
     "voxbatch.vllm_plugin.worker_extension",
+    "vllm.model_executor.model_loader",
+    "vllm.model_executor.models.voxtral_realtime",  # brings those of the instruct models and of Whisper
+    "vllm.model_executor.warmup.kernel_warmup",
+    "vllm.v1.attention.backends.flash_attn",
 )
-"""The modules that take long to import, of those that every engine imports."""
+"""The modules that take long to import, of those that nearly every engine imports before it is ready."""
+PLUGIN_MODULES = ("voxbatch.vllm_plugin.model", "voxbatch.vllm_plugin.decode_attention")
+"""The same, of an engine with the plugin."""
 
 
 @contextlib.contextmanager
@@ -29,7 +39,8 @@ def without_gc() -> Iterator[None]:
     """Switch Python's garbage collector off within this context.
 
     It would look through the objects of vLLM's modules again and again while they are imported: 13 to 22 % of the
-    time.
+    time. At the end all objects move to the oldest generation, so that the next collection does not look through them
+    either.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -37,22 +48,43 @@ def without_gc() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():  # the program has frozen nothing that would be unfrozen here
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
-def run(connection: Connection) -> None:
+def create_cuda_context(library: str = "libcuda.so.1") -> None:
+    """Create the CUDA context of the first visible GPU, which PyTorch then uses.
+
+    This calls the driver, and not PyTorch, so that it needs no import, and lets other threads run. Without a driver it
+    does nothing. If a call fails, PyTorch will fail in the same way, and can report it.
+    """
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch does before it creates a context
+    with contextlib.suppress(OSError, AttributeError):
+        cuda, device, context = ctypes.CDLL(library), ctypes.c_int(), ctypes.c_void_p()
+        if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0:
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def run(connection: Connection, on_gpu: bool) -> None:
     """Import vLLM, wait for the parent's message, and run what it names.
 
     Args:
         connection: gets (environment, target, kwargs) once, or is closed if the engine is not wanted.
+        on_gpu: create the CUDA context of the first visible GPU meanwhile. An engine that shares its model among
+            several GPUs needs none in this process.
     """
-    with (
-        without_gc(),
-        contextlib.suppress(Exception),
-    ):  # whatever is missing is imported later, where an error can be reported
-        for name in MODULES:
-            importlib.import_module(name)
-        importlib.import_module("vllm.plugins").load_general_plugins()
+    if on_gpu:
+        threading.Thread(target=create_cuda_context, daemon=True).start()
+    with without_gc():
+        names = (*MODULES, *(PLUGIN_MODULES if vllm_plugin.is_switched_on() else ()))
+        for name in names:
+            with contextlib.suppress(Exception):  # it is imported later, where an error can be reported
+                importlib.import_module(name)
+        with contextlib.suppress(Exception):
+            importlib.import_module("vllm.plugins").load_general_plugins()
+    gc.freeze()  # vLLM collects garbage up to 13 times in a start, each time through all objects of its modules
     try:
         environment, target, kwargs = connection.recv()
     except EOFError:

@@ -112,6 +112,21 @@ def executor(on_cpu: bool, environment: Mapping[str, str]) -> str | None:
     return "vllm.v1.executor.uniproc_executor.UniProcExecutor" if unbound else None
 
 
+def capture_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable with which vLLM 0.26 leaves objects frozen after it has captured CUDA graphs.
+
+    `vllm_plugin.preload` freezes the objects of vLLM's modules, so that the garbage collector skips them. 0.26 would
+    unfreeze them after each of two captures, and look through all of them five more times in a start. Its collector is
+    on during a capture in either case. vLLM 0.32 and 0.33 switch it off, unless this variable is set, so they do not
+    get it. Others were not read.
+
+    Args:
+        environment: the environment variables. Nothing is returned if the user has set the variable.
+    """
+    name, (_, version) = "VLLM_ENABLE_CUDAGRAPH_GC", installed()
+    return {name: "1"} if _minor(version) == (0, 26) and name not in environment else {}
+
+
 @contextlib.contextmanager
 def engine_process(context: Any) -> Iterator[None]:
     """Let vLLM take the process of its engine from a multiprocessing context while this context lasts, and look at the

@@ -14,14 +14,26 @@ from typing import Any
 
 from voxbatch.vllm_plugin import parent_watchdog, preload
 
+FIXED = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables that CUDA and PyTorch read once, when a process first uses a GPU."""
+
 
 class PreloadedProcess:
-    """A process that imports vLLM and then waits. Make it in the thread that will live as long as the engine."""
+    """A process that imports vLLM and then waits. Make it in the thread that will live as long as the engine.
 
-    def __init__(self) -> None:
+    Args:
+        on_gpu: the process also creates its CUDA context; see preload.run.
+        on_start: function that is called when vLLM has given its engine to a process.
+    """
+
+    def __init__(self, on_gpu: bool, on_start: Callable[[], object]) -> None:
+        self.on_start = on_start
+        self._fixed = _fixed()
         self._context = multiprocessing.get_context("spawn")
         self._connection, childs_end = self._context.Pipe()
-        self._preloaded = self._context.Process(target=preload.run, args=(childs_end,), name="EngineCore", daemon=True)
+        self._preloaded = self._context.Process(
+            target=preload.run, args=(childs_end, on_gpu), name="EngineCore", daemon=True
+        )
         self._preloaded.start()
         childs_end.close()
         self._is_used = False
@@ -45,6 +57,8 @@ class PreloadedProcess:
 
     def take(self, target: Callable[..., object], kwargs: Mapping[str, Any]) -> Any:
         """Run a function in the process, and return the process. Return None if it cannot take the function."""
+        if _fixed() != self._fixed:
+            return None
         try:
             environment = {name: value for name, value in os.environ.items() if name != parent_watchdog.PARENT}
             self._connection.send((environment, target, kwargs))
@@ -52,6 +66,11 @@ class PreloadedProcess:
             return None  # it has ended, or an argument can be given to a new process only
         self._is_used = True
         return self._preloaded
+
+
+def _fixed() -> dict[str, str]:
+    """Return the variables of FIXED that are set."""
+    return {name: os.environ[name] for name in FIXED if name in os.environ}
 
 
 class _EngineProcess:
@@ -68,6 +87,7 @@ class _EngineProcess:
             self._process = taken
         else:
             self._process.start()
+        self._preloaded.on_start()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._process, name)

@@ -283,20 +283,22 @@ class _ParentThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            with self._while_loading():
-                preloaded = PreloadedProcess()
-                with preload.without_gc():
+            with contextlib.ExitStack() as no_gc:  # until vLLM has started its engine, which then does the work
+                no_gc.enter_context(preload.without_gc())
+                with self._while_loading():
+                    one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
+                    preloaded = PreloadedProcess(one_gpu, no_gc.close)
                     from vllm import LLM
-            self.imported.set()
-            try:
-                arguments = self.arguments.result()
-                with self._while_loading(), compat.engine_process(preloaded):
-                    from voxbatch.vllm_plugin.patches import supported_mm_limits
+                self.imported.set()
+                try:
+                    arguments = self.arguments.result()
+                    with self._while_loading(), compat.engine_process(preloaded):
+                        from voxbatch.vllm_plugin.patches import supported_mm_limits
 
-                    supported_mm_limits.raise_limits(arguments.get("limit_mm_per_prompt", {}))
-                    llm = LLM(**arguments, worker_extension_cls=EXTENSION)
-            finally:
-                preloaded.end_if_unused()
+                        supported_mm_limits.raise_limits(arguments.get("limit_mm_per_prompt", {}))
+                        llm = LLM(**arguments, worker_extension_cls=EXTENSION)
+                finally:
+                    preloaded.end_if_unused()
             self.llm.set_result(llm)  # only now, after the environment and the outputs are restored
         except CancelledError:
             self._log.remove()
@@ -310,8 +312,9 @@ class _ParentThread(threading.Thread):
     @contextlib.contextmanager
     def _while_loading(self) -> Iterator[None]:
         """Return the context in which processes of the engine are started."""
+        own_threads = threads(on_gpu=bool(gpu.visible_gpus()))
         with (
-            _environment({**allocator(self._num_gpus), **threads(on_gpu=bool(gpu.visible_gpus()))}),
+            _environment({**allocator(self._num_gpus), **own_threads, **compat.capture_environment(os.environ)}),
             parent_watchdog.kills_children(),
             _outputs_to(self._log.file),
         ):
