@@ -1,11 +1,12 @@
 """Measure the phases of `voxbatch run` over one recording, from its process's start to its end.
 
     python benchmarks/gpu/bench_phases.py MODEL_DIR
-    python benchmarks/gpu/bench_phases.py MODEL_DIR --runs cold warm warm --engine-option load_format=dummy
+    python benchmarks/gpu/bench_phases.py MODEL_DIR --runs cold warm warm warm --engine-option load_format=dummy
 
 The times are those of the lines that voxbatch and vLLM log, and of the file that the first commit writes. A cold run
 has empty folders for what vLLM, PyTorch and Triton compile; the files of the libraries may be in the memory of the
-machine. A small job is not compiled; an explicit cudagraph_mode compiles it.
+machine. A small job is not compiled; an explicit cudagraph_mode compiles it. The last table has the median of each kind
+of run, and its range.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,14 +29,20 @@ import numpy as np
 import soundfile
 
 VLLM_PHASES = {
+    "a CUDA context is there": r"tried to create a CUDA context",
+    "vLLM is imported in the engine's process": r"vLLM is imported in the engine's process",
+    "its tokenizer is loaded": r"the tokenizer is loaded in the engine's process",
+    "vLLM is imported in the parent": r"vLLM is imported in the parent",
+    "the engine's process has its arguments": r"the engine's process has its arguments",
     "the engine has its configuration": r"Initializing a V1 LLM engine",
     "weights are loaded": r"Model loading took",
     "compiled": r"torch\.compile (and|took|takes)|Directly load",
+    "graphs are captured for a trial": r"Estimated CUDA graph memory",
     "memory is measured": r"Available KV cache memory|reserved .* for KV Cache",
     "graphs are captured": r"Graph capturing finished",
     "vLLM is warm": r"init engine \(profile",
 }
-"""Phases → a pattern of the line that vLLM 0.26 logs at their end."""
+"""Phases → a pattern of the line that vLLM 0.26, or voxbatch within it, logs at their end."""
 OWN_PHASES = {"voxbatch has begun": "vLLM is loading", "ready": "vLLM ready"}
 SECONDS = 30
 
@@ -86,6 +94,26 @@ def phases(command: list[str], folder: Path, out: Path, caches: Path) -> dict[st
     return {phase: at - began for phase, at in sorted(found.items(), key=lambda each: each[1])}
 
 
+def summary(runs: list[tuple[str, dict[str, float]]]) -> str:
+    """Return a table of the phases: for each kind of run the median, and the least and the most if there are several.
+
+    Args:
+        runs: for each run its kind, and the seconds until the end of each phase.
+    """
+    kinds = list(dict.fromkeys(kind for kind, _ in runs))
+    heads = [f"{kind}, {sum(each == kind for each, _ in runs)} runs" for kind in kinds]
+    lines = [f"| median s | {' | '.join(heads)} |", "|---" * (1 + len(kinds)) + "|"]
+    longest = max((seen for _, seen in runs), key=len)
+    for phase in sorted({phase for _, seen in runs for phase in seen}, key=lambda each: longest.get(each, 0.0)):
+        cells = []
+        for kind in kinds:
+            times = [seen[phase] for each, seen in runs if each == kind and phase in seen]
+            spread = f" ({min(times):.1f} to {max(times):.1f})" if len(times) > 1 else ""
+            cells.append(f"{statistics.median(times):.1f}{spread}" if times else "")
+        lines.append(f"| {phase} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
@@ -96,7 +124,7 @@ def main() -> None:
     options = [word for option in given.engine_option for word in ("--engine-option", option)]
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
-        manifest = recording(home)
+        manifest, runs = recording(home), list[tuple[str, dict[str, float]]]()
         for number, kind in enumerate(given.runs):
             folder, out = home / f"run-{number}", home / f"out-{number}"
             folder.mkdir()
@@ -105,6 +133,7 @@ def main() -> None:
             command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out), "--engine", "vllm"]
             command += ["--model", given.model, "--log-format", "json", *options]
             seen = phases(command, folder, out, home / "caches")
+            runs.append((kind, seen))
             print(f"\n| {kind}, {' '.join(given.engine_option)} | s | after the phase before |\n|---|---|---|")
             before = 0.0
             for phase, at in seen.items():
@@ -113,6 +142,7 @@ def main() -> None:
             if given.keep:
                 for log in folder.glob("*.log"):
                     shutil.copy(log, given.keep / f"phases-{number}-{kind}-{log.name}")
+        print(f"\n{summary(runs)}")
 
 
 if __name__ == "__main__":

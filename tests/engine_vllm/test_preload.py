@@ -17,6 +17,7 @@ import pytest
 from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
 from voxbatch.vllm_plugin import parent_watchdog, preload
 
+pytest_plugins = ["engine_runs"]
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -42,7 +43,7 @@ def test_the_target_runs_in_the_preloaded_process(monkeypatch: pytest.MonkeyPatc
     for the start is called once."""
     starts: list[str] = []
     with parent_watchdog.kills_children():
-        preloaded = PreloadedProcess(False, lambda: starts.append("started"))
+        preloaded = PreloadedProcess(False, "", lambda: starts.append("started"))
         monkeypatch.setenv("VOXBATCH_TEST", "now")
         process, seen = started(preloaded, answer)
     assert seen == (preloaded._preloaded.pid, "now", False, True)
@@ -56,7 +57,7 @@ def test_the_target_runs_in_the_preloaded_process(monkeypatch: pytest.MonkeyPatc
 def test_a_usual_process_takes_the_place_of_a_dead_one() -> None:
     """If the preloaded process has died, a usual process runs the target."""
     starts: list[str] = []
-    preloaded = PreloadedProcess(False, lambda: starts.append("started"))
+    preloaded = PreloadedProcess(False, "", lambda: starts.append("started"))
     preloaded._preloaded.kill()
     preloaded._preloaded.join()
     process, seen = started(preloaded, answer)
@@ -70,7 +71,7 @@ def test_a_usual_process_takes_the_place_of_a_dead_one() -> None:
 @pytest.mark.slow
 def test_what_cannot_be_sent_goes_to_a_usual_process() -> None:
     """An argument that only a new process can get, such as a lock, leads to a usual process."""
-    preloaded, context = PreloadedProcess(False, list), multiprocessing.get_context("spawn")
+    preloaded, context = PreloadedProcess(False, "", list), multiprocessing.get_context("spawn")
     assert preloaded.take(print, {"sep": context.Lock()}) is None
     preloaded.end_if_unused()
     assert not preloaded._preloaded.is_alive()
@@ -79,7 +80,7 @@ def test_what_cannot_be_sent_goes_to_a_usual_process() -> None:
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF"])
 def test_a_change_of_the_gpu_leads_to_a_usual_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that CUDA reads once, and that has changed since the process was started, leads to a usual process."""
-    preloaded = PreloadedProcess(False, list)
+    preloaded = PreloadedProcess(False, "", list)
     monkeypatch.setenv(name, "changed")
     assert preloaded.take(print, {}) is None
     preloaded.end_if_unused()
@@ -112,6 +113,23 @@ def test_the_cuda_context_is_that_of_the_first_gpu(tmp_path: Path, monkeypatch: 
     )
     preload.create_cuda_context(str(library))
     assert (tmp_path / "log").read_text() == "init first retain"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_engine_finds_the_tokenizer(realtime: Path) -> None:
+    """vLLM uses the tokenizer that was loaded before it had a configuration, and loads it no second time."""
+    from vllm import EngineArgs
+    from vllm.tokenizers import cached_tokenizer_from_config
+    from vllm.tokenizers.registry import cached_get_tokenizer
+
+    cached_get_tokenizer.cache_clear()
+    preload.load_tokenizer(str(realtime))
+    made = EngineArgs(
+        str(realtime), config_format="mistral", load_format="mistral", tokenizer_mode="mistral", max_model_len=512
+    ).create_model_config()
+    cached_tokenizer_from_config(made)
+    assert cached_get_tokenizer.cache_info().misses == 1
 
 
 def test_objects_of_an_import_are_not_looked_at_again() -> None:

@@ -12,9 +12,13 @@ import gc
 import importlib
 import multiprocessing
 import os
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 from voxbatch import vllm_plugin
 
@@ -54,26 +58,50 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
+def note(text: str) -> None:
+    """Write a line to the engine's log, where the engine's process and its thread in the parent have their standard
+    error. Some versions of vLLM configure their loggers too late for this."""
+    now = datetime.now().astimezone().replace(tzinfo=None).isoformat(" ", "milliseconds").replace(".", ",")
+    sys.stderr.write(f"{now} {os.getpid()} INFO [voxbatch] {text}\n")
+    sys.stderr.flush()
+
+
 def create_cuda_context(library: str = "libcuda.so.1") -> None:
     """Create the CUDA context of the first visible GPU, which PyTorch then uses.
 
     This calls the driver, and not PyTorch, so that it needs no import, and lets other threads run. Without a driver it
     does nothing. If a call fails, PyTorch will fail in the same way, and can report it.
     """
+    began = time.monotonic()
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch does before it creates a context
     with contextlib.suppress(OSError, AttributeError):
         cuda, device, context = ctypes.CDLL(library), ctypes.c_int(), ctypes.c_void_p()
         if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0:
             cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    note(f"tried to create a CUDA context for {time.monotonic() - began:.1f} s")
 
 
-def run(connection: Connection, on_gpu: bool) -> None:
+def load_tokenizer(folder: str) -> None:
+    """Let vLLM load the tokenizer of a Voxtral in Mistral's format, and keep it for its engine in this process.
+
+    vLLM keeps a tokenizer by the fields of a model's configuration that are named here. If a version of vLLM reads
+    other fields, it loads the tokenizer once more.
+    """
+    model = SimpleNamespace(
+        model=folder, tokenizer=folder, tokenizer_mode="mistral", tokenizer_revision=None, skip_tokenizer_init=False,
+        runner_type="generate", trust_remote_code=False,
+    )  # fmt: skip
+    importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
+
+
+def run(connection: Connection, on_gpu: bool, tokenizer: str) -> None:
     """Import vLLM, wait for the parent's message, and run what it names.
 
     Args:
         connection: gets (environment, target, kwargs) once, or is closed if the engine is not wanted.
         on_gpu: create the CUDA context of the first visible GPU meanwhile. An engine that shares its model among
             several GPUs needs none in this process.
+        tokenizer: folder of a tokenizer in Mistral's format that the engine will use. Empty for any other.
     """
     if on_gpu:
         threading.Thread(target=create_cuda_context, daemon=True).start()
@@ -84,9 +112,15 @@ def run(connection: Connection, on_gpu: bool) -> None:
                 importlib.import_module(name)
         with contextlib.suppress(Exception):
             importlib.import_module("vllm.plugins").load_general_plugins()
+        note("vLLM is imported in the engine's process")
+        with contextlib.suppress(Exception):
+            if tokenizer:
+                load_tokenizer(tokenizer)
+                note("the tokenizer is loaded in the engine's process")
     gc.freeze()  # vLLM collects garbage up to 13 times in a start, each time through all objects of its modules
     try:
         environment, target, kwargs = connection.recv()
+        note("the engine's process has its arguments")
     except EOFError:
         return
     connection.close()

@@ -22,6 +22,7 @@ from voxbatch.engines.failure_limit import Result, stop_if_all_fail
 from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.arguments import (
+    arguments_from_settings,
     concurrency,
     llm_arguments,
     question_context,
@@ -175,7 +176,9 @@ class VllmEngine:
             yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
         with _write_errors_explained():
             loader = translates_weights(model.family, model.is_mistral, settings)
-            self._preload = preload = Preload(self._prefilled, loader, settings.tensor_parallel_size)
+            mode = arguments_from_settings(model.family, model.is_mistral, settings)["tokenizer_mode"]
+            tokenizer = str(folder) if mode == "mistral" else ""
+            self._preload = preload = Preload(self._prefilled, loader, settings.tensor_parallel_size, tokenizer)
         # vLLM imports torch and transformers too, and a thread that imports half of transformers fails
         preload.wait()
         self._family.load(folder)

@@ -22,17 +22,17 @@ class PreloadedProcess:
     """A process that imports vLLM and then waits. Make it in the thread that will live as long as the engine.
 
     Args:
-        on_gpu: the process also creates its CUDA context; see preload.run.
+        on_gpu, tokenizer: see preload.run.
         on_start: function that is called when vLLM has given its engine to a process.
     """
 
-    def __init__(self, on_gpu: bool, on_start: Callable[[], object]) -> None:
+    def __init__(self, on_gpu: bool, tokenizer: str, on_start: Callable[[], object]) -> None:
         self.on_start = on_start
         self._fixed = _fixed()
         self._context = multiprocessing.get_context("spawn")
         self._connection, childs_end = self._context.Pipe()
         self._preloaded = self._context.Process(
-            target=preload.run, args=(childs_end, on_gpu), name="EngineCore", daemon=True
+            target=preload.run, args=(childs_end, on_gpu, tokenizer), name="EngineCore", daemon=True
         )
         self._preloaded.start()
         childs_end.close()

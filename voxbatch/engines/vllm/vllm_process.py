@@ -93,14 +93,15 @@ class Preload:
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
         loader: true if the weights are in Hugging Face's format, and the plugin translates them.
         num_gpus: number of GPUs that the engine will use.
+        tokenizer: folder of the model, if its tokenizer is in Mistral's format. Empty if it is not, or not known.
     """
 
-    def __init__(self, plugin: bool, loader: bool, num_gpus: int):
+    def __init__(self, plugin: bool, loader: bool, num_gpus: int, tokenizer: str = ""):
         self.began = time.monotonic()
         self.log = _EngineLog()
         set_environment(plugin, loader)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self.log.config)
-        self.parent = _ParentThread(self.log, num_gpus)
+        self.parent = _ParentThread(self.log, num_gpus, tokenizer)
 
     def wait(self) -> None:
         """Wait until this process has imported vLLM, or failed to."""
@@ -132,7 +133,8 @@ class VllmProcess:
         begun: Preload | None = None,
     ):
         num_gpus = arguments.get("tensor_parallel_size", 1)
-        begun = begun or Preload(plugin, arguments.get("load_format") == LOAD_FORMAT, num_gpus)
+        tokenizer = str(arguments["model"]) if arguments.get("tokenizer_mode") == "mistral" else ""
+        begun = begun or Preload(plugin, arguments.get("load_format") == LOAD_FORMAT, num_gpus, tokenizer)
         self._log, self._parent = begun.log, begun.parent
         self._parent.arguments.set_result(arguments)
         with _errors_as_death(self._log):
@@ -272,9 +274,9 @@ class _ParentThread(threading.Thread):
     engine may end earlier, because an engine can be kept for the next run.
     """
 
-    def __init__(self, log: _EngineLog, num_gpus: int):
+    def __init__(self, log: _EngineLog, num_gpus: int, tokenizer: str):
         super().__init__(daemon=True, name="vllm-parent")
-        self._log, self._num_gpus = log, num_gpus
+        self._log, self._num_gpus, self._tokenizer = log, num_gpus, tokenizer
         self.arguments: Future[Mapping[str, Any]] = Future()
         """The keyword arguments of vLLM's `LLM`. If they are cancelled, no engine is started."""
         self.llm: Future[Any] = Future()
@@ -287,8 +289,10 @@ class _ParentThread(threading.Thread):
                 no_gc.enter_context(preload.without_gc())
                 with self._while_loading():
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
-                    preloaded = PreloadedProcess(one_gpu, no_gc.close)
+                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close)
                     from vllm import LLM
+
+                    preload.note("vLLM is imported in the parent")
                 self.imported.set()
                 try:
                     arguments = self.arguments.result()
