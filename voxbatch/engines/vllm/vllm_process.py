@@ -107,6 +107,12 @@ class Preload:
         """Wait until this process has imported vLLM, or failed to."""
         self.parent.imported.wait()
 
+    def start(self, arguments: Mapping[str, Any]) -> None:
+        """Let vLLM start its engine with these keyword arguments of `LLM`, and wait until the engine's process has
+        them, or until this failed. Then this process has little to do until the model is loaded."""
+        self.parent.arguments.set_result(arguments)
+        self.parent.started.wait()
+
     def abandon(self) -> None:
         """Let the thread end the process that was to be the engine, as soon as its own import is done."""
         self.parent.arguments.cancel()
@@ -119,7 +125,8 @@ class VllmProcess:
         arguments: the keyword arguments of vLLM's `LLM`.
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
         scores: true if each finished request shall have the scores of its tokens.
-        begun: vLLM that is being imported with the same plugin, loader and GPUs. None starts to import it now.
+        begun: vLLM that is being imported with the same plugin, loader and GPUs, or whose engine was started with
+            these arguments. None starts to import it now.
 
     Raises:
         EngineDied: the engine did not start.
@@ -136,7 +143,8 @@ class VllmProcess:
         tokenizer = str(arguments["model"]) if arguments.get("tokenizer_mode") == "mistral" else ""
         begun = begun or Preload(plugin, arguments.get("load_format") == LOAD_FORMAT, num_gpus, tokenizer)
         self._log, self._parent = begun.log, begun.parent
-        self._parent.arguments.set_result(arguments)
+        if not self._parent.arguments.done():
+            begun.start(arguments)
         with _errors_as_death(self._log):
             self._llm = self._parent.llm.result()
         self._engine: Any = (engine := self._llm.llm_engine)
@@ -280,16 +288,17 @@ class _ParentThread(threading.Thread):
         self.arguments: Future[Mapping[str, Any]] = Future()
         """The keyword arguments of vLLM's `LLM`. If they are cancelled, no engine is started."""
         self.llm: Future[Any] = Future()
-        self.imported, self.unneeded = threading.Event(), threading.Event()
+        self.imported, self.started, self.unneeded = threading.Event(), threading.Event(), threading.Event()
         self.start()
 
     def run(self) -> None:
         try:
-            with contextlib.ExitStack() as no_gc:  # until vLLM has started its engine, which then does the work
-                no_gc.enter_context(preload.without_gc())
+            with contextlib.ExitStack() as until_start:
+                until_start.callback(self.started.set)
+                until_start.enter_context(preload.without_gc())
                 with self._while_loading():
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
-                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close)
+                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, until_start.close)
                     from vllm import LLM
 
                     preload.note("vLLM is imported in the parent")
