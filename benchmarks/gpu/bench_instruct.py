@@ -1,16 +1,17 @@
-"""Measure seconds of audio per second of models that take whole windows of 30 s: Voxtral Mini 3B and Whisper.
+"""Measure seconds of audio per second of models that take windows of 30 s: Voxtral Mini 3B and Small 24B, Whisper.
 
     python benchmarks/gpu/bench_instruct.py MODEL_DIR [--only NAME …] [--text-tokens 100] [--repeats 3] [--rounds 2]
                                             [--look] [--option NAME=VALUE …] [--out FILE]
 
-MODEL_DIR comes from `full_size.py --shape mini-3b` or `--shape whisper-large-v3-turbo`, or is a real model. Every
+MODEL_DIR comes from `full_size.py --shape mini-3b`, `small-24b` or `whisper-large-v3-turbo`, or is a real model. Every
 window holds 30 s of noise and gets exactly --text-tokens tokens of text: read speech has about 100. Each configuration
 runs in its own process, through the driver of voxbatch's engine, and prints JSON lines: one for each repeat with mean
-clocks and watts, and one with the medians.
+clocks and watts of the first GPU, and one with the medians. Small 24B needs `--option tensor_parallel_size=2`.
 
 voxbatch          as a run does it, with the plugin where there is one for the model.
 without plugin    voxbatch's scheduler and settings, without the plugin.
-stock             vLLM's own scheduler, with the largest step and number of requests that vLLM chooses for this GPU.
+stock             vLLM's own scheduler, with the largest step and number of requests that vLLM chooses for this GPU. The
+                  driver calls add_request and step, as LLM.generate does; `--option max_num_seqs=N` tries another N.
 … L4 memory       the same within the memory that a run may fill on an L4, 22.94 GB. This is not the speed of an L4.
 
 --look records the GPU for two seconds in the middle of one more run: milliseconds by kind of work, and idle time.
@@ -43,10 +44,11 @@ CONFIGURATIONS: dict[str, dict[str, str]] = {
     "without plugin": WITHOUT,
     "stock": {**STOCK, "max_num_seqs": "1024", "max_num_batched_tokens": "16384"},
     "voxbatch, L4 memory": {"prefill_encoder": "true", **bench_plugin.SMALL},
+    "without plugin, L4 memory": {**WITHOUT, **bench_plugin.SMALL},
     "stock, L4 memory": {**STOCK, **bench_plugin.SMALL, "max_num_seqs": "256", "max_num_batched_tokens": "8192"},
 }
-"""Options by configuration. vLLM's own values of the last two options are those of its LLM class (engine/arg_utils.py):
-16,384 positions and 1,024 requests for an H200, 8,192 and 256 for an L4."""
+"""Options by configuration. vLLM's own values of max_num_seqs and max_num_batched_tokens are those of its LLM class
+(engine/arg_utils.py): 1,024 requests and 16,384 positions for an H200, 256 and 8,192 for an L4."""
 VOXTRAL_ONLY = ("prefill_encoder", "lift_encoder_cache")
 
 

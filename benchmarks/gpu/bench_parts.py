@@ -13,8 +13,8 @@ ratio, clocks, watts, and the seconds until the engine was ready. A line is prin
 done.
 
 Some parts work only with others: without them, both runs lack those too (`beside`), or both have the same options. The
-variants give the same tokens, as tests/engine_vllm/test_parts_tokens.py shows on a CPU in float32. The parts of GPU_ONLY
-have no effect there. --gpu sets CUDA_VISIBLE_DEVICES, so that two lists of parts can run at the same time.
+variants give the same tokens, as tests/engine_vllm/test_parts_tokens.py shows on a CPU in float32, where the parts of
+GPU_ONLY have no effect. --gpu sets CUDA_VISIBLE_DEVICES, so that two lists of parts can run at the same time.
 """
 
 from __future__ import annotations
@@ -217,9 +217,9 @@ def row(name: str, found: dict[Copy, list[dict[str, Any]]]) -> dict[str, Any]:
 def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a line for each run, and one for each part as soon as both of its runs of a turn are done."""
     wanted = list(dict.fromkeys(copy for name in given.without for copy in sides(name)))
+    last = {name: max(sides(name), key=wanted.index) for name in given.without}
     found = defaultdict[Copy, list[dict[str, Any]]](list)
     for turn in range(1, given.turns + 1):
-        told = set[str]()
         for copy in wanted:
             began = time.monotonic()
             for line in runs(folder, copy, given):
@@ -228,9 +228,8 @@ def measure(given: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]
                 if "runs" in line or "failed" in line:
                     after_s = round(time.monotonic() - began)
                     yield {**line, "without": list(copy.removed), "turn": turn, "after_s": after_s}
-            for name in dict.fromkeys(given.without):
-                if name not in told and all(len(found[side]) == turn for side in sides(name)):
-                    told.add(name)
+            for name, ended_by in last.items():
+                if ended_by == copy and all(found[side] for side in sides(name)):
                     yield row(name, found)
 
 

@@ -132,8 +132,8 @@ PARTS = (
         "not measured alone", "", None,
     ),
     Part(
-        "plugin for the instruct models (only with prefill_encoder=true)", ("instruct_model",), ("instruct_plugin",),
-        "not measured alone", "", None,
+        "plugin for the instruct models (only with prefill_encoder=true)", ("instruct_model", "layer_norm_kernel"),
+        ("instruct_plugin", "layer_norm_kernel"), "not measured alone", "", None,
     ),
     Part(
         "shared prefix of the decoder", ("scheduler/shared_prefix", "patches/get_computed_blocks"), ("shared_prefix",),

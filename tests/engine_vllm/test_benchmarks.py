@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,19 @@ def test_speed(realtime: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_parts(realtime: Path, tmp_path: Path) -> None:
+    """A part that works only with another has a line with the speeds of two engines; both lack the other part."""
+    options = ("enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=4", SHORT)
+    flags = [part for option in options for part in ("--option", option)]
+    few = ("--without", "silence", "--turns", "1", "--lengths", "2-35", "--rounds", "2")
+    said = ran(tmp_path, "bench_parts.py", str(realtime), *few, *flags)
+    with_it, without_it, part = [json.loads(line) for line in said.splitlines()]
+    assert [line["without"] for line in (with_it, without_it)] == [["encoder_graphs"], ["encoder_graphs", "silence"]]
+    assert (part["with"], part["without"]) == (with_it["rtfx"], without_it["rtfx"])
+    assert min(part["ready_s"]) > 0
+
+
+@pytest.mark.slow
 def test_latency(realtime: Path, tmp_path: Path) -> None:
     """Both profiles complete every clip of noise, with ascending percentiles.
 
@@ -169,6 +183,26 @@ def test_instruct(shape: str, voxtral: Path, tmp_path: Path) -> None:
     assert min(line["rtfx"] for line in repeats) <= medians["rtfx"] <= max(line["rtfx"] for line in repeats)
     assert (medians["windows"], medians["text_tokens"], medians["audio_s"]) == (8, 4, 240)
     assert look["look"]["kinds_ms"]["matrix products"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_instruct_beside_stock(gpus: int, voxtral: Path, tmp_path: Path) -> None:
+    """Each configuration measures windows with the fixed number of tokens, also if two workers share the model."""
+    model = tmp_path / "model"
+    shutil.copytree(voxtral, model)
+    params = json.loads((model / "params.json").read_text())
+    params["multimodal"]["whisper_model_args"]["encoder_args"] |= {"n_heads": 2, "head_dim": 32}
+    (model / "params.json").write_text(json.dumps(params))
+    options = ("enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=2", "gpu_memory_gb=0")
+    flags = [part for option in options for part in ("--option", option)]
+    flags += ["--option", f"tensor_parallel_size={gpus}", "--text-tokens", "4", "--repeats", "1"]
+    names = ["voxbatch", "stock"] if gpus == 2 else ["without plugin, L4 memory", "stock, L4 memory"]
+    said = ran(tmp_path, "bench_instruct.py", str(model), "--only", *names, *flags)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert [(line["name"], line["windows"], line["text_tokens"]) for line in lines if "windows" in line] == [
+        (name, 8, 4) for name in names
+    ]
 
 
 def small_whisper(folder: Path) -> Path:

@@ -1,20 +1,23 @@
 """Voxtral Mini 3B and Small 24B as vLLM runs them with the plugin: the windows of a burst are encoded in groups.
 
-Stock vLLM already encodes a window of 30 s once, when its prompt is computed. So the weights, the layers of the
-encoder, `forward` and the logits are those of the stock model. Two things differ:
+Stock vLLM already encodes a window of 30 s once, when its prompt is computed. So the weights, `forward` and the logits
+are those of the stock model. Three things differ:
 
 1. `encode_chunks` takes the samples on the host, computes the spectrograms of a group of windows together, and encodes
 one group after another. So a burst takes no more working memory than a group.
-2. The methods of vLLM's runner are replaced (see `patches`).
+2. The layers of the encoder add, clamp and norm in one pass on a GPU (`layer_norm_kernel`).
+3. The methods of vLLM's runner are replaced (see `patches`).
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
 from vllm.config import VllmConfig
 from vllm.model_executor.models.voxtral import VoxtralForConditionalGeneration
 
@@ -22,6 +25,11 @@ from voxbatch.vllm_plugin import GROUP_FRAMES
 from voxbatch.vllm_plugin.packing import to_device
 from voxbatch.vllm_plugin.patches import patch_runner
 from voxbatch.vllm_plugin.spectrogram import LOUDEST_TO_FAINTEST
+
+BELOW_MAX = 1_000
+"""Numbers after a layer are at most this much below the largest one of their format (vLLM's cast_overflow_tensors)."""
+AddAndNorm = Callable[[torch.Tensor, torch.Tensor, Any, float], torch.Tensor]
+"""See `add_and_norm`."""
 
 
 class PrefillInstruct(VoxtralForConditionalGeneration):  # type: ignore[misc]
@@ -69,6 +77,11 @@ class WindowEncoder:
         self._row_width: int = adapter.w_in.in_features
         self._filters = tower.mel_filters.to(self._device)
         self._hann = torch.hann_window(config.window_size, device=self._device)
+        self._add_and_norm: AddAndNorm = add_and_norm
+        if self._device.type == "cuda":
+            from voxbatch.vllm_plugin import layer_norm_kernel
+
+            self._add_and_norm = layer_norm_kernel.add_and_norm
 
     def __call__(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the rows of each recording, [tokens, width], in the order of `audio`.
@@ -94,9 +107,26 @@ class WindowEncoder:
         """Return the rows of recordings of the same length, [tokens, width] each, of [recordings, samples]."""
         mels = self._log_mels(samples.float()).to(samples.dtype).to(self._dtype)
         windows = mels.unflatten(2, (-1, self._mels_per_window)).transpose(1, 2).flatten(0, 1)
-        hidden = self._encoder([windows])  # [windows, frames, dim]
+        hidden = self._run_layers(windows)
         rows: torch.Tensor = self._adapter(hidden.reshape(len(samples), -1, self._row_width))
         return tuple(rows)
+
+    def _run_layers(self, mels: torch.Tensor) -> torch.Tensor:
+        """Return what vLLM's WhisperEncoder makes of spectrograms, [windows, frames, dim].
+
+        Args:
+            mels: [windows, mels, frames of the spectrogram].
+        """
+        encoder = self._encoder
+        hidden = functional.gelu(encoder.conv2(functional.gelu(encoder.conv1(mels)))).transpose(1, 2)
+        x = (hidden + encoder.embed_positions.weight[: hidden.shape[1]]).to(hidden.dtype).contiguous()
+        limit = torch.finfo(x.dtype).max - BELOW_MAX
+        norms = [*(layer.self_attn_layer_norm for layer in encoder.layers[1:]), encoder.layer_norm]
+        normed: torch.Tensor = encoder.layers[0].self_attn_layer_norm(x)
+        for layer, next_norm in zip(encoder.layers, norms, strict=True):
+            normed = self._add_and_norm(x, layer.self_attn(normed), layer.final_layer_norm, math.inf)
+            normed = self._add_and_norm(x, layer.mlp(normed), next_norm, limit)
+        return normed
 
     def _log_mels(self, samples: torch.Tensor) -> torch.Tensor:
         """Return the log-mel spectrograms, [recordings, mels, frames], as VoxtralEncoderModel makes them one by one."""
@@ -105,3 +135,13 @@ class WindowEncoder:
         logs = (self._filters.T @ power).clamp_(min=1e-10).log10_()
         faintest = logs.amax(dim=(1, 2), keepdim=True) - LOUDEST_TO_FAINTEST
         return logs.maximum(faintest).add_(4.0).div_(4.0)
+
+
+def add_and_norm(x: torch.Tensor, delta: torch.Tensor, norm: Any, limit: float) -> torch.Tensor:
+    """Write `x + delta`, clamped to ±limit, to x, and return the layer norm of x.
+
+    `layer_norm_kernel` computes the same in one kernel.
+    """
+    x.add_(delta).clamp_(-limit, limit)
+    found: torch.Tensor = norm(x)
+    return found

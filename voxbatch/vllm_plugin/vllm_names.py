@@ -61,7 +61,14 @@ NAMES = {
         "whisper_encoder audio_language_adapter embed_multimodal _parse_and_validate_audio_arrays",
         "The encoder's chunk_size is in mels; its log_spec_max is the loudest mel of a recording",
     ),
-    f"{MODELS}.whisper:WhisperEncoder": Used("conv1", "called with [[windows, mels, frames]]"),
+    f"{MODELS}.whisper:WhisperEncoder": Used(
+        "conv1 conv2 embed_positions layers layer_norm",
+        "instruct_model repeats its forward; conv1 takes [windows, mels, frames]",
+    ),
+    f"{MODELS}.whisper:WhisperEncoderLayer": Used(
+        "self_attn self_attn_layer_norm mlp final_layer_norm",
+        "instruct_model repeats its forward: norms before, sums after, and cast_overflow_tensors with offset 1,000",
+    ),
     # the loader of the weights' files
     "vllm.model_executor.model_loader.default_loader:DefaultModelLoader": Used(
         notes="load_config is a dataclass whose load_format safetensors takes *.safetensors of a folder, as far as "

@@ -145,9 +145,13 @@ def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> None:
 
 
 def streamed(
-    model: Path, waveforms: dict[str, np.ndarray], folder: Path, *options: str, **environment: str
+    model: Path, waveforms: dict[str, np.ndarray], folder: Path, *options: str, root: Path = ROOT, **environment: str
 ) -> dict[str, Any]:
-    """Run stream.py in its own process, and return its result: voxbatch's engine with all chunks at once."""
+    """Run stream.py in its own process, and return its result: voxbatch's engine with all chunks at once.
+
+    Args:
+        root: the folder that holds the package voxbatch.
+    """
     sounds.save(folder / "chunks.npz", waveforms)
     command: list[str | Path] = [
         sys.executable,
@@ -159,7 +163,7 @@ def streamed(
     ]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
     kept |= {
-        "PYTHONPATH": f"{ROOT}:{HERE}:{installed(folder)}",
+        "PYTHONPATH": f"{root}:{HERE}:{installed(folder)}",
         **caches(folder),
         **environment,
     }
