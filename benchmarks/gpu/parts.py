@@ -115,6 +115,10 @@ PARTS = (
         lambda: shared(of_decoder=False),
     ),
     Part(
+        "the encoder's layers as one CUDA graph per group", ("encoder_graphs",), ("encoder_graphs",),
+        "not measured alone", "", host,
+    ),
+    Part(
         "attention kernel of the encoder", ("window_kernel",), ("window_kernel",),
         "0.86 in place of 1.09 of 12.1 ms a chunk (1.02); no gain in a run at 512 requests", HISTORY,
         lambda: kernels(of_decoder=False),
