@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,23 @@ def test_latency(realtime: Path, tmp_path: Path) -> None:
     assert 2 * one["p50_s"] + one["p90_s"] <= 1.02 * engine_s, "one at a time: no request waits for another"
     assert "| `ctx512-batch` | 12 | 100.0% | 12 | — |" in said
     assert tables(tmp_path, lines).partition("### latency\n\n")[2] in said
+
+
+@pytest.mark.slow
+def test_phases(realtime: Path, tmp_path: Path) -> None:
+    """The phases of a start come in their order, with the median and the range of two runs."""
+    options = ("enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=4", "dtype=float32")
+    flags = [f"--engine-option={each}" for each in options]
+    said = ran(tmp_path, "bench_phases.py", str(realtime), "--runs", "warm", "warm", *flags)
+    rows = [line.split(" | ") for line in said.rpartition("| median s")[2].splitlines()[2:]]
+    medians = {phase.removeprefix("| "): float(cell.split()[0]) for phase, cell in rows}
+    assert all(re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\) \|", cell) for _, cell in rows)
+    order = (
+        "voxbatch has begun", "vLLM is imported in the parent", "the engine's process has its arguments",
+        "the engine has its configuration", "ready", "first commit", "end",
+    )  # fmt: skip
+    assert [medians[phase] for phase in order] == sorted(medians[phase] for phase in order)
+    assert {"vLLM is imported in the engine's process", "its tokenizer is loaded"} < medians.keys()
 
 
 @pytest.mark.slow

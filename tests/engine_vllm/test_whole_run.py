@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -308,3 +309,31 @@ def test_the_published_vllm_config_runs(voxbatch: Voxbatch, recordings: Path, re
     assert '"vllm_config"' not in done.stderr  # every setting has an effect
     identity = json.loads((tmp_path / "out" / "run.json").read_text())
     assert str(folder) in json.dumps(identity)
+
+
+def test_a_tokenizer_that_counts_otherwise_ends_the_run(
+    recordings: Path, realtime: Path, options: list[str], tmp_path: Path
+) -> None:
+    """If voxbatch and mistral-common count the tokens of a prompt differently, the run ends with the reason, although
+    vLLM has its engine already, and no process stays."""
+    folder = tmp_path / "model"
+    shutil.copytree(realtime, folder)
+    tekken = json.loads((folder / "tekken.json").read_text())
+    tekken["audio"]["frame_rate"] = 25.0
+    (folder / "tekken.json").write_text(json.dumps(tekken))
+    command = [sys.executable, "-m", "voxbatch", "run", str(recordings), "-o", str(tmp_path / "out"), *options]
+    command[command.index(str(realtime))] = str(folder)
+    run = subprocess.Popen(
+        command, env=environment(**ENVIRONMENT), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    seen: set[psutil.Process] = set()
+    while run.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            seen |= set(all_of(run))
+        time.sleep(0.2)
+    assert run.stderr is not None
+    assert "differently: the prompt has" in run.stderr.read()
+    assert run.returncode == 1
+    assert len(seen) > 1
+    _, alive = psutil.wait_procs(seen, GONE_S)
+    assert alive == []
