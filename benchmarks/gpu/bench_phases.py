@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+ROOT = Path(__file__).resolve().parents[2]
 VLLM_PHASES = {
     "a CUDA context is there": r"tried to create a CUDA context",
     "vLLM is imported in the engine's process": r"vLLM is imported in the engine's process",
@@ -60,8 +61,10 @@ def recording(folder: Path) -> Path:
 
 def phases(command: list[str], folder: Path, out: Path, caches: Path) -> dict[str, float]:
     """Run a command, and return the seconds from its start to the end of each phase that was seen."""
+    path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
     environment = {
         **os.environ,
+        "PYTHONPATH": path,
         "TMPDIR": str(folder),
         "XDG_CACHE_HOME": str(caches),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
