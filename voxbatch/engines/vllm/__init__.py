@@ -25,9 +25,9 @@ from voxbatch.engines.vllm.arguments import (
     arguments_from_settings,
     concurrency,
     llm_arguments,
+    pays,
     question_context,
     serving_folder,
-    small_job_chunks,
     translates_weights,
 )
 from voxbatch.engines.vllm.checks import (
@@ -47,7 +47,7 @@ from voxbatch.engines.vllm.kernel_cache import KernelCache, cache_key
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, complete, download, locate
 from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
 from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
-from voxbatch.engines.vllm.vllm_process import EngineDied, Preload, VllmProcess
+from voxbatch.engines.vllm.vllm_process import Preload, VllmProcess
 from voxbatch.errors import EngineError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
@@ -99,9 +99,7 @@ class VllmEngine:
         self._folder: Path | None = None
         """The folder from which vLLM loads the model. None before the first stream."""
         self._is_compiled = True
-        """The running engine has compiled code."""
-        self._is_loaded = False
-        """The family has loaded its tokenizer."""
+        """The running engine has compiled code and CUDA graphs."""
         self._preload: Preload | None = None
         """vLLM that is being imported for the first start. None after it."""
         self._process: VllmProcess | None = None
@@ -161,7 +159,7 @@ class VllmEngine:
                 yield message
 
     def _prepare(self) -> Generator[EngineMessage, None, Path]:
-        """Bring the files of the model and the compiled kernels, and import vLLM.
+        """Bring the files of the model and the compiled kernels, import vLLM, and load the tokenizer.
 
         Returns:
             The folder from which vLLM loads the model.
@@ -177,39 +175,24 @@ class VllmEngine:
             os.environ.update(self._kernels.environment())
             yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
         with _write_errors_explained():
-            self._preload = preload = self._import(folder)
+            loader = translates_weights(model.family, model.is_mistral, settings)
+            mode = arguments_from_settings(model.family, model.is_mistral, settings)["tokenizer_mode"]
+            tokenizer = str(folder) if mode == "mistral" else ""
+            self._preload = preload = Preload(self._prefilled, loader, settings.tensor_parallel_size, tokenizer)
+        # vLLM imports torch and transformers too, and a thread that imports half of transformers fails
         preload.wait()
+        self._family.load(folder)
         self._require_cuda()
         return folder
 
-    def _import(self, folder: Path) -> Preload:
-        """Begin to import vLLM for a model in this folder."""
-        model, settings = self._model, self._settings
-        mode = arguments_from_settings(model.family, model.is_mistral, settings)["tokenizer_mode"]
-        loader = translates_weights(model.family, model.is_mistral, settings)
-        tokenizer = str(folder) if mode == "mistral" else ""
-        return Preload(self._prefilled, loader, settings.tensor_parallel_size, tokenizer)
-
     def _start(self, folder: Path, feed: Feed, requests: int) -> VllmProcess:
-        """Start vLLM for a feed, with this number of requests at a time. Load the tokenizer meanwhile."""
+        """Start vLLM for a feed, with this number of requests at a time."""
         with self._ending:
             preload, self._preload = self._preload, None
-        small_job = small_job_chunks(self._settings, feed)
-        self._is_compiled = self._on_cpu or not small_job
-        scores = self._settings.confidence and self._settings.task != ASK
+        self._is_compiled = self._on_cpu or pays(self._settings, feed)
         with _write_errors_explained():
-            arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, small_job)
-            preload = preload or self._import(folder)
-            preload.start(arguments)
-            try:
-                # vLLM imports torch and transformers too, and a thread that imports half of transformers fails
-                if not self._is_loaded:
-                    self._family.load(folder)
-                    self._is_loaded = True
-            except BaseException:
-                with contextlib.suppress(EngineDied):
-                    VllmProcess(arguments, begun=preload).close()
-                raise
+            arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, self._is_compiled)
+            scores = self._settings.confidence and self._settings.task != ASK
             return VllmProcess(arguments, self._prefilled, scores, preload)
 
     def gpu_bytes(self) -> int | None:

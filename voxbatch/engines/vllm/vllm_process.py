@@ -107,12 +107,6 @@ class Preload:
         """Wait until this process has imported vLLM, or failed to."""
         self.parent.imported.wait()
 
-    def start(self, arguments: Mapping[str, Any]) -> None:
-        """Let vLLM start its engine with these keyword arguments of `LLM`, and wait until the engine's process has
-        them, or until this failed. Then this process has little to do until the model is loaded."""
-        self.parent.arguments.set_result(arguments)
-        self.parent.started.wait()
-
     def abandon(self) -> None:
         """Let the thread end the process that was to be the engine, as soon as its own import is done."""
         self.parent.arguments.cancel()
@@ -125,8 +119,7 @@ class VllmProcess:
         arguments: the keyword arguments of vLLM's `LLM`.
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
         scores: true if each finished request shall have the scores of its tokens.
-        begun: vLLM that is being imported with the same plugin, loader and GPUs, or whose engine was started with
-            these arguments. None starts to import it now.
+        begun: vLLM that is being imported with the same plugin, loader and GPUs. None starts to import it now.
 
     Raises:
         EngineDied: the engine did not start.
@@ -143,8 +136,7 @@ class VllmProcess:
         tokenizer = str(arguments["model"]) if arguments.get("tokenizer_mode") == "mistral" else ""
         begun = begun or Preload(plugin, arguments.get("load_format") == LOAD_FORMAT, num_gpus, tokenizer)
         self._log, self._parent = begun.log, begun.parent
-        if not self._parent.arguments.done():
-            begun.start(arguments)
+        self._parent.arguments.set_result(arguments)
         with _errors_as_death(self._log):
             self._llm = self._parent.llm.result()
         self._engine: Any = (engine := self._llm.llm_engine)
@@ -220,16 +212,12 @@ class VllmProcess:
             gpus = self.memory()
         fullest = max(gpus, key=lambda each: each["used"], default=None)
         plugin = ", encoder once a chunk" if self._plugin else ""
-        without = ""
-        if config.model_config.enforce_eager:
-            without = ", without compiled code and CUDA graphs"
-        elif not config.compilation_config.mode:  # CompilationMode.NONE
-            without = ", without compiled code"
+        eager = ", without compiled code and CUDA graphs" if config.model_config.enforce_eager else ""
         used = f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
         lacks = f"; no confidences: {self._no_scores}" if self._no_scores else ""
         return (
             f"vLLM ready in {self._start_s:.0f} s: up to {requests:,} requests at a time in {blocks:,} K/V blocks"
-            f"{plugin}{without}{used}{lacks}"
+            f"{plugin}{eager}{used}{lacks}"
         )
 
     def memory(self) -> list[dict[str, int]]:
@@ -288,17 +276,16 @@ class _ParentThread(threading.Thread):
         self.arguments: Future[Mapping[str, Any]] = Future()
         """The keyword arguments of vLLM's `LLM`. If they are cancelled, no engine is started."""
         self.llm: Future[Any] = Future()
-        self.imported, self.started, self.unneeded = threading.Event(), threading.Event(), threading.Event()
+        self.imported, self.unneeded = threading.Event(), threading.Event()
         self.start()
 
     def run(self) -> None:
         try:
-            with contextlib.ExitStack() as until_start:
-                until_start.callback(self.started.set)
-                until_start.enter_context(preload.without_gc())
+            with contextlib.ExitStack() as no_gc:  # until vLLM has started its engine, which then does the work
+                no_gc.enter_context(preload.without_gc())
                 with self._while_loading():
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
-                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, until_start.close)
+                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close)
                     from vllm import LLM
 
                     preload.note("vLLM is imported in the parent")
