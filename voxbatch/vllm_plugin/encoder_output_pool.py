@@ -44,12 +44,15 @@ class EncoderOutputPool:
 
     # -- by row number -------------------------------------------------------------------------------------------------
 
+    def first_row(self, rows: torch.Tensor | None) -> int:
+        """Return the number of the first of these rows in the pool, or OUTSIDE."""
+        if rows is None or rows.untyped_storage().data_ptr() != self._slots.untyped_storage().data_ptr():
+            return OUTSIDE
+        return rows.storage_offset() // self._slots.shape[2]
+
     def assign(self, request_id: str, rows: torch.Tensor | None) -> None:
         """Record that a request has these rows from now on."""
-        first = OUTSIDE
-        if rows is not None and rows.untyped_storage().data_ptr() == self._slots.untyped_storage().data_ptr():
-            first = rows.storage_offset() // self._slots.shape[2]
-        self._first_rows[request_id] = first
+        self._first_rows[request_id] = self.first_row(rows)
 
     @property
     def has_many_ended(self) -> bool:

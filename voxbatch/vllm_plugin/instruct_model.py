@@ -38,7 +38,14 @@ class PrefillInstruct(VoxtralForConditionalGeneration):  # type: ignore[misc]
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self._windows: WindowEncoder | None = None
-        patch_runner()
+        patch_runner(vllm_config)
+
+    @staticmethod
+    def get_model_state_cls() -> type[Any]:
+        """Return the class of this model's state in vLLM's second model runner, which asks for it by this name."""
+        from voxbatch.vllm_plugin.model_state import WholeChunkState
+
+        return WholeChunkState
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
         """Encode audio from vLLM, and return the rows of each recording, [tokens, width].

@@ -49,7 +49,14 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self.encoder_output_pool = EncoderOutputPool(slots, self._max_model_len, row)
         self._encoder: Encoder | None = None
         self._held: torch.Tensor | None = None
-        patch_runner()
+        patch_runner(vllm_config)
+
+    @staticmethod
+    def get_model_state_cls() -> type[Any]:
+        """Return the class of this model's state in vLLM's second model runner, which asks for it by this name."""
+        from voxbatch.vllm_plugin.model_state import WholeChunkState
+
+        return WholeChunkState
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
         """Encode audio from vLLM, and return the rows of each chunk, [tokens, width].

@@ -54,7 +54,12 @@ def audio_of(feature: Any) -> torch.Tensor:
     Args:
         feature: vLLM's MultiModalFeatureSpec, with its data.
     """
-    found: torch.Tensor = feature.data["audio_arrays"].data
+    return samples_of(feature.data)
+
+
+def samples_of(data: Any) -> torch.Tensor:
+    """Return the samples in vLLM's MultiModalKwargsItem, [samples], on the host."""
+    found: torch.Tensor = data["audio_arrays"].data
     return found
 
 

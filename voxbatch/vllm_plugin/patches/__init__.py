@@ -47,8 +47,10 @@ RUNNER_METHODS: dict[str, Callable[[Any], Any]] = {
 """Methods of vLLM's runner, in the order of a step, and the functions that wrap them."""
 
 
-def patch_runner() -> None:
-    """Wrap the methods of vLLM's runner, once. Each process that holds a model has one runner class."""
+def patch_runner(vllm_config: Any) -> None:
+    """Wrap the methods of vLLM's first runner, once, if a process uses it. The second runner needs no patches."""
+    if vllm_config.use_v2_model_runner:
+        return
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     for name, wrap in RUNNER_METHODS.items():

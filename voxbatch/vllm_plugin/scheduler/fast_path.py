@@ -60,14 +60,23 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
         requests = None
         if self._only_continues() and not throttle_prefills:
             requests = continuing(self.running)
-        # the model runner's batch does not know requests that were not in the step before
-        if not requests or not self.prev_step_scheduled_req_ids.issuperset(each.request_id for each in requests):
+        if not requests or not self._runner_has(requests):
             return super().schedule(throttle_prefills)
         if (blocks := allocate(self.kv_cache_manager, requests)) is None:
             return super().schedule(throttle_prefills)
         step = self._empty_step()
-        self.prev_step_scheduled_req_ids.update(enter(step, requests, blocks))
+        ids = enter(step, requests, blocks)
+        if not self.use_v2_model_runner:
+            self.prev_step_scheduled_req_ids.update(ids)
         return step
+
+    def _runner_has(self, requests: Iterable[Any]) -> bool:
+        """Return whether the requests are in the model runner's batch.
+
+        The first runner's batch has the requests of the step before. The second runner keeps each request that runs.
+        """
+        names = (each.request_id for each in requests)
+        return bool(self.use_v2_model_runner or self.prev_step_scheduled_req_ids.issuperset(names))
 
     def _only_continues(self) -> bool:
         """Return whether no request can be admitted in this step, and all running requests qualify."""

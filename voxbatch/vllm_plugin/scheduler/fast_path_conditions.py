@@ -14,7 +14,6 @@ UNSUPPORTED_FEATURES = (
     "num_spec_tokens",
     "dynamic_sd_lookup",
     "use_pp",
-    "use_v2_model_runner",
     "is_encoder_decoder",
     "is_mm_encoder_only",
     "has_mamba_layers",
