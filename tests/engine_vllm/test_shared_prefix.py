@@ -283,7 +283,7 @@ def content(name: str, position: int, is_silent: bool) -> int:
 
 @pytest.mark.parametrize("seed", range(WALKS))
 @pytest.mark.parametrize("crowded", [False, True])
-def test_requests_read_only_their_own_or_shared_positions(seed: int, crowded: bool) -> None:
+def test_requests_read_only_their_own_or_shared_positions(seed: int, crowded: bool, runner: str) -> None:
     """A request never reads a position that was not computed for it or for all, in random walks.
 
     The walks contain aborts, steps that run ahead of their answers, requests that begin differently, and preemptions if

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +25,9 @@ OTHER_SOURCES = [Path(each) for each in os.environ.get("VOXBATCH_TEST_VLLM_SOURC
 """Folders with the Python files of further versions of vLLM."""
 
 
-def differences(folder: Path) -> list[str]:
+def differences(folder: Path, second_runner: bool = False) -> list[str]:
     """Return the texts of all differences of the source in a folder."""
-    return [text for _, text in vllm_names.differences(Source(folder))]
+    return [text for _, text in vllm_names.differences(Source(folder), second_runner)]
 
 
 @pytest.fixture
@@ -62,13 +63,18 @@ def change(folder: Path, file: str, before: str, after: str) -> None:
 
 def test_a_known_version_has_no_difference(source: Path) -> None:
     """The installed vLLM, a known version, has every name with the known parameters."""
-    assert differences(source) == []
+    assert differences(source) == differences(source, second_runner=True) == []
 
 
+@pytest.mark.parametrize("second_runner", [False, True])
 @pytest.mark.parametrize("folder", OTHER_SOURCES, ids=str)
-def test_other_versions_have_no_difference(folder: Path) -> None:
-    """So have the other versions whose source is on this machine."""
-    assert differences(folder) == []
+def test_other_versions_have_no_difference(folder: Path, second_runner: bool) -> None:
+    """So have the other versions whose source is on this machine, in the model runners that the plugin takes."""
+    version = re.search(r"version = '(.*?)'", (folder / "vllm" / "_version.py").read_text())
+    assert version
+    if second_runner != compat.second_runner("vllm", version[1], {compat.RUNNER: str(int(second_runner))}):
+        pytest.skip(f"the plugin does not fit the second model runner of {version[1]}")
+    assert differences(folder, second_runner) == []
 
 
 def test_each_name_is_looked_for(tmp_path: Path) -> None:
@@ -80,9 +86,47 @@ def test_each_name_is_looked_for(tmp_path: Path) -> None:
         file = Source(whole)._path(module)
         text = file.read_text()
         file.write_text(text.replace(f"class {wanted}(", "class Gone(").replace(f"def {wanted}(", "def gone("))
-        assert f"no {name}" in differences(whole), name
+        assert f"no {name}" in differences(whole, name.startswith(vllm_names.SECOND)), name
         file.write_text(text)
     assert differences(whole) == []
+
+
+def test_names_of_the_other_model_runner_are_not_looked_for(tmp_path: Path) -> None:
+    """A vLLM without its first model runner fits the plugin with the second one, and the other way around."""
+    for second_runner, gone in ((True, ["gpu_model_runner.py", "gpu_input_batch.py"]), (False, ["gpu"])):
+        whole = vllm_sources.write(tmp_path / str(second_runner))
+        for name in gone:
+            (whole / "vllm" / "v1" / "worker" / name).rename(tmp_path / f"{second_runner} {name}")
+        assert differences(whole, second_runner) == []
+        assert any("vllm.v1.worker.gpu" in text for text in differences(whole, not second_runner))
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "reason"),
+    [
+        ("model_states/default.py", "def prepare_inputs_embeds(", "def get_mm_embeddings(", "prepare_inputs_embeds"),
+        ("model_states/default.py", "req_index: int, new", "index: int, new", "add_request(index, new_req_data)"),
+        ("mm/encoder_cache.py", "encoder_outputs", "outputs", "no encoder_outputs in"),
+        ("sample/sampler.py", "logits: torch.Tensor,\n        input_batch", "input_batch", "Sampler.__call__"),
+    ],
+)
+def test_another_second_runner_means_stock_vllm(
+    used: Path, monkeypatch: pytest.MonkeyPatch, file: str, before: str, after: str, reason: str
+) -> None:
+    """A difference in the second model runner means stock vLLM with the reason, if the plugin would take that runner.
+
+    The plugin in the first runner goes on.
+    """
+    if not (used / "vllm" / "v1" / "worker" / "gpu" / file).is_symlink():
+        pytest.skip("vLLM is not installed")
+    change(used, f"vllm/v1/worker/gpu/{file}", before, after)
+    assert prefill.decide("realtime", VllmSettings()).on
+    monkeypatch.setenv(compat.RUNNER, "1")
+    found = prefill.decide("realtime", VllmSettings())
+    assert not found.on
+    assert reason in found.reason
+    with pytest.raises(EngineError, match="is not as the plugin knows it"):
+        prefill.decide("realtime", VllmSettings(prefill_encoder="true"))
 
 
 def test_another_parameter_of_a_replaced_method_is_a_difference(used: Path) -> None:

@@ -28,7 +28,8 @@ def write(folder: Path) -> Path:
             modules[module].append(f"def {wanted}{functions.get(name, '()')}: ...")
             continue
         bases = {text.partition("(")[0] for text in methods[name].values()} - {""}
-        modules[module] += [f"from vllm.v1.core.sched.scheduler import {base}" for base in bases]
+        origins = {owner.partition(":")[2]: owner.partition(":")[0] for owner in methods}
+        modules[module] += [f"from {origins[base]} import {base}" for base in bases]
         members = NAMES[name].members.split() if name in NAMES else []
         lines = [f"{member} = None" for member in members if member not in methods[name]]
         lines += [

@@ -48,7 +48,7 @@ class EncoderOutputPool:
         """Return the number of the first of these rows in the pool, or OUTSIDE."""
         if rows is None or rows.untyped_storage().data_ptr() != self._slots.untyped_storage().data_ptr():
             return OUTSIDE
-        return rows.storage_offset() // self._slots.shape[2]
+        return int(rows.storage_offset() // self._slots.shape[2])
 
     def assign(self, request_id: str, rows: torch.Tensor | None) -> None:
         """Record that a request has these rows from now on."""

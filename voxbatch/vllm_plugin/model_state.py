@@ -1,4 +1,4 @@
-"""State of the plugin's models in vLLM's second model runner: audio is encoded from the host, and fetched by row number.
+"""State of the plugin's models in vLLM's second model runner: encode a chunk once, and fetch its rows by number.
 
 The second runner (vllm/v1/worker/gpu) asks the model for a class of state, and leaves the audio of a step to it. So two
 overridden methods do what `patches/execute_mm_encoder` and `patches/gather_mm_embeddings` do in the first runner. The

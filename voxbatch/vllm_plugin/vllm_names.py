@@ -36,6 +36,10 @@ class Used:
 
 
 MODELS, CORE = "vllm.model_executor.models", "vllm.v1.core"
+SECOND = "vllm.v1.worker.gpu."
+"""Beginning of the modules of vLLM's second model runner."""
+FIRST = ("vllm.v1.worker.gpu_model_runner:", "vllm.v1.worker.gpu_input_batch:", "vllm.v1.sample.")
+"""Beginnings of the modules that the plugin uses with the first model runner only."""
 NAMES = {
     # the model that ours derives from: its weights, loading, prompt and logits are used unchanged
     f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": Used(
@@ -81,7 +85,9 @@ NAMES = {
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": Used(
         "is_neox_style rotary_dim", "cos_sin_cache, [positions, rotary_dim], cosines first"
     ),
-    # the runner: `patches` wraps its methods for a step's audio and tokens, and calls the originals in complex cases
+    "vllm.config:VllmConfig": Used("use_v2_model_runner"),
+    # the first runner: `patches` wraps its methods for a step's audio and tokens, and calls the originals in complex
+    # cases
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": Used(
         "device requests encoder_cache input_batch prev_positions input_ids enable_prompt_embeds "
         "discard_request_mask use_async_scheduling speculative_config parallel_config max_model_len model_config",
@@ -112,6 +118,36 @@ NAMES = {
         "stream and tolists after it (without asynchronous scheduling tolists alone), and puts the result into "
         "ModelRunnerOutput.logprobs",
     ),
+    # the second runner: `model_state` derives from its class, and `patches.sampler_call` wraps its sampler
+    f"{SECOND}model_runner:GPUModelRunner": Used(
+        "sampler model_config device add_requests update_requests",
+        "init_model_state calls the model's get_model_state_cls. A step calls finish_requests, free_states, "
+        "add_requests, update_requests (which ends with the step's kv_cache_block_copies), then the state's "
+        "prepare_inputs_embeds, and gives input_ids beside inputs_embeds to a model with requires_raw_input_tokens. "
+        "A request that is resumed is added anew, and may get another row",
+    ),
+    f"{SECOND}model_states.default:DefaultModelState": Used(
+        "encoder_cache encoder_runner max_num_reqs model",
+        "prepare_inputs_embeds calls execute_mm_encoder first; its result is the beginning of "
+        "encoder_runner.inputs_embeds, which a CUDA graph reads",
+    ),
+    f"{SECOND}mm.encoder_runner:EncoderRunner": Used(
+        "inputs_embeds",
+        "prepare_mm_inputs returns the identifiers and the (modality, data) of all audio that is not yet encoded; "
+        "gather_mm_embeddings gives slices to embed_input_ids, in the order of the step's tokens",
+    ),
+    f"{SECOND}mm.encoder_cache:EncoderCache": Used(
+        "mm_features encoder_outputs", "by request and by identifier; encoder_outputs keeps the very object"
+    ),
+    f"{SECOND}input_batch:InputBatch": Used(
+        "req_ids idx_mapping_np num_scheduled_tokens num_tokens num_tokens_after_padding positions",
+        "idx_mapping_np has the row of each request; positions is int64, on the device, with padding behind num_tokens",
+    ),
+    f"{SECOND}sample.output:SamplerOutput": Used(
+        "sampled_token_ids logprobs_tensors",
+        "can be changed; AsyncOutput calls logprobs_tensors' to_cpu_nonblocking on its copy stream and tolists after "
+        "it, and puts the result into ModelRunnerOutput.logprobs",
+    ),
     # the classes that the schedulers in voxbatch.vllm_plugin.scheduler derive from and read
     f"{CORE}.sched.scheduler:Scheduler": Used(
         "running waiting max_num_running_reqs max_num_encoder_input_tokens max_model_len kv_cache_config "
@@ -124,7 +160,8 @@ NAMES = {
         "fast_path_conditions.UNSUPPORTED_FEATURES",
     ),
     f"{CORE}.sched.async_scheduler:AsyncScheduler": Used(
-        "prev_step_scheduled_req_ids",
+        "prev_step_scheduled_req_ids use_v2_model_runner",
+        "With the second runner, prev_step_scheduled_req_ids is not used. "
         "The fast path repeats what schedule, _update_after_schedule, _make_cached_request_data, update_from_output, "
         "_update_request_with_output, _free_encoder_inputs and check_stop do for a request that gets one token. "
         "update_from_output returns outputs by client",
@@ -133,7 +170,8 @@ NAMES = {
     f"{CORE}.sched.output:SchedulerOutput": Used(
         "num_scheduled_tokens total_num_scheduled_tokens scheduled_cached_reqs scheduled_new_reqs "
         "scheduled_encoder_inputs scheduled_spec_decode_tokens kv_cache_block_copies",
-        "no field but the first three concerns requests that continue, with the first runner",
+        "no field but the first three concerns requests that continue. With the second runner, encoder_input_updates "
+        "(0.33) releases samples that the decoder has passed; the fast path leaves them to the end of the request",
     ),
     f"{CORE}.sched.output:NewRequestData": Used(
         "req_id num_computed_tokens block_ids",
@@ -210,6 +248,7 @@ NAMES = {
 """Names, as module:name, and the parts of them that voxbatch uses."""
 RUNNER, SCHEDULER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner", f"{CORE}.sched.scheduler:Scheduler"
 ASYNC_SCHEDULER, MANAGER = f"{CORE}.sched.async_scheduler:AsyncScheduler", f"{CORE}.kv_cache_manager:KVCacheManager"
+STATE = f"{SECOND}model_states.default:DefaultModelState"
 REALTIME = f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration"
 FLASH = "vllm.v1.attention.backends.flash_attn"
 CACHED_REQUEST_DATA = (
@@ -226,6 +265,13 @@ SIGNATURES = {
         "(scheduler_output, sampler_output, logits, hidden_states, num_scheduled_tokens)",
     ),
     f"{MANAGER}.get_computed_blocks": ("(request)", "(request, max_cache_hit_length)"),
+    # methods of the second runner that `model_state` overrides and `patches.sampler_call` wraps
+    f"{STATE}.__init__": ("(vllm_config, model, encoder_cache, device)",),
+    f"{STATE}.add_request": ("(req_index, new_req_data)",),
+    f"{STATE}.execute_mm_encoder": ("ModelState(scheduled_encoder_inputs)",),
+    f"{SECOND}model_states.interface:ModelState.execute_mm_encoder": ("(scheduled_encoder_inputs)",),
+    f"{STATE}.prepare_inputs_embeds": ("(scheduled_encoder_inputs, input_batch, req_states)",),
+    f"{SECOND}sample.sampler:Sampler.__call__": ("(logits, input_batch)",),
     # methods that our schedulers override
     f"{SCHEDULER}.schedule": ("(throttle_prefills)",),
     f"{SCHEDULER}._try_schedule_encoder_inputs": (
@@ -281,6 +327,8 @@ ARGUMENTS = {
     "vllm._custom_ops:fused_add_rms_norm": "input residual weight epsilon",
     "vllm._custom_ops:cutlass_scaled_mm": "a b scale_a scale_b out_dtype bias",
     f"{RUNNER}.get_model": "",
+    f"{SECOND}model_states:resolve_model_state_cls": "model",
+    f"{SECOND}mm.encoder_runner:EncoderRunner.prepare_mm_inputs": "scheduled_encoder_inputs",
     f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration._parse_and_validate_audio_arrays": "**kwargs",
 }
 """Functions that the plugin calls, and the parameters that it gives. They may have further parameters."""
@@ -294,16 +342,15 @@ BY_CONVENTION = (
         "scale_a [rows, 1] and scale_b [columns, 1]"
     ),
     (
-        "vllm.v1.worker.gpu_model_runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
-        "[chunks, samples]) when it profiles; keeps each result, the very object, in encoder_cache until the "
-        "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
+        "both model runners: call embed_multimodal with audio_arrays (a list of [samples], or a tensor "
+        "[chunks, samples]) when they profile; keep each result, the very object, in encoder_cache until the "
+        "scheduler frees it; give slices of them to embed_input_ids, in the order of the step's tokens; their "
         "inputs_embeds is as wide as text_config.projection_size"
     ),
     "the worker's requests: mm_features[0], its identifier and data['audio_arrays'].data, on the host",
     "triton, which vLLM brings along where CUDA is: 3.6",
 )
-"""Behaviour that the plugin relies on and that no name stands for, so that a program cannot check it. The second model
-runner (VLLM_USE_V2_MODEL_RUNNER) has none of RUNNER's methods; docs/upstream.md says what a port to it would take."""
+"""Behaviour that the plugin relies on and that no name stands for, so that a program cannot check it."""
 
 
 def minor(version: str) -> str:
@@ -317,25 +364,37 @@ def read_in() -> str:
     return f"{', '.join(READ_IN[:-1])} and {READ_IN[-1]}"
 
 
-def mismatches(modules: tuple[str, ...] = ("vllm",)) -> list[str]:
+def mismatches(modules: tuple[str, ...] = ("vllm",), second_runner: bool = False) -> list[str]:
     """Return the names that the installed vLLM lacks or has with other parameters, each as text for people.
 
     Args:
         modules: beginnings of the modules to check; by default all that the plugin uses.
+        second_runner: check the names of vLLM's second model runner, and not those of the first.
     """
     root = installed("vllm")
     if root is None:
         return ["no source of vLLM"]
-    return [text for name, text in _differences_in(root) if name.startswith(modules)]
+    return [text for name, text in _differences_in(root, second_runner) if name.startswith(modules)]
 
 
 @functools.cache
-def _differences_in(root: Path) -> tuple[tuple[str, str], ...]:
-    return tuple(differences(Source(root)))
+def _differences_in(root: Path, second_runner: bool) -> tuple[tuple[str, str], ...]:
+    return tuple(differences(Source(root), second_runner))
 
 
-def differences(source: Source) -> Iterator[tuple[str, str]]:
-    """Yield each name that the source of a vLLM lacks or has with other parameters, and the difference as text."""
+def differences(source: Source, second_runner: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield each name that the source of a vLLM lacks or has with other parameters, and the difference as text.
+
+    Args:
+        second_runner: see mismatches.
+    """
+    other_runner = FIRST if second_runner else (SECOND,)
+    for name, text in _all_differences(source):
+        if not name.startswith(other_runner):
+            yield name, text
+
+
+def _all_differences(source: Source) -> Iterator[tuple[str, str]]:
     for name, used in NAMES.items():
         wanted = used.members.split()
         members = source.members(name) if wanted else set()

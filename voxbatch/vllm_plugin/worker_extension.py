@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from voxbatch.vllm_plugin.memory_usage import MemoryUsage
-from voxbatch.vllm_plugin.patches import reset_generators, sample_scores, warmup_ll_bf16_router_gemm
+from voxbatch.vllm_plugin.patches import reset_generators, sample_scores, sampler_call, warmup_ll_bf16_router_gemm
 from voxbatch.vllm_plugin.token_scores import score
 
 warmup_ll_bf16_router_gemm.skip()  # vLLM imports this module in each process that holds a model, before it warms up
@@ -32,7 +32,8 @@ class WorkerExtension(MemoryUsage):
             The reason why this worker cannot do so, as text for people. Then nothing is scored. Empty if it can.
         """
         runner = self.model_runner
-        if not sample_scores.switch(runner, switch_on):
+        switch = sampler_call.switch if sampler_call.fits(runner) else sample_scores.switch
+        if not switch(runner, switch_on):
             return f"{type(runner).__name__} of this vLLM is not the runner that voxbatch knows"
         try:
             if switch_on:  # compiles the kernel now, and not while requests wait
@@ -40,6 +41,6 @@ class WorkerExtension(MemoryUsage):
                 logits = torch.zeros((2, config.get_vocab_size()), dtype=config.dtype, device=runner.device)
                 score(logits, torch.zeros((2, 1), dtype=torch.int32, device=runner.device))
         except Exception as e:  # noqa: BLE001 a run without confidences is better than none
-            sample_scores.switch(runner, False)
+            switch(runner, False)
             return f"the kernel cannot be compiled: {type(e).__name__}: {e}"[:300]
         return ""

@@ -30,6 +30,10 @@ FLOAT32 = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048",
 """Options with which two ways of running a model give the same tokens."""
 
 
+INTERPRETER = ROOT / "tests" / "support" / "triton_interpreter"
+"""Folder on the path of a process in which vLLM's CPU build can take its second model runner."""
+SECOND_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+"""vLLM's variable, which is 1 in such a process."""
 PATIENCE_S = 560
 """Timeout of a process that loads vLLM once, or an engine several times: ten times the duration on an idle machine."""
 TOKENS = "tokens.json"
@@ -49,6 +53,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "engine_runs" in getattr(getattr(item, "module", None), "pytest_plugins", ()):
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed"))
+
+
+@pytest.fixture(params=["first", "second"])
+def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the model runner of vLLM that the schedulers of modelless schedule for."""
+    import modelless
+
+    monkeypatch.setitem(modelless.PLUGIN_ON, SECOND_RUNNER, str(int(request.param == "second")))
+    found: str = request.param
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -163,7 +177,7 @@ def streamed(
     ]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
     kept |= {
-        "PYTHONPATH": f"{root}:{HERE}:{installed(folder)}",
+        "PYTHONPATH": f"{f'{INTERPRETER}:' if SECOND_RUNNER in environment else ''}{root}:{HERE}:{installed(folder)}",
         **caches(folder),
         **environment,
     }

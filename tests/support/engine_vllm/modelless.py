@@ -17,9 +17,11 @@ from unittest.mock import patch
 
 import numpy as np
 
+from voxbatch.engines.vllm.compat import RUNNER
 from voxbatch.vllm_plugin import ON, SWITCH
 
-PLUGIN_ON = {SWITCH: ON, "VLLM_USE_V2_MODEL_RUNNER": "0"}
+PLUGIN_ON = {SWITCH: ON, RUNNER: "0"}
+"""Environment in which a scheduler is made. The fixture `runner` sets the model runner that it schedules for."""
 CONTEXT, BLOCK, EOS = 512, 16, 2
 
 Say = Callable[[str, int], int]
@@ -52,6 +54,7 @@ def scheduler(
         patch("voxbatch.vllm_plugin.scheduler.shared_prefix.leading_silence", lambda config: begins),
     ):
         made = kind(**_arguments(requests, blocks, step_tokens))
+    assert made.use_v2_model_runner == (PLUGIN_ON[RUNNER] == "1")
     if crowded:
         made._reservations.total = requests * CONTEXT
         cache = made.encoder_cache_manager
@@ -167,7 +170,9 @@ class Model:
         from vllm.v1.outputs import ModelRunnerOutput
 
         for new in step.scheduled_new_reqs:
-            self._known[new.req_id] = [len(new.prompt_token_ids), new.num_computed_tokens, 0]
+            prompt = len(new.prompt_token_ids)
+            said = len(new.prefill_token_ids or new.prompt_token_ids) - prompt  # of a request that comes anew
+            self._known[new.req_id] = [prompt, new.num_computed_tokens, said]
         again = step.scheduled_cached_reqs
         for name, computed, said in zip(again.req_ids, again.num_computed_tokens, again.num_output_tokens, strict=True):
             self._known[name][1:] = computed, said

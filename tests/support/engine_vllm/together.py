@@ -4,8 +4,9 @@
 
 SCHEDULER is one of this module's classes, which runs all requests at once and the encoder once for each chunk; or
 "stock", which runs one request at a time. The other arguments go to vLLM's LLM. The JSON holds "tokens" and "told" by
-name, and "copies", the number of copied K/V blocks. "told" is what the scheduler tells the runner: for each time that a
-request is admitted, the number of its positions that are computed already.
+name, "copies", the number of copied K/V blocks, and "runner", the module of vLLM's model runner. "told" is what the
+scheduler tells the runner: for each time that a request is admitted, the number of its positions that are computed
+already.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def said(model: str, heard: dict[str, np.ndarray], scheduler: str, given: dict[s
     llm = generate._engine(model, 512, **named, **given)
     prompt = generate.encode(generate.tokenizer(model), np.zeros(16_000, np.float32)).tokens
     batches = [[name] for name in heard] if scheduler == STOCK else [list(heard)]
-    found: dict[str, Any] = {"tokens": {}, "told": {}, "copies": 0}
+    found: dict[str, Any] = {"tokens": {}, "told": {}, "copies": 0, "runner": runner(llm)}
     for names in batches:
         asked = [_request(prompt, heard[name]) for name in names]
         results = llm.generate(*map(list, zip(*asked, strict=True)), use_tqdm=False)
@@ -54,6 +55,12 @@ def said(model: str, heard: dict[str, np.ndarray], scheduler: str, given: dict[s
         found["told"] = {name: watched.told[str(number)] for number, name in enumerate(heard)}
         found["copies"] = watched.copies
     return found
+
+
+def runner(llm: Any) -> str:
+    """Return the module of the model runner of an engine in this process."""
+    [found] = llm.collective_rpc(lambda worker: type(worker.model_runner).__module__)
+    return str(found)
 
 
 def _request(prompt: list[int], samples: np.ndarray) -> tuple[dict[str, Any], Any]:

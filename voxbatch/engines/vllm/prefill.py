@@ -13,6 +13,7 @@ requests at a time.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from voxbatch import vllm_plugin
@@ -91,7 +92,7 @@ def decide(family: str, settings: VllmSettings) -> Decision:
             f"{distribution} {version} is installed, and the plugin is proven with {proven} "
             "(pip install 'voxbatch[vllm]' installs it)"
         )
-    elif unfit := vllm_names.mismatches():
+    elif unfit := _mismatches(distribution, version):
         reason = f"{distribution} {version} is not as the plugin knows it: {_first(unfit)}"
     elif not (reason := _unproven_setting(settings)) and not vllm_plugin.is_installed():
         reason = (
@@ -161,7 +162,7 @@ def _require_plugin(family: str, distribution: str, version: str) -> None:
             f"engine option prefill_encoder=true: {distribution} {version} is installed, and the plugin was made for "
             f"{vllm_names.read_in()}; install one of these versions, or leave the option out"
         )
-    if unfit := vllm_names.mismatches():
+    if unfit := _mismatches(distribution, version):
         raise EngineError(
             f"engine option prefill_encoder=true: {distribution} {version} is not as the plugin knows it: "
             f"{_first(unfit)}; install it anew, or leave the option out"
@@ -172,6 +173,11 @@ def _require_plugin(family: str, distribution: str, version: str) -> None:
             "voxbatch is not installed as a package or VLLM_PLUGINS does not name it: pip install voxbatch, or leave "
             "the option out"
         )
+
+
+def _mismatches(distribution: str, version: str) -> list[str]:
+    """Return the names that the plugin uses, with the runner that it takes, and that this vLLM has otherwise."""
+    return vllm_names.mismatches(second_runner=compat.second_runner(distribution, version, os.environ))
 
 
 def _first(unfit: list[str]) -> str:

@@ -46,7 +46,6 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled at the first step; greedy decoding needs no sampler
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",  # on by 0.32; wants multicast memory, see arguments.UNFUSED
     "TQDM_DISABLE": "1",  # bars would tear the progress line
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # 0.26 takes it by itself, and Voxtral Realtime reads memory that is not there
 }
 """Variables that are set for vLLM, unless the user has set them."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -54,8 +53,6 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 THREADS = "OMP_NUM_THREADS"
 EXTENSION = "voxbatch.vllm_plugin.worker_extension.WorkerExtension"
 """The class that is mixed into vLLM's workers, for `VllmProcess.memory` and `VllmProcess.score_tokens`."""
-PREFILLED = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # the other was not read for it
-"""Variables that are set if the encoder runs once per chunk, whatever the user has set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +359,8 @@ def set_environment(plugin: bool, loader: bool = False) -> None:
     os.environ.pop(SWITCH, None)
     os.environ.pop(LOADER_SWITCH, None)
     os.environ.update({LOADER_SWITCH: ON} if loader else {})
-    os.environ.update({**PREFILLED, SWITCH: ON} if plugin else {})
+    os.environ.update({SWITCH: ON} if plugin else {})
+    os.environ.update(compat.runner_environment(plugin, os.environ))
 
 
 @contextlib.contextmanager
