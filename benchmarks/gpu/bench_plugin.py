@@ -23,6 +23,8 @@ each prints JSON lines.
            by rounding. In float32 (--only plugin stock "plugin, float32" "stock, float32") both must produce the same
            tokens, and in bfloat16 both must be equally far from float32.
 
+"plugin, second runner" is the plugin in vLLM's second model runner: --tokens --only plugin "plugin, second runner".
+
 "plugin, whole prompts" shows the gain of copying the shared prefix of each prompt, and that the copy changes no more
 than rounding does. `shared_positions` in the mixture of --profile shows that the prefix was copied.
 
@@ -52,6 +54,7 @@ from typing import Any
 import bench_engine  # it also puts the checkout on the path
 import gpu_watch
 import numpy as np
+import take_second_runner
 
 RATE = bench_engine.RATE
 LENGTHS = {"30": (30.0, 30.0), "20-35": (20.0, 35.0), "2-35": (2.0, 35.0)}
@@ -67,11 +70,14 @@ CONFIGURATIONS: dict[str, dict[str, str]] = {
     "plugin, whole prompts": {**PLUGIN, "scheduler_cls": "whole_prompts.WholePrompts"},
     "stock": {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"},
     "plugin, L4 memory": {**PLUGIN, **SMALL},
+    "plugin, second runner": {**PLUGIN, "runner": "second"},
     "plugin, float32": {**PLUGIN, **EXACT},
+    "plugin, second runner, float32": {**PLUGIN, **EXACT, "runner": "second"},
     "stock, float32": {**STOCK, **EXACT},
     "stock, L4 memory": {**STOCK, **SMALL, "max_num_seqs": "64", "max_num_batched_tokens": "0"},
 }
-"""Options by configuration. Stock has the best settings that are known, see RESULTS.md.
+"""Options by configuration. "runner" is no option, but vLLM's model runner (see take_second_runner). Stock has the best
+settings that are known, see RESULTS.md.
 
 Names contain no quotes: PyTorch's compiler copies the arguments of --only unchanged into the Python that it generates.
 """
@@ -103,6 +109,9 @@ class Bench:
     """A loaded engine that can be fed several times."""
 
     def __init__(self, model: str, options: dict[str, str], profile: str = "ctx512-batch"):
+        options = dict(options)
+        if options.pop("runner", "") == "second":
+            take_second_runner.take()
         from voxbatch.config import load_profile
         from voxbatch.engines import create
         from voxbatch.engines.vllm.arguments import llm_arguments, serving_folder
@@ -377,7 +386,9 @@ class Inside:
         self._bench, self._ids = bench, 0
         self._core: Any = bench.core._engine.engine_core.engine_core
         worker = self._core.model_executor.driver_worker
-        self.model: Any = getattr(worker, "worker", worker).model_runner.get_model()
+        runner = getattr(worker, "worker", worker).model_runner
+        self.model: Any = runner.get_model()
+        self.runner = type(runner).__module__
 
     def encoder(self) -> Iterator[dict[str, Any]]:
         """Measure a chunk of 30 s alone, and in batches as large as the encoder's."""
@@ -600,7 +611,7 @@ def tokens(model: str, options: dict[str, str], given: argparse.Namespace) -> It
         weigh_dummies()
     bench = Bench(model, options)
     inside = Inside(bench)
-    yield {"ready_s": bench.ready_s, "described": bench.core.describe()}
+    yield {"ready_s": bench.ready_s, "described": bench.core.describe(), "runner": inside.runner}
     lengths = np.random.default_rng(0).permutation(np.linspace(2, 34, given.chunks))
     samples = [_babble(index, min(seconds, bench.longest / RATE)) for index, seconds in enumerate(lengths)]
     for how, some in (("in company", samples), ("alone", samples[: given.alone])):

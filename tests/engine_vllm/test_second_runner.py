@@ -70,8 +70,11 @@ def stock(
     return tokens
 
 
-@pytest.mark.parametrize(("step_tokens", "block"), [(2_048, 16), (50, 128)])
+@pytest.mark.parametrize(
+    ("scheduler", "step_tokens", "block"), [("Ahead", 2_048, 16), ("Ahead", 50, 16), ("Watched", 50, 128)]
+)
 def test_tokens_together_equal_stock(
+    scheduler: str,
     step_tokens: int,
     block: int,
     realtime: Path,
@@ -79,15 +82,19 @@ def test_tokens_together_equal_stock(
     stock: dict[str, list[int]],
     tmp_path: Path,
 ) -> None:
-    """Chunks together give the tokens of each alone, with a shared prefix, a preemption, and prompts in two steps."""
+    """Chunks together give the tokens of each alone, with a shared prefix, a preemption, and prompts in two steps.
+
+    With asynchronous scheduling, most steps are on the fast path, and run ahead of the tokens.
+    """
     limits = ("max_num_seqs=5", f"max_num_batched_tokens={step_tokens}", f"block_size={block}")
-    found = said(realtime, audio, tmp_path, "Watched", *limits)
+    found = said(realtime, audio, tmp_path, scheduler, *limits)
     assert found["runner"] == "vllm.v1.worker.cpu.model_runner"
     assert found["tokens"] == stock
     told = [computed for each in found["told"].values() for computed in each]
     assert set(told) == {0, SHARED}
     assert found["copies"] == told.count(SHARED) > 5
     assert any(len(each) > 1 for each in found["told"].values())
+    assert (found["fast_steps"] > 200) == (scheduler == "Ahead")
 
 
 def test_tokens_and_scores_of_a_run_equal_stock(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:

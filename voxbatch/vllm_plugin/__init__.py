@@ -23,6 +23,7 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `encoder_output_pool` | memory for encoded audio |
 | `scheduler/` | vLLM's schedulers for batch jobs |
 | `patches/` | one module for each method of vLLM that is replaced |
+| `model_state` | the models' part in vLLM's second model runner |
 | `decode_attention`, `*_kernel` | attention of steps that only decode; CUDA kernels |
 | `loader`, `weights` | the load format |
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |

@@ -4,9 +4,9 @@
 
 SCHEDULER is one of this module's classes, which runs all requests at once and the encoder once for each chunk; or
 "stock", which runs one request at a time. The other arguments go to vLLM's LLM. The JSON holds "tokens" and "told" by
-name, "copies", the number of copied K/V blocks, and "runner", the module of vLLM's model runner. "told" is what the
-scheduler tells the runner: for each time that a request is admitted, the number of its positions that are computed
-already.
+name, "copies", the number of copied K/V blocks, "fast_steps", the number of steps on the fast path, and "runner", the
+module of vLLM's model runner. "told" is what the scheduler tells the runner: for each time that a request is admitted,
+the number of its positions that are computed already.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ def main(model: str, audio: str, out: str, scheduler: str, *options: str) -> Non
 def said(model: str, heard: dict[str, np.ndarray], scheduler: str, given: dict[str, int]) -> dict[str, Any]:
     """Return the tokens of each audio, and the scheduler's records."""
     named = {} if scheduler == STOCK else {"scheduler_cls": f"{Path(__file__).stem}.{scheduler}"}
+    if scheduler == "Ahead":
+        schedule_ahead()
     llm = generate._engine(model, 512, **named, **given)
     prompt = generate.encode(generate.tokenizer(model), np.zeros(16_000, np.float32)).tokens
     batches = [[name] for name in heard] if scheduler == STOCK else [list(heard)]
-    found: dict[str, Any] = {"tokens": {}, "told": {}, "copies": 0, "runner": runner(llm)}
+    found: dict[str, Any] = {"tokens": {}, "told": {}, "copies": 0, "fast_steps": 0, "runner": runner(llm)}
     for names in batches:
         asked = [_request(prompt, heard[name]) for name in names]
         results = llm.generate(*map(list, zip(*asked, strict=True)), use_tqdm=False)
@@ -53,7 +55,7 @@ def said(model: str, heard: dict[str, np.ndarray], scheduler: str, given: dict[s
         watched = llm.llm_engine.engine_core.engine_core.scheduler
         # vLLM appends text to its request numbers
         found["told"] = {name: watched.told[str(number)] for number, name in enumerate(heard)}
-        found["copies"] = watched.copies
+        found["copies"], found["fast_steps"] = watched.copies, watched.fast_steps
     return found
 
 
@@ -61,6 +63,19 @@ def runner(llm: Any) -> str:
     """Return the module of the model runner of an engine in this process."""
     [found] = llm.collective_rpc(lambda worker: type(worker.model_runner).__module__)
     return str(found)
+
+
+def schedule_ahead() -> None:
+    """Let vLLM's CPU build schedule asynchronously, as on a GPU. Its second model runner can do so."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    original = CpuPlatform.check_and_update_config
+
+    def check_and_update_config(config: Any) -> None:
+        original(config)
+        config.scheduler_config.async_scheduling = True
+
+    CpuPlatform.check_and_update_config = staticmethod(check_and_update_config)
 
 
 def _request(prompt: list[int], samples: np.ndarray) -> tuple[dict[str, Any], Any]:
@@ -72,19 +87,24 @@ def _request(prompt: list[int], samples: np.ndarray) -> tuple[dict[str, Any], An
 
 
 if SWITCH in os.environ:  # the engine of this process uses the plugin
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import BatchScheduler
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler, BatchScheduler
 
-    class Watched(BatchScheduler):
-        """Notes what it tells, and throws a request out once."""
+    class Watching:
+        """Mixin that notes what it tells, and throws a request out once."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.told, self.copies = defaultdict[str, list[int]](list), 0
+            self.told, self.copies, self.fast_steps = defaultdict[str, list[int]](list), 0, 0
+
+        def _empty_step(self) -> Any:
+            self.fast_steps += 1
+            return super()._empty_step()  # type: ignore[misc]
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            if self.current_step == THROWS_OUT and len(self.running) > 1:
-                self._preempt_request(self.running.pop(), time.monotonic())
-            step = super().schedule(*args, **kwargs)
+            scheduler: Any = self
+            if scheduler.current_step == THROWS_OUT and len(scheduler.running) > 1:
+                scheduler._preempt_request(scheduler.running.pop(), time.monotonic())
+            step = super().schedule(*args, **kwargs)  # type: ignore[misc]
             for new in step.scheduled_new_reqs:
                 self._tell(new.req_id, new.num_computed_tokens)
             again = step.scheduled_cached_reqs
@@ -96,6 +116,12 @@ if SWITCH in os.environ:  # the engine of this process uses the plugin
 
         def _tell(self, name: str, computed: int) -> None:
             self.told[name.partition("-")[0]].append(computed)
+
+    class Watched(Watching, BatchScheduler):
+        """The scheduler of vLLM's CPU build."""
+
+    class Ahead(Watching, AsyncBatchScheduler):
+        """The scheduler of vLLM's GPU build, whose steps run ahead."""
 
     class Forgetful(Watched):
         """Its copies are never made."""

@@ -8,6 +8,7 @@
 | `prepare_input_ids` | `_prepare_input_ids` | the class GPUModelRunner |
 | `sample` | `_sample` | the class GPUModelRunner |
 | `sample_scores` | `_sample`, once more | the class GPUModelRunner, if words shall have a confidence |
+| `sampler_call` | `__call__` | the second runner's class Sampler, likewise |
 | `bookkeeping_sync` | `_bookkeeping_sync` | the class GPUModelRunner |
 | `reset_generators` | `_bookkeeping_sync`, on a CPU | the runner that is there |
 | `allocate_slots` | `allocate_slots` | the scheduler's KVCacheManager |
@@ -18,8 +19,10 @@
 vLLM's setting worker_cls cannot replace the patches of the runner: a worker creates the runner by a name that its
 init_device imports (0.26 to 0.32), so a derived worker would have to patch the same class, and each platform has its
 own worker class. `model` calls `patch_runner` in exactly those processes that hold a model.
-`sample_scores`, `reset_generators` and `warmup_ll_bf16_router_gemm` are added by the engine (`worker_extension`), with
-any model.
+GPUModelRunner is vLLM's first model runner. In the second one, the model names the class of its state instead (see
+`model_state`), and only the sampler is wrapped.
+`sample_scores`, `sampler_call`, `reset_generators` and `warmup_ll_bf16_router_gemm` are added by the engine
+(`worker_extension`), with any model.
 """
 
 from __future__ import annotations
