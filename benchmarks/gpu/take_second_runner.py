@@ -1,7 +1,7 @@
 """Let the plugin run in vLLM's second model runner, for bench_plugin.py --tokens and --profile.
 
-The engine must run in this process, as there. With vLLM 0.26 the plugin does not take that runner by itself, because there the
-state of a model has one other method; `take` gives that method its name.
+The engine must run in this process, as there. With vLLM 0.26 the plugin does not take that runner by itself: there the
+state of a model has another method, which `take` renames.
 """
 
 from __future__ import annotations
