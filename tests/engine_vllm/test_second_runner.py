@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import sounds
+from conftest import ROOT
 
 from voxbatch.engines.vllm.compat import RUNNER
 
@@ -33,7 +34,7 @@ WIDTH, BUFFER, ROWS, SLOTS = 8, 20, 64, 6
 
 def said(model: Path, audio: dict[str, np.ndarray], folder: Path, scheduler: str, *options: str) -> dict[str, Any]:
     """Run together.py in its own process, in the second runner unless the scheduler is "stock"; return its result."""
-    from engine_runs import HERE, INTERPRETER, PATIENCE_S, ROOT, caches, installed
+    from engine_runs import HERE, INTERPRETER, PATIENCE_S, caches, installed
     from test_plugin import _environment
 
     sounds.save(folder / "audio.npz", audio)
@@ -110,7 +111,7 @@ def test_tokens_and_scores_of_a_run_equal_stock(realtime: Path, realtime_spoken:
         folder = tmp_path / plugin
         folder.mkdir()
         options = (*FLOAT32, f"prefill_encoder={plugin}", "max_num_seqs=3", SCHEDULER)
-        found = streamed(realtime, few, folder, *options, **{RUNNER: "1"})
+        found = streamed(realtime, few, folder, *options, root=ROOT, **{RUNNER: "1"})
         check_scores(found, expected)
         assert ("encoder once a chunk" in found["notices"][1]) == (plugin == "true")
 
@@ -122,7 +123,7 @@ def test_tokens_of_an_instruct_model_equal_stock(voxtral: Path, voxtral_spoken: 
 
     few = dict([*voxtral_spoken.waveforms.items()][:4])
     options = ("max_model_len=1024", "prefill_encoder=true", "max_num_seqs=3", "max_num_batched_tokens=500", SCHEDULER)
-    found = streamed(voxtral, few, tmp_path, *FLOAT32, *options, **{RUNNER: "1"})
+    found = streamed(voxtral, few, tmp_path, *FLOAT32, *options, root=ROOT, **{RUNNER: "1"})
     assert found["failures"] == {}
     assert found["tokens"] == {name: [voxtral_spoken.tokens[name][:TEXT_TOKENS]] for name in few}
     assert "encoder once a chunk" in found["notices"][1]
