@@ -6,7 +6,7 @@
 The times are those of the lines that voxbatch and vLLM log, and of the file that the first commit writes. A cold run
 has empty folders for what vLLM, PyTorch and Triton compile; the files of the libraries may be in the memory of the
 machine. A small job is not compiled; an explicit cudagraph_mode compiles it. The last table has the median of each kind
-of run, and its range.
+of run, and its range. A run that fails, or takes longer than --limit-s, ends the benchmark with the ends of its logs.
 """
 
 from __future__ import annotations
@@ -59,8 +59,19 @@ def recording(folder: Path) -> Path:
     return manifest
 
 
-def phases(command: list[str], folder: Path, out: Path, caches: Path) -> dict[str, float]:
-    """Run a command, and return the seconds from its start to the end of each phase that was seen."""
+def phases(command: list[str], folder: Path, out: Path, caches: Path, limit_s: float) -> dict[str, float]:
+    """Run a command, and return the seconds from its start to the end of each phase that was seen.
+
+    Args:
+        command: the command of the run.
+        folder: folder for its logs.
+        out: its OUT.
+        caches: folder for what it compiles.
+        limit_s: seconds after which it is told to end.
+
+    Raises:
+        SystemExit: the run failed or was told to end. The message has the ends of its logs.
+    """
     path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
     environment = {
         **os.environ,
@@ -80,10 +91,14 @@ def phases(command: list[str], folder: Path, out: Path, caches: Path) -> dict[st
                     os.link(found, kept)
             if not committed and (parts := list(out.glob("parts/*/part-*.jsonl"))):
                 committed = parts[0].stat().st_mtime
+            if time.time() - began > limit_s:
+                process.terminate()
+                process.wait()
             time.sleep(0.02)
     ended = time.time()
     if process.returncode:
-        sys.exit(f"exit code {process.returncode}:\n{log.read_text()[-3000:]}")
+        ends = (f"{each.name}:\n{each.read_text(errors='replace')[-6000:]}" for each in (log, kept) if each.exists())
+        sys.exit("\n".join([f"exit code {process.returncode} after {ended - began:.0f} s", *ends]))
     found = {"first commit": committed or ended, "end": ended}
     for line in log.read_text().splitlines():
         with contextlib.suppress(ValueError):
@@ -122,6 +137,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--runs", nargs="+", default=["cold", "warm"], choices=["cold", "warm"])
     parser.add_argument("--engine-option", action="append", default=[])
+    parser.add_argument("--limit-s", type=float, default=150.0, help="seconds after which a run is told to end")
     parser.add_argument("--keep", type=Path, help="copy the logs of each run into this folder")
     given = parser.parse_args()
     options = [word for option in given.engine_option for word in ("--engine-option", option)]
@@ -135,7 +151,7 @@ def main() -> None:
                 shutil.rmtree(home / "caches", ignore_errors=True)
             command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out), "--engine", "vllm"]
             command += ["--model", given.model, "--log-format", "json", *options]
-            seen = phases(command, folder, out, home / "caches")
+            seen = phases(command, folder, out, home / "caches", given.limit_s)
             runs.append((kind, seen))
             print(f"\n| {kind}, {' '.join(given.engine_option)} | s | after the phase before |\n|---|---|---|")
             before = 0.0

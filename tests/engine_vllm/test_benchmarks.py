@@ -165,6 +165,17 @@ def test_phases(realtime: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_phases_of_a_run_that_takes_too_long(realtime: Path, tmp_path: Path) -> None:
+    """A run that exceeds its limit is told to end, and the message has its log and the engine's."""
+    with pytest.raises(AssertionError) as failed:
+        ran(tmp_path, "bench_phases.py", str(realtime), "--runs", "warm", "--limit-s", "10")
+    said = str(failed.value)
+    assert re.search(r"exit code 143 after \d+ s", said)
+    assert "vLLM is loading" in said
+    assert "engine.log:" in said
+
+
+@pytest.mark.slow
 def test_confidence(realtime: Path, tmp_path: Path) -> None:
     """The three parts find the kernel right and the tokens the same, and compare the speed with and without scores."""
     options = ("enforce_eager=true", "max_num_batched_tokens=2048", "max_num_seqs=4", SHORT)
