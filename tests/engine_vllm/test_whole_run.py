@@ -314,8 +314,8 @@ def test_the_published_vllm_config_runs(voxbatch: Voxbatch, recordings: Path, re
 def test_a_tokenizer_that_counts_otherwise_ends_the_run(
     recordings: Path, realtime: Path, options: list[str], tmp_path: Path
 ) -> None:
-    """If voxbatch and mistral-common count the tokens of a prompt differently, the run ends with the reason, although
-    vLLM has its engine already, and no process stays."""
+    """If voxbatch and mistral-common count the tokens of a prompt differently, the run ends with the reason, and no
+    process stays, not even the one that has imported vLLM to become the engine."""
     folder = tmp_path / "model"
     shutil.copytree(realtime, folder)
     tekken = json.loads((folder / "tekken.json").read_text())
@@ -323,16 +323,16 @@ def test_a_tokenizer_that_counts_otherwise_ends_the_run(
     (folder / "tekken.json").write_text(json.dumps(tekken))
     command = [sys.executable, "-m", "voxbatch", "run", str(recordings), "-o", str(tmp_path / "out"), *options]
     command[command.index(str(realtime))] = str(folder)
-    run = subprocess.Popen(
-        command, env=environment(**ENVIRONMENT), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
     seen: set[psutil.Process] = set()
-    while run.poll() is None:
-        with contextlib.suppress(psutil.Error):
-            seen |= set(all_of(run))
-        time.sleep(0.2)
-    assert run.stderr is not None
-    assert "differently: the prompt has" in run.stderr.read()
+    with subprocess.Popen(
+        command, env=environment(**ENVIRONMENT), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as run:
+        while run.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                seen |= set(all_of(run))
+            time.sleep(0.2)
+        assert run.stderr is not None
+        assert "differently: the prompt has" in run.stderr.read()
     assert run.returncode == 1
     assert len(seen) > 1
     _, alive = psutil.wait_procs(seen, GONE_S)
