@@ -134,7 +134,8 @@ def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbat
     assert done.returncode == 0, done.stderr
     assert "uncommitted items are reassigned to workers 0, 2" in done.stderr
     loaded = [line for line in done.stderr.splitlines() if line.endswith("scripted is loaded")]
-    assert sorted(loaded) == [f"worker {number}: scripted is loaded" for number in range(3)]
+    loaded = [line for line in loaded if not line.startswith("worker 1:")]  # it may be killed before it can say so
+    assert sorted(loaded) == [f"worker {number}: scripted is loaded" for number in (0, 2)]
     assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 12
 
 
