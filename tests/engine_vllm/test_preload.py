@@ -87,7 +87,7 @@ def test_a_change_of_the_gpu_leads_to_a_usual_process(name: str, monkeypatch: py
 
 
 def test_a_machine_without_a_driver_has_no_cuda_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a driver, or with a library that is none, no CUDA context is created, and nothing fails."""
+    """No CUDA context is created without a driver, or with a library that is none, and nothing fails."""
     monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")  # so that it is restored after the test
     monkeypatch.delenv("CUDA_MODULE_LOADING")
     preload.create_cuda_context("libcuda-that-is-missing.so.1")

@@ -24,6 +24,9 @@ FRAMES = 256
 CHUNKS = 32
 """Largest number of chunks of a group, with the chunk that pads it. Groups of more and shorter chunks have no graph."""
 
+FIELDS = ("key_starts", "positions", "places", "tiles")
+"""Tensors of a layout that a graph reads."""
+
 RunLayers = Callable[[torch.Tensor, Packed], torch.Tensor]
 """Function from convolved frames, [frames, dim], and their layout to rows, [tokens, width]. It may overwrite the
 frames."""
@@ -71,10 +74,8 @@ class EncoderGraphs:
         size = -(-len(frames) // FRAMES) * FRAMES
         self._frames[: len(frames)] = frames
         self._copy(self._padded(lengths, size))
-        if size not in self._sizes:
+        if size not in self._sizes or self._memory is None:
             self._sizes.add(size)
-            self._run(size)
-        elif self._memory is None:
             self._run(size)
         else:
             if size not in self._graphs:
@@ -104,21 +105,14 @@ class EncoderGraphs:
 
     def _on_device(self, layout: Packed) -> Packed:
         """Return a layout for groups of the largest size, whose tensors the graphs read."""
-        device = self._frames.device
-        tensors = {name: getattr(layout, name).to(device) for name in ("key_starts", "positions", "places", "tiles")}
+        tensors = {name: getattr(layout, name).to(self._frames.device) for name in FIELDS}
         return replace(layout, lengths=[GROUP_FRAMES, *[0] * (CHUNKS - 1)], **tensors)
 
     def _copy(self, layout: Packed) -> None:
         """Copy a layout to where the graphs read it."""
-        assert layout.tiles is not None
-        assert self._layout.tiles is not None
-        for place, values in (
-            (self._layout.key_starts, layout.key_starts),
-            (self._layout.positions, layout.positions),
-            (self._layout.places, layout.places),
-            (self._layout.tiles, layout.tiles),
-        ):
-            copy_to(place[: len(values)], values)
+        for name in FIELDS:
+            values = getattr(layout, name)
+            copy_to(getattr(self._layout, name)[: len(values)], values)
 
     def _run(self, size: int) -> None:
         fixed = self._layout
