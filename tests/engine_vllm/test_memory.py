@@ -6,6 +6,7 @@ vLLM's budget leaves memory for everything that vLLM does not count.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from voxbatch.engines.vllm.arguments import (
     instruct_step,
     llm_arguments,
     memory_share,
-    pays,
     planned_bytes,
+    small_job_chunks,
 )
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.memory import MAX_REQUESTS, UNCOUNTED_BYTES, Footprint, step_bytes
@@ -333,23 +334,68 @@ def test_a_step_with_most_requests_is_hardly_larger_than_needed(requests: int) -
     assert len(sizes) <= max(8, 0.7 * len(stock))
 
 
-def test_a_small_job_is_not_compiled(voxtral: Model) -> None:
-    """If all chunks of the only feed are there when vLLM starts, nothing is compiled and no graph is captured, unless
-    the user chose the graphs."""
-    chunk = Chunk(0, 0, np.zeros(9, np.float32), Span(0, 9, 0, 9))
-    for is_last, closed, mode, compiled in (
-        (True, True, "auto", False),
-        (True, True, "FULL", True),
-        (True, False, "auto", True),
-        (False, True, "auto", True),
+def small_feed(chunks: int, is_last: bool = True, closed: bool = True) -> Feed:
+    """Return a feed with short chunks."""
+    feed = Feed(1_000, is_last)
+    for i in range(chunks):
+        feed.put(Chunk(0, i, np.zeros(9, np.float32), Span(0, 9, 0, 9)))
+    if closed:
+        feed.close()
+    return feed
+
+
+def test_a_small_job_has_all_its_chunks_when_vllm_starts() -> None:
+    """A job is small if all chunks of the only feed are there when vLLM starts, unless the user chose the graphs or the
+    task is to answer questions. Chunks that an engine took before it died count."""
+    auto, chosen = VllmSettings(), VllmSettings(cudagraph_mode="FULL_AND_PIECEWISE")
+    assert small_job_chunks(auto, small_feed(3)) == 3
+    assert small_job_chunks(chosen, small_feed(3)) == 0
+    assert small_job_chunks(VllmSettings(task="ask"), small_feed(3)) == 0
+    assert small_job_chunks(auto, small_feed(3, closed=False)) == 0
+    assert small_job_chunks(auto, small_feed(3, is_last=False)) == 0
+    taken = small_feed(3)
+    assert [taken.get(), taken.get(), taken.get()].count(None) == 0
+    assert small_job_chunks(auto, taken) == 3
+    assert small_job_chunks(auto, small_feed(0)) == 1
+
+
+def test_a_small_job_has_graphs_and_no_compiled_code(voxtral: Model) -> None:
+    """A small job gets full graphs of steps that only decode, for all its chunks in two halves each and for no more
+    requests than run at a time, and vLLM compiles nothing."""
+    plugin = VllmSettings(prefill_encoder="true")
+    for settings, chunks, sizes in (
+        (plugin, 1, [1, 2]),
+        (plugin, 3, [1, 2, 4, 6]),
+        (plugin, 500, [1, 2, 4, 8, 16, 32, 64, 128, 192]),
+        (replace(plugin, max_num_batched_tokens=16), 500, [1, 2, 4, 8, 16]),
     ):
-        feed, settings = Feed(100, is_last), VllmSettings(prefill_encoder="true", cudagraph_mode=mode)
-        feed.put(chunk)
-        if closed:
-            feed.close()
-        assert pays(settings, feed) == compiled
-        told = llm_arguments(voxtral, settings, True, voxtral.path, 192, compiled)
-        assert told["enforce_eager"] == (not compiled)
+        told = llm_arguments(voxtral, settings, True, voxtral.path, 192, chunks)
+        expected = {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
+        assert told["compilation_config"] == expected
+        assert not told["enforce_eager"]
+        assert vllm_takes(told["compilation_config"])
+    assert llm_arguments(voxtral, replace(plugin, enforce_eager=True), True, voxtral.path, 192, 3)["enforce_eager"]
+    assert "mode" not in llm_arguments(voxtral, plugin, True, voxtral.path, 192)["compilation_config"]
+
+
+def vllm_takes(given: dict[str, Any]) -> bool:
+    """Return whether vLLM reads these values as the modes that they name."""
+    from vllm.config import CompilationConfig, CompilationMode, CUDAGraphMode
+
+    read = CompilationConfig(**given)
+    return (read.mode, read.cudagraph_mode) == (CompilationMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY)
+
+
+def test_a_small_job_of_the_stock_model_runs_eagerly_before_0_30(
+    voxtral: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM before 0.30 refuses full graphs for stock Voxtral Realtime, so a small job has no graphs there."""
+    stock = VllmSettings(prefill_encoder="false")
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.29.0"))
+    assert llm_arguments(voxtral, stock, False, voxtral.path, 38, 3)["enforce_eager"]
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.30.0"))
+    told = llm_arguments(voxtral, stock, False, voxtral.path, 38, 3)
+    assert (told["enforce_eager"], told["compilation_config"]["cudagraph_mode"]) == (False, "FULL_DECODE_ONLY")
 
 
 def test_the_allocator_gets_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,6 +249,22 @@ def test_every_vllm_name_can_be_imported() -> None:
     assert (done.returncode, done.stdout) == (0, "vllm.v1.attention.backends.fa_utils:flash_attn_varlen_func\n"), done
 
 
+@pytest.mark.filterwarnings("default")  # importing vLLM warns
+def test_the_sizes_of_graphs_outlive_the_making_of_the_model() -> None:
+    """vLLM's own configuration empties the list of sizes while full graphs are hidden and nothing is compiled."""
+    from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
+
+    from voxbatch.vllm_plugin.model import _hide_full_graphs
+
+    config = CompilationConfig(mode=0, cudagraph_mode="FULL_DECODE_ONLY", cudagraph_capture_sizes=[1, 2])
+    config.max_cudagraph_capture_size = 2
+    with _hide_full_graphs(config):
+        VllmConfig(compilation_config=config)
+        assert config.cudagraph_capture_sizes == []
+    kept = config.cudagraph_mode, config.cudagraph_capture_sizes, config.max_cudagraph_capture_size
+    assert kept == (CUDAGraphMode.FULL_DECODE_ONLY, [1, 2], 2)
+
+
 def test_unread_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unsupported version is refused before anything is registered, with both versions and a solution."""
     from voxbatch import vllm_plugin

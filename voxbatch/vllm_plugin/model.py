@@ -30,6 +30,8 @@ from voxbatch.vllm_plugin.patches.gather_mm_embeddings import RowNumbers
 
 SAMPLES_PER_TOKEN = 1_280
 """Samples of audio for each text token: 80 ms at 16 kHz."""
+GRAPH_FIELDS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+"""What vLLM's compilation_config says about CUDA graphs."""
 
 
 class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
@@ -127,11 +129,16 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
 @contextlib.contextmanager
 def _hide_full_graphs(config: Any) -> Iterator[None]:
     """Ask for no full CUDA graphs while this context lasts. The stock model refuses them, because its `forward` runs
-    the encoder."""
-    asked = config.cudagraph_mode
-    if asked.has_full_cudagraphs():
+    the encoder.
+
+    vLLM makes a configuration of the language model with the same compilation_config meanwhile. Without compiled code
+    it finds that no other graphs are possible, and empties the list of sizes.
+    """
+    asked = {name: getattr(config, name) for name in GRAPH_FIELDS}
+    if config.cudagraph_mode.has_full_cudagraphs():
         config.cudagraph_mode = CUDAGraphMode.PIECEWISE
     try:
         yield
     finally:
-        config.cudagraph_mode = asked
+        for name, value in asked.items():
+            setattr(config, name, value)

@@ -25,9 +25,9 @@ from voxbatch.engines.vllm.arguments import (
     arguments_from_settings,
     concurrency,
     llm_arguments,
-    pays,
     question_context,
     serving_folder,
+    small_job_chunks,
     translates_weights,
 )
 from voxbatch.engines.vllm.checks import (
@@ -99,7 +99,7 @@ class VllmEngine:
         self._folder: Path | None = None
         """The folder from which vLLM loads the model. None before the first stream."""
         self._is_compiled = True
-        """The running engine has compiled code and CUDA graphs."""
+        """The running engine has compiled code."""
         self._preload: Preload | None = None
         """vLLM that is being imported for the first start. None after it."""
         self._process: VllmProcess | None = None
@@ -189,9 +189,10 @@ class VllmEngine:
         """Start vLLM for a feed, with this number of requests at a time."""
         with self._ending:
             preload, self._preload = self._preload, None
-        self._is_compiled = self._on_cpu or pays(self._settings, feed)
+        small_job = small_job_chunks(self._settings, feed)
+        self._is_compiled = self._on_cpu or not small_job
         with _write_errors_explained():
-            arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, self._is_compiled)
+            arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, small_job)
             scores = self._settings.confidence and self._settings.task != ASK
             return VllmProcess(arguments, self._prefilled, scores, preload)
 

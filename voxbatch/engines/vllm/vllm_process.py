@@ -209,12 +209,16 @@ class VllmProcess:
             gpus = self.memory()
         fullest = max(gpus, key=lambda each: each["used"], default=None)
         plugin = ", encoder once a chunk" if self._plugin else ""
-        eager = ", without compiled code and CUDA graphs" if config.model_config.enforce_eager else ""
+        without = ""
+        if config.model_config.enforce_eager:
+            without = ", without compiled code and CUDA graphs"
+        elif not config.compilation_config.mode:  # CompilationMode.NONE
+            without = ", without compiled code"
         used = f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
         lacks = f"; no confidences: {self._no_scores}" if self._no_scores else ""
         return (
             f"vLLM ready in {self._start_s:.0f} s: up to {requests:,} requests at a time in {blocks:,} K/V blocks"
-            f"{plugin}{eager}{used}{lacks}"
+            f"{plugin}{without}{used}{lacks}"
         )
 
     def memory(self) -> list[dict[str, int]]:
