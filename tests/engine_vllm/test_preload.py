@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
+from voxbatch.engines.vllm.tekken import load_tekken
 from voxbatch.vllm_plugin import parent_watchdog, preload
 
 pytest_plugins = ["engine_runs"]
@@ -118,7 +119,8 @@ def test_the_cuda_context_is_that_of_the_first_gpu(tmp_path: Path, monkeypatch: 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_engine_finds_the_tokenizer(realtime: Path) -> None:
-    """vLLM uses the tokenizer that was loaded before it had a configuration, and loads it no second time."""
+    """vLLM uses the tokenizer that was loaded before it had a configuration, and so does voxbatch. Neither loads it a
+    second time."""
     from vllm import EngineArgs
     from vllm.tokenizers import cached_tokenizer_from_config
     from vllm.tokenizers.registry import cached_get_tokenizer
@@ -129,6 +131,8 @@ def test_the_engine_finds_the_tokenizer(realtime: Path) -> None:
         str(realtime), config_format="mistral", load_format="mistral", tokenizer_mode="mistral", max_model_len=512
     ).create_model_config()
     cached_tokenizer_from_config(made)
+    assert cached_get_tokenizer.cache_info().misses == 1
+    assert load_tekken(realtime).mistral is preload.load_tokenizer(str(realtime)).mistral
     assert cached_get_tokenizer.cache_info().misses == 1
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
+from typing import Any
 
 from voxbatch import vllm_plugin
 
@@ -81,8 +82,11 @@ def create_cuda_context(library: str = "libcuda.so.1") -> None:
     note(f"tried to create a CUDA context for {time.monotonic() - began:.1f} s")
 
 
-def load_tokenizer(folder: str) -> None:
+def load_tokenizer(folder: str) -> Any:
     """Let vLLM load the tokenizer of a Voxtral in Mistral's format, and keep it for its engine in this process.
+
+    Returns:
+        vLLM's MistralTokenizer. The same object the next time.
 
     vLLM keeps a tokenizer by the fields of a model's configuration that are named here. If a version of vLLM reads
     other fields, it loads the tokenizer once more.
@@ -91,7 +95,7 @@ def load_tokenizer(folder: str) -> None:
         model=folder, tokenizer=folder, tokenizer_mode="mistral", tokenizer_revision=None, skip_tokenizer_init=False,
         runner_type="generate", trust_remote_code=False,
     )  # fmt: skip
-    importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
+    return importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
 
 
 def run(connection: Connection, on_gpu: bool, tokenizer: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from voxbatch.errors import EngineError
+from voxbatch.vllm_plugin import preload
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,17 @@ def require_agreement(agrees: bool, folder: Path, difference: str) -> None:
 
 
 def load_tekken(folder: Path) -> Tekken:
-    """Return the tokenizer in the tekken.json of a folder."""
+    """Return the tokenizer in the tekken.json of a folder.
+
+    To load it takes a second, and vLLM keeps one for its engine. So if this process has imported vLLM, the tokenizer is
+    vLLM's.
+    """
     from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
-    mistral = MistralTokenizer.from_file(str(folder / "tekken.json"))
+    mistral = None
+    if "vllm.tokenizers" in sys.modules:
+        with contextlib.suppress(Exception):  # another version of vLLM may keep it elsewhere
+            mistral = preload.load_tokenizer(str(folder)).mistral
+    if not isinstance(mistral, MistralTokenizer):
+        mistral = MistralTokenizer.from_file(str(folder / "tekken.json"))
     return Tekken(mistral.instruct_tokenizer, mistral)
