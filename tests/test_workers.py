@@ -108,6 +108,14 @@ def test_number_of_workers_does_not_change_the_outputs(
         assert summary["rtfx"] == pytest.approx(summary["audio_s"] / summary["wall_s"], abs=0.01)
 
 
+def test_one_recording_needs_no_workers(manifest: ManifestWriter, voxbatch: Voxbatch) -> None:
+    """A single recording is transcribed in the process of the run, however many GPUs there are."""
+    done = voxbatch("run", manifest(1.2, text="w0 w1"), "-o", "out", *SETTINGS, *SLOWLY, *options(workers=3))
+    assert done.returncode == 0, done.stderr
+    assert "workers in parallel" not in done.stderr
+    assert "1 done + 0 failed = 1 item" in done.stdout
+
+
 @pytest.mark.slow
 def test_remaining_workers_do_the_items_of_a_killed_worker(
     alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path

@@ -92,7 +92,7 @@ def run(
                 resources.enter_context(sampling(job, work.items, progress))
             if not work.items.any():
                 pass
-            elif len(job.worker_environments) > 1:
+            elif min(len(job.worker_environments), work.items.count()) > 1:
                 usage = workers.transcribe(job, work, stop, on_progress, log)
             else:
                 usage = transcribe(
