@@ -64,6 +64,16 @@ def test_delay_through_a_linked_folder(realtime: Path, realtime_spoken: Spoken, 
     assert (realtime / "tekken.json").read_bytes() == before
 
 
+def test_the_engine_ends_with_its_last_feed(realtime: Path, realtime_spoken: Spoken, tmp_path: Path) -> None:
+    """After the only feed of an engine its process ends at once, so that its memory is free when the run has written
+    its results."""
+    from engine_runs import FLOAT32, streamed
+
+    name, waveform = min(realtime_spoken.waveforms.items(), key=lambda pair: len(pair[1]))
+    found = streamed(realtime, {name: waveform}, tmp_path, *FLOAT32, "max_num_seqs=4", program="last_feed.py")
+    assert found == {"texts": 1, "left": []}
+
+
 # ── faults ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -159,17 +159,24 @@ def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> None:
 
 
 def streamed(
-    model: Path, waveforms: dict[str, np.ndarray], folder: Path, *options: str, root: Path = ROOT, **environment: str
+    model: Path,
+    waveforms: dict[str, np.ndarray],
+    folder: Path,
+    *options: str,
+    root: Path = ROOT,
+    program: str = "stream.py",
+    **environment: str,
 ) -> dict[str, Any]:
     """Run stream.py in its own process, and return its result: voxbatch's engine with all chunks at once.
 
     Args:
         root: the folder that holds the package voxbatch.
+        program: another program with the same arguments.
     """
     sounds.save(folder / "chunks.npz", waveforms)
     command: list[str | Path] = [
         sys.executable,
-        HERE / "stream.py",
+        HERE / program,
         model,
         folder / "chunks.npz",
         folder / "out.json",

@@ -151,6 +151,8 @@ class VllmEngine:
                 with self._ending:
                     if not self._is_closed:
                         self._process = loop.process
+                        if feed.is_last and loop.process is not None:
+                            loop.process.end()  # its memory becomes free while the run writes its results
                     elif loop.process is not None:
                         loop.process.close()
             if self._kernels is None or feed.discarded or not self._is_compiled:
