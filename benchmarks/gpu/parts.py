@@ -98,6 +98,7 @@ def _step_s() -> float:
 L4, MODEL = GPU_SPECS["NVIDIA L4"], speed.model_sizes(default_model.PARAMS)
 assert speed.SHARED == LEFT_PAD - 1
 HISTORY = "history"
+ONE_BY_ONE = "Parts one by one"
 PARTS = (
     Part(
         "encoder once per chunk",
@@ -111,21 +112,22 @@ PARTS = (
         "1.41 in 22 GB (998 → 1,412), with the first shortcuts of the scheduler", HISTORY, host,
     ),
     Part(
-        "silence encoded once", ("silence", "patches/execute_mm_encoder"), ("silence",), "not measured alone", "",
-        lambda: shared(of_decoder=False),
+        "silence encoded once", ("silence", "patches/execute_mm_encoder"), ("silence",),
+        "1.06 (1,909 → 2,032)", ONE_BY_ONE, lambda: shared(of_decoder=False),
     ),
     Part(
         "the encoder's layers as one CUDA graph per group", ("encoder_graphs",), ("encoder_graphs",),
-        "not measured alone; the GPU idle 13 % with 8 bits in place of 27 %, on another card", "FP8 by parts", host,
+        "1.02 in runs of 110 s (2,028 → 2,066), 0.97 in runs of 28 s; 8 bits: the GPU idle 13 % in place of 27 %",
+        ONE_BY_ONE, host,
     ),
     Part(
         "attention kernel of the encoder", ("window_kernel",), ("window_kernel",),
-        "0.86 in place of 1.09 of 12.1 ms a chunk (1.02); no gain in a run at 512 requests", HISTORY,
+        "1.01 (1,998 → 2,021); 0.86 in place of 1.09 of 12.1 ms a chunk (1.02, history)", ONE_BY_ONE,
         lambda: kernels(of_decoder=False),
     ),
     Part(
-        "rotation and layout in one kernel", ("rotary_kernel",), ("decode_kernel", "silence"), "not measured alone", "",
-        None,
+        "rotation and layout in one kernel", ("rotary_kernel",), ("decode_kernel", "silence"),
+        "1.26 (1,565 → 1,969)", ONE_BY_ONE, None,
     ),
     Part(
         "attention kernel of steps that only decode", ("decode_attention", "decode_kernel"), ("decode_kernel",),
@@ -133,7 +135,7 @@ PARTS = (
     ),
     Part(
         "rounding to 8 bits in the pass before (only with fp8=encoder)", ("quantise_kernel",), ("quantise_kernel",),
-        "not measured alone", "", None,
+        "1.08 (2,222 → 2,409)", ONE_BY_ONE, None,
     ),
     Part(
         "plugin for the instruct models (only with prefill_encoder=true)", ("instruct_model", "layer_norm_kernel"),
@@ -155,7 +157,7 @@ PARTS = (
         "admission in bursts, with reserved K/V blocks",
         ("scheduler/admission", "scheduler/batch_scheduler", "patches/allocate_slots"),
         ("admission", "batch_scheduler"),
-        "not measured alone; blocks for each request's own length: 0.96 in an L4's memory",
+        "bursts 1.08 (1,822 → 1,969, Parts one by one); blocks for each request's own length: 0.96 in an L4's memory",
         "Admission by the length of each request",
         lambda: 1 / l4_ratio(requests=REQUESTS_BY_LENGTH),
     ),
@@ -170,7 +172,8 @@ PARTS = (
     ),
     Part(
         "last tokens by one indexed copy", ("patches/prepare_input_ids",), ("fast_path",),
-        "1.02 to 1.06, with a part that was deleted and gained 0.5 %", "Two parts of the plugin", host,
+        "1.02 to 1.06, with a part that was deleted and gained 0.5 %; 0.96 in one pair of runs of 28 s",
+        "Two parts of the plugin", host,
     ),
     Part(
         "likeliest token without float32", ("patches/sample",), ("sample",),
