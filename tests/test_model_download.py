@@ -26,7 +26,7 @@ import servers
 from conftest import environment
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import AmazonServer, Proxy, Reply, Server, free_port, led_through
+from servers import AmazonServer, Asked, Fault, Proxy, Reply, Server, free_port, led_through
 
 from voxbatch.errors import ConfigError, EngineError, StorageError
 from voxbatch.storage import model_download, open_store, partial_file, retry
@@ -525,6 +525,28 @@ def test_model_bucket_may_be_of_another_cloud_and_account(
             locate(f"s3://{other}/voxtral", None)
         with pytest.raises(StorageError, match="permission denied: the access key AKIDREADER lacks s3:PutObject"):
             open_store(f"s3://{servers.READABLE_BUCKET}/out").create("run.json", [b"{}"])
+
+
+@slow
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("model", ["google"], indirect=True)
+def test_a_failure_ends_a_fetch_whose_stretches_wait(
+    model: Model, stretches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of one file ends the download at once, also while stretches of another file wait for a thread."""
+    monkeypatch.setattr(model_download, "STREAMS", 2)
+    denied = Reply(403, (("Content-Type", "application/json"),), b'{"error": {"code": 403, "message": "no access"}}')
+
+    def spoiled(asked: Asked) -> Fault:
+        refused = asked.name.endswith("de.txt")
+        if asked.verb == "get":
+            time.sleep(0.5 if refused else 0.2)
+        return denied if asked.verb == "get" and refused else ""
+
+    model.proxy.spoil = spoiled
+    with pytest.raises(StorageError, match=r"tokens/de\.txt: permission denied"):
+        model.fetch()
+    assert 0 < model.fetched()["weights.bin"] < len(stretches)
 
 
 @slow

@@ -230,7 +230,6 @@ def _download_files(folder: Path, partial: Path, files: Sequence[RemoteFile], lo
                     raise error
         finally:  # one failure, or Ctrl-C, stops the other fetches at their next stretch
             fetch.stop.set()
-            fetch.pool.shutdown(cancel_futures=True)
             pool.shutdown(cancel_futures=True)
 
 
