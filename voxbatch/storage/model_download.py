@@ -229,6 +229,7 @@ def _download_files(folder: Path, partial: Path, files: Sequence[RemoteFile], lo
                 if (error := task.exception()) and not isinstance(error, _Stopped):
                     raise error
         finally:  # one failure, or Ctrl-C, stops the other fetches at their next stretch
+            # stretches that wait end by this too; if they were cancelled, the file that waits for them would never know
             fetch.stop.set()
             pool.shutdown(cancel_futures=True)
 

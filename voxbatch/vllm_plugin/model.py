@@ -31,7 +31,7 @@ from voxbatch.vllm_plugin.patches.gather_mm_embeddings import RowNumbers
 SAMPLES_PER_TOKEN = 1_280
 """Samples of audio for each text token: 80 ms at 16 kHz."""
 GRAPH_FIELDS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
-"""What vLLM's compilation_config says about CUDA graphs."""
+"""Names of the fields of vLLM's compilation_config that choose the CUDA graphs."""
 
 
 class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
