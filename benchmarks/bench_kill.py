@@ -35,7 +35,8 @@ from common import TRACED, VOXBATCH, Bars, english_rows, machine, tree
 from stores import KINDS, Place, place
 
 from voxbatch.audio.ffmpeg import executable
-from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.output.layout import part_names
+from voxbatch.output.parts import read_part
 from voxbatch.storage import Store, parallel_map
 
 SHORT_S = (1.0, 6.0)

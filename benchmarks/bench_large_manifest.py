@@ -1,7 +1,7 @@
 """Measure the memory of each phase of a run for manifests of up to 10 million rows, and its growth in bytes a row.
 
 The phases are those of `voxbatch run`, called in one process as `runner.run` calls them: survey with the search for
-duplicates, shard membership, reserve (items.bin), resume, merge with the summary. Nothing is decoded and no engine
+duplicates, shard membership, reserve (the list), resume, merge with the summary. Nothing is decoded and no engine
 runs: the parts hold lines of the scripted engine's form, and are committed through the real Checkpoint. The
 peak is the kernel's (VmHWM), which is reset before each phase; it counts all memory of the process, so the growth is
 the difference to the smallest manifest.
@@ -54,10 +54,11 @@ def measure(folder: Path, rows: int, shards: int) -> dict[str, dict[str, float]]
     from voxbatch.engines import EngineCache
     from voxbatch.log import Log
     from voxbatch.manifest import items
-    from voxbatch.output.checkpoint import PartEntry, encode_line
     from voxbatch.output.lines import transcript_line
+    from voxbatch.output.parts import PartEntry
+    from voxbatch.output.stored_json import json_bytes
     from voxbatch.records import Transcript
-    from voxbatch.runner.finish import finish
+    from voxbatch.runner import finish
     from voxbatch.runner.prepare import open_manifest, prepare
     from voxbatch.runner.shard import members
     from voxbatch.runner.transcribe import resume
@@ -67,7 +68,7 @@ def measure(folder: Path, rows: int, shards: int) -> dict[str, dict[str, float]]
     config = Config(source=place, out=out, engine="scripted", shards=shards, report=False)
     log = Log(quiet=True)
     with open_manifest(config) as source:
-        with phase("survey, duplicates, items.bin", found):
+        with phase("survey, duplicates, list", found):
             job = prepare(config, source, EngineCache(), log)
         with phase("membership", found):
             mine = members(job.durations, 0, shards)
@@ -78,7 +79,7 @@ def measure(folder: Path, rows: int, shards: int) -> dict[str, dict[str, float]]
             for item in items(source, job.path_policy, None, work.items):
                 outcome = Transcript(f"call {item.index}", audio_duration=item.duration or 0.0)
                 line = transcript_line(item, outcome, "scripted", "none", "en", None)
-                batch.append(PartEntry(item.index, "transcript", encode_line(line)))
+                batch.append(PartEntry(item.index, "transcript", json_bytes(line)))
                 if len(batch) == PART_ITEMS:
                     work.checkpoint.commit(batch, 1.0)
                     batch = []
@@ -96,18 +97,19 @@ def measure_columns(folder: Path, rows: int, tasks: int) -> dict[str, dict[str, 
     """Measure what follows the survey, with columns of random keys and of durations in place of a manifest's."""
     import numpy as np
 
-    from voxbatch.manifest.duplicates import repeated_hashes
     from voxbatch.output.checkpoint import Checkpoint
-    from voxbatch.output.items_file import write_items
-    from voxbatch.output.run_file import RunKey
+    from voxbatch.output.run_file import EngineFacts, Run, RunFacts, create_list
     from voxbatch.runner.progress import known_audio
     from voxbatch.runner.shard import members
     from voxbatch.storage import open_store
-    from voxbatch.storage.columns import BLOCK, Column
+    from voxbatch.storage.columns import BLOCK, Column, repeated_hashes
 
     found: dict[str, dict[str, float]] = {}
     random, durations, keys = np.random.default_rng(0), Column("<f4"), Column("<u8", width=2)
-    store, run = open_store(str(folder / f"columns-{rows}-{tasks}")), RunKey("0" * 12, "")
+    store = open_store(str(folder / f"columns-{rows}-{tasks}"))
+    engine = EngineFacts("made up", "none", "none", "made up", {}, {})
+    facts = RunFacts(engine, voxbatch="0", python="3", libraries={}, machine="none", workers=1, config={})
+    run = Run(run_id="0" * 12, identity={}, language=None, manifest="", items=rows, folder=None, facts=facts)
     with phase("columns", found):
         for start in range(0, rows, BLOCK):
             count = min(BLOCK, rows - start)
@@ -115,12 +117,12 @@ def measure_columns(folder: Path, rows: int, tasks: int) -> dict[str, dict[str, 
             keys.append(random.integers(0, 2**63, (count, 2), np.uint64))
     with phase("duplicates", found):
         assert not len(repeated_hashes(keys))
-    with phase("items.bin", found):
-        write_items(store, run, keys)
+    with phase("list", found):
+        create_list(store, run, keys)
     with phase("membership", found):
         mine = members(durations, 0, tasks)
     with phase("resume", found):
-        checkpoint = Checkpoint(store, run, rows, 0, tasks)
+        checkpoint = Checkpoint(store, run, keys, 0, tasks)
         checkpoint.load()
         remaining = mine - checkpoint.done
         assert known_audio(durations, remaining)[1] == 0

@@ -25,7 +25,7 @@ import soundfile
 from common import Bars, machine, run
 from stores import KINDS, Place, place
 
-from voxbatch.decoding.process import MAX_TASKS
+from voxbatch.decoding.pool import MAX_TASKS
 from voxbatch.storage import open_recording
 from voxbatch.storage.prefetch import Prefetcher
 from voxbatch.storage.request_pool import FETCH_THREADS

@@ -57,6 +57,7 @@ def engine_alone(manifest: str) -> None:
     """Print the seconds that the engine needs for all chunks, including its loading. Runs in its own process."""
     from voxbatch.decoding import Task
     from voxbatch.decoding.decoder import chunks
+    from voxbatch.decoding.voices import Listener
     from voxbatch.engines import Feed, create
     from voxbatch.records import Chunk
     from voxbatch.storage import open_recording
@@ -68,7 +69,7 @@ def engine_alone(manifest: str) -> None:
             row = json.loads(line)
             task = Task(index, row["audio_filepath"], 0.0, row["duration"], None, "en", engine.spec.max_chunk_samples)
             with contextlib.closing(open_recording(task.audio)) as recording:
-                for number, (samples, span) in enumerate(chunks(task, recording, [])):
+                for number, (samples, span) in enumerate(chunks(task, recording, [], Listener())):
                     feed.put(Chunk(index, number, np.array(samples), span, "en"))
                     count += 1
     feed.close()

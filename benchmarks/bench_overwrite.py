@@ -28,7 +28,8 @@ from common import VOXBATCH, Bars, machine
 from stores import KINDS, Place, place
 
 from voxbatch.output import run_file
-from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.output.layout import part_names
+from voxbatch.output.parts import read_part
 from voxbatch.storage import Store
 
 ITEMS = 24
@@ -167,12 +168,12 @@ def perform(where: Place, rounds: int, dice: random.Random) -> Tally:
         if start(where, name, f"calm-{name}").wait() != 0:
             sys.exit(f"the undisturbed run of {name} failed")
         calm[name] = outputs(where.store(f"calm-{name}"))
-    digests = {name: run_file.read_existing(where.store(f"calm-{name}")).run_id for name in "ab"}
+    digests = {name: run_file.read_existing(where.store(f"calm-{name}")).manifest for name in "ab"}
     for number in range(rounds):
         out = f"round-{number}"
         store = where.store(out)
         codes = race(where, out, dice, tally)
-        owner = next(name for name in "ab" if digests[name] == run_file.read_existing(store).run_id)
+        owner = next(name for name in "ab" if digests[name] == run_file.read_existing(store).manifest)
         if store.exists("summary.json") and (foreign := foreign_lines(store, owner)):
             tally.mixed.append(f"{out}: {', '.join(foreign)}")
         if codes.get(owner) == 0 and difference(outputs(store), calm[owner]):

@@ -12,11 +12,14 @@ import random
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from common import Bars, machine, run
 
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.merge import merge_again
-from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import EngineFacts, Run, RunFacts, create_list
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.scoring import count_errors
 from voxbatch.storage import open_store
 
@@ -35,9 +38,11 @@ def make_out(folder: Path, items: int, words: int) -> None:
     store = open_store(str(folder))
     engine = EngineFacts("made up", "none", "none", "made up", {}, {})
     facts = RunFacts(engine, voxbatch="0", python="3", libraries={}, machine="none", workers=1, config={})
-    made = RunFile("run", {}, items, language=None, folder=None, facts=facts)
+    made = Run(run_id="run", identity={}, language=None, manifest="", items=items, folder=None, facts=facts)
     store.create("run.json", [made.to_bytes()])
-    checkpoint = Checkpoint(store, made.key, items)
+    keys = np.arange(2 * items, dtype=np.uint64).reshape(items, 2)
+    create_list(store, made, keys)
+    checkpoint = Checkpoint(store, made, keys)
     for first in range(0, items, PART_ITEMS):
         checkpoint.commit([entry(index, words) for index in range(first, min(items, first + PART_ITEMS))], 12.0)
     checkpoint.mark_complete(items)
@@ -55,7 +60,7 @@ def entry(index: int, num_words: int) -> PartEntry:
          "confidence": round(random.random() ** 0.2, 3)} for word, start in zip(said, starts, strict=True)
     ]  # fmt: skip
     return PartEntry(
-        index, "transcript", encode_line({
+        index, "transcript", json_bytes({
             "id": f"call-{index:07}", "audio_filepath": f"/data/calls/{index % 100:02}/call-{index:07}.wav",
             "text": " ".join(reference), "speaker": f"speaker-{index % 200}", "lang": "en", "detected_language": None,
             "pred_text": " ".join(said), "words": timed, "segments": [], "audio_duration": 0.3 * num_words,

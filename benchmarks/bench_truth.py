@@ -6,6 +6,10 @@ and the counting are the same. faster-whisper decodes the file itself (PyAV) and
 whole. voxbatch decodes, resamples and cuts the recording itself. Both use all cores, with one file or one chunk on each
 core.
 
+int8 is chaotic: one differing bit of a spectrogram changes words of its window, and so the rate of these recordings by
+up to half a point. So with `--rounds N` each round after the first hears the recordings with another dither of a 16-bit
+sample, and the bar is for the mean difference of all rounds.
+
 `--baseline DIR` also runs an older checkout of voxbatch, in turn with this one, and compares the medians of the
 speeds. CPU seconds are shown beside wall seconds, because they suffer less from other work on the machine.
 """
@@ -26,9 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import soundfile
 from common import ROOT, Bars, english_rows, is_long, machine, write_manifest
 
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
+from voxbatch.records import SAMPLING_RATE
 from voxbatch.scoring import ErrorCounts, count_errors
 
 MARGIN_POINTS = 0.1
@@ -70,6 +77,21 @@ def ours(rows: Rows, folder: Path, checkout: Path = ROOT) -> Side:
     with open(out / "transcripts.jsonl", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     return Side({line["id"]: line["pred_text"] for line in lines}, wall_s, cpu_s)
+
+
+def dithered(rows: Rows, folder: Path, seed: int) -> Rows:
+    """Write the recordings as 16-bit WAV at 16 kHz with triangular dither, and return rows of them."""
+    from faster_whisper.audio import decode_audio
+
+    dither = np.random.default_rng(seed)
+    written = []
+    for number, row in enumerate(rows):
+        samples = decode_audio(row["audio_filepath"]) * 32_768
+        samples = np.rint(samples + dither.triangular(-1, 0, 1, len(samples))).clip(-32_768, 32_767)
+        path = folder / f"{number}.wav"
+        soundfile.write(path, samples.astype(np.int16), SAMPLING_RATE)
+        written.append({**row, "audio_filepath": str(path)})
+    return written
 
 
 def _children_cpu_s() -> float:
@@ -121,15 +143,18 @@ def print_side(name: str, side: Side, rows: Rows) -> None:
     )
 
 
-def compare(what: str, rows: Rows, ours: Side, theirs: Side, bars: Bars | None) -> None:
-    """Print both sides, and check the margin."""
+def compare(what: str, rows: Rows, sides: dict[str, list[Side]], bars: Bars | None) -> None:
+    """Print both sides of each round, and check the margin of the mean."""
     seconds = sum(row["duration"] for row in rows)
     print(f"\n{what}: {len(rows)} recordings, {seconds / 60:.1f} min")
-    print_side(OURS, ours, rows)
-    print_side(PEER, theirs, rows)
-    if bars is not None:
-        worse = points(ours, rows) - points(theirs, rows)
-        bars.at_most(f"  {what}: voxbatch's WER less the peer's", worse, MARGIN_POINTS, "points")
+    for number in range(len(sides[OURS])):
+        for name, runs in sides.items():
+            print_side(name, runs[number], rows)
+    for name in sides.keys() - {PEER}:
+        worse = [points(us, rows) - points(them, rows) for us, them in zip(sides[name], sides[PEER], strict=True)]
+        print(f"  {name} less the peer, by round: {', '.join(f'{difference:+.3f}' for difference in worse)}")
+        if bars is not None and name == OURS:
+            bars.at_most(f"  {what}: voxbatch's WER less the peer's", statistics.mean(worse), MARGIN_POINTS, "points")
 
 
 def print_differences(rows: Rows, ours: Side, theirs: Side, shown: int) -> None:
@@ -168,26 +193,29 @@ def main() -> None:
     parser.add_argument("--differences", type=int, default=16, metavar="N", help="recordings shown that differ most")
     parser.add_argument("--save", type=Path, metavar="FILE", help="both texts of every recording, as JSON lines")
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="runs of each side, in turn")
+    parser.add_argument(
+        "--rounds", type=int, default=1, metavar="N", help="runs of each side, each with its own dither"
+    )
     given = parser.parse_args()
     bars = Bars()
     print(machine())
     rows = [row for row in english_rows() if is_long(row) or not given.only_long]
     sides: dict[str, list[Side]] = {}
-    for _ in range(given.rounds):
+    for number in range(given.rounds):
         with tempfile.TemporaryDirectory(prefix="voxbatch-truth-") as folder:
-            sides.setdefault(OURS, []).append(ours(rows, Path(folder)))
+            heard = dithered(rows, Path(folder), number) if number else rows
+            sides.setdefault(OURS, []).append(ours(heard, Path(folder)))
             if given.baseline:
-                sides.setdefault(BASELINE, []).append(ours(rows, Path(folder), given.baseline.resolve()))
-        sides.setdefault(PEER, []).append(peer(rows))
+                sides.setdefault(BASELINE, []).append(ours(heard, Path(folder), given.baseline.resolve()))
+            sides.setdefault(PEER, []).append(peer(heard))
     us, them = sides[OURS][-1], sides[PEER][-1]
     if given.save:
         both = ({**row, "ours": us.texts.get(row["id"]), "peer": them.texts[row["id"]]} for row in rows)
         write_manifest(given.save, both)
-    compare("long recordings (longform/)", [row for row in rows if is_long(row)], us, them, bars)
+    compare("long recordings (longform/)", [row for row in rows if is_long(row)], sides, bars)
     if not given.only_long:
-        compare("short recordings", [row for row in rows if not is_long(row)], us, them, bars)
-        compare("all", rows, us, them, None)
+        compare("short recordings", [row for row in rows if not is_long(row)], sides, bars)
+        compare("all", rows, sides, None)
     compare_speed(rows, sides, bars)
     print_differences(rows, us, them, given.differences)
     bars.leave()

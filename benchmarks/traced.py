@@ -34,10 +34,10 @@ def main() -> None:
     if "--items" in options:
         _trace_items(options["--items"])
     if "--hang-s" in options:
-        from voxbatch import hang_detector
-        from voxbatch.decoding import process
+        from voxbatch.decoding import pool
+        from voxbatch.process import hang_detector
 
-        process.HANG_TIMEOUT_S = float(options["--hang-s"])
+        pool.HANG_TIMEOUT_S = float(options["--hang-s"])
         hang_detector.MIN_CPU_S = 0.1
     sys.argv = ["voxbatch", *arguments]
     try:
@@ -61,7 +61,7 @@ def _before(owner: Any, name: str, note: Callable[..., None]) -> None:
 def _trace_items(path: str) -> None:
     from voxbatch.engines.feed import Feed
     from voxbatch.output import merge
-    from voxbatch.runner.pipeline import Pipeline
+    from voxbatch.runner.results import Results
 
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -77,7 +77,7 @@ def _trace_items(path: str) -> None:
         return chunk
 
     Feed.get = taken  # type: ignore[method-assign]
-    _before(Pipeline, "_finish_item", lambda _, pending, __: tell(f"finished {pending.item.index}"))
+    _before(Results, "_finish", lambda _, pending, __: tell(f"finished {pending.item.index}"))
     _before(merge, "merge", lambda *_: tell("merging 0"))
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +22,17 @@ import pytest
 import servers
 import soundfile
 import whisper_base
+from fork_server import READ_AT_START, ForkServer, read_at_start
 from hypothesis import HealthCheck, settings
+from waits import kill_all
 
 from voxbatch.audio.ffmpeg import executable, version
 from voxbatch.cli import cli
+from voxbatch.decoding import warm_pool
 from voxbatch.storage import connect
 
 # Machines are shared, so the duration of an example means nothing.
-settings.register_profile("voxbatch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("voxbatch", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("voxbatch")
 
 # A shell makes its background processes ignore Ctrl-C, and the processes started here would inherit that.
@@ -35,20 +41,55 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 ROOT = Path(__file__).parents[1]
 
-LONGEST_FIRST = (
-    "test_containers", "test_engine", "test_listen", "test_whisper", "test_bucket_run", "test_plugin", "test_whole_run",
-    "test_odd", "test_jobs", "test_benchmarks", "test_run", "test_audio",
-)  # fmt: skip
-"""Modules that take minutes. They start first, because otherwise one would run alone at the end."""
+DURATIONS = ROOT / "tests" / "durations.json"
+"""Seconds of each test file, by its path below this folder."""
+WRITE_DURATIONS = "--write-durations"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option that measures."""
+    parser.addoption(WRITE_DURATIONS, action="store_true", help=f"write the seconds of each file to {DURATIONS.name}")
+
+
+SLOW_FIXTURES = {
+    "fork_server", "warm_decoders", "google", "amazon", "seaweed", "place", "pubsub_projects", "base_model",
+}  # fmt: skip
+"""Fixtures that start a command, a server or a model."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the modules by LONGEST_FIRST; the order of tests within a module stays."""
+    """Mark the tests slow that start a command, a server or a model. Order the files by their durations, the longest
+    and those without a figure first, because otherwise a long file would run alone at the end. The order of tests
+    within a file stays.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and not SLOW_FIXTURES.isdisjoint(item.fixturenames):
+            item.add_marker("slow")
+    durations = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -durations.get(_test_file(item.nodeid), math.inf))
 
-    def place(item: pytest.Item) -> int:
-        return LONGEST_FIRST.index(item.path.stem) if item.path.stem in LONGEST_FIRST else len(LONGEST_FIRST)
 
-    items.sort(key=place)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up the seconds of each file that is not skipped, as each half of the tests skips files of the other one."""
+    if report.when != "teardown" and not report.skipped:
+        _measured[_test_file(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the seconds of the files that ran, if asked, beside those of the files that did not."""
+    if session.config.getoption(WRITE_DURATIONS) and not hasattr(session.config, "workerinput"):
+        durations = {**json.loads(DURATIONS.read_text()), **_measured}
+        longest = sorted((-round(seconds, 1), name) for name, seconds in durations.items())
+        kept = {name: -seconds for seconds, name in longest if (DURATIONS.parent / name).exists()}
+        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
+
+
+_measured: defaultdict[str, float] = defaultdict(float)
+
+
+def _test_file(nodeid: str) -> str:
+    return nodeid.partition("::")[0].removeprefix("tests/")
 
 
 Voxbatch = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -67,16 +108,20 @@ def gone(processes: list[Any], seconds: float) -> bool:
     return True
 
 
+_READ_AT_START = read_at_start(os.environ)
+
+
 def environment(**extra: str) -> dict[str, str]:
-    """Return an environment with this checkout first on PYTHONPATH, without the caller's VOXBATCH_* settings and the
-    variables of a platform that runs the tests.
+    """Return an environment with this checkout first on PYTHONPATH, without the caller's VOXBATCH_* settings, the
+    variables of a platform that runs the tests, and what tests and their libraries change of the variables that Python
+    reads when it starts: otherwise, each later command would be a process instead of a fork.
     """
     own = (
         "VOXBATCH_", "CLOUD_RUN_", "CLOUD_ML_", "K_SERVICE", "BATCH_TASK", "SAGEMAKER_", "AWS_BATCH_", "KUBERNETES_",
         "JOB_COMPLETION", "SLURM_", "RANK",
     )  # fmt: skip
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return {**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith((*own, *READ_AT_START))}
+    return {**kept, **_READ_AT_START, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
 
 
 def understood(name: str, *arguments: str) -> None:
@@ -91,40 +136,67 @@ def understood(name: str, *arguments: str) -> None:
         cli.commands[name].make_context(name, list(arguments), parent=program)
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Yield the process that has imported the command and runs it in forks."""
+    server = ForkServer(environment())
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def voxbatch(tmp_path: Path) -> Voxbatch:
-    """Return a function: voxbatch("run", path, env={…}) gives the ended process with its output as text."""
+def voxbatch(tmp_path: Path, fork_server: ForkServer) -> Voxbatch:
+    """Return a function: voxbatch("run", path, env={…}) gives the ended process with its output as text.
+
+    The process is a fork of the session's server, unless the test sets more of it than its variables, its folder and
+    its time limit, or a variable that Python reads when it starts.
+    """
 
     def run(*args: object, env: dict[str, str] | None = None, **settings: Any) -> subprocess.CompletedProcess[str]:
-        settings = {"cwd": tmp_path, "timeout": 240, "capture_output": True, "text": True, **settings}
+        settings = {"cwd": tmp_path, "timeout": 240, **settings}
+        variables = environment(**(env or {}))
+        if settings.keys() == {"cwd", "timeout"} and fork_server.can_run(variables):
+            return fork_server.run(list(map(str, args)), variables, **settings)
         command = [sys.executable, "-m", "voxbatch", *map(str, args)]
-        return subprocess.run(command, env=environment(**(env or {})), **settings)
+        return subprocess.run(command, env=variables, **{"capture_output": True, "text": True, **settings})
 
     return run
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Starter]:
-    """Return a function: start("run", path) gives a running process, which is killed at the end of the test."""
+def start(request: pytest.FixtureRequest, tmp_path: Path, fork_server: ForkServer) -> Iterator[Starter]:
+    """Return a function: start("run", path) gives a running process, which is killed at the end of the test. It is a
+    fork as with `voxbatch`, unless the test sets more of it than its variables. Its own child processes are forks if
+    the test is marked so; others may look for these processes.
+    """
     started: list[subprocess.Popen[str]] = []
+    forks_children = request.node.get_closest_marker("forks_children") is not None
 
     def begin(*args: object, env: dict[str, str] | None = None, **settings: Any) -> subprocess.Popen[str]:
-        settings = {"cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **settings}
-        command = [sys.executable, "-m", "voxbatch", *map(str, args)]
-        started.append(subprocess.Popen(command, env=environment(**(env or {})), **settings))
+        variables, arguments, pipe = environment(**(env or {})), list(map(str, args)), subprocess.PIPE
+        if not settings and fork_server.can_run(variables):
+            started.append(fork_server.start(arguments, variables, tmp_path, pipe, pipe, forks_children))
+        else:
+            settings = {"cwd": tmp_path, "stdout": pipe, "stderr": pipe, "text": True, **settings}
+            started.append(subprocess.Popen([sys.executable, "-m", "voxbatch", *arguments], env=variables, **settings))
         return started[-1]
 
     yield begin
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    kill_all(started)
 
 
-@pytest.fixture(params=["wheel", "system"])
+@pytest.fixture(scope="module")
+def warm_decoders() -> Iterator[None]:
+    """Keep the decoders of runs in this process until the end of the module: each takes half a CPU second to start."""
+    warm_pool.open()
+    yield
+    warm_pool.close()
+
+
+@pytest.fixture(params=["wheel", pytest.param("system", marks=pytest.mark.long)])
 def ffmpeg(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """Select the ffmpeg that reads recordings: that of the wheel, then the system's. Yield the variables that select
-    it.
+    """Select the ffmpeg that reads recordings: that of the wheel, and with the long tests the system's, too. Yield the
+    variables that select it.
     """
     chosen = "" if request.param == "wheel" else shutil.which("ffmpeg")
     if chosen is None:
@@ -233,10 +305,34 @@ def pubsub_projects() -> Iterator[Callable[..., pubsub.PubsubProject]]:
 
 
 @pytest.fixture(scope="session")
+def speaker_networks() -> Path:
+    """Return the folder of the networks that tell speakers apart; `make speakers` writes it."""
+    folder = Path(os.environ.get("VOXBATCH_SPEAKER_MODEL", ROOT / "build" / "speakers"))
+    if not (folder / "embedding.onnx").is_file():
+        pytest.skip(f"no networks in {folder}: `make speakers` writes them; they need PyTorch and PyPI")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def amazon() -> Iterator[servers.Server]:
     """Yield the moto S3 server of the session."""
     with servers.amazon_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def deployment_server() -> Iterator[servers.AmazonServer]:
+    """Yield a second moto server, so that that of the stores keeps no resources of a deployment."""
+    with servers.amazon_server() as server:
+        yield server
+
+
+@pytest.fixture
+def moto(deployment_server: servers.AmazonServer) -> str:
+    """Return the address of a moto server without resources."""
+    address = f"http://127.0.0.1:{deployment_server.port}"
+    with urllib.request.urlopen(urllib.request.Request(f"{address}/moto-api/reset", method="POST")):
+        return address
 
 
 @pytest.fixture(scope="session")
@@ -246,8 +342,8 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server
         yield server
 
 
-@pytest.fixture(params=["google", "amazon", "seaweed"])
+@pytest.fixture(params=servers.mainly("google", "amazon", "seaweed"))
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[servers.Place]:
-    """Yield an OUT in a new bucket on each of the three servers."""
+    """Yield an OUT in a new bucket."""
     with servers.placed(request.getfixturevalue(request.param), monkeypatch) as found:
         yield found

@@ -72,16 +72,12 @@ def test_one_spelling(uri: str, spelling: str) -> None:
         ("gs:///x.wav", "'' is not a valid bucket name"),
         ("s3://buck et/x.wav", "'buck et' is not a valid bucket name"),
         ("gs://calls/../x.wav", 'is "." or ".."'),
-        ("gs://calls/x/./a.wav", 'is "." or ".."'),
-        ("https://host/x/../a.wav", 'is "." or ".."'),
         ("https://host/x/%2E%2e/a.wav", 'is "." or ".."'),
         ("https://host/x/..%2Fa.wav", 'is "." or ".."'),
         ("https://host/x/..\\a.wav", 'is "." or ".."'),
         ("http:///a.wav", "the host or port is not valid"),
-        ("http://ho st/a.wav", "the host or port is not valid"),
         ("http://host\\@other/a.wav", "a user name or password"),
         ("http://host\n/a.wav", "the host or port is not valid"),
-        ("http://host:/a.wav", "the host or port is not valid"),
         ("http://h\u00f6st/a.wav", "in ASCII"),
         ("http://[::1/a.wav", "the host or port is not valid"),
         ("https://user:secret@host/a.wav", "a user name or password"),
@@ -96,10 +92,13 @@ def test_what_nothing_can_be_called(uri: str, says: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.slow
 @given(WEB | st.builds("{}{}".format, FOLDERS, KEYS))
 @example("http://0:80?")
 def test_a_spelling_is_its_own(uri: str) -> None:
-    """Normalizing is idempotent, and keeps the place, the name and the kind of an address."""
+    """Normalizing is idempotent, and keeps the place, the name and the kind of an address. A web address becomes
+    printable ASCII without blanks, as a request line requires.
+    """
     once = normalized(uri)
     assert normalized(once) == once
     assert once.startswith(place_of(uri))
@@ -107,14 +106,10 @@ def test_a_spelling_is_its_own(uri: str) -> None:
     if scheme_of(uri) in ("gs", "s3"):
         assert once == uri
         assert once.endswith(name_of(uri))
-
-
-@given(WEB)
-def test_a_web_address_can_be_sent(uri: str) -> None:
-    """A normalized web address is printable ASCII without blanks, as a request line requires."""
-    assert normalized(uri).isascii()
-    assert normalized(uri).isprintable()
-    assert " " not in normalized(uri)
+    else:
+        assert once.isascii()
+        assert once.isprintable()
+        assert " " not in once
 
 
 @given(st.sampled_from(["gs://", "s3://", "http://", "HTTPS://"]), st.text(max_size=30))
@@ -135,7 +130,6 @@ def test_any_text_is_an_address_or_a_reason(scheme: str, text: str) -> None:
     [
         ("gs://calls/x/m.jsonl", "gs://calls/x/", "calls/x/m.jsonl", "gs://calls/"),
         ("S3://calls/m.jsonl", "s3://calls/", "calls/m.jsonl", "s3://calls/"),
-        ("gs://calls/x/", "gs://calls/x/", "calls/x/", "gs://calls/"),
         ("gs://calls", "gs://calls/", "calls/", "gs://calls/"),
         ("gs://calls/a?b/c#d.wav", "gs://calls/a?b/", "calls/a?b/c#d.wav", "gs://calls/"),
         ("HTTPS://Host:443/x/m.jsonl?k=a/b#c/d", "https://host/x/", "host/x/m.jsonl", "https://host/"),
@@ -159,7 +153,6 @@ def test_a_local_path_has_no_place() -> None:
         ("gs://calls", True),
         ("gs://calls/x/", True),
         ("gs://calls/x", False),
-        ("https://host", True),
         ("https://host/x/", True),
         ("https://host/x?path=/", False),
         ("https://host/download/?id=3", False),
@@ -186,7 +179,6 @@ def test_a_bucket_address_is_its_parts(folder: str, key: str) -> None:
         ("http://user:pw@minio:9000/base/", True),
         ("s3.example.com", False),
         ("gs://bucket", False),
-        ("https://", False),
         ("https://host?x=1", False),
         ("https://host/#x", False),
     ],
@@ -205,12 +197,10 @@ def test_endpoint_is_a_web_server_without_a_query(uri: str, is_one: bool) -> Non
         ("gs://calls/x/", "a.wav", "gs://calls/x/a.wav"),
         ("gs://calls/x/", "./y//a.wav", "gs://calls/x/y/a.wav"),
         ("gs://calls/x/", "../a.wav", "gs://calls/a.wav"),
-        ("gs://calls/x/", "y/../../a.wav", "gs://calls/a.wav"),
         ("gs://calls/x//", "a.wav", "gs://calls/x//a.wav"),
         ("gs://calls/", "a#1?b%20.wav", "gs://calls/a#1?b%20.wav"),
         ("gs://calls/x/", "y/", "gs://calls/x/y/"),
         ("gs://calls/x/", "..", "gs://calls/"),
-        ("gs://calls/x/", ".", "gs://calls/x/"),
         ("https://host/x/", "../a b.wav", "https://host/a%20b.wav"),
         ("https://host/x%20y/", "a%20b#1?.wav", "https://host/x%20y/a%20b%231%3F.wav"),
     ],

@@ -12,9 +12,9 @@ import pytest
 from conftest import Recorder, Voxbatch
 
 import voxbatch as vb
+from voxbatch.answer_format import checked_schema, checked_tools
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import ConfigError
-from voxbatch.questions import checked_schema, checked_tools
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 TOOL = {
@@ -49,6 +49,9 @@ def questions(tmp_path: Path, recording: Recorder) -> Path:
 
 
 def test_each_line_has_one_answer(questions: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Each line has an answer to its own prompt or that of the run, which is not scored against the reference of the
+    speech; a line with a missing recording fails.
+    """
     done = voxbatch("ask", questions, "--prompt", "Who speaks?", "-o", "out", *SCRIPTED)
     assert done.returncode == 3, done.stderr
     rows = answers(tmp_path / "out")
@@ -59,21 +62,17 @@ def test_each_line_has_one_answer(questions: Path, voxbatch: Voxbatch, tmp_path:
     assert (rows["two"]["finish_reason"], rows["two"]["tool_calls"]) == ("stop", [])
     assert min(rows["two"]["prompt_tokens"], rows["two"]["completion_tokens"]) > 0
     assert rows["0.wav"]["prompt"] == "Who speaks?"
+    reference, wer = rows["two"]["reference_text"], rows["two"]["wer"]
+    assert (reference, wer, "text" in rows["two"]) == ("a reference of the speech", None, False)
+    assert "WER" not in done.stdout
     [failure] = map(json.loads, (tmp_path / "out" / "failures.jsonl").read_text().splitlines())
     assert "gone.wav" in failure["message"]
     assert "also-gone" not in failure["message"]
 
 
-def test_an_answer_is_not_scored_against_the_reference_of_the_speech(
-    questions: Path, voxbatch: Voxbatch, tmp_path: Path
-) -> None:
-    done = voxbatch("ask", questions, "--prompt", "Who speaks?", "-o", "out", *SCRIPTED)
-    row = answers(tmp_path / "out")["two"]
-    assert (row["reference_text"], row["wer"], "text" in row) == ("a reference of the speech", None, False)
-    assert "WER" not in done.stdout
-
-
-@pytest.mark.parametrize("options", [(), ("--map-reduce",)], ids=["whole", "map-reduce"])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), marks=pytest.mark.long), ("--map-reduce",)], ids=["whole", "map-reduce"]
+)
 def test_a_killed_run_resumes_with_the_same_bytes(
     options: tuple[str, ...], recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
@@ -130,7 +129,6 @@ BAD_LINES = {
     "prompt is a number": ({"audio_filepath": "a.wav", "prompt": 7}, "`prompt` is 7; it must be a text"),
     "nine recordings": ({"audio_filepaths": ["a.wav"] * 9, "prompt": "?"}, "names 9 recordings"),
     "no recordings": ({"audio_filepaths": [], "prompt": "?"}, "must be a list of 1 to 8 paths"),
-    "no recording": ({"prompt": "?"}, "has no `audio_filepath`"),
     "a path that is no text": ({"audio_filepaths": ["a.wav", 3], "prompt": "?"}, "must be a string"),
     "an offset for two": ({"audio_filepaths": ["a.wav"] * 2, "offset": 1, "prompt": "?"}, "`offset` belongs to one"),
     "two keys": ({"audio_filepath": "b.wav", "audio_filepaths": ["a.wav"], "prompt": "?"}, "which differ"),
@@ -169,7 +167,6 @@ BAD_OPTIONS = {
     "two prompts": (("--translate-to", "fr"), "--prompt and --translate-to each give the question"),
     "no tokens": (("--max-tokens", "0"), "--max-tokens is 0; it must be from 1"),
     "hot": (("--temperature", "3"), "--temperature is 3; it must be from 0 to 2"),
-    "no schema": (("--json-schema", "list.json"), "this is no JSON schema"),
     "no JSON": (("--json-schema", "no.json"), "is no JSON"),
     "tools of another shape": (("--tools", "schema.json"), "it must be a list of functions"),
     "both": (("--json-schema", "schema.json", "--tools", "tools.json"), "contradict each other"),
@@ -180,8 +177,7 @@ BAD_OPTIONS = {
 def test_bad_options_are_refused(
     options: tuple[str, ...], reason: str, recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
-    for name, content in (("list.json", "[1]"), ("no.json", "{"), ("schema.json", json.dumps(SCHEMA)),
-                          ("tools.json", json.dumps([TOOL]))):  # fmt: skip
+    for name, content in (("no.json", "{"), ("schema.json", json.dumps(SCHEMA)), ("tools.json", json.dumps([TOOL]))):
         (tmp_path / name).write_text(content)
     engine = () if "--engine" in options else SCRIPTED
     refused = voxbatch("ask", recording("a.wav", 1), "--prompt", "?", "-o", "out", *options, *engine)
@@ -235,7 +231,7 @@ def test_a_submitted_run_asks_the_same_question(voxbatch: Voxbatch) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--prompt", "Who?"), "--prompt is an option of voxbatch ask; add --ask"),
+        (("--system", "Be brief."), "--system is an option of voxbatch ask; add --ask"),
         (("--ask", "--formats", "srt"), "--formats is an option of voxbatch run; leave it out"),
         (("--ask", "--json-schema", "schema.json"), "lies on this machine"),
     ],
@@ -274,7 +270,7 @@ def test_tools_of_another_shape_are_refused(text: str, reason: str) -> None:
     assert reason in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ['{"topic": "weather"}', '{"type": "objekt"}', '{"type": "object", "required": 1}'])
+@pytest.mark.parametrize("text", ["[1]", '{"topic": "weather"}', '{"type": "object", "required": 1}'])
 def test_a_file_that_is_no_json_schema_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--json-schema s.json: this is no JSON schema"):
         checked_schema(text, "s.json")
@@ -313,14 +309,10 @@ def test_python_asks_what_the_command_asks(questions: Path, voxbatch: Voxbatch, 
         ({"prompt": 5}, "option prompt is 5; it must be a string or None"),
         ({"prompt": " "}, "--prompt is empty"),
         ({"max_tokens": "9"}, "option max_tokens is '9'; it must be a whole number"),
-        ({"temperature": 3}, "it must be from 0 to 2"),
         ({"language": "en"}, "option language: it is for transcripts"),
-        ({"json_schema": {"topic": "a text"}}, "this is no JSON schema"),
         ({"json_schema": {"type": {1}}}, "json_schema is no JSON"),
-        ({"tools": [{"name": "f"}]}, "function 1: it must be"),
         ({"tools": [TOOL], "json_schema": SCHEMA}, "contradict each other"),
         ({"max_token": 5}, "option max_token: unknown"),
-        ({"engine": "faster-whisper"}, "cannot answer questions"),
     ],
 )
 def test_python_refuses_what_the_command_refuses(questions: Path, options: dict[str, Any], reason: str) -> None:

@@ -1,7 +1,8 @@
 """Tests for audio decoding: reading in blocks gives the samples of reading at once, and bad files end in a plain error
 without side effects.
 
-Tests that use the fixtures `ffmpeg` or `wav` run twice: with the ffmpeg of the wheel and with the system's.
+Tests that use the fixtures `ffmpeg` or `wav` run with the ffmpeg of the wheel; the long tests run them with the
+system's, too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ import psutil
 import pytest
 import soundfile
 import soxr
+from conftest import environment
 
-from voxbatch.audio import decode, libraries, probe
-from voxbatch.audio.ffmpeg import FFmpegKilledError, FFmpegStream, command, executable, version
+from voxbatch.audio import libraries
+from voxbatch.audio.ffmpeg import FFmpegKilledError, executable, version
+from voxbatch.audio.ffmpeg_stream import FFmpegStream, command
+from voxbatch.audio.waveforms import decode, probe
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import Recording, open_recording
@@ -73,7 +77,7 @@ def wav(tmp_path: Path, ffmpeg: dict[str, str]) -> Path:
 # ── rates and formats ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("rate", [8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 44_101, 48_000, 96_000])
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 44_101, 96_000])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_resampling_by_blocks_equals_resampling_at_once(tmp_path: Path, rate: int, channels: int) -> None:
     """Resampling block by block gives the samples of one call of the resampler for the whole mono mix."""
@@ -120,6 +124,7 @@ def test_libsndfile_formats_give_exact_samples(tmp_path: Path, name: str, subtyp
     assert warnings == []
 
 
+@pytest.mark.slow
 def test_opus_is_decoded_at_48_khz(tmp_path: Path) -> None:
     """Opus made from 16 kHz is decoded at 48 kHz, as another reader (PyAV) does, and not at 16 kHz as by libsndfile."""
     import av
@@ -150,6 +155,7 @@ def correlation(one: Samples, other: Samples) -> float:
     return float(np.corrcoef(one[:size], other[:size])[0, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FFMPEG_ONLY)
 def test_ffmpeg_decodes_formats_unknown_to_libsndfile(wav: Path, name: str) -> None:
     """Formats that libsndfile cannot read are decoded by ffmpeg; a slice equals that range of the whole recording."""
@@ -166,24 +172,20 @@ def test_ffmpeg_decodes_formats_unknown_to_libsndfile(wav: Path, name: str) -> N
 
 
 def test_lossless_format_through_ffmpeg_gives_exact_samples(wav: Path) -> None:
-    """A lossless format gives back the exact samples, also in slices."""
+    """A lossless format gives back the exact samples, also in slices. Tags in the header of ffmpeg's pipe format are
+    not read as samples.
+    """
     wanted, _ = soundfile.read(wav, dtype="float32")
-    path = by_ffmpeg(wav, "a.tta")
+    path = by_ffmpeg(wav, "a.tta", "-metadata", "title=" + "x" * 5_001)
     assert np.array_equal(decoded(path)[0], wanted)
     assert np.array_equal(decoded(path, offset=7.25, duration=1.5)[0], wanted[116_000:140_000])
-
-
-def test_tags_in_au_header_are_not_samples(wav: Path) -> None:
-    """Tags in the header of ffmpeg's pipe format are not read as samples."""
-    path = by_ffmpeg(wav, "a.tta", "-metadata", "title=" + "x" * 5_001)
-    assert np.array_equal(decoded(path)[0], soundfile.read(wav, dtype="float32")[0])
 
 
 # ── slices and channels ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac"])
-@pytest.mark.parametrize(("offset", "duration"), [(0.0, 1.0), (3.3, 4.0), (9.99, 2.0), (11.5, None), (0.0001, 0.5)])
+@pytest.mark.parametrize(("offset", "duration"), [(3.3, 4.0), (9.99, 2.0), (11.5, None), (0.0001, 0.5)])
 def test_slice_at_16_khz_has_exact_samples(wav: Path, suffix: str, offset: float, duration: float | None) -> None:
     """At 16 kHz, a slice has exactly the samples of the whole recording."""
     path = by_ffmpeg(wav, f"a.{suffix}")
@@ -238,16 +240,34 @@ def test_requested_channel_is_returned_alone(tmp_path: Path) -> None:
 
 
 def test_probe_returns_header_duration(wav: Path) -> None:
-    """`probe` returns the duration of the header without decoding, and None for formats whose header it does not
-    know.
+    """`probe` returns the duration of the header without decoding."""
+    with closing(open_recording(str(wav))) as recording:
+        assert probe(recording) == 12.0
+
+
+@pytest.mark.parametrize("kind", ["m4a", "mp3", "mkv", "webm", "avi", "flv", "ts", "mpg", "wma", "aac", "ac3", "wv"])
+def test_probe_estimates_the_duration_of_all_formats(wav: Path, kind: str) -> None:
+    """Formats whose header libsndfile cannot read have a duration to a tenth, also if they are remote: then the first
+    64 KiB and the size tell it. Only the bit rate tells that of AAC and transport streams.
     """
-    for path, wanted in (
-        (wav, 12.0),
-        (by_ffmpeg(wav, "a.m4a"), pytest.approx(12.0, abs=0.1)),
-        (by_ffmpeg(wav, "a.wma"), None),
-    ):
-        with closing(open_recording(str(path))) as recording:
-            assert probe(recording) == wanted
+    path = by_ffmpeg(wav, f"a.{kind}", *(("-ar", "44100") if kind == "flv" else ()))
+    with closing(open_recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:
+        assert probe(local, certain=True) is None
+        assert probe(local) == pytest.approx(12.0, rel=0.1)
+        distant.fileno = lambda: pytest.fail("the recording was copied")  # type: ignore[method-assign]
+        assert probe(distant) == pytest.approx(12.0, rel=0.2)
+
+
+def test_probe_prints_nothing_and_wants_an_audio_track(wav: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """An MP3 that was cut off makes libmpg123 print a warning; `probe` does not ask it. A video without sound has no
+    duration."""
+    cut = by_ffmpeg(wav, "a.mp3").read_bytes()
+    silent = by_ffmpeg(wav, "silent.mkv", "-f", "lavfi", "-i", "color=size=32x32:rate=5", "-map", "1", "-t", "2")
+    with closing(FileRecording.in_memory(cut[: len(cut) // 2])) as recording:
+        assert probe(recording) == pytest.approx(12.0, abs=0.1)
+    with closing(open_recording(str(silent))) as recording:
+        assert probe(recording) is None
+    assert capfd.readouterr().err == ""
 
 
 # ── recordings that are fetched while they are read ───────────────────────────────────────────────────────────────────
@@ -277,7 +297,7 @@ def outcome(recording: Recording, path: Path, offset: float) -> tuple[bytes, lis
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("offset", [0.0, 3.3])
+@pytest.mark.parametrize("offset", [0.0, pytest.param(3.3, marks=pytest.mark.long)])
 def test_remote_recording_decodes_like_local_one(corpus: Path, ffmpeg: dict[str, str], offset: float) -> None:
     """A remote recording gives the samples, warnings and errors of a local one, for every format and damage."""
     odd = [path for path in sorted((corpus / "odd").rglob("*")) if path.is_file() and path.parent.name != "manifests"]
@@ -307,26 +327,19 @@ def written(tmp_path: Path, samples: Samples, rate: int = 16_000) -> Path:
 
 
 def test_invalid_samples_become_silence(tmp_path: Path) -> None:
-    """A few invalid samples become silence with a warning; if most samples are invalid, the recording is refused."""
+    """A few invalid samples become silence with a warning, and a huge one does not scale the others down; if most
+    samples are invalid, the recording is refused.
+    """
     samples = signal(16_000)[:, 0]
-    broken = samples.copy()
-    broken[[5, 100_000, 170_000]] = [np.nan, np.inf, -np.inf]
+    broken, places = samples.copy(), [5, 100_000, 150_000, 170_000]
+    broken[places] = [np.nan, np.inf, 1e30, -np.inf]
     out, warnings = decoded(written(tmp_path, broken))
-    assert np.array_equal(out, np.where(np.isfinite(broken), samples, 0))
-    assert warnings == ["3 samples were NaN, infinite or absurdly large and became silence"]
+    samples[places] = 0
+    assert np.array_equal(out, samples)
+    assert warnings == ["4 samples were NaN, infinite or absurdly large and became silence"]
     broken[:96_001] = np.nan
-    with pytest.raises(AudioError, match=r"96,003 of 192,000 samples are NaN, infinite or absurdly large"):
+    with pytest.raises(AudioError, match=r"96,004 of 192,000 samples are NaN, infinite or absurdly large"):
         decoded(written(tmp_path, broken))
-
-
-def test_one_huge_sample_does_not_silence_the_rest(tmp_path: Path) -> None:
-    """One sample of 1e30 does not scale the others down to silence."""
-    samples = signal(16_000)[:, 0]
-    broken = samples.copy()
-    broken[50_000] = 1e30
-    out, warnings = decoded(written(tmp_path, broken))
-    assert np.array_equal(np.delete(out, 50_000), np.delete(samples, 50_000))
-    assert len(warnings) == 1
 
 
 @pytest.mark.parametrize("scale", [32_768.0, 1e30])
@@ -349,17 +362,6 @@ def test_slight_overshoot_stays_unchanged(tmp_path: Path) -> None:
 
 
 # ── damaged files ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg", "aac", "mka", "ts"])
-def test_truncated_file_gives_its_first_part(wav: Path, suffix: str) -> None:
-    """Half a file gives about half of the recording."""
-    path = by_ffmpeg(wav, f"a.{suffix}")
-    whole, _ = decoded(path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    half, _ = decoded(path)
-    assert 3.5 < len(half) / SAMPLING_RATE < 8.5
-    assert correlation(half[:32_000], whole) > 0.99
 
 
 def test_audio_after_damage_is_read_with_a_warning(wav: Path) -> None:
@@ -420,8 +422,8 @@ def test_raw_format_is_recognised_in_an_address(wav: Path) -> None:
         assert list(decode(recording, "https://host/a.g722?signature=b.wav"))
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"RIFF", b"<!DOCTYPE html><html></html>", b"\0" * 5000, b"{}" * 900])
-@pytest.mark.parametrize("name", ["a.wav", "a.mp3", "a.g722x"])
+@pytest.mark.parametrize("content", [b"", b"x", b"RIFF", b"<!DOCTYPE html><html></html>", b"\0" * 5000])
+@pytest.mark.parametrize("name", ["a.wav", "a.g722x"])
 def test_file_without_audio_gives_a_one_line_error(
     tmp_path: Path, ffmpeg: dict[str, str], content: bytes, name: str
 ) -> None:
@@ -457,7 +459,7 @@ def test_error_messages_name_no_descriptor(
     (program := tmp_path / "ffmpeg").write_text(f"#!/bin/sh\necho '{complaint}' >&2\nexit 1\n")
     program.chmod(0o755)
     (path := tmp_path / "a.m4a").write_bytes(b"RIFF")
-    monkeypatch.setattr("voxbatch.audio.ffmpeg.executable", lambda: str(program))
+    monkeypatch.setattr("voxbatch.audio.ffmpeg_stream.executable", lambda: str(program))
     with open(path, "rb") as file, pytest.raises(AudioError) as raised:
         FFmpegStream(FileRecording(os.dup(file.fileno())), "calls/a.m4a", 0.0, reason="unknown")
     assert str(raised.value) == wanted
@@ -524,6 +526,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_files_that_name_other_files_open_nothing(server: tuple[str, list[str]], wav: Path, kind: str) -> None:
     """A file that names another file or an address, under any extension, neither opens nor fetches it."""
@@ -543,7 +546,7 @@ def test_each_whitelist_alone_stops_a_playlist(server: tuple[str, list[str]], wa
     segment = by_ffmpeg(wav, "segment.ts", "-c:a", "aac")
     (path := wav.with_name("x.m3u8")).write_text(SCRIPTS["hls"].format(url.replace(wav.name, segment.name)))
     recording = FileRecording(os.open(path, os.O_RDONLY))
-    arguments = command(recording, path.name, 0.0, audio_stream=0, has_stale_header=False)
+    arguments = command(recording, path.name, 0.0, audio_stream=0, has_stale_header=False, packets=2)
     if closed != "protocols":
         arguments[arguments.index("-protocol_whitelist") + 1] = "file,pipe,http,tcp"
     if closed != "formats":
@@ -559,9 +562,11 @@ def test_each_whitelist_alone_stops_a_playlist(server: tuple[str, list[str]], wa
 # ── an ffmpeg that is killed ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
-def test_killed_ffmpeg_is_no_damage_of_the_recording(wav: Path, number: int) -> None:
-    """An ffmpeg that somebody kills within a file is an error, not a short recording with a warning."""
+@pytest.mark.slow
+def test_stopped_ffmpeg_is_no_damage_of_the_recording(wav: Path) -> None:
+    """An ffmpeg that somebody stops within a file, so that it exits by itself, is an error, not a short recording with
+    a warning.
+    """
     soundfile.write(wav, np.tile(signal(16_000), (30, 1)), 16_000, subtype="PCM_16")
     path, warnings = by_ffmpeg(wav, "long.mka", "-c:a", "copy"), list[str]()
     with closing(open_recording(str(path))) as recording:
@@ -569,8 +574,8 @@ def test_killed_ffmpeg_is_no_damage_of_the_recording(wav: Path, number: int) -> 
         blocks = decode(recording, str(path), warn=warnings.append)
         next(blocks)
         (process,) = set(psutil.Process().children()) - others
-        process.send_signal(number)
-        with pytest.raises(FFmpegKilledError, match=r"^ffmpeg was (killed by signal 9|stopped by a signal)$"):
+        process.terminate()
+        with pytest.raises(FFmpegKilledError, match=r"^ffmpeg was stopped by a signal$"):
             list(blocks)
     assert not warnings
     assert not process.is_running()
@@ -662,19 +667,16 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
                        np.zeros(60 * 8_000))  # fmt: skip
     code = """
         import resource, sys
-        from voxbatch.audio import decode
-        from voxbatch.storage import Recording, open_recording
-from voxbatch.storage.recording import FileRecording
-from voxbatch.storage.temporary_files import temporary_file
+        from voxbatch.audio.waveforms import decode
+        from voxbatch.storage import open_recording
         peaks = []
         for path in sys.argv[1:]:
             count = sum(len(block.samples) for block in decode(open_recording(path), path))
             peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         print(count, peaks[1] - peaks[0])
     """.replace("\n        ", "\n")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     command = [sys.executable, "-c", code, str(short), str(long)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True)
     count, kilobytes = map(int, done.stdout.split())
     assert count == 7_200 * SAMPLING_RATE
     assert kilobytes < 150_000

@@ -16,8 +16,10 @@ from voxbatch.errors import ConfigError
 from voxbatch.formats import CueLimits
 from voxbatch.log import Log
 from voxbatch.output import merge
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Store, open_store
 
 TEXT = "We went down to the harbour early in the morning."
@@ -44,8 +46,8 @@ class Videos:
             }
             segments: list[dict[str, Any]] = [{"text": TEXT, "start": 0.0, "end": 4.0}]
             line |= {"segments": segments, "audio_duration": 4.0, "warnings": [], **row}
-            entries.append(PartEntry(i, "transcript", encode_line(line)))
-        Checkpoint(self.store, owned(self.store, items=len(paths)), len(paths)).commit(entries, 1.0)
+            entries.append(PartEntry(i, "transcript", json_bytes(line)))
+        Checkpoint(self.store, owned(self.store, items=len(paths))).commit(entries, 1.0)
 
     def merge(self, *formats: str, max_line: int = 42) -> None:
         """Merge with files beside the videos, and keep what was logged."""
@@ -88,6 +90,7 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     assert theirs.read_bytes() == videos.store.read("srt/0/talk.srt")
 
 
+@pytest.mark.slow
 def test_changed_settings_replace_our_files(tmp_path: Path) -> None:
     """Files that an earlier merge wrote get the new shape, also after a merge that was killed half-way."""
     videos = Videos(tmp_path, ["talk.mp4", "other.mp4"])
@@ -150,7 +153,6 @@ def test_formats_that_would_do_harm_are_refused(tmp_path: Path, formats: tuple[s
         merge.merge_again(videos.store, {"beside": True, "formats": list(formats)})
 
 
-@pytest.mark.slow
 def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
     """`run FOLDER --beside` writes SubRip; the same command again with other limits, and `merge`, rewrite it; --verify
     compares with the latest settings.
@@ -176,7 +178,6 @@ def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Reco
     assert not (tmp_path / "videos/a.txt").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
 def test_a_bucket_is_written_beside(place: Place, tmp_path: Path) -> None:
     """A recording in a bucket gets its file next to the object, and a file of somebody else stays there, too."""

@@ -33,6 +33,7 @@ def test_the_interval_is_that_of_a_plain_bootstrap() -> None:
     assert found == pytest.approx((expected.low, expected.high), abs=0.1 * width)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_true_rate_in_95_of_100_corpora() -> None:
     """The interval contains the known rate of errors in about 95 % of 400 corpora."""
     covered = 0

@@ -8,11 +8,8 @@ import functools
 import json
 import signal
 import subprocess
-import sys
 import threading
-import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -22,77 +19,71 @@ import numpy as np
 import pytest
 import servers
 import soundfile
-from conftest import environment
+from conftest import Voxbatch, environment
+from fork_server import ForkedProcess, ForkServer
+from outputs import committed
 
-from voxbatch.output.checkpoint import part_names, read_part
 from voxbatch.storage import Store, open_store
 
 pytestmark = pytest.mark.slow
 
 ITEMS = 24
+ENGINE = ("--engine", "scripted", "--part-items", "3", "--formats", "srt")
 OUTPUTS = ("transcripts.jsonl", "failures.jsonl")
+
+
+def write_recordings(folder: Path) -> None:
+    """Write recordings and m.jsonl, a manifest of them and of one that is missing."""
+    rows = [{"audio_filepath": f"audio/{i:02d}.wav", "text": "one two", "lang": "en"} for i in range(ITEMS)]
+    (folder / "audio").mkdir()
+    for i, row in enumerate(rows[:-1]):
+        noise = np.random.default_rng(i).normal(0, 0.05, 8_000 + 100 * i)
+        soundfile.write(folder / row["audio_filepath"], noise, 16_000)
+    (folder / "m.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 class Job:
     """Recordings and a manifest, in files and in a bucket behind a proxy; one recording is missing."""
 
-    def __init__(self, server: servers.Server, proxy: servers.Proxy, folder: Path):
-        self.server, self.proxy, self.folder = server, proxy, folder
+    def __init__(self, server: servers.Server, proxy: servers.Proxy, folder: Path, fork_server: ForkServer):
+        self.server, self.proxy, self.folder, self._server = server, proxy, folder, fork_server
         self.bucket = f"job-{uuid.uuid4().hex[:8]}"
         self.root = f"{server.scheme}://{self.bucket}"
         server.make(self.bucket)
-        rows = [{"audio_filepath": f"audio/{i:02d}.wav", "text": "one two", "lang": "en"} for i in range(ITEMS)]
-        (folder / "audio").mkdir()
-        for i, row in enumerate(rows[:-1]):
-            noise = np.random.default_rng(i).normal(0, 0.05, 8_000 + 100 * i)
-            soundfile.write(folder / row["audio_filepath"], noise, 16_000)
-            self.put(row["audio_filepath"], (folder / row["audio_filepath"]).read_bytes())
-        manifest = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
-        (folder / "m.jsonl").write_bytes(manifest)
-        self.put("day/m.jsonl", manifest.replace(b"audio/", b"../audio/"))
-        self.put("m.jsonl", manifest)
+        write_recordings(folder)
+        for path in sorted((folder / "audio").iterdir()):
+            self.put(f"audio/{path.name}", path.read_bytes())
+        self.put("m.jsonl", (folder / "m.jsonl").read_bytes())
 
     def put(self, key: str, data: bytes) -> None:
         self.server.put(self.bucket, key, data)
 
-    def start(self, source: str, out: str, *options: str, **variables: str) -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "voxbatch",
-            "run",
-            source,
-            "-o",
-            out,
-            "--engine",
-            "scripted",
-            "--part-items",
-            "3",
-        ]
-        command += ["--formats", "srt", *options]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, env=environment(VOXBATCH_NO_WAIT="1", **variables), stdout=pipe, stderr=pipe, text=True
+    def start(self, *command: str, **variables: str) -> ForkedProcess:
+        """Start a command of voxbatch."""
+        settings = environment(VOXBATCH_NO_WAIT="1", **variables)
+        return self._server.start(
+            command, settings, self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, forks_children=True
         )
+
+    def start_run(self, source: str, out: str, *options: str, **variables: str) -> ForkedProcess:
+        return self.start("run", source, "-o", out, *ENGINE, *options, **variables)
 
     def run(self, source: str, out: str, *options: str, **variables: str) -> tuple[int, str]:
         """Run to the end and return the exit code and all output."""
-        process = self.start(source, out, *options, **variables)
+        process = self.start_run(source, out, *options, **variables)
         said = "".join(process.communicate())
         return process.returncode, said
 
-    def local(self) -> dict[str, bytes]:
-        """Return the outputs of a run with files."""
-        out = self.folder / "out"
-        if not out.exists():
-            assert self.run(str(self.folder / "m.jsonl"), str(out))[0] == 3
-        return outputs(open_store(str(out)))
+    def printed(self, *command: str, codes: tuple[int, ...] = (0,)) -> str:
+        """Run a command, check its exit code, and return what it prints."""
+        process = self.start(*command)
+        stdout, stderr = process.communicate()
+        assert process.returncode in codes, stderr
+        return stdout
 
 
 def outputs(store: Store) -> dict[str, bytes]:
-    """Return the merged outputs and subtitles, without the places of the recordings, which error messages contain,
-    too.
-    """
+    """Return the merged outputs and subtitles, without the places of the recordings, which messages have, too."""
     found = {name: store.read(name) or b"" for name in (*OUTPUTS, *store.names("srt"))}
     for name in OUTPUTS:
         rows = [json.loads(line) for line in found[name].splitlines()]
@@ -100,27 +91,32 @@ def outputs(store: Store) -> dict[str, bytes]:
     return found
 
 
-def committed(store: Store) -> Counter[int]:
-    """Return the number of parts that contain each item."""
-    return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> dict[str, bytes]:
+    """Return the outputs of a run with files."""
+    folder = tmp_path_factory.mktemp("local")
+    write_recordings(folder)
+    done = fork_server.run(["run", "m.jsonl", "-o", "out", *ENGINE], environment(), cwd=folder, timeout=240)
+    assert done.returncode == 3, done.stderr
+    return outputs(open_store(str(folder / "out")))
 
 
-@pytest.fixture(params=["google", "seaweed"])
-def job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+@pytest.fixture(params=servers.mainly("google", "seaweed"))
+def job(
+    request: pytest.FixtureRequest, tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Job]:
     server: servers.Server = request.getfixturevalue(request.param)
     with servers.led_through(server, monkeypatch) as proxy:
-        yield Job(server, proxy, tmp_path)
+        yield Job(server, proxy, tmp_path, fork_server)
 
 
-def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job) -> None:
-    """A run in a bucket produces the bytes of a run with files and writes summary.json last; a
-    second run does nothing.
-    """
+def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job, local: dict[str, bytes]) -> None:
+    """A run in a bucket gives the bytes of a run with files and writes summary.json last; a second run does nothing."""
     out = f"{job.root}/out"
     code, said = job.run(f"{job.root}/m.jsonl", out)
     assert code == 3, said
     assert f"transcripts  {out}/transcripts.jsonl" in said
-    assert outputs(open_store(out)) == job.local()
+    assert outputs(open_store(out)) == local
     writes = [request.key for request in job.proxy.log if request.verb == "put"]
     assert writes[-1] == "out/summary.json"
     assert job.server.look(job.bucket, "out/srt/audio/00.srt")[1].startswith("application/x-subrip")
@@ -129,24 +125,19 @@ def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job) -> None:
     assert not [request for request in job.proxy.log if request.verb == "get" and request.key.startswith("audio/")]
 
 
-def test_other_commands_accept_addresses(job: Job) -> None:
-    """status, merge, score, --dry-run and sharded runs accept addresses; a second run with other
-    settings is refused.
-    """
+def test_other_commands_accept_addresses(job: Job, local: dict[str, bytes]) -> None:
+    """status, merge, score, --dry-run and sharded runs accept addresses; a run with other settings is refused."""
     out = f"{job.root}/out"
     assert job.run(f"{job.root}/m.jsonl", out, "--shard", "0/2")[0] == 0
-    status = [sys.executable, "-m", "voxbatch", "status", out, "--json"]
-    found = json.loads(subprocess.run(status, env=environment(), capture_output=True, check=True).stdout)
+    found = json.loads(job.printed("status", out, "--json"))
     assert (found["items"], found["finished"], len(found["shards"])) == (ITEMS, False, 1)
     assert job.run(f"{job.root}/m.jsonl", out, "--shard", "1/2")[0] == 3
-    assert outputs(open_store(out)) == job.local()
+    assert outputs(open_store(out)) == local
     for command in (["merge", out, "--formats", "vtt"], ["score", f"{out}/transcripts.jsonl"]):
-        ran = subprocess.run([sys.executable, "-m", "voxbatch", *command], env=environment(), capture_output=True)
-        assert ran.returncode in (0, 3), ran.stderr
+        job.printed(*command, codes=(0, 3))
     own = json.loads(open_store(out).read("summary.json") or b"")["score"]
     for address in (out, f"{out}/"):
-        scored = [sys.executable, "-m", "voxbatch", "score", address]
-        assert json.loads(subprocess.run(scored, env=environment(), capture_output=True, check=True).stdout) == own
+        assert json.loads(job.printed("score", address, "--json")) == own
     assert len(open_store(out).names("vtt")) == ITEMS - 1
     code, said = job.run(f"{job.root}/m.jsonl", out, "--language", "de")
     assert (code, "holds another run" in said) == (2, True)
@@ -155,51 +146,18 @@ def test_other_commands_accept_addresses(job: Job) -> None:
     assert f"{ITEMS - 1}" in said
 
 
-def test_a_dry_run_stops_if_the_store_is_silent(job: Job) -> None:
-    """If --dry-run cannot read the durations of recordings, it gives the reason instead of a plan for no audio."""
-    job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
-    code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run")
-    assert (code, "the server is busy or failing" in said) == (1, True)
-
-
 def test_a_dry_run_estimates_from_the_reachable_recordings(job: Job) -> None:
-    """If a place refuses every second recording, --dry-run estimates from the others; with --fail-unreachable, also if
-    it is down.
+    """If a place refuses every second recording, --dry-run estimates from the others. If it is down, it gives the
+    reason instead of a plan for no audio, unless --fail-unreachable is given.
     """
     job.proxy.spoil = lambda request: "403" if request.key.endswith(("0.wav", "2.wav", "4.wav", "6.wav")) else ""
     code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run")
     assert (code, f"{ITEMS}" in said) == (0, True)
     job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
+    code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run")
+    assert (code, "the server is busy or failing" in said) == (1, True)
     code, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--dry-run", "--fail-unreachable")
     assert (code, f"{ITEMS}" in said) == (0, True)
-
-
-def test_overwrite_erases_only_files_of_a_run(job: Job) -> None:
-    """--overwrite erases only files that a run wrote."""
-    out = f"{job.root}/out"
-    job.put("out/notes.txt", b"mine")
-    assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
-    assert job.run(f"{job.root}/m.jsonl", out, "--overwrite", "--formats", "txt")[0] == 3
-    store = open_store(out)
-    assert store.read("notes.txt") == b"mine"
-    assert not store.names("srt")
-    assert len(store.names("txt")) == ITEMS - 1
-
-
-def test_killed_run_resumes_to_the_same_files(job: Job) -> None:
-    """A run that is killed and restarted produces the same files, and no item twice."""
-    out = f"{job.root}/out"
-    slow = ("--engine-option", "delay_s=0.2")
-    process = job.start(f"{job.root}/m.jsonl", out, *slow)
-    store = open_store(out)
-    while len(part_names(store)) < 2:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert job.run(f"{job.root}/m.jsonl", out, *slow)[0] == 3
-    assert committed(store) == dict.fromkeys(range(ITEMS), 1)
-    assert outputs(store).keys() == job.local().keys()
 
 
 @pytest.mark.parametrize("name", ["m.jsonl", "00.txt"])
@@ -218,7 +176,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_the_store(job: Job, name: str) -> None
         return ""
 
     job.proxy.spoil = spoil
-    process = job.start(f"{job.root}/m.jsonl" if name == "m.jsonl" else f"{job.root}/audio/", f"{job.root}/out")
+    process = job.start_run(f"{job.root}/m.jsonl" if name == "m.jsonl" else f"{job.root}/audio/", f"{job.root}/out")
     assert job.proxy.held.wait(60)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=15)  # before `over` is set, and before the client times out
@@ -227,27 +185,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_the_store(job: Job, name: str) -> None
     assert "no item was started" in said
 
 
-def test_ctrl_c_ends_a_listing(job: Job) -> None:
-    """A Ctrl-C also ends `voxbatch manifest` without waiting for its threads."""
-    over = threading.Event()
-    job.put("audio/00.txt", b"one two")
-
-    def spoil(request: servers.Asked) -> servers.Fault:
-        if request.name == "00.txt":
-            job.proxy.held.set()
-            over.wait(60)
-        return ""
-
-    job.proxy.spoil = spoil
-    command = [sys.executable, "-m", "voxbatch", "manifest", f"{job.root}/audio/"]
-    with subprocess.Popen(command, env=environment(VOXBATCH_NO_WAIT="1"), stdout=subprocess.DEVNULL) as process:
-        assert job.proxy.held.wait(60)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=15) == 130
-        over.set()
-
-
-def test_outputs_are_the_same_despite_faults(job: Job) -> None:
+def test_outputs_are_the_same_despite_faults(job: Job, local: dict[str, bytes]) -> None:
     """With a tenth of all requests failing in every known way, the outputs are the same and no item is in two parts."""
     job.proxy.stall_s = 0.5
     job.proxy.spoil = servers.share(0.1, servers.WEATHER, seed=3)
@@ -257,26 +195,10 @@ def test_outputs_are_the_same_despite_faults(job: Job) -> None:
     assert job.proxy.spoilt > 10
     store = open_store(f"{job.root}/out")
     assert committed(store) == dict.fromkeys(range(ITEMS), 1)
-    assert outputs(store) == job.local()
+    assert outputs(store) == local
 
 
-def test_commits_are_retried(job: Job) -> None:
-    """Commits are retried while the store rejects writes for some attempts."""
-    left = 8
-    lock = threading.Lock()
-
-    def spoil(request: servers.Asked) -> servers.Fault:
-        nonlocal left
-        with lock:
-            left -= request.verb == "put" and "/parts/" in request.key
-            return "503" if request.verb == "put" and "/parts/" in request.key and left >= 0 else ""
-
-    job.proxy.spoil = spoil
-    assert job.run(f"{job.root}/m.jsonl", f"{job.root}/out")[0] == 3
-    assert outputs(open_store(f"{job.root}/out")) == job.local()
-
-
-def test_lasting_outage_of_the_store_stops_the_run(job: Job) -> None:
+def test_lasting_outage_of_the_store_stops_the_run(job: Job, local: dict[str, bytes]) -> None:
     """A store that fails permanently during a run stops it with the object, the reason and the number of safe items. A
     restart resumes.
     """
@@ -288,19 +210,7 @@ def test_lasting_outage_of_the_store_stops_the_run(job: Job) -> None:
     assert f"6 of {ITEMS} items are safe in {out}; run the same command again to continue" in said
     job.proxy.spoil = lambda request: ""
     assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
-    assert outputs(open_store(out)) == job.local()
-
-
-def test_a_silent_store_stops_the_run_unless_told_otherwise(job: Job) -> None:
-    """If no recording can be fetched, the run stops without failed items, unless --fail-unreachable is given."""
-    out = f"{job.root}/out"
-    job.proxy.spoil = lambda request: "503" if request.key.startswith("audio/") else ""
-    code, said = job.run(f"{job.root}/m.jsonl", out)
-    assert code == 1
-    assert "--fail-unreachable" in said
-    assert not part_names(open_store(out))
-    assert job.run(f"{job.root}/m.jsonl", out, "--fail-unreachable")[0] == 3
-    assert (open_store(out).read("failures.jsonl") or b"").count(b'"retryable": true') == ITEMS
+    assert outputs(open_store(out)) == local
 
 
 @pytest.mark.parametrize("job", ["google"], indirect=True)
@@ -320,6 +230,7 @@ def test_run_warns_of_a_store_that_ignores_create_if_absent(job: Job) -> None:
     assert "this store overwrites objects despite create-if-absent" in said
 
 
+@pytest.mark.parametrize("job", ["google", "seaweed"], indirect=True)
 def test_no_secret_is_shown_or_written(job: Job) -> None:
     """Neither the output nor the written files contain the secret key."""
     _, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--s3-endpoint-url", "http://me:hush@127.0.0.1:9")
@@ -331,7 +242,7 @@ def test_no_secret_is_shown_or_written(job: Job) -> None:
         assert secret.encode() not in written
 
 
-def test_recordings_on_a_web_server_are_transcribed(tmp_path: Path) -> None:
+def test_recordings_on_a_web_server_are_transcribed(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """A manifest can name recordings by address; addresses in a private network fail unless they are allowed.
     Signatures are shown and written only in the rows themselves.
     """
@@ -342,9 +253,8 @@ def test_recordings_on_a_web_server_are_transcribed(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.server_address[1]}"
     rows = [{"audio_filepath": f"{url}/{name}?sig=hush", "id": name} for name in ("a.wav", "none.wav")]
     (tmp_path / "web.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    command = [sys.executable, "-m", "voxbatch", "run", "web.jsonl", "--engine", "scripted", "-o"]
     for out, options in (("refused", []), ("allowed", ["--allow-private-addresses"])):
-        ran = subprocess.run([*command, out, *options], env=environment(), cwd=tmp_path, capture_output=True, text=True)
+        ran = voxbatch("run", "web.jsonl", "--engine", "scripted", "-o", out, *options)
         assert ran.returncode == 3, ran.stderr
         assert "hush" not in ran.stdout + ran.stderr
     server.shutdown()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, refused, share
+from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, placed, refused, share
 
 from voxbatch.errors import StorageError
 from voxbatch.storage import (
@@ -27,7 +27,6 @@ from voxbatch.storage import (
     open_recording,
     open_store,
     parallel_map,
-    retry,
     retrying_client,
     s3,
 )
@@ -46,6 +45,13 @@ either = pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
 amazon_only = pytest.mark.parametrize("place", ["amazon"], indirect=True)
 
 
+@pytest.fixture(params=["google", "amazon", "seaweed"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Yield an OUT in a new bucket on each of the servers."""
+    with placed(request.getfixturevalue(request.param), monkeypatch) as out:
+        yield out
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use small blocks, so that small objects have many."""
@@ -56,9 +62,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upload to S3 in parts of the smallest permitted size. The client of Cloud Storage uploads in
-    parts from 8 MB on.
-    """
+    """Upload to S3 in parts of the smallest permitted size; Cloud Storage's client uploads in parts from 8 MB on."""
     monkeypatch.setattr(s3, "SINGLE_BYTES", 5 << 20)
     monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
 
@@ -90,12 +94,17 @@ def test_round_trip(place: Place) -> None:
 
 
 def test_create_writes_only_once(place: Place) -> None:
-    """A second creation does nothing and returns False, unless its bytes are the same; `write` replaces the object."""
+    """A second creation does nothing and returns False, unless its bytes are the same and the object is still there to
+    be compared; `write` replaces the object.
+    """
     store = place.store()
     assert store.create("a", [b"first"])
     assert not store.create("a", [b"other"])
     assert not store.create("a", [b"more bytes"])
     assert store.create("a", [b"fi", b"rst"])
+    place.proxy.spoil = lambda asked: "404" if asked.verb == "stat" else ""
+    assert not store.create("a", [b"first"])
+    place.proxy.spoil = lambda asked: ""
     assert store.read("a") == b"first"
     store.write("a", [b"third"])
     assert store.read("a") == b"third"
@@ -103,8 +112,15 @@ def test_create_writes_only_once(place: Place) -> None:
 
 
 def test_each_call_is_one_request(place: Place) -> None:
-    """Each call is one request if there are no faults: the clients add neither retries nor other requests."""
+    """Each call is one request if there are no faults: the clients add neither retries nor other requests. The check of
+    the store is one write in each run but the first.
+    """
+    assert place.store().prepare() is None
+    place.proxy.forget()
     store = place.store()
+    assert store.prepare() is None
+    assert place.asked("put") == 1
+    place.proxy.forget()
     store.create("a", [b"x"])
     store.read("a")
     store.exists("a")
@@ -116,6 +132,7 @@ def test_each_call_is_one_request(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("small")
+@either
 def test_objects_near_block_boundaries_are_read_whole(place: Place) -> None:
     """Objects of all sizes near block boundaries are read back correctly, and so are their lines of any length."""
     store = place.store()
@@ -128,6 +145,7 @@ def test_objects_near_block_boundaries_are_read_whole(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("small")
+@either
 def test_first_line_fetches_only_the_first_block(place: Place) -> None:
     """A reader that stops after the first line fetches only the first block."""
     store = place.store()
@@ -140,9 +158,7 @@ def test_first_line_fetches_only_the_first_block(place: Place) -> None:
 
 @pytest.mark.usefixtures("parts")
 def test_large_object_is_uploaded_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Data too large for memory goes through a temporary file and is uploaded in parts, created only once, and read
-    back.
-    """
+    """Data too large for memory goes through a temporary file, is uploaded in parts and only once, and is read back."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     store = place.store()
     assert store.create("large.bin", [LARGE[:1000], LARGE[1000:]])
@@ -159,6 +175,7 @@ def test_large_object_is_uploaded_in_parts(place: Place, monkeypatch: pytest.Mon
     assert os.listdir(tmp_path) == []
 
 
+@either
 def test_large_data_is_gathered_on_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data too large for memory is written to disk while it arrives, because merged outputs have no size limit."""
     monkeypatch.setattr(bucket, "IN_MEMORY_BYTES", 1 << 20)
@@ -176,6 +193,7 @@ def test_large_data_is_gathered_on_disk(place: Place, monkeypatch: pytest.Monkey
     assert len(place.look("a")) == 32 << 20
 
 
+@either
 def test_threads_share_one_client(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that start together share one client, because each additional client would log in again."""
     place.put("a", b"abc")
@@ -198,6 +216,7 @@ def test_threads_share_one_client(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert len(made) == 1
 
 
+@either
 def test_connections_are_kept_open(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     """As many connections are kept open as there are concurrent calls."""
     store = place.store()
@@ -234,6 +253,7 @@ def test_read_past_the_end_gives_the_revision(place: Place) -> None:
             objects.get(key, 0, 100, stat.tag)
 
 
+@either
 def test_outputs_have_content_types(place: Place) -> None:
     """Outputs have content types with which a browser displays them correctly."""
     store = place.store()
@@ -251,16 +271,7 @@ def test_outputs_have_content_types(place: Place) -> None:
     assert {name: place.server.look(place.bucket, f"run 1/{name}")[1] for name in kinds} == kinds
 
 
-ODD = [
-    "parts/ü é.txt",
-    "parts/%2F",
-    "parts/a#b",
-    "parts/a+b",
-    "parts/a?b=c&d",
-    "parts/'\"",
-    "parts/日本/語",
-    "parts/~*!()",
-]
+ODD = [f"parts/{name}" for name in ("ü é.txt", "%2F", "a#b", "a+b", "a?b=c&d", "'\"", "日本/語", "~*!()")]
 
 
 def test_special_characters_in_names_are_kept(place: Place) -> None:
@@ -277,9 +288,7 @@ def test_special_characters_in_names_are_kept(place: Place) -> None:
 
 
 def test_names_are_sorted_and_relative(place: Place) -> None:
-    """Names below a folder are sorted and relative to OUT; names of neighbouring prefixes and folder placeholders are
-    left out.
-    """
+    """Names below a folder are sorted and relative to OUT, without those of neighbouring prefixes and placeholders."""
     store = place.store()
     store.prepare()
     for name in ("parts/b", "parts/a/2", "parts/a/1", "parts-2/x", "other"):
@@ -313,15 +322,6 @@ def test_whole_bucket_can_be_out(place: Place) -> None:
 # ── creation with concurrent writers and lost replies ─────────────────────────────────────────────────────────────────
 
 
-def test_prepare_gives_no_warning(place: Place) -> None:
-    """A store that supports create-if-absent gives no warning; a second run needs one request for the check."""
-    assert place.store().prepare() is None
-    place.proxy.forget()
-    assert place.store().prepare() is None
-    assert place.asked("put") == 1
-    assert place.store().names("") == []
-
-
 @either
 def test_store_that_ignores_create_if_absent_is_detected(place: Place) -> None:
     """A store that ignores create-if-absent is detected at the start of each run."""
@@ -339,18 +339,19 @@ def test_store_that_ignores_create_if_absent_is_detected(place: Place) -> None:
         assert "run one at a time, or choose another store" in warning
 
 
-@pytest.mark.parametrize("before", [[], ["503"], ["lost"]], ids=["first", "retry", "both"])
-@pytest.mark.parametrize("fault", ["lost", "lost-503", "cut"])
-def test_create_with_a_lost_reply_counts_as_written(place: Place, before: list[Fault], fault: Fault) -> None:
+def test_create_with_a_lost_reply_counts_as_written(place: Place) -> None:
     """A creation whose reply is lost is recognized as our own at any attempt, and another writer's object is not."""
     store = place.store()
-    place.proxy.faults["a"] = [*before, fault]
-    assert store.create("a", [b"ours"])
-    assert place.look("a") == b"ours"
-    place.put("b", b"them")
-    place.proxy.faults["b"] = [*before, fault]
-    assert not store.create("b", [b"ours"])
-    assert place.look("b") == b"them"
+    attempts = product(((), ("503",), ("lost",)), ("lost", "lost-503", "cut"))
+    for number, (before, fault) in enumerate(attempts):
+        ours, theirs = f"ours-{number}", f"theirs-{number}"
+        place.proxy.faults[ours] = [*before, fault]
+        assert store.create(ours, [b"ours"])
+        assert place.look(ours) == b"ours"
+        place.put(theirs, b"them")
+        place.proxy.faults[theirs] = [*before, fault]
+        assert not store.create(theirs, [b"ours"])
+        assert place.look(theirs) == b"them"
 
 
 @pytest.mark.usefixtures("parts")
@@ -371,13 +372,13 @@ def test_upload_in_parts_with_a_lost_reply_counts_as_written(place: Place, fault
     assert place.look("b") == LARGE[::-1]
 
 
-WRITERS = 16
-PARTS = {"gs": 200, "s3": 30}
+WRITERS = 8
+PARTS = {"gs": 12, "s3": 4}
 """Number of parts per server. 200 on each took 85 s in total, with the same result."""
 
 
 def test_one_of_racing_writers_creates(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If 16 writers race for the same parts, exactly one wins each part, and the others read the winner's bytes."""
+    """If 8 writers race for the same parts, exactly one wins each part, and the others read the winner's bytes."""
     for name, value in place.server.settings(f"http://127.0.0.1:{place.server.port}").items():
         monkeypatch.setenv(name, value)
     stores = [place.store() for _ in range(WRITERS)]
@@ -410,10 +411,11 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("seed", [1, 2])
+@either
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_all_parts_are_written_once_despite_faults(place: Place, seed: int) -> None:
     """With one request in ten failing in every known way, all parts of a run are written once and read back."""
-    texts = {f"parts/{i:02}.jsonl": b"%d\n" % i * i * 50 for i in range(60)}
+    texts = {f"parts/{i:02}.jsonl": b"%d\n" % i * i * 50 for i in range(40)}
     place.proxy.spoil = share(0.1, WEATHER, seed)
     place.proxy.stall_s = 2
     store = place.store()
@@ -423,39 +425,17 @@ def test_all_parts_are_written_once_despite_faults(place: Place, seed: int) -> N
     assert list(parallel_map(store.concurrency, store.read, texts)) == list(texts.values())
     assert store.names("parts") == sorted(texts)
     assert all(b"".join(store.lines(name)) == text for name, text in texts.items())
-    assert place.proxy.spoilt > 10
+    assert place.proxy.spoilt > 6
     # Each object takes two puts, one look-up for the second, and two reads; a tenth more for faults, and look-ups for
     # lost replies.
-    assert place.asked() <= 60 * 5 * 1.5
-    bounds = {
-        "put": 2 * STORE_REQUEST.attempts,
-        "stat": 2 * STORE_REQUEST.attempts,
-        "get": 2 * STORE_REQUEST.attempts,
-        "list": STORE_REQUEST.attempts,
-    }
-    assert all(count <= bounds[verb] for (verb, _), count in place.proxy.counts().items())
+    assert place.asked() <= len(texts) * 5 * 1.5
+    calls = {"put": 2, "stat": 2, "get": 2, "list": 1}
+    counts = place.proxy.counts().items()
+    assert all(count <= calls[verb] * STORE_REQUEST.attempts for (verb, _), count in counts)
 
 
 @either
-def test_writes_succeed_after_an_outage(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes that fail during an outage all succeed when it is over."""
-    monkeypatch.delenv(retry.NO_WAIT)
-    policy = replace(STORE_REQUEST, first_wait_s=0.1, longest_wait_s=0.5)
-    monkeypatch.setattr(retrying_client, "STORE_REQUEST", policy)
-    over = threading.Event()
-    place.proxy.spoil = lambda asked: "503" if asked.verb == "put" and not over.is_set() else ""
-    timer = threading.Timer(0.6, over.set)
-    timer.start()
-    store = place.store()
-    names = [f"{i}" for i in range(8)]
-    assert all(parallel_map(store.concurrency, lambda name: store.create(name, [name.encode()]), names))
-    timer.join()
-    assert place.asked("put") > len(names)
-    assert [place.look(name) for name in names] == [name.encode() for name in names]
-
-
-@either
-@pytest.mark.parametrize("fault", ["503", "429", BUSY, "500", "reset", "408"])
+@pytest.mark.parametrize("fault", ["503", BUSY, "reset"])
 def test_lasting_fault_ends_after_all_attempts(place: Place, fault: Fault) -> None:
     """A call that keeps failing stops after a fixed number of attempts; the error gives that number and the remedy."""
     place.proxy.spoil = lambda asked: fault
@@ -510,9 +490,7 @@ def test_half_a_body_is_never_accepted(place: Place) -> None:
 
 @either
 def test_reply_that_is_no_listing_is_an_error(place: Place) -> None:
-    """A reply with status 200 that is no listing is not mistaken for an empty one, which would restart the run from
-    nothing.
-    """
+    """A reply 200 that is no listing is not mistaken for an empty one, which would restart the run from nothing."""
     place.store().create("a", [b"x"])
     page = Reply(200, (("Content-Type", "text/html"),), b"<html>Welcome to our network</html>")
     place.proxy.spoil = lambda asked: page if asked.number < 5 else ""
@@ -544,9 +522,10 @@ def test_half_a_block_is_not_the_end(place: Place) -> None:
 
 
 @either
-def test_broken_listing_gives_each_object_once(place: Place) -> None:
+def test_broken_listing_gives_each_object_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing of several pages gives each object once and in order, although most of its replies break off."""
-    keys = [f"run 1/{i:05}" for i in range(2_600)]
+    monkeypatch.setattr(retrying_client, "LISTING_PAGE_SIZE", 100)
+    keys = [f"run 1/{i:05}" for i in range(110)]
     place.server.fill(place.bucket, keys)
     place.proxy.spoil = lambda asked: ("cut", "503", "reset", "")[asked.number % 4]
     found = [stat.key for stat in connect.bucket(place.server.scheme, place.bucket, StoreOptions()).list("run 1/")]

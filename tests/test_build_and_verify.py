@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cloudrun_deployment import faults_of_calls
 from conftest import Voxbatch
 from gcloud_stub import Gcloud, Trouble, gcloud
-from test_jobs_cloudrun import ask_gcloud
 
 JOBS = Path(__file__).parents[1] / "jobs" / "cloudrun"
 TRIAL = """
@@ -24,8 +24,10 @@ source verify.sh
 settings
 IMAGE="${IMAGE:-$REGION-docker.pkg.dev/$PROJECT/voxbatch/voxbatch:latest}"
 MODEL="${MODEL:-}"
-BUCKET_MODELS="$PROJECT-voxbatch-models"
+WEIGHTS="${WEIGHTS:-bucket}"
+SCAN="${SCAN:-no}"
 USD_PER_HOUR=1.421
+TF_VAR_hub_token="${HAS_TOKEN:-false}"
 CALLS
 printf '%s\\n' "IMAGE=$IMAGE" "MODEL=$MODEL"
 """
@@ -34,12 +36,10 @@ SUMMARY = {"done": 1, "wall_s": 21.5, "usd": 0.0085, "latency": {"wall_s": 3}}
 
 
 class Project:
-    """A project in which a repository, buckets and the job exist, as deploy.sh has made them."""
+    """A project in which an image is."""
 
     def __init__(self, programs: Path, stub: Gcloud) -> None:
         self.programs, self.stub = programs, stub
-        for name in ("artifacts repositories/voxbatch", "storage buckets/p-voxbatch-models", "run jobs/voxbatch"):
-            stub.world.things[name] = {}
         stub.world.things["image"] = {"image_summary": {"digest": "sha256:0123"}}
 
     def run(self, calls: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -64,6 +64,7 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "terraform").symlink_to("/bin/true")  # settings.sh looks for it
     with gcloud(tmp_path / "bin", tmp_path / "files") as stub:
         yield Project(tmp_path / "bin", stub)
 
@@ -92,32 +93,10 @@ def test_build_gives_an_image_by_digest_and_the_folder_of_its_weights(project: P
     assert given["_MODEL"] == "mistralai/Voxtral-Mini-4B-Realtime-2602"
 
 
-def test_account_of_the_build_has_the_least_roles(project: Project) -> None:
-    """The account writes logs, images, and objects of the models bucket; it reads the token if there is one. It can
-    neither deploy nor create a repository.
-    """
-    project.put(**{"secrets/voxbatch-hf-token": {}})
-    assert project.run("build_image").returncode == 0
-    policies = {key: thing for key, thing in project.stub.world.things.items() if key.startswith("policy:")}
-    assert {key.removeprefix("policy:"): [b["role"] for b in bindings] for key, bindings in policies.items()} == {
-        "projects/p": ["roles/logging.logWriter"],
-        "artifacts repositories/voxbatch": ["roles/artifactregistry.writer"],
-        "storage buckets/p-voxbatch-models": ["roles/storage.objectUser"],
-        "secrets/voxbatch-hf-token": ["roles/secretmanager.secretAccessor"],
-    }
-    assert "serviceAccount:voxbatch-build@p.iam.gserviceaccount.com" in json.dumps(policies)
-    project.stub.record.clear()
-    assert project.run("build_image").returncode == 0
-    changes = [call["argv"][:2] for call in project.stub.record if not call["reads"]]
-    assert changes == [["builds", "submit"]]
-
-
 @pytest.mark.parametrize("secret", [False, True])
 def test_build_reads_the_token_only_if_there_is_one(project: Project, secret: bool) -> None:
     """The lines of cloudbuild.yaml about a secret are comments without one, because the build could not start."""
-    if secret:
-        project.put(**{"secrets/voxbatch-hf-token": {}})
-    assert project.run("build_image").returncode == 0
+    assert project.run("build_image", HAS_TOKEN=str(secret).lower()).returncode == 0
     assert ("availableSecrets" in project.stub.world.things["builds/b-1"]["config"]) == secret
 
 
@@ -193,14 +172,15 @@ def test_later_deployments_find_the_weights_of_a_build(project: Project) -> None
 
 def test_scan(project: Project) -> None:
     """The numbers of known vulnerabilities are printed by severity, and the SBOM is exported. A scan that has not ended
-    is no failure.
+    is no failure. Without SCAN=yes nothing is asked.
     """
+    assert project.run("scan_image", IMAGE="r/i@sha256:0123").stdout.startswith("IMAGE=")
     project.put(vulnerabilities=[{"vulnerability": {"effectiveSeverity": each}} for each in ("HIGH", "LOW", "HIGH")])
-    done = project.run("scan_image", IMAGE="r/i@sha256:0123")
+    done = project.run("scan_image", IMAGE="r/i@sha256:0123", SCAN="yes")
     assert "  vulnerabilities: 2 high, 1 low; gcloud artifacts vulnerabilities list r/i@sha256:0123\n" in done.stdout
     assert len(project.calls("artifacts sbom export --uri=r/i@sha256:0123")) == 1
     project.stub.trouble = Trouble("artifacts", "There is no analysis of it yet", times=99)
-    done = project.run("scan_image", IMAGE="r/i@sha256:0123")
+    done = project.run("scan_image", IMAGE="r/i@sha256:0123", SCAN="yes")
     assert (done.returncode, done.stdout.count("\n! ")) == (0, 1)
     assert done.stdout.startswith(
         "! no SBOM yet (ERROR: (gcloud.artifacts.sbom.export) There is no analysis of it yet)"
@@ -210,6 +190,7 @@ def test_scan(project: Project) -> None:
 # ── verify_deployment ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_verification_prints_transcript_and_cost(project: Project) -> None:
     """Doctor runs first, then one recording; the output has the transcript, the cost, and the part of the start."""
     outputs = {"txt/weather.txt": "Here is the weather.\n", "summary.json": json.dumps(SUMMARY, indent=2)}
@@ -224,16 +205,19 @@ def test_verification_prints_transcript_and_cost(project: Project) -> None:
         in (done.stdout)
     )
     assert "With doctor: 0.166 USD, at 1.421 USD an hour" in done.stdout
-    first, second = project.calls("run jobs execute")
+    first, second, third = project.calls("run jobs execute")
     assert "--args=doctor" in first
     assert "--tasks=1" in first
     assert any(each.startswith("--update-env-vars=VOXBATCH_OUT=gs://p-voxbatch-out/out/verify/") for each in first)
     assert re.search(
         r"^--args=run,gs://p-voxbatch-in/verify/weather.flac,-o,gs://p-voxbatch-out/out/verify/", second[5]
     )
+    assert third[3] == "voxbatch-kernels"
+    assert third[5].startswith(
+        "--args=run,gs://p-voxbatch-kernels/source/kernels.jsonl,-o,gs://p-voxbatch-kernels/runs/"
+    )
 
 
-@pytest.mark.slow
 def test_trial_reads_the_outputs_of_a_real_run(project: Project, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """The trial's own arguments, given to a real run, leave the files from which it takes transcript and seconds."""
     project.put(log=[{"textPayload": "ready"}])
@@ -283,7 +267,7 @@ def test_execution_that_does_not_start_is_cancelled(project: Project) -> None:
 
 def test_dry_run_starts_nothing(project: Project) -> None:
     """--dry-run names the build and the trial, and starts none."""
-    done = project.run("DRY_RUN=yes; build_image; verify_deployment; scan_image")
+    done = project.run("DRY_RUN=yes; build_image; verify_deployment; scan_image", SCAN="yes")
     assert done.returncode == 0, done.stderr
     assert [call["argv"] for call in project.stub.record if not call["reads"]] == []
     assert "+ build europe-west1-docker.pkg.dev/p/voxbatch/voxbatch:latest" in done.stdout
@@ -294,13 +278,9 @@ def test_dry_run_starts_nothing(project: Project) -> None:
 def test_real_gcloud_accepts_every_command(project: Project) -> None:
     """gcloud's parser accepts every command of both files, and its printer gives the output of the fake gcloud."""
     outputs = {"txt/weather.txt": "x", "summary.json": json.dumps(SUMMARY, indent=2)}
-    project.put(**{"secrets/voxbatch-hf-token": {}, "outputs of a run": outputs, "log": [{"textPayload": "a"}]})
-    assert project.run("build_image; verify_deployment; scan_image").returncode == 0
+    project.put(**{"outputs of a run": outputs, "log": [{"textPayload": "a"}]})
+    assert project.run("build_image; verify_deployment; scan_image", SCAN="yes", HAS_TOKEN="true").returncode == 0
     project.put(**{"execution states": ["Retried"], "build states": ["WORKING", "FAILURE push"]})
     assert project.run("verify_deployment").returncode == 1
     assert project.run("build_image").returncode == 1
-    calls = project.stub.record
-    commands = sorted({tuple(call["kept"]) for call in calls})
-    showing = [c for c in calls if c["rc"] == 0 and "format" in c["flags"] and isinstance(c["resource"], dict | list)]
-    shown = [{key: call[key] for key in ("flags", "resource", "out")} for call in showing]
-    assert ask_gcloud({"commands": commands, "shown": shown}) == []
+    assert faults_of_calls(project.stub.record) == []

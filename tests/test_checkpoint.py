@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import owned
+from numpy.typing import NDArray
+from outputs import RUN as OUT_RUN
+from outputs import keys, owned
 
-from voxbatch.errors import CheckpointError
-from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line, part_names, read_header, read_part
+from voxbatch.analysis.export import export_items
+from voxbatch.analysis.flagged import find_flagged
+from voxbatch.analysis.report import write_report
+from voxbatch.analysis.results import ResultReader
+from voxbatch.config import Config
+from voxbatch.errors import CheckpointError, TakenOverError
+from voxbatch.output import run_file
+from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.entries import Entries
+from voxbatch.output.further_list import RETRYABLE, plan
+from voxbatch.output.layout import part_names
+from voxbatch.output.lists import ItemList
+from voxbatch.output.merge import merge_again
+from voxbatch.output.parts import PartEntry, read_header, read_part
+from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.run_file import Ownership, create_list
+from voxbatch.output.stored_json import json_bytes
+from voxbatch.runner.prepare import Job
+from voxbatch.runner.transcribe import resume
 from voxbatch.storage import Store, open_store
+from voxbatch.storage.columns import Column, ItemSet
 
 ITEMS = 12
 RUN = "0123456789abcdef"
@@ -27,19 +50,19 @@ JSON = st.recursive(
 
 
 def entry(index: int, kind: str = "transcript", **row: object) -> PartEntry:
-    return PartEntry(index, kind, encode_line({"id": f"r{index}", **row}))
+    return PartEntry(index, kind, json_bytes({"id": f"r{index}", **row}))
 
 
 def checkpoint(store: Store, shard: int = 0, shards: int = 1, run: str = RUN) -> Checkpoint:
     """Return a loaded Checkpoint of a shard. A missing run.json is written."""
-    made = Checkpoint(store, owned(store, run, ITEMS), ITEMS, shard, shards)
+    made = Checkpoint(store, owned(store, run, ITEMS), keys(ITEMS), shard, shards)
     made.load()
     return made
 
 
 def committed(store: Store) -> list[int]:
     """Return Item.index of every entry in every part, with repetitions."""
-    return [each.index for name in part_names(store) for each in read_part(store, name)]
+    return [entry.index for name in part_names(store) for entry in read_part(store, name)]
 
 
 @pytest.fixture
@@ -50,33 +73,48 @@ def store(tmp_path: Path) -> Store:
 BATCHES = st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, ITEMS - 1), min_size=1)), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(BATCHES)
 def test_concurrent_commits_store_each_item_once(batches: list[tuple[int, set[int]]]) -> None:
-    """If four processes on one shard commit overlapping sets in any order, every item is in exactly one part."""
+    """If four processes on one shard commit overlapping sets in any order, every item is in exactly one part, and no
+    part is empty. A process that loses the race for a part number takes the next one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
         checkpoints = [checkpoint(store) for _ in range(4)]
         won: list[int] = []
+        parts = 0
         for who, batch in batches:
-            won += [each.index for each in checkpoints[who].commit([entry(i) for i in batch], 1.0)]
+            new = checkpoints[who].commit([entry(i) for i in batch], 1.0)
+            won += [each.index for each in new]
+            parts += bool(new)
         wanted = set().union(*(batch for _, batch in batches)) if batches else set()
         assert sorted(committed(store)) == sorted(won) == sorted(wanted)
         assert {i for i, done in enumerate(checkpoint(store).done) if done} == wanted
+        assert [name[-10:-6] for name in part_names(store)] == [f"{number:04}" for number in range(parts)]
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(["transcript", "failure"]), st.dictionaries(st.text(), JSON))
 def test_entry_is_read_back_byte_for_byte(index: int, kind: str, row: dict[str, object]) -> None:
     """A part returns the bytes of any row, also with lone surrogates and line separators."""
-    written = PartEntry(index, kind, encode_line(row))
+    written = PartEntry(index, kind, json_bytes(row))
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(folder)
-        big = Checkpoint(store, owned(store, RUN), 0)
+        big = Checkpoint(store, owned(store, RUN), _EqualKeys("<u8"))
         big.done, big.failed = _Endless(), _Endless()  # type: ignore[assignment]
         assert big.commit([written], 0.0) == [written]
         assert list(read_part(store, part_names(store)[0])) == [written]
     assert json.loads(written.line) == row
+
+
+class _EqualKeys(Column):
+    """The same key for any item index."""
+
+    def read(self, start: int, stop: int) -> NDArray[np.uint64]:
+        return np.zeros((stop - start, 2), np.uint64)
 
 
 class _Endless(dict[int, int]):
@@ -88,35 +126,77 @@ class _Endless(dict[int, int]):
     size = 10**10
 
 
-def test_commit_that_loses_a_part_number_skips_the_items_of_that_part(store: Store) -> None:
-    """A process that loses the race for a part number marks the winner's items as done and commits the rest under the
-    next number.
+def test_process_of_an_earlier_list_ends(store: Store) -> None:
+    """A process whose list is not the latest any more commits nothing. A part that it has committed late is read with
+    the positions of the latest list, so that its items are done.
     """
-    first, second = checkpoint(store), checkpoint(store)
-    assert len(first.commit([entry(1), entry(2)], 1.0)) == 2
-    assert [each.index for each in second.commit([entry(2), entry(3)], 1.0)] == [3]
-    assert second.done[1]
-    assert [name[-10:] for name in part_names(store)] == ["0000.jsonl", "0001.jsonl"]
+    run = owned(store, RUN, 3)
+    early, late = Checkpoint(store, run, keys(3)), Checkpoint(store, run, keys(3))
+    early.commit([entry(0), entry(2, "failure")], 1.0)
+    later = replace(run, list_number=2, items=4)
+    moved = np.concatenate([keys(5)[[4, 2]], keys(3)[:2]])  # a new item, and those of the first list in another order
+    assert create_list(store, later, moved)
+    assert not create_list(store, later, keys(4))
+    latest = Checkpoint(store, later, moved)
+    latest.load()
+    assert [i for i in range(4) if latest.done[i]] == [1, 2]
+    assert [i for i in range(4) if latest.failed[i]] == [1]
+    with pytest.raises(TakenOverError, match="another process continues this OUT"):
+        late.commit([entry(1)], 1.0)
+    list_file = Path(store.place, "lists/00002.bin")
+    content = list_file.read_bytes()
+    list_file.unlink()
+    assert late.commit([entry(1)], 1.0) == [entry(1)]  # it was suspended after it had looked
+    list_file.write_bytes(content)
+    assert [each.index for each in latest.commit([entry(0), entry(3)], 1.0)] == [0]
+    assert [entry.index for entry in Entries(store, later)] == [0, 1, 2, 3]
 
 
-def test_loading_again_marks_items_of_other_processes(store: Store) -> None:
-    """Loading again marks the items that others committed, and finds the next free part number."""
-    watching, working = checkpoint(store), checkpoint(store)
-    working.commit([entry(1)], 1.0)
-    working.commit([entry(2)], 1.0)
-    assert not any(watching.done)
-    watching.load()
-    assert [i for i in range(ITEMS) if watching.done[i]] == [1, 2]
-    watching.commit([entry(3)], 1.0)
-    assert len(part_names(store)) == 3
+def test_list_after_the_hundred_thousandth(store: Store) -> None:
+    """The latest list is the one with the highest number, also if its name has more digits."""
+    run = owned(store, RUN, ITEMS)
+    for number in (99_999, 100_000):
+        create_list(store, replace(run, list_number=number), keys(ITEMS))
+    latest = run_file.read_existing(store)
+    assert latest.list_number == 100_000
+    Ownership(store, latest).check()
 
 
-def test_commit_of_done_items_writes_no_part(store: Store) -> None:
-    """A commit of items that are all done writes no part."""
-    mine = checkpoint(store)
-    mine.commit([entry(1)], 1.0)
-    assert mine.commit([entry(1)], 1.0) == []
-    assert len(part_names(store)) == 1
+def test_later_list_is_named_to_readers(store: Store) -> None:
+    """A reader or a worker of a run whose OUT has a later list says so; it does not ask for a repair of the part."""
+    run = owned(store, RUN, 1)
+    job = SimpleNamespace(config=Config(source="m.jsonl", out=store.place), run=run, keys=keys(1))
+    later = replace(run, list_number=2)
+    create_list(store, later, keys(1))
+    Checkpoint(store, later, keys(1)).commit([entry(0)], 1.0)
+    for call in (
+        lambda: list(ResultReader(store, run).new_results()),
+        lambda: resume(cast(Job, job), ItemSet(1), 0.0),
+    ):
+        with pytest.raises(TakenOverError, match="another process continues this OUT"):
+            call()
+
+
+def test_late_transcript_of_a_recording_that_is_gone(store: Store) -> None:
+    """A transcript that a process of an earlier list commits late, and whose recording is gone, stays: the next start
+    adds it to the list. One of several tasks does not read all parts.
+    """
+    first = replace(OUT_RUN, items=3)
+    early = Checkpoint(store, reserve(store, first, Listing(keys=keys(3))).run, keys(3))
+    early.commit([entry(0)], 1.0)
+    update, listed = replace(first, items=2, manifest="other"), Listing(keys=keys(4)[[0, 3]], is_update=True)
+    latest = reserve(store, update, listed).run
+    assert (latest.list_number, latest.items) == (2, 2)
+    list_file = Path(store.place, "lists/00002.bin")
+    content = list_file.read_bytes()
+    list_file.unlink()
+    early.commit([entry(1)], 1.0)  # it was suspended after it had looked
+    list_file.write_bytes(content)
+    assert reserve(store, update, replace(listed, shards=2)).run.list_number == 2
+    for _ in range(2):
+        latest = reserve(store, update, listed).run
+        assert (latest.list_number, latest.items) == (3, 3)
+    assert [(item.index, item.line) for item in Entries(store, latest)] == [(0, entry(0).line), (2, entry(1).line)]
 
 
 def test_part_is_in_manifest_order_with_its_range_in_the_header(store: Store) -> None:
@@ -129,42 +209,6 @@ def test_part_is_in_manifest_order_with_its_range_in_the_header(store: Store) ->
     assert [each.index for each in read_part(store, name)] == [2, 5, 9]
 
 
-def measured() -> Latency:
-    latency = Latency()
-    for seconds in (0.5, 2.64, 2.65):
-        latency.chunk.add(seconds)
-    latency.item.add(6.0)
-    return latency
-
-
-def test_header_keeps_latency_and_peak_memory(store: Store) -> None:
-    """Latencies and peak memory are read back as committed; without a measurement they are None."""
-    made = checkpoint(store)
-    made.commit([entry(1)], 1.0, measured(), 14_500_000_000)
-    made.commit([entry(2)], 1.0)
-    with_all, without = (read_header(store, name) for name in part_names(store))
-    assert (with_all.latency, with_all.peak_gpu_bytes) == (measured(), 14_500_000_000)
-    assert (without.latency, without.peak_gpu_bytes) == (None, None)
-
-
-def test_part_of_older_version_is_read(store: Store) -> None:
-    """Parts from before latencies or workers were recorded are still read."""
-    checkpoint(store).commit([entry(1)], 1.5)
-    spoil(store, lambda data: re.sub(rb', "worker".*?}\n', b"}\n", data, count=1))
-    (name,) = part_names(store)
-    header = read_header(store, name)
-    assert (header.wall_s, header.worker, header.latency, header.peak_gpu_bytes) == (1.5, 0, None, None)
-    assert committed(store) == [1]
-    assert checkpoint(store).done[1]
-
-
-def test_resume_marks_failed_items(store: Store) -> None:
-    """A resumed run knows which finished items had failed, because its exit code covers all items."""
-    checkpoint(store).commit([entry(1), entry(2, "failure")], 1.0)
-    again = checkpoint(store)
-    assert [i for i in range(ITEMS) if again.failed[i]] == [2]
-
-
 def test_resume_reads_parts_of_other_shard_counts(store: Store) -> None:
     """Items done by four shards are done for a run with another number of shards."""
     checkpoint(store, 1, 4).commit([entry(1), entry(5)], 1.0)
@@ -174,77 +218,36 @@ def test_resume_reads_parts_of_other_shard_counts(store: Store) -> None:
 
 
 def test_parts_of_sibling_shards_are_not_read(store: Store) -> None:
-    """Shards of one run contain different items, so none reads the parts of another, and damage
-    there does not stop it.
-    """
+    """Shards of one run have different items: none reads the parts of another, and damage there does not stop it."""
     checkpoint(store, 1, 4).commit([entry(1)], 1.0)
     spoil(store, lambda data: data[:-5])
     assert not any(checkpoint(store, 0, 4).done)
 
 
-def test_deleted_part_reopens_its_items_only(store: Store) -> None:
-    """The remedy for a damaged part is to delete it: its items are open again, and the others stay done."""
-    first = checkpoint(store)
-    for i in range(4):
-        first.commit([entry(i)], 1.0)
-    Path(store.place, part_names(store)[1]).unlink()
-    again = checkpoint(store)
-    assert [i for i in range(ITEMS) if again.done[i]] == [0, 2, 3]
-    again.commit([entry(i) for i in range(6)], 1.0)
-    assert sorted(committed(store)) == [0, 1, 2, 3, 4, 5]
-
-
-def test_only_last_shard_finds_all_shards_complete(store: Store) -> None:
-    """Only the last shard finds all shards complete; completing twice counts once."""
-    shards = [checkpoint(store, i, 3) for i in range(3)]
-    seen = []
-    for each in shards:
-        each.mark_complete(4)
-        each.mark_complete(4)
-        seen.append(each.are_all_complete())
-    assert seen == [False, False, True]
-    assert not checkpoint(store).are_all_complete()
-
-
-def spoil(store: Store, change: object) -> str:
+def spoil(store: Store, change: Callable[[bytes], bytes]) -> str:
     """Change the bytes of the only part and return its path."""
     (name,) = part_names(store)
     path = Path(store.place, name)
-    path.write_bytes(change(path.read_bytes()))  # type: ignore[operator]
+    path.write_bytes(change(path.read_bytes()))
     return f"{store.place}/{name}"
 
 
-DAMAGE = {
-    "empty": (lambda data: b"", "its first line is not a header: b''"),
-    "cut off": (lambda data: data[:-5], "line 3 is not an entry"),
-    "a line short": (
-        lambda data: b"".join(data.splitlines(True)[:-1]),
-        "1 entries up to item 1, but its",
-    ),
+NO_HEADER = "its first line is not a header"
+DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "a line more": (lambda data: data + data.splitlines(True)[-1], "line 4 has item 2, which is out of order"),
-    "no header": (lambda data: b"".join(data.splitlines(True)[1:]), "its first line is not a header"),
-    "an array": (lambda data: b"[]\n" + data, "its first line is not a header"),
+    "no header": (lambda data: b"".join(data.splitlines(True)[1:]), NO_HEADER),
+    "an array": (lambda data: b"[]\n" + data, NO_HEADER),
     "another version": (lambda data: data.replace(b'"version": 1', b'"version": 9'), "another version of voxbatch"),
     "another kind": (lambda data: data.replace(b'"kind":"transcript"', b'"kind":"guess"'), "line 2 is not an entry"),
-    "latency": (
-        lambda data: data.replace(b'"latency": null', b'"latency": {"chunk": 1}'),
-        "its first line is not a header",
-    ),
-    "items not a number": (
-        lambda data: data.replace(b'"items": 2', b'"items": "2"'),
-        "its first line is not a header",
-    ),
-    "shard not a shard": (
-        lambda data: data.replace(b'"shard": "', b'"shard": "x'),
-        "its first line is not a header",
-    ),
-    "nested too deep": (lambda data: b"[" * 100_000 + data, "its first line is not a header"),
+    "latency": (lambda data: data.replace(b'"latency": null', b'"latency": {"chunk": 1}'), NO_HEADER),
+    "items not a number": (lambda data: data.replace(b'"items": 2', b'"items": "2"'), NO_HEADER),
+    "shard not a shard": (lambda data: data.replace(b'"shard": "', b'"shard": "x'), NO_HEADER),
+    "keys of other items": (lambda data: data.replace(b'"keys": "', b'"keys": "' + b"A" * 24), NO_HEADER),
+    "keys that are not base64": (lambda data: data.replace(b'"keys": "', b'"keys": "\\u00e9'), NO_HEADER),
+    "nested too deep": (lambda data: b"[" * 100_000 + data, NO_HEADER),
     "index too long": (lambda data: data.replace(b'{"index":2', b'{"index":' + b"9" * 5000), "line 3 is not an entry"),
-    "zeros": (lambda data: bytes(len(data)), "its first line is not a header"),
-    "out of range": (
-        lambda data: data.replace(b'{"index":2', b'{"index":99'),
-        "2 entries up to item 99",
-    ),
+    "zeros": (lambda data: bytes(len(data)), NO_HEADER),
+    "out of range": (lambda data: data.replace(b'{"index":2', b'{"index":99'), "2 entries up to item 99"),
 }
 
 
@@ -260,6 +263,31 @@ def test_damaged_part_is_refused(store: Store, kind: str) -> None:
     assert message.startswith(place)
     assert reason in message
     assert "delete this part and run again" in message
+
+
+@pytest.mark.parametrize(("kind", "line"), [("failure", b'{"id": "r0}'), ("transcript", b'{"a":' * 100_000 + b"}")])
+def test_line_that_is_no_json_is_refused(store: Store, tmp_path: Path, kind: str, line: bytes) -> None:
+    """Each reader of the lines names the damaged part and the remedy, also before the checksum is compared."""
+    run = owned(store, RUN, 3)
+    Checkpoint(store, run).commit([entry(i, kind) for i in range(3)], 1.0)
+    place = spoil(store, lambda data: data.replace(b'{"id": "r0"}', line))
+    retrying = replace(run, list_number=2, retryable_before=2)
+    readers: list[Callable[[], object]] = [
+        lambda: list(ResultReader(store, run).new_results()),
+        lambda: export_items(store, str(tmp_path / "items.csv")),
+        lambda: write_report(store, str(tmp_path / "report.html")),
+        lambda: merge_again(store, {"formats": ["srt"]}),
+        lambda: merge_again(store),
+    ]
+    if kind == "failure":
+        readers.append(lambda: list(ItemList(store, retrying, keys(3)).read_part(part_names(store)[0])))
+        readers.append(lambda: plan(store, run.key, part_names(store), keys(3), run, RETRYABLE))
+    else:
+        readers.append(lambda: find_flagged(store, None))
+    for read in readers:
+        with pytest.raises(CheckpointError, match=r"the line of item 0 is no JSON: .* delete this part") as caught:
+            read()
+        assert str(caught.value).startswith(place)
 
 
 def test_part_of_another_run_is_refused(store: Store) -> None:

@@ -11,7 +11,7 @@ import pytest
 from conftest import Recorder, Starter
 
 from voxbatch.audio.ffmpeg import executable
-from voxbatch.child_environment import for_program, without_secrets
+from voxbatch.process.child import for_program, for_voxbatch
 
 SECRETS = {
     "HF_TOKEN": "hub",
@@ -22,6 +22,9 @@ SECRETS = {
     "VOXBATCH_ADMIN_SECRET": "own",
     "AZURE_CLIENT_SECRET": "azure",
     "AZURE_STORAGE_CONNECTION_STRING": "azure",
+    "DATABASE_URL": "postgres://user:word@host/db",
+    "JWT": "eyJ",
+    "SLACK_HOOK": "https://hooks.example/T0",
 }
 """Variables that no decoder has a use for."""
 CREDENTIALS = {
@@ -36,6 +39,7 @@ SETTINGS = {
     "STORAGE_EMULATOR_HOST": "http://127.0.0.1:9",
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
     "HTTPS_PROXY": "http://user:word@proxy:3128",
+    "no_proxy": "localhost",
     "SSL_CERT_FILE": "/etc/ssl/own.pem",
     "VOXBATCH_MODEL": "gs://models/voxtral",
     "PYTHONHASHSEED": "0",
@@ -49,8 +53,8 @@ def test_a_decoder_gets_the_credentials_of_stores_alone() -> None:
     """A decoder gets the stores' credentials and all settings, and no other secret; without credentials if requests are
     anonymous."""
     everything = {**SECRETS, **CREDENTIALS, **SETTINGS, **SYSTEM}
-    assert without_secrets(everything, keeps_stores=True) == {**CREDENTIALS, **SETTINGS, **SYSTEM}
-    assert without_secrets(everything) == {**SETTINGS, **SYSTEM}
+    assert for_voxbatch(everything, keeps_stores=True) == {**CREDENTIALS, **SETTINGS, **SYSTEM}
+    assert for_voxbatch(everything) == {**SETTINGS, **SYSTEM}
 
 
 def test_a_program_gets_what_any_program_needs() -> None:
@@ -71,8 +75,7 @@ def variables(content: bytes) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("anonymous", [False, True])
+@pytest.mark.parametrize("anonymous", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_each_process_of_a_run_has_the_secrets_that_it_needs(
     recording: Recorder, tmp_path: Path, start: Starter, anonymous: bool
 ) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from voxbatch.child_process import ChildProcess
+from voxbatch.process.child import ChildProcess
 
 PROGRAM = """
-import os, subprocess, sys, time
+import os, subprocess, sys, threading, time
 
 def main(connection):
     while True:
@@ -21,7 +21,7 @@ def main(connection):
             call, *arguments = connection.recv()
         except EOFError:
             return
-        connection.send({"echo": echo, "start": start, "exit": sys.exit, "fail": fail, "read": read}[call](*arguments))
+        connection.send({"exit": sys.exit, **globals()}[call](*arguments))
 
 def echo(text):
     print(text, flush=True)
@@ -32,6 +32,11 @@ def start():
 
 def fail(text):
     raise ValueError(text)
+
+def fail_in_thread(text):
+    thread = threading.Thread(target=fail, args=(text,))
+    thread.start()
+    thread.join()
 
 def read(fd):
     return os.pread(fd, 100, 0).decode() + os.environ["COLOUR"]
@@ -92,6 +97,7 @@ def test_files_and_variables_are_inherited(start: Start, tmp_path: Path) -> None
         assert answer(child.connection) == "sky blue"
 
 
+@pytest.mark.slow
 def test_the_reason_of_the_end(start: Start) -> None:
     """The reason is the exit code with the last printed line, or the signal."""
     failing, leaving, living, silent = start(), start(), start(), start(captures_output=False)
@@ -107,6 +113,17 @@ def test_the_reason_of_the_end(start: Start) -> None:
     assert reasons == ["exit code 1: ValueError: no such card", "exit code 7", "exit code 1", "killed by signal 9"]
 
 
+def test_an_exception_in_a_thread_ends_the_child(start: Start) -> None:
+    """A child in which a thread fails ends with its message: the other threads might wait for it for ever."""
+    child = start()
+    child.send(("fail_in_thread", "no such card"))
+    with pytest.raises(EOFError):
+        answer(child.connection)
+    child.end(patience_s=20)
+    assert child.exit_reason == "exit code 1: ValueError: no such card"
+
+
+@pytest.mark.slow
 def test_the_processes_of_a_child_end_with_it(start: Start) -> None:
     """A child that ends while a process of its own holds the connection is gone; `end` kills that process, too."""
     child = start()
@@ -123,6 +140,7 @@ def test_the_processes_of_a_child_end_with_it(start: Start) -> None:
     assert not psutil.wait_procs([other], timeout=20)[1] or other.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_message_to_a_child_that_has_ended(start: Start) -> None:
     """Sending is no error; reading reports the end."""
     child = start()

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.audio import decode
-from voxbatch.chunking import MIN_LAST_CHUNK_SECONDS, OVERLAP_SECONDS, cut_into_chunks, is_silent
-from voxbatch.records import SAMPLING_RATE, Samples, Span, Waveform
+from voxbatch.audio.waveforms import decode
+from voxbatch.records import OVERLAP, SAMPLING_RATE, Samples, Span, Waveform
 from voxbatch.storage import open_recording
+from voxbatch.text.chunking import MIN_LAST_CHUNK_SECONDS, cut_into_chunks
+from voxbatch.voice import is_silent
 
 SECOND = SAMPLING_RATE
 LIMIT = 30 * SECOND
@@ -67,7 +68,8 @@ LIMITS = st.integers(14 * SECOND, 40 * SECOND)
 @given(RECORDINGS, LIMITS, st.integers(1_000, 500_000), st.integers(0, 1 << 40))
 def test_cores_partition_the_recording(samples: Samples, limit: int, size: int, start: int) -> None:
     """Cores join without gap or overlap, and a chunk's audio is that of the recording, contains its core, and is within
-    the limit.
+    the limit. The two chunks at a forced cut overlap by one second on each side, those at a pause not at all, and the
+    last chunk is not tiny.
     """
     chunks = list(cut_into_chunks(blocked(samples, size, start), limit))
     assert chunks[0][1].core_start == start
@@ -77,26 +79,19 @@ def test_cores_partition_the_recording(samples: Samples, limit: int, size: int, 
         assert span.start <= span.core_start < span.core_end <= span.end
         assert len(audio) <= limit
         assert np.array_equal(audio, samples[span.start - start : span.end - start])
+    for (_, left), (_, right) in pairwise(chunks):
+        reach = OVERLAP if is_forced(left, right) else 0
+        assert left.end - left.core_end == right.core_start - right.start == reach
+    last = chunks[-1][1]
+    assert len(chunks) == 1 or last.core_end - last.core_start >= MIN_LAST_CHUNK_SECONDS * SECOND - SECOND // 5
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(RECORDINGS, LIMITS, st.integers(1_000, 500_000), st.integers(1_000, 500_000))
 def test_cuts_do_not_depend_on_block_sizes(samples: Samples, limit: int, one: int, other: int) -> None:
     """A recording is cut at the same places, in whatever blocks it was read."""
     assert spans(samples, limit, one) == spans(samples, limit, other)
-
-
-@settings(max_examples=25, deadline=None)
-@given(RECORDINGS, LIMITS)
-def test_chunks_overlap_at_forced_cuts_only(samples: Samples, limit: int) -> None:
-    """The two chunks at a forced cut overlap by one second on each side, and those at a pause not at all; the last
-    chunk is not tiny.
-    """
-    found = spans(samples, limit)
-    for left, right in pairwise(found):
-        reach = OVERLAP_SECONDS * SECOND if is_forced(left, right) else 0
-        assert left.end - left.core_end == right.core_start - right.start == reach
-    assert len(found) == 1 or found[-1].core_end - found[-1].core_start >= MIN_LAST_CHUNK_SECONDS * SECOND - SECOND // 5
 
 
 def test_short_recording_is_one_chunk() -> None:
@@ -212,6 +207,7 @@ def speech(corpus: Path, step: int) -> list[Samples]:
     return found
 
 
+@pytest.mark.slow
 def test_real_speech_is_never_silent(corpus: Path) -> None:
     """Real speech is never silent, not even at −40 dBFS or under white or pink noise of its own power."""
     for samples in speech(corpus, 9):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,13 +16,15 @@ from typing import Any
 
 import discovery
 import hub
+import images
 import pytest
 import yaml
 from servers import GoogleServer, google_server
-from test_jobs_cloudrun import ask_gcloud
 
 ROOT = Path(__file__).parents[1]
-BUILT_IN = {"PROJECT_ID", "COMMIT_SHA"}
+BUILT_IN = {"PROJECT_ID", "COMMIT_SHA", "LOCATION"}
+SENT = tuple(re.findall(r"(_[A-Z_]+)=", (ROOT / "jobs/cloudrun/build.sh").read_text().split("--substitutions=")[1]))
+"""Substitutions on the command line of deploy.sh."""
 DOCKER = """#!/bin/sh
 printf '%s\\n' "docker $*" >>"$RECORD"
 case "$*" in
@@ -53,31 +54,27 @@ def test_schema(token: bool) -> None:
     assert discovery.api("cloudbuild.v1").faults(config(token), "Build") == []
 
 
-@pytest.mark.slow
-def test_gcloud_messages_hold_the_file() -> None:
-    """The file fits the message in which gcloud sends it."""
-    messages = [{"message": ["cloudbuild", "v1", "Build"], "document": config(token)} for token in (False, True)]
-    assert ask_gcloud({"messages": messages}) == []
-    assert len(ask_gcloud({"messages": [{**messages[0], "document": {"step": []}}]})) == 1
+def unused(built: dict[str, Any], sent: dict[str, str]) -> set[str]:
+    """Return the substitutions that Cloud Build refuses, because nothing of the build that is sent uses them: `key
+    "_X" in the substitution data is not matched in the template`.
 
-
-def test_the_schema_finds_faults() -> None:
-    """The schema check finds a wrong name, type, choice and duration, and a step without its image."""
-    wrong = {"step": [], "timeout": "1h", "options": {"machineType": "E3"}, "steps": [{"args": "run"}], "id": "x"}
-    assert len(discovery.api("cloudbuild.v1").faults(wrong, "Build")) == 6
+    Args: built: the file. sent: the substitutions of a command line, which replace the file's own.
+    """
+    merged = {**built["substitutions"], **sent}
+    text = json.dumps([merged, {name: part for name, part in built.items() if name != "substitutions"}])
+    return set(merged) - set(re.findall(r"\$\{(\w+)\}", text))
 
 
 @pytest.mark.parametrize("token", [False, True])
-def test_substitutions(token: bool) -> None:
-    """Exactly the used substitutions are declared, as Cloud Build requires, and scripts get them as environment
-    variables.
+@pytest.mark.parametrize("sent", [(), SENT], ids=["by hand", "deploy.sh"])
+def test_substitutions(token: bool, sent: tuple[str, ...]) -> None:
+    """Cloud Build accepts the substitutions that are really sent: each one is used, also if the command line replaces
+    those whose defaults name another one. Scripts get them as environment variables.
     """
     built = config(token)
-    declared = set(built["substitutions"])
-    values = [*built["substitutions"].values(), *(value for step in built["steps"] for value in step.get("env", ()))]
-    values += built["images"]
-    used = set(re.findall(r"\$\{(\w+)\}", "\n".join([*values, json.dumps(built.get("availableSecrets", {}))])))
-    assert used - BUILT_IN == declared
+    assert unused(built, dict.fromkeys(sent, "x")) == set()
+    used = set(re.findall(r"\$\{(\w+)\}", json.dumps(built)))
+    assert used - BUILT_IN == set(built["substitutions"])
     for step in built["steps"]:
         given = {each.partition("=")[0] for each in step.get("env", ())} | set(step.get("secretEnv", ()))
         taken = set(re.findall(r"\$\{?([A-Z_]+)\b", step["script"]))
@@ -95,11 +92,9 @@ def test_token() -> None:
 @pytest.mark.parametrize("name", list(steps()))
 def test_scripts_are_clean(name: str) -> None:
     """shellcheck finds no fault in the script of a step."""
-    beside = Path(sys.executable).parent / "shellcheck"
-    program = str(beside) if beside.exists() else shutil.which("shellcheck")
-    if not program:
-        pytest.skip("shellcheck is not installed")
-    done = subprocess.run([program, "-"], input=steps()[name]["script"], capture_output=True, text=True)
+    done = subprocess.run(
+        [images.tool("shellcheck"), "-"], input=steps()[name]["script"], capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -187,12 +182,12 @@ def test_tries_the_small_image(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("said", "code", "result"),
     [
-        ("ok       vllm                   0.26.0\nfailed   engine                 no GPU", "1", 0),
-        ("ok       vllm                   0.26.0", "0", 0),
+        ("ok       vllm                   0.32.0\nfailed   engine                 no GPU", "1", 0),
+        ("ok       vllm                   0.32.0", "0", 0),
         ("missing  vllm                   pip install\nfailed   engine                 no GPU", "1", 1),
         ("failed   vllm                   0.99\nfailed   engine                 no GPU", "1", 1),
-        ("ok       vllm                   0.26.0\nfailed   ffmpeg                 no ffmpeg", "1", 1),
-        ("ok       vllm                   0.26.0", "139", 1),
+        ("ok       vllm                   0.32.0\nfailed   ffmpeg                 no ffmpeg", "1", 1),
+        ("ok       vllm                   0.32.0", "139", 1),
     ],
 )
 def test_tries_the_large_image(machine: Machine, said: str, code: str, result: int) -> None:

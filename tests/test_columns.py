@@ -84,11 +84,11 @@ def test_memory_hardly_grows_with_the_rows(tmp_path: Path) -> None:
         from voxbatch.config import Config
         from voxbatch.engines import EngineCache
         from voxbatch.log import Log
-        from voxbatch.manifest import duplicates
         from voxbatch.runner import shard
         from voxbatch.runner.prepare import open_manifest, prepare
         from voxbatch.runner.transcribe import resume
-        duplicates.SORTED_HASHES = shard.SORTED_ITEMS = shard.SAMPLE_SIZE = 1 << 13
+        from voxbatch.storage import columns
+        columns.SORTED_HASHES = shard.SORTED_ITEMS = shard.SAMPLE_SIZE = 1 << 13
         config = Config(source=sys.argv[1], out=sys.argv[2], engine="scripted", shards=7)
         with open_manifest(config) as source:
             job = prepare(config, source, EngineCache(), Log(quiet=True))

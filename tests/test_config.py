@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from voxbatch.cli import cli
 from voxbatch.config import FORMATS, PROFILE_KEYS, Config, RunOptions, digest, load_profile, profile_names
-from voxbatch.engines.vllm.arguments_preview import preview_arguments
+from voxbatch.engines.vllm.forecast import preview_arguments
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -129,7 +129,7 @@ VLLM_PROFILES = [name for name in profile_names() if load_profile(name)["engine"
     ("name", "longest_s", "requests", "mode"),
     [
         ("ctx512", 37.04, 1, "PIECEWISE"),
-        ("ctx512-batch", 35.12, ADMITTED, "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.27, 0.28, 0.29"),
+        ("ctx512-batch", 35.12, ADMITTED, "FULL_AND_PIECEWISE"),
         ("mini-3b", 30.0, ADMITTED, "FULL_AND_PIECEWISE"),
         ("small-24b", 30.0, ADMITTED, "FULL_AND_PIECEWISE"),
         ("whisper", 30.0, 128, "FULL_AND_PIECEWISE"),
@@ -154,24 +154,21 @@ def test_flashinfer_all_reduce_is_off_for_several_gpus() -> None:
 
 
 def test_every_vllm_profile_is_previewed() -> None:
-    """The table above contains every vLLM profile, and an unknown model is no error."""
+    """The table above contains every vLLM profile whose model is known without its files, and another one is no
+    error."""
     marks = test_profile_preview_shows_engine_arguments.pytestmark  # type: ignore[attr-defined]
-    assert sorted(row[0] for row in marks[0].args[1]) == VLLM_PROFILES
-    assert preview_arguments("/opt/ml/model", {}) == {"engine_arguments": "known when /opt/ml/model is read"}
+    assert sorted([*(row[0] for row in marks[0].args[1]), "transcription"]) == VLLM_PROFILES
+    for model in ("/opt/ml/model", load_profile("transcription")["model"]):
+        assert preview_arguments(model, {}) == {"engine_arguments": f"known when {model} is read"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "mode", "attention"),
-    [
-        ("auto", "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.27, 0.28, 0.29", "CUSTOM with vLLM 0.26, where"),
-        ("true", "FULL_AND_PIECEWISE", "CUSTOM with vLLM 0.26, 0.32, 0.33, where"),
-        ("false", "FULL_AND_PIECEWISE, or PIECEWISE with vLLM 0.26, 0.27, 0.28, 0.29", "None"),
-    ],
+    ("asked", "attention"),
+    [("auto", "CUSTOM with vLLM 0.32, where"), ("true", "CUSTOM with vLLM 0.32, where"), ("false", "None")],
 )
-def test_encoder_mode_decides_cuda_graphs_and_attention(asked: str, mode: str, attention: str) -> None:
-    """Running the encoder once per chunk decides which CUDA graphs and which attention backend are used."""
+def test_encoder_mode_decides_attention(asked: str, attention: str) -> None:
+    """Running the encoder once per chunk decides which attention backend is used."""
     arguments = preview_arguments(None, {"prefill_encoder": asked})["engine_arguments"]
-    assert arguments["compilation_config"]["cudagraph_mode"] == mode
     assert str(arguments.get("attention_backend")).startswith(attention)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import http.server
-import importlib.util
 import json
 import os
 import re
@@ -12,44 +10,25 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import hub
 import images
 import pytest
 from dockerfile_parse import DockerfileParser
+from scripts import imported
+from waits import until
 
-from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.model import SMALL_FILES
+from voxbatch.vllm_plugin import vllm_names
 
 ROOT = Path(__file__).parents[1]
 PINNED = {"protobuf": "6.33.6", "grpcio": "1.83.0", "click": "8.4.2", "urllib3": "2.7.0"}
-"""Some of the versions that vLLM 0.26.0 resolved to on its release day, each older than our locked version."""
+"""Versions that vLLM's requirements allow, each older than our locked version."""
 
-built = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def tool(name: str) -> str:
-    """Return the path of a program of the development packages or the system."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if not found:
-        pytest.skip(f"{name} is not installed: make test brings it where there is a wheel of it")
-    return found
-
-
-def module(name: str) -> ModuleType:
-    """Import one of the scripts that run during the build."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "jobs" / "image" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+built = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]  # five minutes for each image
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +56,18 @@ def stages(instructions: list[dict[str, Any]]) -> dict[str, list[tuple[str, str]
 def test_hadolint() -> None:
     """hadolint reports nothing for the Dockerfile at any level."""
     found = subprocess.run(
-        [tool("hadolint"), "--no-color", str(ROOT / "Dockerfile")], capture_output=True, text=True, env={}
+        [images.tool("hadolint"), "--no-color", str(ROOT / "Dockerfile")], capture_output=True, text=True, env={}
     )
     assert (found.returncode, found.stdout) == (0, "")
 
 
+@pytest.mark.slow
 def test_shellcheck() -> None:
     """shellcheck reports nothing for any shell script of the project."""
     scripts = [ROOT / ".ci" / "run", *(ROOT / "tests").rglob("*.sh"), *(ROOT / "jobs").rglob("*.sh")]
     scripts += (ROOT / "jobs").rglob("*.sbatch")
-    command = [tool("shellcheck"), "--color=never", "--external-sources", "--source-path=SCRIPTDIR", *map(str, scripts)]
-    found = subprocess.run(command, capture_output=True, text=True)
+    command = [images.tool("shellcheck"), "--color=never", "--external-sources", "--source-path=SCRIPTDIR"]
+    found = subprocess.run([*command, *map(str, scripts)], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, "")
 
 
@@ -103,7 +83,7 @@ def test_targets(dockerfile: list[dict[str, Any]], target: str) -> None:
 
 
 def test_default_target(dockerfile: list[dict[str, Any]]) -> None:
-    """The default target contains vLLM in a version that voxbatch knows; every base image can be replaced, also by
+    """The default target contains the vLLM with which the plugin is proven; every base image can be replaced, also by
     digest.
     """
     assert list(stages(dockerfile))[-1] == "gpu"
@@ -112,7 +92,7 @@ def test_default_target(dockerfile: list[dict[str, Any]]) -> None:
     given = dict(each["value"].split("=", 1) for each in dockerfile[:2])
     version = re.fullmatch(r"vllm/vllm-openai:v([0-9.]+)", given["BASE_IMAGE"])
     assert version is not None
-    assert compat.is_known(version[1])
+    assert vllm_names.minor(version[1]) == vllm_names.VERSION
 
 
 def test_no_secret(dockerfile: list[dict[str, Any]]) -> None:
@@ -162,17 +142,21 @@ def wheels(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def empty_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a virtual environment that has pip alone."""
+    folder = tmp_path_factory.mktemp("environment") / "image"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
 @pytest.fixture
-def beside(tmp_path: Path, wheels: Path) -> Beside:
+def beside(tmp_path: Path, wheels: Path, empty_environment: Path) -> Beside:
     """Return a function: beside(["engine==1"], lock) runs beside.py in an environment with these stub packages."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "image"], check=True)
+    shutil.copytree(empty_environment, tmp_path / "image", symlinks=True)
     python = str(tmp_path / "image" / "bin" / "python")
-    env = {
-        "PATH": os.environ["PATH"],
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(wheels),
-        "PIP_CONFIG_FILE": os.devnull,
-    }
+    settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+    env = {"PATH": os.environ["PATH"], **settings}
 
     def run(image: list[Path], *arguments: object) -> subprocess.CompletedProcess[str]:
         install = [python, "-m", "pip", "install", "--quiet", "--no-deps", *map(str, image)]
@@ -233,70 +217,38 @@ def test_weights_in_one_format(files: list[str], left_out: set[str]) -> None:
     """An image gets the weights of a model once, in Mistral's own format if there is one, and every small file that the
     engine reads.
     """
-    weights = module("weights")
+    weights = imported(ROOT / "jobs" / "image" / "weights.py")
     assert set(files) - set(weights.chosen(files)) == left_out
     small = [pattern.replace("*", "x") for pattern in SMALL_FILES]
     assert weights.chosen(small) == small
 
 
-@pytest.fixture
-def hub() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Serve a hub with one model of two files, and list the requests with their tokens."""
-    content = {"params.json": b"{}", "consolidated.safetensors": b"weights", "model.safetensors": b"twice"}
-    asked: list[tuple[str, str]] = []
-    model = {"id": "o/m", "sha": "c" * 40, "siblings": [{"rfilename": each} for each in content]}
-    tree = [{"type": "file", "path": each, "size": len(content[each]), "oid": "a" * 40} for each in content]
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append((self.path, self.headers.get("Authorization", "")))
-            name = self.path.rpartition("/")[2]
-            body = content.get(name, json.dumps(tree if "/tree/" in self.path else model).encode())
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            if name in content:
-                self.send_header("ETag", f'"{name}"')
-                self.send_header("X-Repo-Commit", "c" * 40)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        do_HEAD = do_GET  # noqa: N815 (the name is http.server's)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.mark.slow
-def test_weights_from_a_hub(tmp_path: Path, hub: tuple[str, list[tuple[str, str]]]) -> None:
+def test_weights_from_a_hub(tmp_path: Path) -> None:
     """The files are stored in a folder with the model's name and commit, to which the revision that was asked for is a
     link. The token is sent to the hub and written to no file.
     """
-    endpoint, asked = hub
-    commit = "c" * 40
+    (tmp_path / "model").mkdir()
+    for name in ("params.json", "consolidated.safetensors", "model.safetensors"):
+        (tmp_path / "model" / name).write_text(name)
     (tmp_path / "secret").write_text("hf_of_a_test\n")
     script = (ROOT / "jobs" / "image" / "weights.py").read_text()
     (tmp_path / "weights.py").write_text(script.replace("/run/secrets/hf_token", str(tmp_path / "secret")))
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
     command = [sys.executable, str(tmp_path / "weights.py"), "o/m", "main", str(tmp_path / "models")]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    with hub.serving({"o/m": tmp_path / "model"}, tmp_path / "home") as served:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **served.environment}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = {str(file.relative_to(tmp_path / "models")) for file in (tmp_path / "models").rglob("*") if file.is_file()}
-    assert found == {f"o/m/{commit}/params.json", f"o/m/{commit}/consolidated.safetensors"}
-    assert os.readlink(tmp_path / "models" / "o/m/main") == commit
-    assert {token for path, token in asked if "o/m" in path} == {"Bearer hf_of_a_test"}
+    assert found == {f"o/m/{hub.COMMIT}/params.json", f"o/m/{hub.COMMIT}/consolidated.safetensors"}
+    assert os.readlink(tmp_path / "models" / "o/m/main") == hub.COMMIT
+    assert served.tokens == {"Bearer hf_of_a_test"}
     assert not [file for file in (tmp_path / "models").rglob("*") if file.is_file() and b"hf_of" in file.read_bytes()]
 
 
 def test_no_weights(tmp_path: Path) -> None:
     """An empty folder is created without a model name, which the next build step copies."""
-    module("weights").main("", "main", str(tmp_path / "models"))
+    imported(ROOT / "jobs" / "image" / "weights.py").main("", "main", str(tmp_path / "models"))
     assert list((tmp_path / "models").iterdir()) == []
 
 
@@ -322,7 +274,7 @@ def gpu(store: images.Store, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     lock.
     """
     folder = tmp_path_factory.mktemp("stand-in")
-    for name, version in (("vllm", "0.26.0"), ("torch", "2.11.0")):
+    for name, version in (("vllm", "0.32.0"), ("torch", "2.13.0")):
         images.stub_wheel(folder, name, version)
     pins = " ".join(f"{name}=={version}" for name, version in PINNED.items())
     (folder / "Dockerfile").write_text(
@@ -402,7 +354,7 @@ class TestGpu:
         done = gpu.run("--version")
         assert done.returncode == 0, done.stderr
         found = {path.name.removesuffix(".dist-info") for path in Path(gpu.root).glob("usr/local/lib/*/*/*.dist-info")}
-        assert found >= {"vllm-0.26.0", "torch-2.11.0", *(f"{name}-{version}" for name, version in PINNED.items())}
+        assert found >= {"vllm-0.32.0", "torch-2.13.0", *(f"{name}-{version}" for name, version in PINNED.items())}
         names = {each.split("-")[0] for each in found}
         assert names >= {"google_cloud_storage", "boto3", "google_cloud_pubsub", "google_cloud_run", "voxbatch"}
 
@@ -410,7 +362,7 @@ class TestGpu:
         """`doctor` reports only the engine as failed without a GPU, and names vLLM."""
         done = gpu.run("doctor")
         assert done.returncode == 1
-        assert re.search(r"^ok +vllm +0\.26\.0 ", done.stdout, re.MULTILINE)
+        assert re.search(r"^ok +vllm +0\.32\.0 ", done.stdout, re.MULTILINE)
         assert re.findall(r"^failed +(\S+)", done.stdout, re.MULTILINE) == ["engine"]
 
     def test_model_of_the_image(self, store: images.Store, tmp_path: Path) -> None:
@@ -439,14 +391,6 @@ class TestGpu:
         assert script.read_bytes() == (ROOT / "jobs" / "image" / "entrypoint.sh").read_bytes()
         assert list(Path(gpu.root, "opt/models").iterdir()) == []
         assert gpu.run("profiles").returncode == 0
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until the condition is true, for at most `seconds`."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def first_process(unshare: int) -> int:

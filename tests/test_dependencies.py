@@ -17,8 +17,7 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from voxbatch.engines.vllm.compat import KNOWN
-from voxbatch.engines.vllm.prefill import PROVEN
+from voxbatch.vllm_plugin.vllm_names import VERSION
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = {
@@ -27,8 +26,10 @@ DISTRIBUTIONS = {
     "google.cloud.run_v2": "google-cloud-run",
     "google.cloud.storage": "google-cloud-storage",
     "google.pubsub_v1": "google-cloud-pubsub",
+    "hibari": "hibari-tts",
     "huggingface_hub": "huggingface-hub",
     "imageio_ffmpeg": "imageio-ffmpeg",
+    "markdown_it": "markdown-it-py",
     "mistral_common": "mistral-common",
     "pynvml": "nvidia-ml-py",
     "whisper_normalizer": "whisper-normalizer",
@@ -80,10 +81,14 @@ def foreign() -> set[str]:
     return found - sys.stdlib_module_names - {"voxbatch", "_typeshed"}
 
 
+@pytest.mark.slow
 def test_every_import_is_declared() -> None:
     """Each third-party module that voxbatch imports belongs to a declared distribution, or is required by one."""
     declared = {
-        each.name for each in requirements("cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun", "parquet", "ray", "score")
+        each.name
+        for each in requirements(
+            "cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun", "parquet", "ray", "score", "speak", "align", "subtitles"
+        )
     }
     wanted = {name: BROUGHT[name][1] if name in BROUGHT else DISTRIBUTIONS.get(name, name) for name in foreign()}
     assert {name: of for name, of in wanted.items() if of not in declared} == {}
@@ -102,14 +107,12 @@ def test_what_comes_with_a_declared_distribution(distribution: str, by: str) -> 
 
 def test_the_vllm_extra_is_proven() -> None:
     """`pip install 'voxbatch[vllm]'` installs only a vLLM with which `prefill_encoder=auto` uses the plugin. Another
-    known version must be installed explicitly.
+    version must be installed explicitly.
     """
     (vllm,) = (each for each in requirements("vllm") if each.name == "vllm")
     candidates = [f"0.{minor}" for minor in range(100)] + ["1.0"]
     admitted = {minor for minor in candidates if any(Version(f"{minor}.{n}") in vllm.specifier for n in (0, 1, 99))}
-    assert admitted
-    assert admitted <= set(PROVEN["vllm"])
-    assert set(PROVEN["vllm"]) <= set(KNOWN)
+    assert admitted == {VERSION}
 
 
 def test_the_image_is_proven() -> None:

@@ -6,26 +6,28 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import random
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import voxbatch.runner.progress
 from voxbatch import display
-from voxbatch.cli.session import retry_command
-from voxbatch.latency import LatencyPercentiles, Percentiles
+from voxbatch.cli import outcome
+from voxbatch.cli.advice import failure_lines, language_line
 from voxbatch.log import Log
-from voxbatch.output.failure_reasons import FailureReasons, read_reasons
+from voxbatch.output.latency import LatencyPercentiles, Percentiles
 from voxbatch.output.run_file import EngineFacts, RunFacts
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress
 from voxbatch.scoring import CorpusScore, ErrorCounts
-from voxbatch.storage import open_store
 
 SUMMARY = Summary(
     items=1234,
@@ -33,6 +35,7 @@ SUMMARY = Summary(
     failed=34,
     completion_rate=1200 / 1234,
     failures_by_error={"AudioError": 30, "LanguageError": 4},
+    failures_by_kind={"not_found": 30, "language": 4},
     with_warnings=2,
     audio_s=7200.0,
     wall_s=75.4,
@@ -42,7 +45,10 @@ SUMMARY = Summary(
     peak_gpu_bytes=None,
     usd=None,
     score=None,
-    facts=RunFacts(EngineFacts("e", "m", "MIT", "o", {}, {}), "0.1.0", "3.11.2", {}, "Linux", 1, {}),
+    facts=RunFacts(EngineFacts("e", "m", "MIT", "o", {}, {}), "0.1.0", "3.11.2", "Linux", 1, {}),
+    run="0123456789abcdef",
+    generation="",
+    list=1,
 )
 
 
@@ -79,9 +85,12 @@ def test_total_is_estimated_from_headers_and_finished_items() -> None:
     """Items without a duration count with the mean of the headers of others, or else of the finished items."""
     p = progress(done=2, resumed=3, audio_s=100.0, unknown=7, measured=2, measured_s=100.0)
     assert p.total_audio_s == 100.0 + 5 * 50.0
-    p.sample = {5: 30.0, 8: 50.0}
-    assert p.total_audio_s == 100.0 + 5 * 40.0
-    assert display.progress_line(p) == "1:40 / about 5:00 audio · 5 / 10 items · RTFx 10.0 · 20.0 s left"
+    p.sample = {5: 30.0, 8: 50.0, 9: None}
+    assert p.total_audio_s == 100.0 + 80.0 + 3 * (80.0 + 100.0) / 4, "the mean is that of all that are known"
+    assert display.progress_line(p) == "1:40 / about 5:15 audio · 5 / 10 items · RTFx 10.0 · 21.5 s left"
+    p.sizes, p.sized_s, p.sized_bytes = {9: 4_000}, 100.0, 10_000
+    assert p.total_audio_s == 100.0 + 80.0 + 40.0 + 2 * (120.0 + 100.0) / 5, "one by its bytes"
+    p.sizes = {}
     p.done, p.measured, p.audio_s, p.measured_s = 7, 7, 250.0, 250.0
     assert display.progress_line(p).startswith("4:10 / 4:10 audio · 10 / 10 items"), "the total is measured at the end"
 
@@ -96,6 +105,79 @@ def test_time_of_loading_does_not_count_for_the_remaining_time() -> None:
     """An engine that took its first chunk 2 s ago and has done 100 of 400 s needs 6 s more."""
     p = progress(done=1, audio_s=100.0, known_audio_s=400.0, engine_started_at=time.monotonic() - 2)
     assert display.progress_line(p).endswith("RTFx 10.0 · 6.0 s left")
+
+
+def test_the_wait_for_the_next_result_is_no_slowness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of 100 s come each 10 s, the first one after 30 s. The speed is 10 from the second result on, also
+    between two results, until the next one is late."""
+    now = 0.0
+    monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: now))
+    p, left = Progress(100, started_at=0.0, known_audio_s=10_000.0), dict[float, float | None]()
+    for now in (30.0, 40.0, 50.0, 59.0, 80.0):
+        if now in (30.0, 40.0, 50.0):
+            p.audio_s += 100.0
+            p.add_point()
+        left[now] = p.remaining_s
+    assert left == {30.0: None, 40.0: 980.0, 50.0: 970.0, 59.0: 970.0, 80.0: 9_700.0 / (200.0 / 40.0)}
+
+
+RANDOM = random.Random(1)
+MIXES = {
+    # seconds of each recording in the order of the list, and whether the list gives them
+    "short clips": ([RANDOM.uniform(0.3, 1.5) for _ in range(4000)], False),
+    "long talks": ([RANDOM.uniform(1200, 5400) for _ in range(40)], True),
+    "videos": ([RANDOM.lognormvariate(5, 1) for _ in range(400)], False),
+    "videos without headers": ([RANDOM.lognormvariate(5, 1) for _ in range(200)], False),
+    "clips, then talks": ([*(1.0 for _ in range(3000)), *(1800.0 for _ in range(20))], True),
+    "talks, then clips": ([*(1800.0 for _ in range(20)), *(1.0 for _ in range(3000))], True),
+    "damaged ones": ([RANDOM.uniform(5, 60) for _ in range(2000)], True),
+}
+
+
+@pytest.mark.parametrize("resumed", [0, 500])
+@pytest.mark.parametrize("mix", MIXES)
+def test_after_a_twentieth_of_a_run_the_end_is_known_to_a_fifth(
+    mix: str, resumed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each window of 30 s takes as long as 10 s of audio besides its own audio, the first result comes late, and a
+    tenth of the damaged ones fails at once: from 5 % of the time on, the remaining time is right to 20 %."""
+    seconds, is_known = MIXES[mix]
+    now = 100.0
+    monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: now))
+    p = Progress(len(seconds) + resumed, resumed=resumed, started_at=80.0, engine_started_at=100.0)
+    p.window_s, p.window_work_s = 30.0, 10.0
+    if is_known:
+        p.known_audio_s, p.known_fixed_s = sum(seconds), sum(map(p.fixed_of, seconds))
+    else:
+        p.unknown = len(seconds)
+        p.sample = {i: seconds[i] for i in range(0, len(seconds), -(-len(seconds) // 200))}
+    if mix == "videos without headers":
+        p.sizes = {i: round(seconds[i] * RANDOM.uniform(1e5, 3e5)) for i in p.sample}
+        p.sample = dict.fromkeys(p.sample)
+    shown = []
+    now += 3.0
+    for i, duration in enumerate(seconds):
+        fails = mix == "damaged ones" and i % 10 == 0
+        if not is_known:
+            p.expect(i, duration)
+        for at in () if fails else range(0, math.ceil(duration), 30):
+            part = min(30.0, duration - at)
+            now += (part + 10) / 25
+            p.audio_s, p.fixed_s = p.audio_s + part, p.fixed_s + p.fixed_of(part)
+            p.add_point()
+            shown.append((now, p.remaining_s))
+        p.done += not fails
+        p.failed += fails
+        if not is_known:
+            p.measure(i, duration)
+        elif fails:
+            p.failed_s += duration + p.fixed_of(duration)
+    length_s = now - 80.0
+    for shown_at, remaining_s in shown:
+        if 0.05 * length_s <= shown_at - 80.0 < length_s:
+            assert remaining_s is not None
+            assert abs(shown_at + remaining_s - now) <= 0.2 * length_s, (mix, shown_at, remaining_s)
+    assert len(p.points) <= 80
 
 
 def test_bar_of_a_resumed_run_begins_with_the_items_that_are_done() -> None:
@@ -117,9 +199,21 @@ def test_progress_says_what_it_waits_for() -> None:
     assert shown == "0.0 s audio · 0 / 10 items · RTFx 0.0 · waiting: the model is loading"
 
 
-def test_remaining_time_is_never_negative() -> None:
-    """The remaining time is never negative, even if the durations are wrong."""
-    assert progress(done=1, audio_s=500.0, known_audio_s=400.0).remaining_s == 0.0
+def test_no_time_is_left_only_at_the_end() -> None:
+    """With more done than the durations told, no time is shown as long as items are open, and none is left after."""
+    assert progress(done=1, audio_s=500.0, known_audio_s=400.0).remaining_s is None
+    assert progress(done=10, audio_s=500.0, known_audio_s=400.0).remaining_s == 0.0
+
+
+@pytest.mark.parametrize(("concurrency", "remaining_s"), [(1, 2_970.0), (4, 742.5), (1000, 29.7)])
+def test_the_first_result_gives_an_estimate(
+    concurrency: int, remaining_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first 100 of 10,000 s, the chunks beside it are as far; there are no more of them than audio."""
+    monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: 30.0))
+    p = Progress(100, started_at=0.0, known_audio_s=10_000.0, audio_s=100.0, concurrency=concurrency)
+    p.add_point()
+    assert p.remaining_s == pytest.approx(remaining_s)
 
 
 def test_progress_events_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +251,13 @@ def test_outcome_shows_texts_counts_speed_and_places() -> None:
     aligned places.
     """
     heads = [("a", "x" * 200), ("b", "")]
-    lines = list(display.outcome_lines(SUMMARY, heads, [("transcripts", "out/t"), ("srt", "out/srt/")]))
+    lines = list(outcome.outcome_lines(SUMMARY, heads, [("transcripts", "out/t"), ("srt", "out/srt/")]))
     assert lines == [
         "a: " + "x" * 99 + "…",
         "b: (no speech)",
         "… and 1,198 more",
         "",
-        "1,200 done + 34 failed = 1,234 items (30 AudioError, 4 LanguageError), 2 with warnings",
+        "1,200 done + 34 failed = 1,234 items (30 not found, 4 wrong language), 2 with warnings",
         "2:00:00 of audio in 1:15, RTFx 95.5",
         "engine e, model m (MIT; o)",
         "transcripts  out/t",
@@ -177,11 +271,11 @@ def test_outcome_shows_latency_and_memory() -> None:
     measured = replace(SUMMARY, latency=LatencyPercentiles(chunk, chunk), peak_gpu_bytes=14_500_000_000)
     latency, memory = "latency of a chunk: P50 2.64 s, P90 6.26 s, P95 7.73 s", "peak GPU memory 14.5 GB"
     places = [("transcripts", "out/t")]
-    assert f"{latency}; {memory}" in list(display.outcome_lines(measured, [], places))
-    assert latency in list(display.outcome_lines(replace(measured, peak_gpu_bytes=None), [], places))
+    assert f"{latency}; {memory}" in list(outcome.outcome_lines(measured, [], places))
+    assert latency in list(outcome.outcome_lines(replace(measured, peak_gpu_bytes=None), [], places))
     nothing = Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)
     not_measured = replace(measured, latency=LatencyPercentiles(nothing, nothing))
-    assert memory in list(display.outcome_lines(not_measured, [], places))
+    assert memory in list(outcome.outcome_lines(not_measured, [], places))
 
 
 def test_outcome_shows_error_rates_by_unit() -> None:
@@ -189,43 +283,32 @@ def test_outcome_shows_error_rates_by_unit() -> None:
     score = CorpusScore()
     score.add("en", ErrorCounts(1, 2, 3, 1000))
     score.add_missing("ja", "あいう")
-    lines = list(display.outcome_lines(replace(SUMMARY, score=score), [], []))
+    lines = list(outcome.outcome_lines(replace(SUMMARY, score=score), [], []))
     assert "WER 0.60% (1 substitutions, 2 insertions, 3 deletions over 1,000 words)" in lines
     assert "CER 100.00% (0 substitutions, 0 insertions, 3 deletions over 3 characters; 1 without a transcript)" in lines
     assert lines[-1] == "engine e, model m (MIT; o)", "no place is shown if none can be read"
 
 
-def test_the_reasons_of_failures(tmp_path: Path) -> None:
-    """The last line of a run with failures counts the reasons, at most three, and gives the command that retries."""
-    messages = [
-        ("AudioError", "cannot open /404/a.wav: No such file or directory", False),
-        ("AudioError", "cannot open /404/b.wav: No such file or directory", False),
-        ("AudioError", "cannot decode /not found/c.wav: Error opening file: Format not recognised.", False),
-        ("AudioError", "cannot open d.wav: Permission denied", False),
-        ("TranscriptionError", "0.00 to 3.00 s: scripted to fail", True),
+def test_a_wrong_language_needs_another_model() -> None:
+    """Language failures advise another model with another OUT, because a retry would fail again."""
+    facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {})
+    summary = replace(SUMMARY, failed=2, failures_by_kind={"language": 2}, facts=facts)
+    lines = list(failure_lines(summary, [], ["x", "run", "calls.jsonl", "-o", "out"], "out"))
+    assert lines == [
+        "2 wrong language: take a model that knows the language",
+        "  then: voxbatch run calls.jsonl --model base -o out-2",
     ]
-    rows = [{"error": error, "message": text, "retryable": retry} for error, text, retry in messages]
-    (tmp_path / "failures.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
-    reasons = read_reasons(open_store(str(tmp_path)))
-    some = replace(SUMMARY, failed=5)
-    assert list(display.outcome_lines(some, [], [], reasons, "voxbatch run day"))[-1] == (
-        "5 failed: 2 no such file, 1 damaged or not audio, 1 access denied, 1 for other reasons; retry with: "
-        "voxbatch run day --retry-failed"
-    )
-    certain = FailureReasons(reasons.counts[:1], 0)
-    assert list(display.outcome_lines(replace(SUMMARY, failed=2), [], [], certain, "voxbatch run day"))[-1] == (
-        "2 failed: 2 no such file; mend them, and retry with: voxbatch run day --retry-failed all"
-    )
-    assert list(display.outcome_lines(replace(SUMMARY, failed=2), [], [], certain))[-1] == "2 failed: 2 no such file"
-    assert not any("retry" in line for line in display.outcome_lines(replace(SUMMARY, failed=0), [], [], certain, "x"))
 
 
-def test_the_command_that_retries() -> None:
-    """The command is that of the run, quoted for a shell, without the options that exclude a retry."""
-    assert retry_command(["x", "run", "my talks", "--overwrite", "-q"]) == "voxbatch run 'my talks' -q"
-    assert retry_command(["x", "run", "--retry-failed", "all", "all"]) == "voxbatch run all"
-    assert retry_command(["x", "run", "--retry-failed", "day"]) == "voxbatch run day"
-    assert retry_command(["x", "run", "day", "--retry-failed=all"]) == "voxbatch run day"
-    assert retry_command(["x", "merge", "out"]) == ""
-    for secret in ("https://host/m.jsonl?sig=ab12", "http://me:hush@host/", "--s3-endpoint-url=http://me:hush@host"):
-        assert retry_command(["x", "run", "m.jsonl", secret]) == "voxbatch run …"
+def test_doubtful_texts_of_an_english_model_name_another_one() -> None:
+    """The advice is a full command with another OUT, because this one holds the present texts. A run in English, or
+    without warnings, has no such line.
+    """
+    facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {})
+    doubtful = replace(SUMMARY, with_warnings=1, facts=facts)
+    argv = ["x", "run", "lucas.wav"]
+    command = "voxbatch run lucas.wav --model base -o lucas-2.voxbatch"
+    line = f"model tiny.en knows English only; for another language: {command}"
+    assert language_line(doubtful, argv, "lucas.voxbatch") == line
+    english = replace(doubtful, facts=replace(facts, config={"language": "en"}))
+    assert [language_line(run, argv, "out") for run in (english, replace(doubtful, with_warnings=0))] == ["", ""]

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.manifest import duplicates
-from voxbatch.manifest.duplicates import earliest_duplicates, repeated_hashes
-from voxbatch.storage.columns import Column
+from voxbatch.manifest.duplicates import earliest_duplicates
+from voxbatch.storage import columns
+from voxbatch.storage.columns import Column, repeated_hashes
 
 
 def column(values: list[int]) -> Column:
@@ -29,8 +29,9 @@ def test_earliest_duplicates_are_returned_and_others_counted(values: list[int], 
     assert earliest_duplicates(repeated_hashes(column(values)), values, limit) == (suspects, others)
 
 
+@pytest.mark.slow
 def test_duplicates_are_found_among_many_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two duplicates among 200,000 hashes are found, wherever they are, also if they are sorted in groups."""
-    monkeypatch.setattr(duplicates, "SORTED_HASHES", 10_000)
+    monkeypatch.setattr(columns, "SORTED_HASHES", 10_000)
     values = [*range(200_000), 3, 150_000]
     assert earliest_duplicates(repeated_hashes(column(values)), values, 10) == ({3, 150_000}, 0)

@@ -15,7 +15,6 @@ import machines
 import pytest
 import yaml
 from conftest import ROOT
-from test_containers import tool
 
 from voxbatch.cli import cli
 from voxbatch.engines.vllm.gpu import FIRST_DRIVERS
@@ -82,17 +81,14 @@ def started(tmp_path: Path) -> Started:
     return start
 
 
-@pytest.mark.parametrize("module", [OPEN_MODULE, CLOSED_MODULE])
 @pytest.mark.parametrize(
-    ("version", "cuda", "used"),
+    ("module", "version", "cuda", "used"),
     [
-        ("535.216.03", "13.0.2", True),
-        ("575.57.08", "13.0.2", True),
-        ("580.65.06", "13.0.2", False),
-        ("590.44.01", "13.0.2", False),
-        ("535.216.03", "12.9.1", False),
-        ("470.256.02", "12.9.1", True),
-        ("535.216.03", "99.0", False),
+        (OPEN_MODULE, "575.57.08", "13.0.2", True),
+        (CLOSED_MODULE, "580.65.06", "13.0.2", False),
+        (OPEN_MODULE, "535.216.03", "12.9.1", False),
+        (CLOSED_MODULE, "470.256.02", "12.9.1", True),
+        (CLOSED_MODULE, "535.216.03", "99.0", False),
     ],
 )
 def test_compatibility_libraries_are_used_for_an_old_driver(
@@ -151,13 +147,6 @@ def test_script_and_doctor_use_the_same_minimum_drivers() -> None:
     assert {int(cuda): int(driver) for cuda, driver in found} == FIRST_DRIVERS
 
 
-def test_script_is_posix() -> None:
-    """The script is valid POSIX sh, because the sh of the image is dash."""
-    command = [tool("shellcheck"), "--color=never", "--shell=sh", "--severity=style", str(SCRIPT)]
-    found = subprocess.run(command, capture_output=True, text=True)
-    assert (found.returncode, found.stdout) == (0, "")
-
-
 def test_every_job_starts_the_script() -> None:
     """The entry point of the image and every command of jobs/ start `voxbatch` by its name, which is the script. No
     manifest replaces the command.
@@ -169,15 +158,9 @@ def test_every_job_starts_the_script() -> None:
     texts = {path: path.read_text() for path in files if path != SCRIPT}
     commands = re.compile(r"-m voxbatch|bin/voxbatch run|^\s*(- )?command:", re.MULTILINE)
     assert [path for path, text in texts.items() if commands.search(text)] == []
+    # test_jobs_sagemaker.py runs the entry points of these files with `voxbatch` on PATH.
     replaced = {path.name for path, text in texts.items() if "ContainerEntrypoint" in text}
-    # render.py puts words before it, which read the hub token and then run the rest (`exec "$@"`).
-    assert replaced == {"pipeline.json", "submit.py", "template.yaml", "render.py"}
-    for name in ("pipeline.json", "template.yaml"):
-        assert "exec voxbatch run " in texts[JOBS / "sagemaker" / name]
-    assert 'exec "$@"' in texts[JOBS / "sagemaker" / "render.py"]
-    assert "\nexec voxbatch run " in texts[JOBS / "sagemaker" / "entry.sh"]
-    batch = json.loads(texts[JOBS / "aws-batch" / "job-definition.json"])
-    assert batch["containerProperties"]["command"][0] == "run", "arguments of the entry point"
+    assert replaced == {"submit.py", "template.yaml"}
 
 
 def containers(node: Any) -> Iterator[dict[str, Any]]:
@@ -192,11 +175,11 @@ def containers(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_every_container_keeps_the_entry_point() -> None:
-    """Every container of Cloud Run and Kubernetes keeps the image's entry point, and its arguments are a command of
-    voxbatch; so does AWS Batch's. The Terraform module takes both from Cloud Run's files.
+    """Every container of Kubernetes and AWS Batch keeps the image's entry point, and its arguments are a command of
+    voxbatch. test_terraform.py has the same for Cloud Run.
     """
     found = {}
-    for path in sorted([*(JOBS / "cloudrun").glob("*.yaml"), *(JOBS / "kubernetes").rglob("*.yaml")]):
+    for path in sorted((JOBS / "kubernetes").rglob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             for each in containers(document):
                 assert "command" not in each, path
@@ -204,14 +187,8 @@ def test_every_container_keeps_the_entry_point() -> None:
     batch = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())["containerProperties"]
     assert "entryPoint" not in batch
     found["aws-batch"] = batch["command"][0]
-    assert set(found) >= {"job", "nightly", "dispatch", "worker", "cronjob", "listen", "aws-batch"}
+    assert set(found) >= {"job", "cronjob", "listen", "aws-batch"}
     assert set(found.values()) <= set(cli.commands)
-
-
-def test_default_command_of_the_gpu_job_is_doctor() -> None:
-    """An execution of the GPU job without arguments diagnoses it, and fails where a run would."""
-    job = yaml.safe_load((JOBS / "cloudrun" / "job.yaml").read_text())
-    assert [each["args"] for each in containers(job)] == [["doctor"]]
 
 
 def test_slurm_starts_the_command_of_the_image() -> None:

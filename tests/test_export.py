@@ -14,9 +14,9 @@ import pytest
 import servers
 from conftest import ManifestWriter, Recorder, Voxbatch
 
+from voxbatch.analysis.export import COLUMNS, export_items
+from voxbatch.analysis.results import read_results
 from voxbatch.errors import ConfigError, StorageError
-from voxbatch.output.export import COLUMNS, export_items
-from voxbatch.output.results import read_results
 from voxbatch.storage import open_store
 
 HOSTILE = (
@@ -156,12 +156,11 @@ def test_what_cannot_be_exported_is_named(hostile: Path, tmp_path: Path, monkeyp
         export_items(store, str(tmp_path / "folder.csv"))
     with pytest.raises(ConfigError, match="no run was started there"):
         export_items(open_store(str(tmp_path / "folder.csv")), "items.csv")
-    monkeypatch.setattr("voxbatch.output.export.MAX_KEYS", 3)
+    monkeypatch.setattr("voxbatch.analysis.export.MAX_KEYS", 3)
     with pytest.raises(ConfigError, match="more than 3 different keys"):
         export_items(store, str(tmp_path / "items.csv"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["items.csv", "items.parquet"])
 def test_a_table_in_a_bucket_has_the_same_bytes(hostile: Path, tmp_path: Path, place: servers.Place, name: str) -> None:
     """The table of a run goes to a bucket as it goes to a folder."""

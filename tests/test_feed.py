@@ -81,29 +81,8 @@ def test_close_wakes_a_waiting_put(discard: bool) -> None:
     assert (left is None) if discard else (left is not None and left.index == 0)
 
 
-def test_close_wakes_a_waiting_get() -> None:
-    """Closing wakes an engine that waits for a chunk; it gets None."""
-    feed, got = Feed(100), []
-    waiting = threading.Thread(target=lambda: got.append(feed.get()), daemon=True)
-    waiting.start()
-    feed.close()
-    waiting.join(5)
-    assert got == [None]
-
-
-def test_get_without_waiting_returns_none_if_empty() -> None:
-    """With wait=False, an engine with work in flight gets None if there is no chunk now, which is not the end."""
-    feed = Feed(100)
-    assert feed.get(wait=False) is None
-    assert not feed.closed
-    feed.put(chunk(0))
-    assert feed.get(wait=False) is not None
-
-
 def test_starved_s_counts_from_the_first_chunk() -> None:
-    """Time before the first chunk is start-up; later time without a chunk counts as starvation, which the decoders
-    cause.
-    """
+    """Time before the first chunk is start-up; later time without a chunk is starvation, which the decoders cause."""
     feed = Feed(1000)
     threading.Timer(0.05, feed.put, [chunk(0)]).start()
     feed.get()

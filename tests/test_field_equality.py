@@ -17,14 +17,15 @@ import kaldialign
 import pytest
 from conftest import Voxbatch, environment
 
-from voxbatch.output.score import score_place
+from voxbatch.analysis.score import score_place
 from voxbatch.scoring import CorpusScore, Rules, ScoreOptions
 from voxbatch.scoring.counts import tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-NUM_ENGLISH, NUM_OTHERS = 245, 60
-"""Recordings in English and in other languages that are transcribed: the shortest ones, 20 minutes together."""
+FEW, MANY = (8, 2), (245, 60)
+"""Numbers of recordings in English and in other languages that are transcribed: the shortest ones. The many are 20
+minutes together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,14 @@ class Pairs:
     lines: list[dict[str, Any]]
 
 
-def transcribed(corpus: Path, base_model: Path, folder: Path) -> list[dict[str, Any]]:
+def transcribed(corpus: Path, base_model: Path, folder: Path, counts: tuple[int, int]) -> list[dict[str, Any]]:
     """Transcribe short recordings with Whisper: English ones by tiny.en, others by base."""
     rows = [json.loads(line) for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines()]
     for row in rows:
         row["audio_filepath"] = str(corpus / "speech" / row["audio_filepath"])
     rows.sort(key=lambda row: row["duration"])
-    english = [row for row in rows if row["lang"] == "en"][:NUM_ENGLISH]
-    others = [row for row in rows if row["lang"] != "en"][:NUM_OTHERS]
+    english = [row for row in rows if row["lang"] == "en"][: counts[0]]
+    others = [row for row in rows if row["lang"] != "en"][: counts[1]]
     lines = []
     for name, some, options in (("english", english, ()), ("others", others, ("--model", str(base_model)))):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
@@ -54,13 +55,15 @@ def transcribed(corpus: Path, base_model: Path, folder: Path) -> list[dict[str, 
     return lines
 
 
-@pytest.fixture(scope="module")
-def pairs(corpus: Path, base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Pairs:
-    """Return the pairs of at least 300 real recordings, as a results manifest of the leaderboard."""
+@pytest.fixture(scope="module", params=[FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
+def pairs(
+    request: pytest.FixtureRequest, corpus: Path, base_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Pairs:
+    """Return the pairs of real recordings, as a results manifest of the leaderboard."""
     pytest.importorskip("faster_whisper")
     folder = tmp_path_factory.mktemp("pairs")
-    lines = transcribed(corpus, base_model, folder)
-    assert len(lines) >= 300
+    lines = transcribed(corpus, base_model, folder, request.param)
+    assert len(lines) == sum(request.param)
     path = folder / "MODEL_voxbatch-whisper_DATASET_speech_test.jsonl"
     path.write_text("".join(json.dumps({**line, "time": 1.0}) + "\n" for line in lines))
     return Pairs(path, lines)
@@ -170,7 +173,7 @@ def test_the_leaderboard_gives_the_same_rate(
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rate, theirs = json.loads(done.stdout)
-    scored = voxbatch("score", results, "--leaderboard", leaderboard)
+    scored = voxbatch("score", results, "--leaderboard", leaderboard, "--json")
     ours = json.loads(scored.stdout)["words"]
     assert [ours[kind] for kind in ("substitutions", "insertions", "deletions")] == [
         theirs[kind] for kind in ("sub", "ins", "del")
@@ -203,8 +206,8 @@ def test_compounds_are_no_errors_on_the_leaderboard(
     """The rules of the folder apply, two words joined are no error, and the rules are named by their checksum."""
     row = {"id": "a", "text": "the white paper of Allan", "pred_text": "The whitepaper off Allen"}
     (tmp_path / "h.jsonl").write_text(json.dumps(row))
-    assert json.loads(voxbatch("score", "h.jsonl", "--normalizer", "none").stdout)["words"]["errors"] > 3
-    found = json.loads(voxbatch("score", "h.jsonl", "--leaderboard", small_leaderboard).stdout)
+    assert json.loads(voxbatch("score", "h.jsonl", "--normalizer", "none", "--json").stdout)["words"]["errors"] > 3
+    found = json.loads(voxbatch("score", "h.jsonl", "--leaderboard", small_leaderboard, "--json").stdout)
     assert (found["words"]["errors"], found["words"]["reference_words"]) == (1, 5)
     assert found["by_language"]["und"]["normalizer"].startswith("Open ASR Leaderboard's rules (sha256 ")
 

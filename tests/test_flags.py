@@ -9,10 +9,12 @@ import pytest
 from conftest import ManifestWriter, Voxbatch
 from outputs import owned
 
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
-from voxbatch.output.flagged import SEVERITY, find_flagged
+from voxbatch.analysis.flagged import SEVERITY, find_flagged
+from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.lines import transcript_line
 from voxbatch.output.merge import merge_again
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import FLAG_KINDS, Flag, Item, Transcript
 from voxbatch.storage import open_store
 
@@ -31,7 +33,7 @@ def entries() -> list[PartEntry]:
         row = {"audio_filepath": f"/{name}.wav"}
         given = Item(index, index + 1, name, f"/{name}.wav", row=json.dumps(row).encode())
         heard = Transcript(f"the text of {name}", audio_duration=DURATION, flags=flags)
-        made.append(PartEntry(index, "transcript", encode_line(transcript_line(given, heard, "e", "m", None, None))))
+        made.append(PartEntry(index, "transcript", json_bytes(transcript_line(given, heard, "e", "m", None, None))))
     return made
 
 
@@ -40,7 +42,7 @@ def commit(out: Path, committed: list[PartEntry], items: int = len(FLAGS)) -> No
     out.mkdir()
     store = open_store(str(out))
     run = owned(store, items=items)
-    Checkpoint(store, run, items).commit(committed, 1.0)
+    Checkpoint(store, run).commit(committed, 1.0)
 
 
 def test_the_worst_come_first_also_during_a_run(tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ def test_every_kind_has_a_severity() -> None:
 def test_the_summary_counts_items_by_kind(tmp_path: Path) -> None:
     """An item counts once for each of its kinds. Entries of an earlier version have no flags, and are merged, too."""
     earlier = {key: value for key, value in json.loads(entries()[4].line).items() if key not in ("flags", "confidence")}
-    commit(tmp_path / "out", [*entries()[:4], PartEntry(4, "transcript", encode_line(earlier))])
+    commit(tmp_path / "out", [*entries()[:4], PartEntry(4, "transcript", json_bytes(earlier))])
     summary = merge_again(open_store(str(tmp_path / "out")))
     counts = {"items": 3, "by_kind": {"lost_speech": 1, "low_confidence": 2, "repetition": 1}}
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["flags"] == counts
@@ -92,11 +94,8 @@ unsure
 """
 
 
-@pytest.mark.slow
 def test_the_command_shows_reasons_and_places(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """The list fits into 80 columns and says how to see the others; JSON has all; the end of a merge names the
-    command.
-    """
+    """The list fits into 80 columns and says how to see the others; JSON has all; a merge names the command."""
     commit(tmp_path / "out", entries())
     done = voxbatch("flags", "out", "--limit", "2")
     assert (done.returncode, done.stdout, done.stderr) == (0, SHOWN, "")
@@ -110,31 +109,32 @@ def test_the_command_shows_reasons_and_places(voxbatch: Voxbatch, tmp_path: Path
     merged = voxbatch("merge", "out")
     assert merged.returncode == 0, merged.stderr
     assert "3 transcripts flagged as doubtful; list them, the worst first: voxbatch flags out\n" in merged.stdout
-    assert voxbatch("flags", "out", "--limit", "2").stdout == SHOWN
+    for place in ("out", "out/transcripts.jsonl"):
+        assert voxbatch("flags", place, "--limit", "2").stdout == SHOWN
 
 
-@pytest.mark.slow
 def test_a_run_without_flags_says_so(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """The scripted engine flags nothing; the failed item is not forgotten."""
     manifest(1.0, None)
     assert voxbatch("run", "m.jsonl", "-o", "out", "--engine", "scripted").returncode == 3
     done = voxbatch("flags", "out")
-    text = "0 of 1 transcript flagged\n1 item failed or not done yet; see: voxbatch status out\n"
+    text = "0 of 1 transcript flagged\n1 item failed (1 not found), 0 not done yet; see: voxbatch status out\n"
     assert (done.returncode, done.stdout) == (0, text)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("missing",), "Directory 'missing' does not exist"),
         ((".",), "no run was started there (it has no run.json)"),
+        (("h.jsonl",), "h.jsonl: line 1 is no transcript with flags; give the OUT of a run, or its transcripts.jsonl"),
         ((".", "--kind", "bad"), "--kind 'bad' is no kind of flag; known are lost_speech, "),
-        ((".", "--limit", "-1"), "-1 is not in the range x>=0"),
     ],
 )
-def test_a_place_without_a_run_is_refused(voxbatch: Voxbatch, arguments: tuple[str, ...], message: str) -> None:
+def test_a_place_without_a_run_is_refused(
+    voxbatch: Voxbatch, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
     """Wrong usage is exit code 2 with the reason."""
+    (tmp_path / "h.jsonl").write_text('{"id": "a", "pred_text": "b"}\n')
     done = voxbatch("flags", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

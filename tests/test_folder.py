@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import soundfile
 
-from voxbatch.audio import decode
 from voxbatch.audio.ffmpeg import executable
+from voxbatch.audio.waveforms import decode
 from voxbatch.manifest import items, open_source
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.storage import open_recording
 
 MUXERS = {
-    **dict.fromkeys([".3gp", ".3gpp"], "-f 3gp -c:a aac"), ".3g2": "-f 3g2 -c:a aac", ".adts": "-f adts",
+    **dict.fromkeys([".3ga", ".3gp", ".3gpp"], "-f 3gp -c:a aac"), ".3g2": "-f 3g2 -c:a aac",
+    **dict.fromkeys([".aacp", ".adts"], "-f adts"),
     **dict.fromkeys([".avi", ".divx"], "-f avi"), **dict.fromkeys([".dts"], "-f dts -strict -2 -c:a dca"),
-    **dict.fromkeys([".f4a", ".f4b", ".m4a", ".m4b", ".m4r", ".m4v", ".mp4", ".f4v"], "-f mp4 -c:a aac"),
-    **dict.fromkeys([".qt", ".mov"], "-f mov"), **dict.fromkeys([".weba", ".webm"], "-f webm"),
+    **dict.fromkeys([".f4a", ".f4b", ".m4a", ".m4b", ".m4p", ".m4r", ".m4v", ".mp4", ".f4v"], "-f mp4 -c:a aac"),
+    **dict.fromkeys([".qt", ".qta", ".mov"], "-f mov"), **dict.fromkeys([".weba", ".webm"], "-f webm"),
     **dict.fromkeys([".ogm", ".ogx", ".ogv", ".oga", ".ogg"], "-f ogg -c:a libvorbis"),
     **dict.fromkeys([".m2p", ".mpe", ".mpeg", ".mpg", ".tod", ".vob"], "-f vob"),
     **dict.fromkeys([".mp1", ".mp2", ".mpa", ".m2a"], "-f mp2"), ".mpga": "-f mp3",
@@ -30,6 +31,7 @@ MUXERS = {
     ".rf64": "-f wav -rf64 always",
     ".mxf": "-f mxf -c:v mpeg2video", ".dv": "-target pal-dv", ".aif": "-f aiff", ".aifc": "-f aiff", ".snd": "-f au",
     ".amr": "-f amr -ar 8000 -ac 1",
+    ".alaw": "-f alaw -ar 8000 -ac 1", ".ulaw": "-f mulaw -ar 8000 -ac 1",
     ".g722": "-f g722 -ar 16000 -ac 1", ".opus": "-f opus",
 }  # fmt: skip
 """ffmpeg's options that write a file with an extension, where the extension itself does not tell."""

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import jiwer
 import pandas as pd
 import pysubs2
 import pytest
@@ -22,7 +21,6 @@ from praatio import textgrid
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.config import FORMATS
-from voxbatch.scoring.counts import tokens
 
 pytestmark = pytest.mark.slow
 
@@ -110,18 +108,6 @@ def test_datasets_reads_a_run_with_mixed_rows(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "failures.jsonl").exists(), "datasets refuses an empty file"
 
 
-def test_jiwer_gives_the_same_error_rate(run: Run) -> None:
-    """jiwer's word error rate of the normalised pairs is that of each line, and of the whole run."""
-    scored = [line for line in run.lines if line["wer"] is not None]
-    references, hypotheses = ([" ".join(tokens(line[key], "en")) for line in scored] for key in ("text", "pred_text"))
-    for line, reference, hypothesis in zip(scored, references, hypotheses, strict=True):
-        assert jiwer.wer(reference, hypothesis) == pytest.approx(line["wer"], abs=1e-4)
-    score = json.loads((run.out / "summary.json").read_text())["score"]
-    assert jiwer.wer(references, hypotheses) == pytest.approx(
-        score["words"]["errors"] / score["words"]["reference_words"]
-    )
-
-
 def test_nemo_and_the_leaderboard_find_their_keys(run: Run) -> None:
     """Every line is an object with the keys of NeMo's manifests, an existing recording, and texts."""
     for line in run.lines[1:]:
@@ -130,11 +116,10 @@ def test_nemo_and_the_leaderboard_find_their_keys(run: Run) -> None:
         assert (type(line["text"]), type(line["pred_text"])) == (str, str)
 
 
-@pytest.mark.parametrize("form", ["srt", "vtt", "ttml"])
-def test_pysubs2_reads_the_subtitles(run: Run, form: str) -> None:
+def test_pysubs2_reads_ttml(run: Run) -> None:
     """pysubs2 reads the whole text in cues that do not overlap."""
     for line in run.lines:
-        found = pysubs2.load(str(run.out / form / f"{line['id']}.{form}"))
+        found = pysubs2.load(str(run.out / "ttml" / f"{line['id']}.ttml"))
         assert words_of(" ".join(event.plaintext for event in found)) == words_of(line["pred_text"])
         assert all(one.end <= other.start for one, other in pairwise(found))
         assert found[-1].end / 1000 <= line["audio_duration"] + 1
@@ -145,16 +130,8 @@ def test_ffmpeg_reads_the_subtitles(run: Run, form: str) -> None:
     """ffmpeg converts the subtitles to SubRip with the same times and words."""
     for line in run.lines:
         extension = form.partition("-")[0]
-        command = [
-            executable(),
-            "-v",
-            "error",
-            "-i",
-            str(run.out / form / f"{line['id']}.{extension}"),
-            "-f",
-            "srt",
-            "-",
-        ]
+        path = str(run.out / form / f"{line['id']}.{extension}")
+        command = [executable(), "-v", "error", "-i", path, "-f", "srt", "-"]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert done.stderr == ""
         found = pysubs2.SSAFile.from_string(done.stdout, format_="srt")

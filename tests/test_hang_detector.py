@@ -1,4 +1,4 @@
-"""Tests for the hang detector: only time in which a process could work, and did not, counts as idle."""
+"""Tests for the hang detector and its clock: only time in which a process could work, and did not, counts as idle."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from voxbatch import hang_detector
-from voxbatch.hang_detector import HangDetector, is_stopped
+from voxbatch.process import hang_detector
+from voxbatch.process.hang_detector import HangDetector, SilenceClock, is_stopped
 
 SLEEPS = "import time; print(flush=True); time.sleep(600)"
 WORKS = "print(flush=True)\nwhile True: pass"
@@ -52,6 +52,7 @@ def look(detector: HangDetector, looks: int) -> None:
         detector.look()
 
 
+@pytest.mark.slow
 def test_a_waiting_process_is_idle(session: Start) -> None:
     """A process that does nothing is idle from the second look on, until a message comes."""
     detector = HangDetector(session(SLEEPS))
@@ -62,6 +63,7 @@ def test_a_waiting_process_is_idle(session: Start) -> None:
     assert (detector.silent_s, detector.idle_s) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [WORKS, READS, ITS_CHILD_WORKS])
 def test_a_working_process_is_silent_and_not_idle(session: Start, program: str) -> None:
     """A process that computes or reads, or whose child does, is not idle, however long it sends nothing."""
@@ -73,6 +75,7 @@ def test_a_working_process_is_silent_and_not_idle(session: Start, program: str) 
     assert most < 20 * 0.05
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_neither(session: Start) -> None:
     """The time in which a process is stopped by a signal does not count."""
     pid = session(SLEEPS)
@@ -89,15 +92,6 @@ def test_a_stopped_process_is_neither(session: Start) -> None:
     assert detector.silent_s == pytest.approx(10 * 0.05)
 
 
-def test_time_in_which_nobody_looks_does_not_count(session: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the watching process was suspended or busy, the look after that counts no more than any other."""
-    now = time.monotonic()
-    detector = HangDetector(session(SLEEPS))
-    monkeypatch.setattr(time, "monotonic", lambda: now + 1000.0)
-    detector.look()
-    assert detector.silent_s == hang_detector.LOOK_S
-
-
 def test_looks_that_follow_each_other_at_once_count_once(session: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller may look more often than every LOOK_S."""
     monkeypatch.setattr(hang_detector, "LOOK_S", 3600.0)
@@ -105,3 +99,42 @@ def test_looks_that_follow_each_other_at_once_count_once(session: Start, monkeyp
     for _ in range(100):
         detector.look()
     assert detector.silent_s == 0.0
+
+
+class Clock:
+    """A clock that a test moves, in place of the module time."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(short: None, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(hang_detector, "time", clock)
+    monkeypatch.setattr(hang_detector, "LOOK_S", 1.0)
+    return clock
+
+
+def test_warnings_come_at_intervals(clock: Clock) -> None:
+    """A warning is due after each interval without progress, and progress begins a new interval."""
+    silence, due = SilenceClock(3.0), []
+    for _ in range(20):
+        clock.now += 0.5
+        due.append(silence.look())
+    assert [number for number, is_due in enumerate(due, 1) if is_due] == [6, 12, 18]
+    assert silence.silent_s == 10.0
+    silence.reset()
+    assert silence.silent_s == 0.0
+    clock.now += 0.5
+    assert not silence.look()
+
+
+def test_suspension_does_not_count(clock: Clock) -> None:
+    """A night in which the whole machine was suspended counts as a second."""
+    silence = SilenceClock(3.0)
+    clock.now += 8 * 3600
+    assert not silence.look()
+    assert silence.silent_s == 1.0

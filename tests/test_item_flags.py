@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from voxbatch.item_flags import LOW_MEAN, item_flags, mean_confidence
 from voxbatch.records import Flag, Transcript, Word
-from voxbatch.stitching import segments
+from voxbatch.text.item_flags import LOW_MEAN, item_flags, mean_confidence
+from voxbatch.text.stitching import segments
 
 
 def transcript(*confidences: float | None, text: str = "", language: str | None = None) -> Transcript:
@@ -36,6 +36,12 @@ def test_few_words_and_words_without_confidence_are_not_judged(confidences: tupl
     """Engines without confidence, a mean at the limit, and the last words of a text give no flag of a sentence."""
     found = [flag.start for flag in item_flags(transcript(*confidences), "en") if flag.start is not None]
     assert not found
+
+
+def test_a_single_word_is_not_judged_by_its_confidence() -> None:
+    """Nearly every single word has a low confidence, whether it is right or wrong."""
+    assert item_flags(transcript(0.1), None) == ()
+    assert [flag.kind for flag in item_flags(transcript(0.1, 0.1), None)] == ["low_confidence"]
 
 
 def test_the_mean_ignores_words_without_confidence() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from unicodedata import normalize
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.output.item_names import ItemNames, short_name
+from voxbatch.output.item_files import ItemNames, short_name
 
-STEMS = st.sampled_from(["a", "A", "a.b", "d/a", "d/a.mp4", "a.mp4", "a.mp4.wav", ".", "ü"])
+STEMS = st.sampled_from(["a", "A", "a.b", "d/a", "D/a", "d/a.mp4", "a.mp4", "a.mp4.wav", ".", "\u00fc", "u\u0308"])
 IDS = st.lists(
     st.builds(
         lambda stem, suffix, part: stem + suffix + part,
@@ -40,11 +42,14 @@ def test_recordings_with_one_stem_keep_their_extensions() -> None:
     assert found == ["a/talk.mp4", "a/talk.wav", "b/talk", "a/other"]
 
 
-@given(IDS)
-@example(["talk.mp4", "talk.wav", "talk.mp4.mkv"])
-def test_names_are_unique_and_do_not_depend_on_the_order(ids: list[str]) -> None:
-    """Different ids have different names, in any order of the items."""
-    names, turned = ItemNames(ids), ItemNames(reversed(ids))
-    found = [names.name(each) for each in ids]
-    assert len(set(found)) == len(ids)
-    assert found == [turned.name(each) for each in ids]
+@given(IDS, st.booleans())
+@example(["talk.mp4", "talk.wav", "talk.mp4.mkv"], False)
+@example(["Talk.wav", "talk.wav", "TALK", "straße", "STRASSE"], True)
+@example(["\u00e9.wav", "e\u0301.wav", "\u00e9"], False)
+def test_names_are_unique_and_do_not_depend_on_the_order(ids: list[str], folds_case: bool) -> None:
+    """Different ids have different names, as the file system compares names, in any order of the items."""
+    names, turned = ItemNames(ids, folds_case), ItemNames(reversed(ids), folds_case)
+    found = [names.name(item_id) for item_id in ids]
+    compared = [normalize("NFC", name.casefold() if folds_case else name) for name in found]
+    assert len(set(compared)) == len(ids)
+    assert found == [turned.name(item_id) for item_id in ids]

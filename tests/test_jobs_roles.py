@@ -1,4 +1,4 @@
-"""Tests of the roles that jobs/cloudrun/deploy.sh grants, and of the policy of SageMaker's runs: each account may make
+"""Tests of the roles that jobs/cloudrun/terraform grants, and of the policy of SageMaker's runs: each account may make
 the calls that its programs make, and has no role that none of them needs.
 
 The programs run as the deployed jobs would start them, against a Cloud Storage, Google's Pub/Sub emulator and a Cloud
@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,72 +17,26 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import discovery
 import pubsub
 import pytest
 import servers
+import terraform
 import yaml
+from cloudrun_deployment import JOBS
+from cloudrun_plan import bindings, container, of_kind, planned, variables_of
 from clouds import CloudRunApi, served
-from conftest import ROOT, Recorder, Starter, environment
-from test_jobs_cloudrun import JOBS, Cloud, project
+from conftest import Recorder, Starter, environment
+from google_roles import FETCH, PERMISSIONS, ROLES, Need, needs_of_fetching, storage_needs
+from sagemaker_deployment import jobs_stack
 
 from voxbatch.storage import retry
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.forks_children]
 
 REGION = "europe-west1"
-PERMISSIONS = {
-    "storage.objects.get": {"storage.objects.get"},
-    "storage.objects.list": {"storage.objects.list"},
-    "storage.objects.insert": {"storage.objects.create"},
-    "storage.objects.delete": {"storage.objects.delete"},
-    "pubsub.projects.subscriptions.get": {"pubsub.subscriptions.get"},
-    "pubsub.projects.subscriptions.pull": {"pubsub.subscriptions.consume"},
-    "pubsub.projects.subscriptions.acknowledge": {"pubsub.subscriptions.consume"},
-    "pubsub.projects.subscriptions.modifyAckDeadline": {"pubsub.subscriptions.consume"},
-    "pubsub.projects.topics.publish": {"pubsub.topics.publish"},
-    "run.projects.locations.jobs.get": {"run.jobs.get"},
-    "run.projects.locations.jobs.run": {"run.jobs.run"},
-    "run.projects.locations.jobs.executions.list": {"run.executions.list"},
-}
-"""Permissions of each method, by the reference of each API. Two depend on the request: an upload that may replace an
-object needs storage.objects.delete, and an execution with overrides run.jobs.runWithOverrides."""
-ROLES = {
-    "roles/storage.objectViewer": {"storage.objects.get", "storage.objects.list"},
-    "roles/storage.objectUser": {
-        "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list",
-    },
-    "roles/pubsub.subscriber": {"pubsub.subscriptions.consume"},
-    "roles/pubsub.viewer": {"pubsub.subscriptions.get"},
-    "roles/pubsub.publisher": {"pubsub.topics.publish"},
-    "roles/run.jobsExecutorWithOverrides": {"run.jobs.run", "run.jobs.runWithOverrides", "run.executions.cancel"},
-    "roles/run.viewer": {"run.jobs.get", "run.jobs.list", "run.executions.get", "run.executions.list"},
-    "roles/run.invoker": {"run.jobs.run"},
-    "roles/secretmanager.secretAccessor": {"secretmanager.versions.access"},
-    "roles/workflows.invoker": {"workflows.executions.create"},
-    "roles/eventarc.eventReceiver": {"eventarc.events.receiveEvent"},
-    "roles/logging.logWriter": {"logging.logEntries.create"},
-}  # fmt: skip
-"""Permissions of each role, by Google's reference of roles, as far as they matter here."""
-
-Need = tuple[str, str]
-"""A resource, as the fake gcloud names it, and a permission on it."""
-
-
-def storage_needs(calls: list[servers.Asked]) -> set[Need]:
-    """Return the needs of requests to Cloud Storage."""
-    found = set()
-    for call in calls:
-        path = re.sub(r"^/((download|upload)/)?(resumable/)?storage/v1/", "", urlsplit(call.path).path)
-        method = discovery.api("storage.v1").called(call.method, path)
-        assert method, f"{call.method} {call.path}: no such method"
-        bucket = f"storage buckets/{unquote(path.split('/')[1])}"
-        found |= {(bucket, permission) for permission in PERMISSIONS[method["id"]]}
-        if method["id"] == "storage.objects.insert" and call.query.get("ifGenerationMatch") != ["0"]:
-            found.add((bucket, "storage.objects.delete"))
-    return found
 
 
 def queue_needs(calls: list[tuple[str, str]]) -> set[Need]:
@@ -114,9 +67,10 @@ def run_needs(api: CloudRunApi) -> set[Need]:
 
 @dataclass
 class Deployed:
-    """The resources that deploy.sh made, with servers for the programs of their jobs."""
+    """The resources that Terraform makes, with servers for the programs of its jobs."""
 
-    cloud: Cloud
+    plan: terraform.Plan
+    folder: Path
     queue: pubsub.PubsubProject
     store: servers.GoogleServer
     start: Starter
@@ -124,11 +78,15 @@ class Deployed:
     needs: dict[str, set[Need]] = field(default_factory=dict)
     """The permissions that each account needs."""
 
-    def container(self, kind: str, name: str) -> tuple[str, list[str]]:
-        """Return the account and the arguments of a job, or of a worker pool."""
-        spec = self.cloud.world[f"{kind}/{name}"]["spec"]["template"]["spec"]
-        spec = spec.get("template", {}).get("spec", spec)
-        return spec["serviceAccountName"].partition("@")[0], spec["containers"][0]["args"]
+    def container(self, name: str) -> tuple[str, list[str]]:
+        """Return the account and the arguments of a job, or of the worker pool."""
+        for kind in ("google_cloud_run_v2_job", "google_cloud_run_v2_worker_pool"):
+            for values in of_kind(self.plan, kind):
+                if values["name"] == name:
+                    (template,) = values["template"]
+                    (template,) = template.get("template", [template])
+                    return template["service_account"].partition("@")[0], container(values)["args"]
+        raise LookupError(name)
 
     def run(self, account: str, *arguments: str) -> Callable[[], CloudRunApi]:
         """Start voxbatch with these arguments. Return a function that waits for its end, and adds the needs of its
@@ -138,7 +96,7 @@ class Deployed:
         host, queue_calls = self.stack.enter_context(pubsub.recorded(self.queue.host))
         api = CloudRunApi(f"projects/{self.queue.project}/locations/{REGION}/jobs/voxbatch")
         self.stack.enter_context(served(api.endpoint))
-        key = self.cloud.programs / f"key-{api.endpoint.server_address[1]}.json"
+        key = self.folder / f"key-{api.endpoint.server_address[1]}.json"
         key.write_text(json.dumps(servers.account(f"{api.endpoint.url}/token")))
         variables = {
             **self.store.settings(proxy.url), pubsub.HOST: host, retry.NO_WAIT: "1",
@@ -158,21 +116,11 @@ class Deployed:
 
     def fetch(self, account: str, address: str, folder: Path) -> None:
         """Fetch a model from a bucket, as an engine does."""
-        proxy = self.stack.enter_context(servers.proxied(self.store))
-        code = "import sys, pathlib; from voxbatch.storage.model_download import download_model as fetch"
-        command = [sys.executable, "-c", f"{code}; fetch(sys.argv[1], pathlib.Path(sys.argv[2]))", address, str(folder)]
-        subprocess.run(command, check=True, env=environment(**self.store.settings(proxy.url)))
-        self.needs[account] = self.needs.get(account, set()) | storage_needs(proxy.log)
+        self.needs[account] |= needs_of_fetching(self.store, address, folder)
 
     def bindings(self, *accounts: str) -> set[tuple[str, str, str]]:
         """Return (account, role, resource) of all roles of these accounts."""
-        return {
-            (account, role, key.removeprefix("policy:"))
-            for key in self.cloud.world
-            if key.startswith("policy:")
-            for account, role in self.cloud.roles(key.removeprefix("policy:"))
-            if account in accounts
-        }
+        return {binding for binding in bindings(self.plan) if binding[0] in accounts}
 
 
 def lacking(needs: dict[str, set[Need]], bindings: set[tuple[str, str, str]]) -> set[tuple[str, str, str]]:
@@ -185,33 +133,32 @@ def of_services(deployed: Deployed) -> dict[str, set[Need]]:
     """Return what Google's services need to do in the name of an account: schedules, the workflow, its trigger, and
     secrets of a job's environment.
     """
-    world, needs = deployed.cloud.world, set[Need]()
-    for name, schedule in world.items():
-        if name.startswith("scheduler jobs/"):
-            flags = schedule["flags"]
-            assert flags["oauth-service-account-email"].startswith("voxbatch-start@")
-            method = discovery.api("run.v2").called("POST", urlsplit(flags["uri"]).path)
-            assert method
-            assert method["id"] == "run.projects.locations.jobs.run"
-            assert json.loads(schedule["body"]) == {}, "no overrides"
-            needs.add((f"run jobs/{flags['uri'].rpartition('/')[2].removesuffix(':run')}", "run.jobs.run"))
-    calls = [each for each in _values(yaml.safe_load((JOBS / "workflow.yaml").read_text()), "call") if "." in each]
-    assert calls == ["googleapis.run.v2.projects.locations.jobs.run"]
-    job = re.search(r"JOB=[^,]*/([a-z-]+)", world["workflows/voxbatch"]["flags"]["set-env-vars"])
-    assert job
-    needs.add((f"run jobs/{job[1]}", "run.jobs.run"))
+    plan, needs = deployed.plan, set[Need]()
+    uris = [each["http_target"][0]["uri"] for each in of_kind(plan, "google_cloud_scheduler_job")]
+    (workflow,) = of_kind(plan, "google_workflows_workflow")
+    text = yaml.safe_load((JOBS / "terraform/jobs/workflow.yaml").read_text())
+    assert [each for each in _values(text, "call") if "." in each] == ["googleapis.run.v2.projects.locations.jobs.run"]
+    for job in [*uris, f"/v2/{workflow['user_env_vars']['JOB']}:run"]:
+        method = discovery.api("run.v2").called("POST", urlsplit(job).path)
+        assert method
+        assert method["id"] == "run.projects.locations.jobs.run"
+        needs.add((f"run jobs/{job.rpartition('/')[2].removesuffix(':run')}", "run.jobs.run"))
     place = f"projects/{deployed.queue.project}"
     needs |= {  # by the guides of Eventarc and Workflows
         (place, "eventarc.events.receiveEvent"),
         (place, "workflows.executions.create"),
         (place, "logging.logEntries.create"),
     }
-    secrets = {
-        (f"secrets/{each['name']}", "secretmanager.versions.access")
-        for each in _values(world["run jobs/voxbatch"], "secretKeyRef")
-    }
-    assert secrets
+    (job,) = [each for each in of_kind(plan, "google_cloud_run_v2_job") if each["name"] == "voxbatch"]
+    assert variables_of(job)["HF_TOKEN"] == "voxbatch-hf-token"
+    secrets = {("secrets/voxbatch-hf-token", "secretmanager.versions.access")}
     return {"voxbatch-start": needs, "voxbatch-run": secrets}
+
+
+def of_kernels(deployed: Deployed) -> set[Need]:
+    """Return what fetching compiled kernels needs."""
+    bucket = f"storage buckets/{deployed.queue.project}-voxbatch-kernels"
+    return {(bucket, "storage.objects.get"), (bucket, "storage.objects.list")}
 
 
 def _values(node: Any, key: str) -> Iterator[Any]:
@@ -227,19 +174,18 @@ def _values(node: Any, key: str) -> Iterator[Any]:
 def deploy(
     tmp_path: Path, pubsub_projects: Callable[..., pubsub.PubsubProject], start: Starter, recording: Recorder
 ) -> Iterator[Callable[..., Deployed]]:
-    """Return a function that runs deploy.sh, and makes the buckets, subscriptions and uploads."""
+    """Return a function that evaluates the module, and makes the buckets, subscriptions and uploads."""
     with ExitStack() as stack:
 
-        def make(**settings: str) -> Deployed:
+        def make(**variables: Any) -> Deployed:
             queue = pubsub_projects()
             store = stack.enter_context(servers.google_server(servers.Events(queue.host, queue.project, "uploads", "")))
             (folder := tmp_path / queue.project).mkdir()
-            cloud = stack.enter_context(project(folder))
-            cloud.deploy(PROJECT=queue.project, HF_TOKEN="hf_x", MODEL="gs://m/x", **settings)
+            plan = planned("jobs", project=queue.project, model="gs://m/x", **variables)
             policy = {"dead_letter_topic": queue.make_topic("voxbatch-dead"), "max_delivery_attempts": 20}
             for name in ("voxbatch-uploads", "voxbatch-nightly"):
                 queue.subscribe(name, dead_letter_policy=policy)
-            for name in ("in", "out", "models"):
+            for name in ("in", "out", "models", "kernels"):
                 store.make(f"{queue.project}-voxbatch-{name}")
             store.put(f"{queue.project}-voxbatch-models", "owner/name/config.json", b"{}")
             uploads = f"{queue.project}-voxbatch-in"
@@ -247,7 +193,7 @@ def deploy(
             for place in ("in", "nightly"):
                 store.put(uploads, f"{place}/day.jsonl", b'{"audio_filepath": "../audio/a.wav"}\n')
                 store.put(uploads, f"{place}/bad.jsonl", b"no json\n")
-            return Deployed(cloud, queue, store, start, stack)
+            return Deployed(plan, folder, queue, store, start, stack)
 
         yield make
 
@@ -267,9 +213,10 @@ def test_accounts_have_the_roles_that_their_calls_need(deploy: Callable[..., Dep
     ended = [deployed.run(*_started(deployed, f"voxbatch-{name}")) for name in ("dispatch", "nightly")]
     runs = [each["template"]["containers"][0]["args"] for wait in ended for each in wait().executions]
     assert len(runs) == 2
-    account, _ = deployed.container("run jobs", "voxbatch")
+    account, _ = deployed.container("voxbatch")
     deployed.run(account, *runs[0], "--engine", "scripted", "--formats", "srt")()
     deployed.fetch(account, f"gs://{deployed.queue.project}-voxbatch-models/owner/name/", tmp_path / "models")
+    deployed.needs[account] |= of_kernels(deployed)
     for name, needs in of_services(deployed).items():
         deployed.needs[name] = deployed.needs.get(name, set()) | needs
     assert deployed.needs.keys() == {"voxbatch-dispatch", "voxbatch-run", "voxbatch-start"}
@@ -279,18 +226,18 @@ def test_accounts_have_the_roles_that_their_calls_need(deploy: Callable[..., Dep
 
 
 def _started(deployed: Deployed, job: str) -> tuple[str, ...]:
-    account, arguments = deployed.container("run jobs", job)
+    account, arguments = deployed.container(job)
     return account, *arguments
 
 
 def test_worker_has_the_roles_that_its_calls_need(deploy: Callable[..., Deployed], tmp_path: Path) -> None:
-    """The worker of UPLOADS=worker has each role that it needs, and no other; it may start no job."""
-    deployed = deploy(UPLOADS="worker", NIGHTLY="no")
-    account, arguments = deployed.container("beta run worker-pools", "voxbatch-listen")
+    """The worker has each role that it needs, and no other; it may start no job."""
+    deployed = deploy(uploads="worker", nightly=False)
+    account, arguments = deployed.container("voxbatch-listen")
     deployed.run(account, *arguments, "--project", deployed.queue.project, "--engine", "scripted", "--drain")()
     deployed.fetch(account, f"gs://{deployed.queue.project}-voxbatch-models/owner/name/", tmp_path / "models")
     secret = {("secrets/voxbatch-hf-token", "secretmanager.versions.access")}
-    check({account: deployed.needs[account] | secret}, deployed.bindings(account))
+    check({account: deployed.needs[account] | secret | of_kernels(deployed)}, deployed.bindings(account))
 
 
 # ── SageMaker ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -305,20 +252,22 @@ AFTER_FAILURES = "s3:AbortMultipartUpload"
 
 
 def test_policy_of_sagemaker_allows_the_calls_of_a_run(
-    amazon: servers.AmazonServer, start: Starter, recording: Recorder
+    amazon: servers.AmazonServer, start: Starter, recording: Recorder, tmp_path: Path
 ) -> None:
-    """policies/run.json allows each request to S3 that the runs of a manifest and of a folder make, the latter with
-    --overwrite, on their own buckets; and each action on S3 is needed.
+    """The role of the runs allows each request to S3 that the runs of a manifest and of a folder make, the latter with
+    --overwrite, and that fetching a model makes, on their own buckets; and each action on S3 is needed.
     """
-    text = (ROOT / "jobs" / "sagemaker" / "policies" / "run.json").read_text()
-    names = {name: f"run-{name.lower().replace('_', '-')}" for name in ("IN_BUCKET", "OUT_BUCKET")}
-    policy = json.loads(string.Template(text).safe_substitute(names, PARTITION="aws"))
+    names = {f"{name}Bucket": f"run-{name.lower()}-bucket" for name in ("In", "Out", "Models")}
+    [policy] = jobs_stack(**names).resources["RunRole"][1]["Policies"]
     for bucket in names.values():
         amazon.make(bucket)
-    amazon.put(names["IN_BUCKET"], "a.wav", recording("a.wav", 1.5).read_bytes())
-    amazon.put(names["IN_BUCKET"], "day.jsonl", b'{"audio_filepath": "a.wav"}\n')
-    place, out = f"s3://{names['IN_BUCKET']}/", f"s3://{names['OUT_BUCKET']}/day"
+    amazon.put(names["InBucket"], "a.wav", recording("a.wav", 1.5).read_bytes())
+    amazon.put(names["InBucket"], "day.jsonl", b'{"audio_filepath": "a.wav"}\n')
+    amazon.put(names["ModelsBucket"], "owner/name/config.json", b"{}")
+    place, out = f"s3://{names['InBucket']}/", f"s3://{names['OutBucket']}/day"
     with servers.proxied(amazon) as proxy:
+        command = [sys.executable, "-c", FETCH, f"s3://{names['ModelsBucket']}/owner/name/", str(tmp_path / "models")]
+        subprocess.run(command, check=True, env=environment(**amazon.settings(proxy.url)))
         for arguments in ((f"{place}day.jsonl",), (place, "--overwrite", "--include", "*.wav")):
             options = ("-o", out, "--engine", "scripted", "--formats", "srt")
             process = start("run", *arguments, *options, env=amazon.settings(proxy.url))
@@ -331,7 +280,7 @@ def test_policy_of_sagemaker_allows_the_calls_of_a_run(
         needed.add((S3_ACTIONS[call.verb], arn))
     allowed = [
         (action, pattern)
-        for statement in policy["Statement"]
+        for statement in policy["PolicyDocument"]["Statement"]
         for action in _listed(statement["Action"])
         for pattern in _listed(statement["Resource"])
         if action.startswith("s3:")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import environment
 from servers import Server, led_through
 
 from voxbatch.engines.vllm import gpu, kernel_cache
@@ -159,35 +155,6 @@ def test_unusable_place_is_a_warning(tmp_path: Path, home: Path, monkeypatch: py
     assert message.is_warning
     assert "a file stands where a folder is needed" in message.text
     assert cache.store() is None  # it is not tried again after each run of a listener
-
-
-KILLED = """
-import sys, time
-from voxbatch.engines.vllm import kernel_cache
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, local
-cache = kernel_cache.KernelCache(sys.argv[1], sys.argv[2], DEFAULT_STORE_OPTIONS)
-def hang(fd):
-    print("written", flush=True)
-    time.sleep(60)
-local.os.fsync = hang
-cache.store()
-"""
-
-
-def test_a_kill_while_an_archive_is_stored_leaves_none(tmp_path: Path) -> None:
-    """A process that is killed while it stores its archive leaves no archive, and the next one stores its own."""
-    place = tmp_path / "kernels"
-    cache = started(str(place))
-    compiled(cache)
-    command = [sys.executable, "-c", KILLED, str(place), KEY]
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        assert process.stdout.readline() == b"written\n"
-        process.send_signal(signal.SIGKILL)
-    assert not list(place.glob("*.gz"))
-    message = cache.store()
-    assert message
-    assert "stored" in message.text
 
 
 def test_key_names_all_that_decides_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from conftest import ManifestWriter, Voxbatch
 
 from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
-from voxbatch.languages import ISO_639_1, NAMES, language_tag, unknown_language
+from voxbatch.languages import ISO_639_1, NAMES, SAME_CODE, language_tag, unknown_language
 from voxbatch.manifest import parse_line
 
 
@@ -25,6 +25,14 @@ from voxbatch.manifest import parse_line
         ("Français", "fr"),
         ("Haitian Creole", "ht"),
         ("yue", "yue"),
+        ("eng", "en"),
+        ("ger", "de"),
+        ("deu-AT", "de-AT"),
+        ("spa_Latn", "es_Latn"),
+        ("cmn_hans_cn", "zh_hans_cn"),
+        ("arb", "ar"),
+        ("iw", "he"),
+        ("Chinese (Taiwan)", "zh"),
         ("klingon", "klingon"),
     ],
 )
@@ -34,7 +42,9 @@ def test_names_become_codes(text: str, tag: str) -> None:
 
 
 def test_every_code_has_a_name() -> None:
-    """All 184 codes have a name that leads back to them."""
+    """All 184 codes have a name that leads back to them, and further codes lead to one of them."""
+    assert set(SAME_CODE.values()) == ISO_639_1
+    assert not ISO_639_1.intersection(SAME_CODE)
     assert len(ISO_639_1) == 184
     assert {language_tag(name) for name in NAMES.values()} == ISO_639_1
     assert not [code for code in ISO_639_1 if language_tag(code) != code or unknown_language(code)]
@@ -69,7 +79,7 @@ def test_score_takes_a_name(voxbatch: Voxbatch, manifest: ManifestWriter) -> Non
     pair = {"audio_filepath": "a.wav", "text": "It's my colour, Mr. Grey", "pred_text": "it is my color mister gray"}
     path = manifest()
     path.write_text(json.dumps(pair))
-    unknown, known = voxbatch("score", path), voxbatch("score", path, "--language", "English")
+    unknown, known = voxbatch("score", path, "--json"), voxbatch("score", path, "--language", "English", "--json")
     assert json.loads(unknown.stdout)["wer"] == 0.666667
     assert "no language is known for 1 item; if the texts are English, give --language en" in unknown.stderr
     assert (json.loads(known.stdout)["wer"], known.stderr) == (0.0, "")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.output.lines import failure_line, read_transcript, transcript_line
 from voxbatch.records import Failure, Flag, Item, Transcript, Word
 
@@ -39,7 +40,7 @@ def test_relative_paths_become_absolute(path: str, folder: str | None, expected:
     """
     given = item(path, f"/mnt/day/{path}")
     assert transcribed(given, folder)["audio_filepath"] == expected
-    assert failure_line(given, Failure("AudioError", "gone"), None, folder)["audio_filepath"] == expected
+    assert failure_line(given, Failure(FailureKind.NOT_FOUND, "gone"), None, folder)["audio_filepath"] == expected
 
 
 def test_each_line_has_the_same_keys() -> None:
@@ -81,6 +82,7 @@ def test_the_results_of_an_earlier_run_do_not_pass_through() -> None:
     """
     earlier = {**transcribed(item("a.wav", "/a.wav")), "confidence": 0.1, "flags": [{"kind": "cut_off"}]}
     again = item("a.wav", "/a.wav", **{key: value for key, value in earlier.items() if key != "audio_filepath"})
-    assert failure_line(again, Failure("AudioError", "gone"), None, "/day").keys().isdisjoint({"confidence", "flags"})
+    gone = Failure(FailureKind.NOT_FOUND, "gone")
+    assert failure_line(again, gone, None, "/day").keys().isdisjoint({"confidence", "flags"})
     own = item("a.wav", "/a.wav", flags=["mine"])
-    assert failure_line(own, Failure("AudioError", "gone"), None, "/day")["flags"] == ["mine"]
+    assert failure_line(own, gone, None, "/day")["flags"] == ["mine"]

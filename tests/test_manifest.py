@@ -21,7 +21,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.formats.file_names import output_name
 from voxbatch.manifest import (
     DEFAULT_POLICY,
     MAX_LANGUAGES,
@@ -36,11 +35,10 @@ from voxbatch.manifest import (
 )
 from voxbatch.manifest.folder import natural_key
 from voxbatch.manifest.json_line import MAX_LINE_BYTES
+from voxbatch.manifest.references import MAX_REFERENCE_BYTES
 from voxbatch.records import Item
 from voxbatch.storage.columns import ItemSet
 
-DATA = Path(os.environ.get("VOXBATCH_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the recordings for tests are absent: set VOXBATCH_TEST_DATA")
 ANYWHERE = PathPolicy(allow_outside=True)
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -118,11 +116,9 @@ def test_null_counts_as_absent() -> None:
         ({"audio_filepath": "a.wav"}, "a.wav"),
         ({"audio_filepath": ".//x/./a.wav"}, "x/a.wav"),
         ({"audio_filepath": "../../x/a.wav"}, "x/a.wav"),
-        ({"audio_filepath": "/x/a.wav"}, "x/a.wav"),
         ({"audio_filepath": "//x/a.wav"}, "x/a.wav"),
         ({"audio_filepath": "..dots..wav"}, "..dots..wav"),
         ({"audio_filepath": "#1.wav"}, "#1.wav"),
-        ({"audio_filepath": "a.wav", "duration": 5}, "a.wav"),
         ({"audio_filepath": "a.wav", "offset": 0, "duration": 0.25}, "a.wav#0-0.25"),
         ({"audio_filepath": "a.wav", "offset": -0.0}, "a.wav#0"),
         ({"audio_filepath": "a.wav", "offset": 100}, "a.wav#100"),
@@ -133,7 +129,6 @@ def test_null_counts_as_absent() -> None:
         ({"audio_filepath": "a\nb\x85 100%.wav", "channel": 1}, "a%0Ab%C2%85 100%.wav#ch1"),
         ({"audio_filepath": "file:caf%E9.wav"}, "caf%E9.wav"),
         ({"audio_filepath": "file:///x/a.wav"}, "x/a.wav"),
-        ({"audio_filepath": "gs://calls/x/a.wav"}, "calls/x/a.wav"),
         ({"audio_filepath": "GS://calls//x/a b.wav"}, "calls//x/a b.wav"),
         ({"audio_filepath": "s3://calls/a?b#c.wav", "channel": 1}, "calls/a?b#c.wav#ch1"),
         ({"audio_filepath": "https://Host:443/x/a%20b.wav?X-Signature=1#t", "offset": 1}, "host/x/a%20b.wav#1"),
@@ -157,7 +152,6 @@ def test_id_is_given_or_derived_from_the_path(row: dict[str, Any], item_id: str)
         (b"hello", "not JSON: Expecting value at column 1, near 'hello'; write one JSON object a line"),
         (b'{"audio_filepath":"a.wav"} {"b":1}', "Extra data at column 28"),
         (b'{"audio_filepath":"a.w', "ends within a JSON object"),
-        (b'{"audio_filepath":"a.wav","x":{"y":1}', "ends within a JSON object"),
         (b'{"audio_filepath":"a.wav","duration":NaN}', "holds NaN"),
         (b'{"audio_filepath":"a.wav","mine":[-Infinity]}', "holds -Infinity"),
         (b'{"audio_filepath":"a.wav","mine":1e999}', "holds the number '1e999'"),
@@ -167,18 +161,10 @@ def test_id_is_given_or_derived_from_the_path(row: dict[str, Any], item_id: str)
         (b'{"audio_filepath":"a.wav","mine":"\\ud800"}', "holds \\ud800, half of a surrogate pair"),
         (b'{"text":"' + b"a" * MAX_LINE_BYTES + b'"}', "has 10,000,011 bytes, at most 10,000,000 are allowed"),
         (b'{"x":[' + b"[]," * 250_000 + b"0]}", "holds 500,002 commas and opening brackets, at most 500,000 are"),
-        (
-            {"audio_filepath": "a.wav", "text": "a" * 1_500_001},
-            "`text` has 1,500,001 characters or more after",
-        ),
-        (
-            {"audio_filepath": "a.wav", "text": "\ufdfa" * 112_000},
-            "or more after normalisation, at most 1,500,000 are allowed",
-        ),
+        ({"audio_filepath": "a.wav", "text": "a" * 1_500_001}, "`text` has 1,500,001 characters or more after"),
+        ({"audio_filepath": "a.wav", "text": "\ufdfa" * 112_000}, "normalisation, at most 1,500,000 are allowed"),
         ([1, 2], "is an array, [1, 2]; a line is a JSON object with `audio_filepath`"),
         ("x", "is a string, 'x'"),
-        (4.2, "is a number, 4.2"),
-        (True, "is a boolean, true"),
         (None, "is null, null"),
         ({}, "has no `audio_filepath`, its keys: none; name the recording with it"),
         ({"path": "a.wav", "n": 1}, "its keys: 'path', 'n'; rename `path` to `audio_filepath`"),
@@ -187,16 +173,16 @@ def test_id_is_given_or_derived_from_the_path(row: dict[str, Any], item_id: str)
         ({"audio_filepath": " "}, "`audio_filepath` is ' ', empty"),
         ({"audio_filepath": "a\0.wav"}, "no file name holds NUL"),
         ({"audio_filepath": "."}, "'.' is a folder; name a recording"),
-        ({"audio_filepath": "../.."}, "'../..' is a folder; name a recording"),
         ({"audio_filepath": "/"}, "'/' is a folder; name a recording"),
-        ({"audio_filepath": "a" * 1025}, "is longer than 1,024 bytes; give the line a shorter `id`"),
-        ({"audio_filepath": "a.wav", "id": "é" * 513}, "is longer than 1,024 bytes"),
+        ({"audio_filepath": "https://www.youtube.com/watch?v=x"}, "is a web page, and no recording; yt-dlp fetches"),
+        ({"audio_filepath": "C:\\calls\\a.wav"}, "'C:\\\\calls\\\\a.wav' is a path of Windows; write the path that"),
+        ({"audio_filepath": "é" * 513}, "is longer than 1,024 bytes; give the line a shorter `id`"),
+        ({"audio_filepath": "a/" * 3000 + "a.wav", "id": "x"}, "longer than 4,096 bytes"),
         ({"audio_filepath": "a.wav", "id": ""}, "`id` is ''; it must be a string that is not empty"),
         ({"audio_filepath": "a.wav", "id": True}, "`id` is true; it must be a string"),
         ({"audio_filepath": "a.wav", "id": 1.5}, "`id` is 1.5; it must be a string"),
         ({"audio_filepath": "a.wav", "id": "a\x9b31m"}, r"`id` 'a\x9b31m' holds control characters"),
         ({"audio_filepath": "a.wav", "duration": 0}, "`duration` is 0; it must be seconds, more than 0"),
-        ({"audio_filepath": "a.wav", "duration": -5}, "`duration` is -5"),
         ({"audio_filepath": "a.wav", "duration": True}, "`duration` is true"),
         ({"audio_filepath": "a.wav", "duration": "5"}, "`duration` is '5'"),
         ({"audio_filepath": "a.wav", "duration": 1e308}, "at most 2,592,000 (30 days)"),
@@ -204,7 +190,6 @@ def test_id_is_given_or_derived_from_the_path(row: dict[str, Any], item_id: str)
         ({"audio_filepath": "a.wav", "offset": -0.1}, "`offset` is -0.1; it must be seconds, 0 or more"),
         ({"audio_filepath": "a.wav", "offset": [1]}, "`offset` is [1]"),
         ({"audio_filepath": "a.wav", "channel": -1}, "`channel` is -1; give a whole number from 0"),
-        ({"audio_filepath": "a.wav", "channel": 1.0}, "`channel` is 1.0"),
         ({"audio_filepath": "a.wav", "channel": False}, "`channel` is false"),
         ({"audio_filepath": "a.wav", "channel": 65_535}, "`channel` is 65535"),
         ({"audio_filepath": "a.wav", "text": 5}, "`text` is 5; it must be a string or null"),
@@ -216,6 +201,15 @@ def test_refused_line_shows_value_and_rule(row: object, says: str) -> None:
     assert says in line_error(row)
 
 
+def test_a_path_of_windows_is_relative_to_the_manifest(tmp_path: Path) -> None:
+    """A backslash divides folders, unless a file has it in its name."""
+    (tmp_path / "x\\b.wav").touch()
+    line = b'{"audio_filepath": "x\\\\%s.wav"}'
+    found = [parse_line(line % name, 1, 0, str(tmp_path)).audio for name in (b"a", b"b")]
+    assert found == [f"{tmp_path}/x/a.wav", f"{tmp_path}/x\\b.wav"]
+
+
+@pytest.mark.slow
 @given(st.text(min_size=100, max_size=2000) | st.lists(st.integers(), min_size=100) | st.text(max_size=90))
 def test_reasons_are_short_without_control_characters(value: object) -> None:
     """A reason quotes about 80 characters at most, and contains no control characters for a terminal."""
@@ -232,6 +226,7 @@ JSONISH = st.recursive(
 KEYS = ["audio_filepath", "offset", "duration", "channel", "id", "text", "lang", "other"]
 
 
+@pytest.mark.slow
 @given(st.binary() | st.dictionaries(st.sampled_from(KEYS), JSONISH).map(lambda row: json.dumps(row).encode()))
 @example(b"\xef\xbb\xbf{}")
 def test_any_bytes_are_an_item_or_a_reason(text: bytes) -> None:
@@ -254,7 +249,6 @@ def test_any_bytes_are_an_item_or_a_reason(text: bytes) -> None:
         ("x/../a.wav", DEFAULT_POLICY, "/base/a.wav"),
         ("/base/x/a.wav", DEFAULT_POLICY, "/base/x/a.wav"),
         ("12:30.wav", DEFAULT_POLICY, "/base/12:30.wav"),
-        ("take:2.wav", DEFAULT_POLICY, "/base/take:2.wav"),
         ("./concat:a.wav", DEFAULT_POLICY, "/base/concat:a.wav"),
         ("x/http://a.wav", DEFAULT_POLICY, "/base/x/http:/a.wav"),
         ("~/a%20b.wav", DEFAULT_POLICY, "/base/~/a%20b.wav"),
@@ -273,28 +267,51 @@ def test_relative_paths_resolve_against_manifest_folder(path: str, policy: PathP
     assert parse({"audio_filepath": path}, policy).audio == resolved
 
 
+OUTSIDE = {
+    "../a.wav": "/a.wav", "x/../../a.wav": "/a.wav", "/etc/passwd": "/etc/passwd", "/base2/a.wav": "/base2/a.wav",
+    "//etc/x": "/etc/x", "FILE:/etc/passwd": "/etc/passwd", "file://localhost/etc/passwd": "/etc/passwd",
+    "file:x/..%2f../..%2fetc/passwd": "/etc/passwd",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_only_a_local_manifest_may_name_any_file(path: str) -> None:
+    """A manifest on this machine may name files outside of its folder; --only-under confines it. One at an address, as
+    a listener and its uploads bring it, may not, and the reason names both flags."""
+    assert parse({"audio_filepath": path, "id": "x"}).audio == OUTSIDE[path]
+    assert "' is outside of /base, " in line_error(
+        {"audio_filepath": path, "id": "x"}, PathPolicy(only_under=("/base",))
+    )
+    if path[0] in "/F":
+        with pytest.raises(
+            LineError, match=r"outside of gs://calls/, .*--only-under PLACE, .*--allow-outside"
+        ) as caught:
+            DEFAULT_POLICY.resolve(path, "gs://calls/x/")
+        assert path[-6:] in str(caught.value)
+
+
 @pytest.mark.parametrize(
-    "path", ["file:///etc/passwd", "FILE:/etc/passwd", "file://localhost/etc/passwd", "file:x/..%2f../..%2fetc/passwd"]
+    ("paths", "ids"),
+    [
+        (["/data/x/train/a.wav", "/data/x/test/b.wav"], ["train/a.wav", "test/b.wav"]),
+        (["/data/xy/a.wav", "/data/xz/a.wav"], ["xy/a.wav", "xz/a.wav"]),
+        (["/data/é/a.wav", "/data/é/b\n.wav"], ["a.wav", "b%0A.wav"]),
+        (["/data/a.wav"], ["a.wav"]),
+        (["/a.wav", "/b/c.wav"], ["a.wav", "b/c.wav"]),
+        (["/data/a.wav", "b.wav"], ["data/a.wav", "b.wav"]),
+        (["/data/x/a.wav", "gs://calls/x.wav"], ["data/x/a.wav", "calls/x.wav"]),
+        (["/data//a.wav", "/data/x/../b.wav"], ["data/a.wav", "data/b.wav"]),
+    ],
 )
-def test_file_uri_outside_the_folder_is_refused_by_default(path: str) -> None:
-    """A file: URI is judged as the path that it means."""
-    assert "etc/passwd' is outside of /base, " in line_error({"audio_filepath": path, "id": "x"})
-
-
-@pytest.mark.parametrize("path", ["../a.wav", "x/../../a.wav", "/etc/passwd", "/base2/a.wav", "//etc/x", "../base"])
-def test_path_outside_the_folder_is_refused_by_default(path: str) -> None:
-    """A path outside the folder of the manifest is refused, and the reason names the folder and both flags."""
-    reason = line_error({"audio_filepath": path, "id": "x"})
-    assert f"{path!r} is outside of /base, " in reason
-    assert "--only-under PLACE" in reason
-    assert "--allow-outside" in reason
-
-
-def test_only_under_replaces_the_manifest_folder() -> None:
-    """With --only-under, even the folder of the manifest is refused unless it is named."""
-    policy = PathPolicy(only_under=("/corpus", "/other"))
-    assert "outside of /corpus, /other" in line_error({"audio_filepath": "a.wav"}, policy)
-    assert "outside of /corpus, /other" in line_error({"audio_filepath": "/corpus2/a.wav"}, policy)
+def test_ids_leave_out_the_common_folder_of_absolute_paths(tmp_path: Path, paths: list[str], ids: list[str]) -> None:
+    """The ids of absolute paths, as NeMo's manifests have them, are as short as they are unambiguous; also the ids of a
+    process that inherits the manifest, and of the first items alone."""
+    rows = [json.dumps({"audio_filepath": path}, ensure_ascii=path.isascii()) for path in paths]
+    with open_source(write(tmp_path, *rows)) as source:
+        assert [item.id for item in items(source)] == ids
+        assert [item.id for item in items(source, limit=1)] == ids[:1]
+        with replace(source.inheritable(), fd=os.dup(source.inheritable().fd)).open() as inherited:
+            assert [item.id for item in items(inherited)] == ids
 
 
 @pytest.mark.parametrize(
@@ -303,11 +320,7 @@ def test_only_under_replaces_the_manifest_folder() -> None:
         ("file://host/a.wav", "names no file of this machine; write the plain path"),
         ("file:a%00.wav", "names no file of this machine"),
         ("file:", "names no file of this machine"),
-        (
-            "ftp://me:secret@host/a.wav",
-            "ftp://… is of an unsupported kind; give a path, gs://, s3:// or http(s)://",
-        ),
-        ("hdfs://host/a.wav", "hdfs://… is of an unsupported kind"),
+        ("ftp://me:secret@host/a.wav", "ftp://… is of an unsupported kind; give a path, gs://, s3:// or http(s)://"),
         ("http:/a.wav", "names the protocol http:"),
         ("concat:a.wav|b.wav", "names the protocol concat:"),
         ("crypto+http:x", "names the protocol crypto+http:"),
@@ -316,12 +329,10 @@ def test_only_under_replaces_the_manifest_folder() -> None:
         ("PIPE:0", "for a file of that name write ./pipe:…"),
         ("data:audio/wav;base64,AA==", "names the protocol data:"),
         ("gs://calls/x/../a.wav", """'gs://calls/x/../a.wav': a part of the name is "." or "..\""""),
-        ("gs://c/a.wav", "'c' is not a valid bucket name"),
         ("s3://calls/x/", "'s3://calls/x/' is the address of a folder; name a recording"),
         ("gs://calls", "is the address of a folder"),
         ("https://host/", "is the address of a folder"),
         ("https://me:secret@host/a.wav", "'https://host/a.wav': it contains a user name or password"),
-        ("https://me:secret@ho st/a.wav?secret", "'https://…': it contains a user name or password"),
         ("https://host/%2e%2E/a.wav?secret", "'https://host/%2e%2E/a.wav?…': a part of the path is"),
     ],
 )
@@ -347,15 +358,10 @@ UNDER = PathPolicy(only_under=("gs://calls/2026", "S3://b-1/", "https://Host:443
     ("path", "base", "policy", "resolved"),
     [
         ("gs://any/a.wav", "/base", DEFAULT_POLICY, "gs://any/a.wav"),
-        ("S3://any/a.wav", "/base", DEFAULT_POLICY, "s3://any/a.wav"),
         ("http://127.0.0.1:9/x.wav", "/base", DEFAULT_POLICY, "http://127.0.0.1:9/x.wav"),
-        ("HTTPS://Host:443/a b.wav?sig=1#t", "/base", DEFAULT_POLICY, "https://host/a%20b.wav?sig=1"),
         ("a.wav", IN_BUCKET, DEFAULT_POLICY, "gs://calls/x/a.wav"),
-        ("../a#1?2.wav", IN_BUCKET, DEFAULT_POLICY, "gs://calls/a#1?2.wav"),
         ("./data:1.wav", IN_BUCKET, DEFAULT_POLICY, "gs://calls/x/data:1.wav"),
         ("gs://calls/other/a.wav", IN_BUCKET, DEFAULT_POLICY, "gs://calls/other/a.wav"),
-        ("GS://calls/other/a.wav", IN_BUCKET, DEFAULT_POLICY, "gs://calls/other/a.wav"),
-        ("a#1?2 3.wav", ON_WEB, DEFAULT_POLICY, "https://host/x/a%231%3F2%203.wav"),
         ("../a.wav", ON_WEB, DEFAULT_POLICY, "https://host/a.wav"),
         ("https://HOST:443/a.wav?sig=1", ON_WEB, DEFAULT_POLICY, "https://host/a.wav?sig=1"),
         ("gs://any/a.wav", ON_WEB, ANYWHERE, "gs://any/a.wav"),
@@ -384,13 +390,11 @@ def test_addresses_are_admitted_by_policy(path: str, base: str, policy: PathPoli
         ("/x/a.wav", ON_WEB, DEFAULT_POLICY, "https://host/"),
         ("http://host/a.wav", ON_WEB, DEFAULT_POLICY, "https://host/"),
         ("https://host:8443/a.wav", ON_WEB, DEFAULT_POLICY, "https://host/"),
-        ("https://host.evil/a.wav", ON_WEB, DEFAULT_POLICY, "https://host/"),
-        ("gs://calls/a.wav", ON_WEB, DEFAULT_POLICY, "https://host/"),
         ("gs://calls/2026-x/a.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
+        ("/corpus2/a.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
         ("gs://calls/2026.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
         ("https://host/xy/a.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
         ("a.wav", IN_BUCKET, UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
-        ("a.wav", "/base", UNDER, "gs://calls/2026/, s3://b-1/, https://host/x/, /corpus"),
         ("gs://calls/a.wav", "/base", PathPolicy(only_under=("/",)), "/"),
     ],
 )
@@ -402,13 +406,6 @@ def test_addresses_outside_are_refused(path: str, base: str, policy: PathPolicy,
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize(("base", "path"), [(IN_BUCKET, "../../a.wav"), (ON_WEB, "../../a.wav")])
-def test_no_path_leaves_its_bucket_or_server(base: str, path: str) -> None:
-    """A path cannot leave its bucket or server under any policy."""
-    with pytest.raises(LineError, match=r"'\.\./\.\./a\.wav': it leads out of (gs://calls|https://host)/; name a"):
-        ANYWHERE.resolve(path, base)
-
-
 NAMES = st.sampled_from(["a.wav", "x", "..", ".", "", "%2e%2e", "2026", "2026-x", "\\..", "?", "#"])
 PLACES = st.sampled_from(["", "/", "gs://calls/", "s3://calls/", "https://host/", "https://host:1/", "HTTPS://HOST/"])
 
@@ -418,7 +415,7 @@ def test_admitted_path_is_below_an_admitted_folder(path: str) -> None:
     """A path that a policy admits lies below an admitted place and contains no "." or ".." parts."""
     under = PathPolicy(only_under=("gs://calls/2026", "https://host/x/", "/base"))
     for base, policy, places in [
-        ("/base", DEFAULT_POLICY, ("/base/", "gs://", "s3://", "https://")),
+        ("/base", DEFAULT_POLICY, ("/", "gs://", "s3://", "https://")),
         (IN_BUCKET, DEFAULT_POLICY, ("gs://calls/",)),
         (ON_WEB, DEFAULT_POLICY, ("https://host/",)),
         ("/base", under, ("gs://calls/2026/", "https://host/x/", "/base/")),
@@ -443,37 +440,24 @@ def test_reasons_and_ids_contain_no_signature(tmp_path: Path) -> None:
     assert not [reason for _, reason in found if "secret" in reason]
 
 
-@pytest.mark.parametrize(
-    "path", ["gs://calls/x/a.wav", "gs://calls//a.wav", "https://h:8080/café%20a.wav?sig=1", "s3://calls/a:b\\c"]
-)
-def test_output_is_named_after_the_address(path: str) -> None:
-    """An output is named after the bucket and the key, or the host and the path; no part of the
-    name leads elsewhere.
-    """
-    name = output_name(parse({"audio_filepath": path}).id, "srt")
-    parts = name.split("/")
-    assert parts[0] in ("calls", "h:8080")
-    assert {"", ".", ".."}.isdisjoint(parts)
-    assert "sig" not in name
-
-
 def test_invalid_policy_is_refused_when_built() -> None:
-    """A relative folder, an impossible address, or two contradicting flags raise a ConfigError that shows the value."""
-    with pytest.raises(ConfigError, match="'corpus' is relative; give an absolute folder"):
-        PathPolicy(only_under=("corpus",))
+    """An impossible address, or two contradicting flags, raise a ConfigError that shows the value. A relative folder is
+    one of the current folder."""
+    assert PathPolicy(only_under=("corpus/../a",)).only_under == (os.path.abspath("a"),)
     with pytest.raises(ConfigError, match="contradict each other"):
         PathPolicy(allow_outside=True, only_under=("/corpus",))
     with pytest.raises(ConfigError, match="--only-under gs://c: 'c' is not a valid bucket name"):
-        PathPolicy.from_options(False, ["gs://c"])
+        PathPolicy(only_under=("gs://c",))
     with pytest.raises(ConfigError, match=r"--only-under https://h/x\?… ends in a query; give the address of a folder"):
-        PathPolicy.from_options(False, ["https://h/x?secret"])
+        PathPolicy(only_under=("https://h/x?secret",))
     with pytest.raises(ConfigError, match="--only-under https://h/x: it contains a user name"):
-        PathPolicy.from_options(False, ["https://me:secret@h/x"])
+        PathPolicy(only_under=("https://me:secret@h/x",))
 
 
 # ── The whole manifest ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.lists(st.integers(0, 20), max_size=4))
 def test_survey_and_items_read_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], end: bytes, bom: bool, blanks: list[int]
@@ -529,22 +513,22 @@ def test_explicit_id_that_equals_a_derived_id_is_a_duplicate(tmp_path: Path) -> 
     assert [line for line, _ in bad_lines(path)] == [2, 3, 4]
 
 
-@pytest.mark.parametrize(("line", "first_bad"), [("nonsense", 1), ('{"audio_filepath":"a.wav"}', 2)])
-def test_many_bad_lines_are_counted(tmp_path: Path, line: str, first_bad: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lines", "first_bad"),
+    [
+        (["nonsense"] * 3000, 1),
+        (['{"audio_filepath":"a.wav"}'] * 3000, 2),
+        ([f'{{"audio_filepath":"{n % 2500}.wav"}}' for n in range(5000)], 2501),
+    ],
+    ids=["faults", "one id", "many ids"],
+)
+def test_many_bad_lines_are_counted(tmp_path: Path, lines: list[str], first_bad: int) -> None:
     """The first thousand bad lines are listed and the others are counted, for faults and for duplicates."""
     with pytest.raises(ManifestError) as caught:
-        surveyed(write(tmp_path, *[line] * 3000))
+        surveyed(write(tmp_path, *lines))
     assert [bad.line for bad in caught.value.bad_lines] == list(range(first_bad, first_bad + 1000))
-    assert caught.value.total == 3001 - first_bad
-
-
-def test_many_different_duplicates_are_counted(tmp_path: Path) -> None:
-    """If more ids repeat than are listed, the first ones are listed and all are counted."""
-    path = write(tmp_path, *[json.dumps({"audio_filepath": f"{n % 2500}.wav"}) for n in range(5000)])
-    with pytest.raises(ManifestError) as caught:
-        surveyed(path)
-    assert caught.value.total == 2500
-    assert [bad.line for bad in caught.value.bad_lines] == list(range(2501, 3501))
+    assert caught.value.total == len(lines) - first_bad + 1
 
 
 def test_limit_stops_reading(tmp_path: Path) -> None:
@@ -588,7 +572,9 @@ LINES = ['{"audio_filepath":"a.wav"}', '{"audio_filepath":"b.wav"}']
 
 
 def test_every_kind_of_source_gives_the_same_survey(tmp_path: Path) -> None:
-    """A file, its gzip of two members, standard input and a pipe give the same survey, and each can be read twice."""
+    """A file, its gzip of two members, standard input and a pipe give the same survey, and each can be read twice at
+    the same time.
+    """
     plain = write(tmp_path, *LINES)
     packed = tmp_path / "m.jsonl.gz"
     packed.write_bytes(b"".join(gzip.compress(line.encode() + b"\n") for line in LINES))
@@ -600,18 +586,10 @@ def test_every_kind_of_source_gives_the_same_survey(tmp_path: Path) -> None:
     for spec in [str(plain), str(packed), "-", str(pipe)]:
         with open_source(spec, stdin) as source:
             assert survey(source).fingerprint == surveyed(plain).fingerprint
-            assert [item.id for item in items(source)] == [item.id for item in items(source)] == ["a.wav", "b.wav"]
+            pairs = zip(items(source), items(source), strict=True)
+            assert [(one.id, other.id) for one, other in pairs] == [("a.wav", "a.wav"), ("b.wav", "b.wav")]
             bases.append(source.base)
     assert bases == [str(tmp_path), str(tmp_path), os.getcwd(), os.getcwd()]
-
-
-def test_two_passes_can_run_at_the_same_time(tmp_path: Path) -> None:
-    """Two passes over one source can run at the same time."""
-    with open_source(write(tmp_path, *LINES)) as source:
-        assert [(a.id, b.id) for a, b in zip(items(source), items(source), strict=True)] == [
-            ("a.wav", "a.wav"),
-            ("b.wav", "b.wav"),
-        ]
 
 
 def test_manifest_that_changes_between_passes_is_refused(tmp_path: Path) -> None:
@@ -631,6 +609,7 @@ def test_manifest_that_changes_between_passes_is_refused(tmp_path: Path) -> None
             list(items(source))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_gzip", [False, True])
 @pytest.mark.parametrize("change", ["rewritten", "truncated"])
 def test_no_line_of_a_changed_block_is_used(tmp_path: Path, is_gzip: bool, change: str) -> None:
@@ -682,6 +661,7 @@ def test_manifest_that_grows_during_the_survey_is_refused(tmp_path: Path) -> Non
             survey(source)
 
 
+@pytest.mark.slow
 def test_long_line_is_not_kept_in_memory(tmp_path: Path) -> None:
     """The parser keeps at most 10 MB of a line of 100 MB, and continues after it."""
     path = tmp_path / "m.jsonl"
@@ -703,13 +683,13 @@ def test_long_line_is_not_kept_in_memory(tmp_path: Path) -> None:
     [
         ("m.jsonl", b"", "no items"),
         ("m.jsonl", b"\xef\xbb\xbf\r\n \n", "no items"),
-        ("m.jsonl", '{"audio_filepath":"a.wav"}'.encode("utf-16"), "is UTF-16; a manifest is UTF-8: save it again"),
+        ("m.jsonl", '{"audio_filepath":"a.wav"}'.encode("utf-16")[:-1], "cannot be read to its end"),
         ("m.jsonl.gz", b'{"audio_filepath":"a.wav"}\n', "is not gzip, though its name says so"),
         ("m.jsonl.gz", b"", "is not gzip, though its name says so"),
         ("m.jsonl.gz", gzip.compress(bytes(range(100)), mtime=0)[:-9], "cannot be read to its end"),
+        ("m.jsonl.gz", gzip.compress((b" " * 999_999 + b"\n") * 30, mtime=0), "more than 200 times its size"),
         ("m.jsonl.gz", gzip.compress(LINES[0].encode() + b"\n", mtime=0) + b"junk", "cannot be read to its end"),
         ("m.jsonl.gz", b"\x1f\x8b\x08\x00" + b"x" * 100, "cannot be read to its end"),
-        ("list.txt", b"# mine\na.wav\n", "line 1 is '# mine' and no JSON object; give a list of paths as @"),
     ],
 )
 def test_file_that_is_no_manifest_is_refused(tmp_path: Path, name: str, content: bytes, says: str) -> None:
@@ -720,10 +700,10 @@ def test_file_that_is_no_manifest_is_refused(tmp_path: Path, name: str, content:
     assert str(caught.value).startswith(f"{tmp_path / name}: ")
 
 
-def test_missing_source_is_refused_with_accepted_kinds(tmp_path: Path) -> None:
-    """A missing or unsupported source is refused with the kinds that are accepted."""
-    with pytest.raises(ManifestError, match=r"none: does not exist in /"):
-        open_source(tmp_path / "none")
+def test_unsupported_source_is_refused_with_accepted_kinds(tmp_path: Path) -> None:
+    """An address of an unsupported kind is refused with the kinds that are accepted, and a loop of links with the
+    reason.
+    """
     with pytest.raises(ManifestError, match=r"ftp://h/m\.jsonl: is of an unsupported kind; give a path, or a gs://"):
         open_source("ftp://h/m.jsonl")
     (tmp_path / "loop").symlink_to("loop")
@@ -865,6 +845,7 @@ def test_folder_follows_links_once(tmp_path: Path) -> None:
     assert [item.id for item in read(tmp_path)] == ["file.wav", "gone.wav", "real/a.wav", "self.wav"]
 
 
+@pytest.mark.slow
 def test_folder_deeper_than_recursion_limit_is_listed(tmp_path: Path) -> None:
     """A path with more parts than Python's recursion limit is listed."""
     deep = tmp_path
@@ -881,15 +862,13 @@ def test_folder_deeper_than_recursion_limit_is_listed(tmp_path: Path) -> None:
 
 
 def test_unusable_folder_entries_are_named(tmp_path: Path) -> None:
-    """An empty folder is refused, and so is a reference that is not UTF-8; each one is named."""
-    with pytest.raises(ManifestError, match=r"holds no recordings; it is empty"):
-        open_source(tmp_path)
+    """A reference that is too long is refused by its name."""
     for name in ["a.wav", "b.wav"]:
         (tmp_path / name).touch()
-    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "a.txt").write_bytes(b"x" * (MAX_REFERENCE_BYTES + 1))
     with pytest.raises(ManifestError) as caught:
         open_source(tmp_path)
-    assert caught.value.bad_lines[0].reason.startswith("'a.txt': the reference cannot be read as UTF-8 text: ")
+    assert caught.value.bad_lines[0].reason.startswith("'a.txt': the reference cannot be read: it is longer than ")
 
 
 @given(st.lists(st.integers(0, 10**12), unique=True))
@@ -897,57 +876,3 @@ def test_numbers_in_names_sort_by_value(numbers: list[int]) -> None:
     """Numbers in names sort by value, with or without leading zeros."""
     names = [f"Take {n:0{n % 5}} b" for n in numbers]
     assert sorted(names, key=natural_key) == [name for _, name in sorted(zip(numbers, names, strict=True))]
-
-
-# ── The corpora ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@needs_data
-@pytest.mark.parametrize(("name", "num_items"), [("odd", 88), ("speech", 371)])
-def test_corpus_manifests_are_accepted(name: str, num_items: int) -> None:
-    """The manifests of the test recordings pass with the default policy, and the folder of each item exists."""
-    assert surveyed(DATA / name / "manifest.jsonl").items == num_items
-    assert all(os.path.isdir(os.path.dirname(item.audio)) for item in read(DATA / name / "manifest.jsonl"))
-
-
-OUTSIDE = "is outside of"
-
-
-@needs_data
-@pytest.mark.parametrize(
-    ("name", "by_default", "anywhere"),
-    [
-        ("blank_lines_crlf_bom", {1: OUTSIDE, 3: OUTSIDE}, None),
-        ("duplicates", {1: OUTSIDE, 2: OUTSIDE, 3: OUTSIDE}, {2: "also line 1's", 3: "also line 1's"}),
-        ("empty", {0: "no items"}, {0: "no items"}),
-        ("latin1", {1: "byte 0xE9 at byte offset 46"}, {1: "byte 0xE9 at byte offset 46"}),
-        ("missing_key", {1: "rename `path`"}, {1: "rename `path`"}),
-        ("nan_duration", {1: "NaN", 2: "-5", 3: "1e+308", 4: OUTSIDE}, {1: "NaN", 2: "-5", 3: "1e+308"}),
-        ("not_json", {1: "near 'hello'", 2: "near 'world'"}, {1: "near 'hello'", 2: "near 'world'"}),
-        ("traversal", {1: OUTSIDE, 2: OUTSIDE, 4: "concat:"}, {4: "concat:"}),
-        ("truncated_last_line", {1: OUTSIDE, 2: "ends within"}, {2: "ends within"}),
-        (
-            "wrong_types",
-            {1: "is 123", 2: "is null", 3: "an array", 4: "a string", 5: "a number", 6: "is null"},
-            {1: "is 123", 2: "is null", 3: "an array", 4: "a string", 5: "a number", 6: "is null"},
-        ),
-    ],
-)
-def test_odd_manifests_are_refused_line_by_line(
-    name: str, by_default: dict[int, str], anywhere: dict[int, str] | None
-) -> None:
-    """Each odd manifest is refused line by line, with the default policy and with --allow-outside."""
-    path = DATA / "odd" / "manifests" / f"{name}.jsonl"
-    for policy, expected in [(DEFAULT_POLICY, by_default), (ANYWHERE, anywhere)]:
-        if expected is None:
-            assert [item.line for item in read(path, policy=policy)] == [1, 3]
-            continue
-        found = dict(bad_lines(path, policy))
-        assert list(found) == list(expected)
-        assert all(says in found[line] for line, says in expected.items())
-
-
-def test_path_longer_than_the_system_allows_is_refused(tmp_path: Path) -> None:
-    """A path longer than the system supports is refused when it is parsed, before it reaches a decoder process."""
-    with pytest.raises(ManifestError, match="longer than 4,096 bytes"):
-        surveyed(write(tmp_path, json.dumps({"id": "x", "audio_filepath": "a/" * 3000 + "a.wav"})))

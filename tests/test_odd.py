@@ -25,6 +25,7 @@ from voxbatch.scoring.counts import tokens
 DATA = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "odd"
 ROWS = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text().splitlines()] if DATA.is_dir() else []
 MANIFESTS = sorted((DATA / "manifests").glob("*.jsonl")) if DATA.is_dir() else []
+REPEATED = "jfk_repeated_100x.opus"
 MAX_WER = 0.15
 MAX_MEMORY = 1.5e9
 
@@ -44,6 +45,7 @@ class Ran:
     err: str
     peak: int
     """Bytes: the peak of the summed resident memory of the program and its children."""
+    items: int
     transcripts: dict[str, dict[str, Any]]
     failures: dict[str, dict[str, Any]]
 
@@ -77,15 +79,21 @@ def memory(process: psutil.Process) -> int:
     return total
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+@pytest.fixture(scope="module", params=[8, pytest.param(1, marks=pytest.mark.long)], ids=["some", "all"])
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Transcribe the recordings: those that are damaged, and of the undamaged ones each eighth one or all."""
     folder = tmp_path_factory.mktemp("odd")
-    rows = [{**row, "id": row["audio_filepath"], "audio_filepath": str(DATA / row["audio_filepath"])} for row in ROWS]
+    good = [row for row in ROWS if row.get("text") and row["audio_filepath"] != REPEATED]
+    some = [row for row in ROWS if row not in good or good.index(row) % request.param == 0]
+    rows = [{**row, "id": row["audio_filepath"], "audio_filepath": str(DATA / row["audio_filepath"])} for row in some]
+    repeated = next(row for row in rows if row["id"] == REPEATED)
+    del repeated["text"]  # of all 18 minutes, which would take two minutes of a core
+    repeated["duration"] = 60
     rows += made_here(folder)
     (folder / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-m", "voxbatch", "run", "m.jsonl", "--engine", "faster-whisper", "--allow-outside"]
     command += ["--formats", "srt,txt", "--log-format", "json"]
-    command += ["--engine-option", "beam_size=1"]  # 50 minutes of audio, whose exact words do not matter here
+    command += ["--engine-option", "beam_size=1"]  # the exact words do not matter here
     with (
         open(folder / "stdout", "w+") as out,
         open(folder / "stderr", "w+") as err,
@@ -102,7 +110,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         stdout, stderr = ((folder / name).read_text() for name in ("stdout", "stderr"))
     place = folder / "m.voxbatch"
     transcripts, failures = (_by_id(place / f"{name}.jsonl") for name in ("transcripts", "failures"))
-    return Ran(running.returncode, stdout, stderr, peak, transcripts, failures)
+    return Ran(running.returncode, stdout, stderr, peak, len(rows), transcripts, failures)
 
 
 def _by_id(path: Path) -> dict[str, dict[str, Any]]:
@@ -119,8 +127,8 @@ def test_run_with_failed_items_exits_with_3_and_prints_counts(ran: Ran) -> None:
     assert ran.code == 3, ran.err[-2000:]
     assert not set(ran.transcripts) & set(ran.failures)
     done, failed = len(ran.transcripts), len(ran.failures)
-    assert done + failed == len(ROWS) + 5
-    assert f"{done} done + {failed} failed = {len(ROWS) + 5} items" in ran.out
+    assert done + failed == ran.items
+    assert f"{done} done + {failed} failed = {ran.items} items" in ran.out
 
 
 def test_stderr_has_only_events(ran: Ran) -> None:
@@ -156,9 +164,7 @@ def test_failed_item_names_file_and_cause(ran: Ran) -> None:
 
 
 def test_speech_is_transcribed_within_error_limit(ran: Ran) -> None:
-    """Every row with a reference is transcribed within the error limit; a truncated one matches a prefix of its
-    reference.
-    """
+    """Every row with a reference is transcribed within the error limit; a truncated one matches a prefix of it."""
     wrong = {}
     for name, row in ran.transcripts.items():
         if row.get("text"):
@@ -186,9 +192,9 @@ def test_silence_and_noise_give_no_text(ran: Ran) -> None:
 
 
 def test_repeated_sentence_is_transcribed_each_time(ran: Ran) -> None:
-    """A sentence that is spoken a hundred times is transcribed a hundred times, within the errors of a tiny model."""
-    text = ran.transcripts["jfk_repeated_100x.opus"]["pred_text"].lower()
-    assert 90 <= text.count("my fellow americans") <= 105
+    """A sentence of 11 s that is spoken again and again is transcribed each time, within the errors of a tiny model."""
+    text = ran.transcripts[REPEATED]["pred_text"].lower()
+    assert 4 <= text.count("my fellow americans") <= 6
 
 
 POLICY = "this manifest may name only recordings there"
@@ -200,7 +206,7 @@ EXPECTED = {
     "missing_key": {1: "has no `audio_filepath`, its keys: 'path'; rename `path` to `audio_filepath`"},
     "nan_duration": {1: "holds NaN", 2: "`duration` is -5", 3: "`duration` is 1e+308", 4: POLICY},
     "not_json": {1: "not JSON", 2: "not JSON"},
-    "traversal": {1: POLICY, 2: POLICY, 4: "names the protocol concat:, and only files are allowed"},
+    "traversal": {1: POLICY, 2: POLICY, 3: POLICY, 4: "names the protocol concat:, and only files are allowed"},
     "truncated_last_line": {1: POLICY, 2: "ends within a JSON object"},
     "wrong_types": {
         1: "`audio_filepath` is 123", 2: "`audio_filepath` is null", 3: "is an array", 4: "is a string",
@@ -208,16 +214,6 @@ EXPECTED = {
     },
 }  # fmt: skip
 """Reason for which each odd manifest is refused, by line; line 0 is the manifest as a whole."""
-# Line 3 of "traversal", http://127.0.0.1:9/x.wav, is valid: the SSRF guard checks addresses at connection time.
-OUTSIDE: dict[str, dict[int, str]] = {
-    **EXPECTED,
-    "blank_lines_crlf_bom": {},
-    "duplicates": {2: "is also line 1's", 3: "is also line 1's"},
-    "nan_duration": {line: EXPECTED["nan_duration"][line] for line in (1, 2, 3)},
-    "traversal": {line: EXPECTED["traversal"][line] for line in (4,)},
-    "truncated_last_line": {2: "ends within a JSON object"},
-}
-"""The reasons that remain if the manifest may name any local file."""
 
 
 def bad_lines(path: Path, stderr: str) -> dict[int, str]:
@@ -231,30 +227,15 @@ def bad_lines(path: Path, stderr: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
-@pytest.mark.parametrize(
-    ("flags", "expected"), [((), EXPECTED), (("--allow-outside",), OUTSIDE)], ids=["inside", "any"]
-)
-def test_bad_manifest_exits_with_2_and_names_bad_lines(
-    voxbatch: Voxbatch, tmp_path: Path, path: Path, flags: tuple[str, ...], expected: dict[str, dict[int, str]]
-) -> None:
+def test_bad_manifest_exits_with_2_and_names_bad_lines(voxbatch: Voxbatch, tmp_path: Path, path: Path) -> None:
     """A bad manifest exits with 2 before a model is loaded or OUT is created, and names the first
     bad lines; `validate --all` names every bad line with its fault.
     """
-    reasons = expected[path.stem]
-    if not reasons:
-        assert voxbatch("validate", path, *flags).returncode == 0
-        return
-    began = time.monotonic()
-    done = voxbatch("run", path, "-o", "out", "--engine", "faster-whisper", "--log-format", "text", *flags)
-    assert time.monotonic() - began < 10
+    reasons, here = EXPECTED[path.stem], ("--only-under", path.parent)
+    done = voxbatch("run", path, "-o", "out", *here, "--engine", "faster-whisper", "--log-format", "text")
     assert (done.returncode, done.stdout, (tmp_path / "out").exists()) == (2, "", False)
     shown = min(len(reasons), 3)
     assert len(bad_lines(path, done.stderr).keys() & reasons.keys()) == shown
-    found = bad_lines(path, voxbatch("validate", "--all", path, *flags).stderr)
+    found = bad_lines(path, voxbatch("validate", "--all", path, *here).stderr)
     assert found.keys() == reasons.keys()
     assert all(reason in found[line] for line, reason in reasons.items()), found
-
-
-def test_every_odd_manifest_has_expectations() -> None:
-    """A new manifest in the corpus needs an entry here."""
-    assert {path.stem for path in MANIFESTS} == set(EXPECTED)

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import yaml
+from cloudrun_deployment import ask_gcloud
 from clouds import Call, CloudRunApi, SageMakerApi, ServiceModel, served
 from conftest import ROOT, environment, understood
 from servers import Reply
-from test_jobs_cloudrun import ask_gcloud
 
 SNIPPETS = ROOT / "examples" / "orchestrators"
 PYTHON = sorted(path.stem for path in SNIPPETS.glob("*.py"))
+WORKFLOWS = sorted(SNIPPETS.glob("*.yml"))
 ON_CLOUD_RUN = [name for name in PYTHON if name.endswith("cloud_run")]
 REAL = os.environ.get("VOXBATCH_TEST_ORCHESTRATORS", "")
 """Interpreter with apache-airflow and its providers google and amazon, dagster, prefect and check-jsonschema."""
@@ -112,7 +113,7 @@ def test_real_airflow_creates_the_processing_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workflow", sorted(SNIPPETS.glob("*.yml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflow_matches_the_published_schema(tmp_path: Path, workflow: Path) -> None:
     """Each workflow is valid by the schema of GitHub Actions."""
     done = real("-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", workflow, cwd=tmp_path)
@@ -163,14 +164,19 @@ def test_request_of_airflow_matches_sagemaker() -> None:
     understood(*config["AppSpecification"]["ContainerArguments"])
 
 
-def test_workflow_stores_no_key_and_runs_no_input() -> None:
-    """The workflow exchanges GitHub's token, holds no secret, and passes an input to the shell only as a variable."""
-    text = (SNIPPETS / "github-actions.yml").read_text()
-    workflow = yaml.safe_load(text)
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflow_stores_no_key_and_runs_no_input(path: Path) -> None:
+    """A workflow exchanges GitHub's token, holds no secret, and passes an input to the shell only as a variable. That
+    of Terraform only plans.
+    """
+    workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read", "id-token": "write"}
-    assert "secrets." not in text
-    steps = workflow["jobs"]["transcribe"]["steps"]
-    assert not [step for step in steps if "${{" in step.get("run", "")]
+    assert "secrets." not in path.read_text()
+    (job,) = workflow["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    assert not [command for command in commands if "${{" in command]
+    if path.stem.endswith("terraform"):
+        assert [command.split()[:2] for command in commands] == [["terraform", "init"], ["terraform", "plan"]]
 
 
 @pytest.mark.slow

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import environment, gone
+from waits import until
 
-GONE_S = 5.0
+GONE_S = 60.0
 """Seconds within which the processes must have ended."""
 STUCK = """
 import ctypes, multiprocessing, os, subprocess, sys, threading, time
@@ -51,7 +51,7 @@ def importing(slow):
     pass
 """
 MAIN = """
-import threading, time
+import os, threading, time
 from stuck import Slow, engine, importing, inspecting, spawn
 from voxbatch.vllm_plugin import parent_watchdog
 
@@ -65,13 +65,6 @@ time.sleep(600)
 """
 
 Begin = Callable[..., list[psutil.Process]]
-
-
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -107,7 +100,7 @@ def test_children_and_grandchildren_end_with_the_parent(begin: Begin, number: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_plain_subprocess_ends_with_its_parent(begin: Begin, number: int) -> None:
     """A process that is not spawned by multiprocessing asks for the signal when it sets up logging, as vLLM does."""
     main, inspected = begin("inspecting", 1)
@@ -133,10 +126,12 @@ def test_importing_child_ends_with_the_parent(begin: Begin) -> None:
 
 
 @pytest.mark.slow
-def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin) -> None:
+def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin, tmp_path: Path) -> None:
     """Children end with the thread that started them, so it must live as long as they are needed."""
-    main, engine, worker = begin("engine", 2, then="time.sleep(3)")
+    end = tmp_path / "end"
+    main, engine, worker = begin("engine", 2, then=f"while not os.path.exists({str(end)!r}): time.sleep(0.01)")
     assert engine.is_running()
+    end.touch()
     assert gone([engine, worker], GONE_S)
     assert main.status() != psutil.STATUS_ZOMBIE
 

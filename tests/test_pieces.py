@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sounds import babble
 
-from voxbatch.engines.pieces import SHIFT, Piece, PieceText, joined, recut
+from voxbatch.engines.pieces import SHIFT, Piece, joined, recut
+from voxbatch.engines.suspect_text import PieceText
 from voxbatch.records import SAMPLING_RATE, Word
 
 SPEECH = babble(20.0, seed=3)

@@ -18,22 +18,25 @@ import psutil
 import pytest
 import soundfile
 from conftest import Recorder
-from outputs import owned
+from outputs import keys, owned
 
+from voxbatch.config import RunOptions
 from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed, require_language
-from voxbatch.engines.failure_limit import Result
+from voxbatch.engines.results import Result
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
-from voxbatch.errors import ConfigError, EngineError, ManifestError, RunError, StorageError
+from voxbatch.errors import ConfigError, EngineError, RunError, StorageError
 from voxbatch.languages import ISO_639_1
-from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import Checkpoint, part_names, read_headers, read_part
+from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.latency import Latency
+from voxbatch.output.layout import part_names
+from voxbatch.output.parts import read_headers, read_part
 from voxbatch.records import Chunk, ChunkFailure, Failure, Hypothesis, Item, Outcome
-from voxbatch.runner import Progress, Stop, StopRequested, Usage
-from voxbatch.runner import pipeline as pipeline_module
-from voxbatch.runner.pipeline import Pipeline, PipelineOptions
+from voxbatch.runner import Progress, Stop, StopRequested, Usage, engine_thread, results, shared, waiting
+from voxbatch.runner.pipeline import Pipeline
+from voxbatch.runner.results import Results
 from voxbatch.storage import open_store
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("warm_decoders")]
 
 
 def scripted(**options: object) -> ScriptedTestEngine:
@@ -45,8 +48,8 @@ class PipelineRun:
 
     def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
         self.store = open_store(str(place))
-        self.checkpoint = Checkpoint(self.store, owned(self.store), count)
-        self.settings = PipelineOptions(language, decoders, part_items, 60.0)
+        self.checkpoint = Checkpoint(self.store, owned(self.store, items=count), keys(count))
+        self.settings = RunOptions(language=language, decoders=decoders, part_items=part_items, part_seconds=60.0)
         self.progress, self.stop = Progress(count), Stop()
         self.seen: list[tuple[int, int]] = []
         self.on_progress: Callable[[Progress], None] = self._observe
@@ -66,13 +69,17 @@ class PipelineRun:
         return found
 
 
+MakeRun = Callable[..., PipelineRun]
+MakeItems = Callable[..., list[Item]]
+
+
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., PipelineRun]:
+def make_run(tmp_path: Path) -> MakeRun:
     return lambda count, **settings: PipelineRun(tmp_path / f"out{count}{len(settings)}", count, **settings)
 
 
 @pytest.fixture
-def items(recording: Recorder) -> Callable[..., list[Item]]:
+def items(recording: Recorder) -> MakeItems:
     def make(*seconds: float) -> list[Item]:
         """Make a recording of each length in seconds; 0 stands for a missing recording."""
         return [one(i, length) for i, length in enumerate(seconds)]
@@ -86,16 +93,14 @@ def items(recording: Recorder) -> Callable[..., list[Item]]:
 
 def wait_for_threads(names: Sequence[str] = ("decode", "engine")) -> None:
     """Wait until the threads of the pipeline have ended."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while alive := [thread.name for thread in threading.enumerate() if thread.name in names]:
         assert time.monotonic() < until, f"still there: {alive}"
         time.sleep(0.02)
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": "true"}, {"delay_s": "0.01", "shuffle": "1", "concurrency": 3}])
-def test_every_item_becomes_one_entry(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], options: dict[str, object]
-) -> None:
+def test_every_item_becomes_one_entry(make_run: MakeRun, items: MakeItems, options: dict[str, object]) -> None:
     """In any order of results, an entry has the words of all chunks in order and the passed-through row, and parts have
     K items.
     """
@@ -128,7 +133,7 @@ class InSteps(ScriptedTestEngine):
             yield result
 
 
-def test_progress_grows_within_a_chunk(make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]) -> None:
+def test_progress_grows_within_a_chunk(make_run: MakeRun, items: MakeItems) -> None:
     """Each second of a long chunk shows at once, and the sum is the length of the audio, not more."""
     run, seen = make_run(2), list[float]()
     run.on_progress = lambda progress: seen.append(progress.audio_s)
@@ -162,9 +167,7 @@ def long_reference(item: Item) -> Item:
     return dataclasses.replace(item, text=" ".join(f"y{n % 991}" for n in range(LongTalk.WORDS)), lang="fr")
 
 
-def test_other_items_are_finished_while_long_texts_are_scored(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
+def test_other_items_are_finished_while_long_texts_are_scored(make_run: MakeRun, items: MakeItems) -> None:
     """The main thread does not wait for the errors of a long pair: items with later results are committed first."""
     run, made = make_run(4, part_items=1), items(1, 1, 1, 1)
     run.run(LongTalk(None, {"concurrency": "1"}), iter([long_reference(made[0]), *made[1:]]))
@@ -175,9 +178,7 @@ def test_other_items_are_finished_while_long_texts_are_scored(
     assert (run.progress.done, run.progress.committed) == (4, 4)
 
 
-def test_a_stop_does_not_wait_for_long_texts(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
+def test_a_stop_does_not_wait_for_long_texts(make_run: MakeRun, items: MakeItems) -> None:
     """A stop commits the finished items and ends the process that scores; the resumed run does the long item."""
     run, made = make_run(3, part_items=1), items(1, 1, 1)
     made[0] = long_reference(made[0])
@@ -193,9 +194,7 @@ def test_a_stop_does_not_wait_for_long_texts(
     assert sorted(run.lines()) == [0, 1, 2]
 
 
-def test_a_killed_scoring_process_costs_no_item(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
+def test_a_killed_scoring_process_costs_no_item(make_run: MakeRun, items: MakeItems) -> None:
     """If something kills the process that scores, the errors are counted all the same."""
     run, made = make_run(2, part_items=1), items(1, 1)
     killed: list[int] = []
@@ -212,7 +211,7 @@ def test_a_killed_scoring_process_costs_no_item(
 
 
 def test_stream_is_read_to_its_end_after_a_failure(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+    make_run: MakeRun, items: MakeItems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the run has failed with chunks in flight: one that is cut off could not keep its model loaded."""
 
@@ -235,12 +234,8 @@ def test_stream_is_read_to_its_end_after_a_failure(
     assert engine.ended
 
 
-def test_failed_chunk_fails_only_its_item(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
-    """A failing chunk fails only its item, and the message names the first failed range, whichever
-    result came first.
-    """
+def test_failed_chunk_fails_only_its_item(make_run: MakeRun, items: MakeItems) -> None:
+    """A failing chunk fails only its item, and the message names the first failed range, whichever came first."""
     run = make_run(3)
     run.run(scripted(fail_items="1", shuffle="true"), iter(items(1, 40, 1)))
     kinds = {i: kind for i, (kind, _) in run.lines().items()}
@@ -252,9 +247,7 @@ def test_failed_chunk_fails_only_its_item(
     assert failed["retryable"] is True
 
 
-def test_unknown_language_fails_its_item(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
+def test_unknown_language_fails_its_item(make_run: MakeRun, items: MakeItems) -> None:
     """An unsupported language fails the item before decoding; regional forms of a supported language are accepted."""
     engine = scripted()
     engine.spec = dataclasses.replace(engine.spec, languages=frozenset({"en"}))
@@ -277,7 +270,7 @@ def latency_of(make_run: PipelineRun) -> Latency:
     return total
 
 
-def test_latencies_are_measured(make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]) -> None:
+def test_latencies_are_measured(make_run: MakeRun, items: MakeItems) -> None:
     """The latency of a chunk starts when the engine takes it, not while it waits in the feed. The latency of an item
     starts with its first chunk, and a missing recording has none.
     """
@@ -306,11 +299,9 @@ class OnGpu(ScriptedTestEngine):
         return self._used.pop(0) if len(self._used) > 1 else self._used[0]
 
 
-def test_parts_record_peak_gpu_memory(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_record_peak_gpu_memory(make_run: MakeRun, items: MakeItems, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part contains the highest memory use until then; without a GPU there is none."""
-    monkeypatch.setattr(pipeline_module, "GPU_MEMORY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(engine_thread, "GPU_MEMORY_INTERVAL_S", 0.01)
     run = make_run(6, part_items=2)
     run.run(OnGpu(5, 9, 3), iter(items(*[1] * 6)))
     assert [header.peak_gpu_bytes for header in read_headers(run.store, part_names(run.store))] == [9, 9, 9]
@@ -319,33 +310,20 @@ def test_parts_record_peak_gpu_memory(
     assert [header.peak_gpu_bytes for header in read_headers(other.store, part_names(other.store))] == [None]
 
 
-def test_nonexistent_language_code_fails_its_item(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
+def test_nonexistent_language_code_fails_its_item(make_run: MakeRun, items: MakeItems) -> None:
     """An engine that accepts all ISO 639-1 codes refuses other tags with a message that says which codes it accepts."""
     engine = scripted()
     engine.spec = dataclasses.replace(engine.spec, languages=ISO_639_1)
     run = make_run(3)
-    langs = ("pt-BR", "eng", "xx")
+    langs = ("por-BR", "haw", "xx")
     mixed = [dataclasses.replace(item, lang=lang) for item, lang in zip(items(1, 1, 1), langs, strict=True)]
     run.run(engine, iter(mixed))
     assert [run.lines()[i][0] for i in range(3)] == ["transcript", "failure", "failure"]
     takes = "model count takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
-    assert run.lines()[1][1]["message"] == f"language 'eng': {takes}"
+    assert run.lines()[1][1]["message"] == f"language 'haw': {takes}"
     assert run.lines()[2][1]["message"] == "language 'xx': no known language; give a code such as en, or a name"
-    with pytest.raises(ConfigError, match="--language eng-GB: model count takes the two-letter codes of ISO 639-1"):
-        require_language(engine, "eng-GB")
-
-
-def test_dead_engine_releases_a_waiting_decoder(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
-    """If the engine dies while the feed is full, the run ends at once and commits the finished items."""
-    run = make_run(4, part_items=100, decoders=1)
-    with pytest.raises(EngineError, match="scripted to die after 3 results"):
-        run.run(scripted(concurrency=1, die_after=3), iter(items(1, 1, 120, 120)))
-    assert sorted(run.lines()) == [0, 1]
-    wait_for_threads()
+    with pytest.raises(ConfigError, match="--language haw-US: model count takes the two-letter codes of ISO 639-1"):
+        require_language(engine.spec, "haw-US")
 
 
 class Inventor(ScriptedTestEngine):
@@ -361,9 +339,7 @@ class Inventor(ScriptedTestEngine):
             yield Hypothesis(chunk.item, chunk.index, "Thank you.")
 
 
-def test_silent_chunks_are_not_given_to_the_engine(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], tmp_path: Path
-) -> None:
+def test_silent_chunks_are_not_given_to_the_engine(make_run: MakeRun, items: MakeItems, tmp_path: Path) -> None:
     """Items with only silent chunks are done without invented text, and their audio counts as transcribed."""
     engine, run, mixed = Inventor(), make_run(3), items(20, 1, 20)
     speech, rate = soundfile.read(mixed[0].audio)
@@ -387,17 +363,6 @@ class Deserter(ScriptedTestEngine):
             yield result
 
 
-def test_engine_without_results_stops_the_run(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
-    """An engine that ends without results for all chunks is an error, not a hang or a finished run."""
-    run = make_run(4, part_items=100, decoders=1)
-    with pytest.raises(EngineError, match="engine scripted ended without a result for"):
-        run.run(Deserter(None, {"concurrency": "1", "max_chunk_s": "15"}), iter(items(1, 1, 120, 120)))
-    assert sorted(run.lines()) == [0, 1]
-    wait_for_threads()
-
-
 class Unborn(ScriptedTestEngine):
     """An engine whose model does not load."""
 
@@ -405,36 +370,35 @@ class Unborn(ScriptedTestEngine):
         raise EngineError("no model")
 
 
-def test_engine_that_cannot_start_stops_the_run(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
+@pytest.mark.parametrize(
+    ("kind", "options", "reason", "committed"),
+    [
+        (ScriptedTestEngine, {"die_after": "3"}, "scripted to die after 3 results", [0, 1]),
+        (Deserter, {}, "engine scripted ended without a result for", [0, 1]),
+        (Unborn, {}, "no model", []),
+    ],
+)
+def test_engine_that_ends_stops_the_run(
+    make_run: MakeRun,
+    items: MakeItems,
+    kind: type[ScriptedTestEngine],
+    options: dict[str, str],
+    reason: str,
+    committed: list[int],
 ) -> None:
-    """If the model does not load, the working decoder processes are stopped."""
-    run = make_run(2)
-    with pytest.raises(EngineError, match="no model"):
-        run.run(Unborn(None, {"max_chunk_s": "15"}), iter(items(120, 120)))
-    assert run.lines() == {}
+    """If the engine dies while the feed is full, ends without results for all chunks, or does not load its model, the
+    run ends at once with the reason, commits the finished items, and stops its decoders.
+    """
+    run = make_run(4, part_items=100, decoders=1)
+    with pytest.raises(EngineError, match=reason):
+        run.run(kind(None, {"concurrency": "1", "max_chunk_s": "15", **options}), iter(items(1, 1, 120, 120)))
+    assert sorted(run.lines()) == committed
     wait_for_threads()
 
 
-def test_manifest_error_stops_the_run(make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]) -> None:
-    """An error of the item source ends the run, and the items finished by then are committed."""
-    run = make_run(41, part_items=100)
-
-    def broken() -> Iterator[Item]:
-        yield from items(*[0.5] * 40)
-        raise ManifestError("m.jsonl", [])
-
-    with pytest.raises(ManifestError):
-        run.run(scripted(), broken())
-    assert 10 < run.progress.committed == len(run.lines()) <= 40
-    wait_for_threads()
-
-
-def test_failed_commit_stops_the_run(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_commit_stops_the_run(make_run: MakeRun, items: MakeItems, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed commit ends the run, although both other threads wait at a full queue."""
-    monkeypatch.setattr(pipeline_module, "MAX_QUEUED_EVENTS", 1)
+    monkeypatch.setattr(shared, "MAX_QUEUED_EVENTS", 1)
     run = make_run(40, part_items=1)
     run.store.write("parts", [b"a file where the folder should be"])
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
@@ -443,9 +407,7 @@ def test_failed_commit_stops_the_run(
 
 
 @pytest.mark.parametrize("error", [RunError("own"), ValueError("a bug"), KeyboardInterrupt()])
-def test_errors_of_all_threads_are_raised(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], error: BaseException
-) -> None:
+def test_errors_of_all_threads_are_raised(make_run: MakeRun, items: MakeItems, error: BaseException) -> None:
     """An error raised in any thread reaches the caller."""
 
     def broken() -> Iterator[Item]:
@@ -456,45 +418,24 @@ def test_errors_of_all_threads_are_raised(
         make_run(2).run(scripted(), broken())
 
 
-def test_graceful_stop_commits_finished_items(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
-    """A graceful stop commits the finished items within a second and raises StopRequested."""
-    run = make_run(60, part_items=100)
-    asked: list[float] = []
-
-    def ask() -> None:
-        while run.progress.done < 4:
-            time.sleep(0.01)
-        asked.append(time.monotonic())
-        run.stop.request()
-
-    threading.Thread(target=ask, daemon=True).start()
-    with pytest.raises(StopRequested):
-        run.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 60)))
-    assert time.monotonic() - asked[0] < 1
-    assert 4 <= len(run.lines()) == run.progress.committed < 60
-    wait_for_threads()
-
-
 @pytest.mark.parametrize("retryable", [True, False])
 def test_retryable_failure_is_not_committed_while_stopping(
-    make_run: Callable[..., PipelineRun],
-    items: Callable[..., list[Item]],
+    make_run: MakeRun,
+    items: MakeItems,
     monkeypatch: pytest.MonkeyPatch,
     retryable: bool,
 ) -> None:
     """A failure that the stop may have caused is left to the resumed run; other failures and results are committed."""
     run = make_run(2, part_items=100, decoders=1)
-    finish = Pipeline._finish_item
+    finish = Results._finish
 
-    def stop_before_failure(pipeline: Pipeline, pending: Any, outcome: Outcome) -> None:
+    def stop_before_failure(results: Results, pending: Any, outcome: Outcome) -> None:
         if isinstance(outcome, Failure):
             run.stop.request()
             outcome = dataclasses.replace(outcome, retryable=retryable)
-        finish(pipeline, pending, outcome)
+        finish(results, pending, outcome)
 
-    monkeypatch.setattr(Pipeline, "_finish_item", stop_before_failure)
+    monkeypatch.setattr(Results, "_finish", stop_before_failure)
     with pytest.raises(StopRequested):
         run.run(scripted(fail_items="1", concurrency=1), iter(items(0.5, 0.5)))
     assert sorted(run.lines()) == ([0] if retryable else [0, 1])
@@ -502,17 +443,7 @@ def test_retryable_failure_is_not_committed_while_stopping(
     wait_for_threads()
 
 
-def test_stop_outside_of_a_pipeline_raises_at_once() -> None:
-    """While the manifest is surveyed or merged, a signal ends the process at once, because nothing
-    has to be committed.
-    """
-    with pytest.raises(StopRequested):
-        Stop().request()
-
-
-def test_parts_are_committed_after_part_seconds(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]]
-) -> None:
+def test_parts_are_committed_after_part_seconds(make_run: MakeRun, items: MakeItems) -> None:
     """A part is committed after a number of seconds, even if it is not full."""
     run = make_run(6)
     run.settings = dataclasses.replace(run.settings, part_items=1000, part_seconds=0.15)
@@ -530,8 +461,8 @@ def long_rows(run: PipelineRun, items: Sequence[Item], num_bytes: int, seen: lis
 
 @pytest.mark.parametrize(("num_bytes", "most"), [(1000, 5), (5000, 2)])
 def test_bytes_of_the_rows_in_progress_are_bounded(
-    make_run: Callable[..., PipelineRun],
-    items: Callable[..., list[Item]],
+    make_run: MakeRun,
+    items: MakeItems,
     monkeypatch: pytest.MonkeyPatch,
     num_bytes: int,
     most: int,
@@ -539,7 +470,7 @@ def test_bytes_of_the_rows_in_progress_are_bounded(
     """As many items are in progress as the limit of bytes allows, and one that the main thread finishes; a row that
     exceeds the limit alone is in progress alone.
     """
-    monkeypatch.setattr(pipeline_module, "MAX_ROW_BYTES", 4500)
+    monkeypatch.setattr(shared, "MAX_ROW_BYTES", 4500)
     run, seen = make_run(20), list[int]()
     run.run(scripted(), long_rows(run, items(*[0.5] * 20), num_bytes, seen))
     assert sorted(run.lines()) == list(range(20))
@@ -547,10 +478,10 @@ def test_bytes_of_the_rows_in_progress_are_bounded(
 
 
 def test_parts_are_committed_after_a_number_of_bytes(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+    make_run: MakeRun, items: MakeItems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part is committed when its lines are large, even if they are few."""
-    monkeypatch.setattr(pipeline_module, "MAX_PART_BYTES", 2500)
+    monkeypatch.setattr(results, "MAX_PART_BYTES", 2500)
     run = make_run(8, part_items=1000)
     run.run(scripted(), long_rows(run, items(*[0.5] * 8), 1300, []))
     assert [header.items for header in read_headers(run.store, part_names(run.store))] == [2, 2, 2, 2]
@@ -570,11 +501,11 @@ class HungEngine(ScriptedTestEngine):
 
 
 def test_engine_without_results_ends_the_run(
-    make_run: Callable[..., PipelineRun], items: Callable[..., list[Item]], monkeypatch: pytest.MonkeyPatch
+    make_run: MakeRun, items: MakeItems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person is warned of an engine that gives no results. After a long time the run ends, and can be resumed."""
-    monkeypatch.setattr(pipeline_module, "STALL_WARNING_S", 0.6)
-    monkeypatch.setattr(pipeline_module, "STALL_LIMIT_S", 2.0)
+    monkeypatch.setattr(waiting, "STALL_WARNING_S", 0.6)
+    monkeypatch.setattr(waiting, "STALL_LIMIT_S", 2.0)
     run, messages = make_run(4, part_items=1000), list[EngineMessage]()
     engine = HungEngine(None, {})
     pipeline = Pipeline(engine, run.checkpoint, run.settings, run.progress, lambda _: None, run.stop, messages.append)

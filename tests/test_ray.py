@@ -17,7 +17,8 @@ from conftest import ROOT, ManifestWriter
 
 import voxbatch.ray
 from voxbatch.errors import ConfigError, RunError
-from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.output.layout import part_names
+from voxbatch.output.parts import read_part
 from voxbatch.storage import open_store
 
 ray = pytest.importorskip("ray", reason="ray is missing: pip install 'voxbatch[ray]'")
@@ -55,9 +56,7 @@ def outputs(out: Path) -> dict[str, bytes]:
 
 
 def test_killed_actors_change_nothing(rows: Path, tmp_path: Path) -> None:
-    """Actors that are killed while they transcribe give the bytes of a run in this process; each item is in
-    one part.
-    """
+    """Actors that are killed at work give the bytes of a run in this process; each item is in one part."""
     voxbatch.run(rows, tmp_path / "alone", engine="scripted", decoders=1, formats="srt")
     out, killed = tmp_path / "out", list[int]()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +22,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outputs import RUN, owned
 
+from voxbatch.analysis.report import write_report
+from voxbatch.cli import cli
+from voxbatch.cli.options import parsed_run_options
+from voxbatch.cli.run_command import run
+from voxbatch.config import Config
 from voxbatch.log import Log
 from voxbatch.output import merge
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
-from voxbatch.output.report import write_report
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.report import RunReport
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.verify import verify
 from voxbatch.report import charts
 from voxbatch.report.cells import align_written, encode
-from voxbatch.report.page import MAX_BYTES
+from voxbatch.report.figures import ConfusionRow, Confusions
+from voxbatch.report.page import MAX_BYTES, command_of
 from voxbatch.report.selection import MAX_ITEMS
 from voxbatch.scoring import count_errors
 from voxbatch.storage import Store, open_store
@@ -108,7 +117,7 @@ def test_the_report_of_a_run_opens_without_errors_and_loads_nothing(shown: Brows
     # 3 errors in 12 words of French, and the 2 words of the recording that is missing
     assert "35.71%" in text
     assert "5 errors in 14 words:" in text
-    assert "no such file" in text
+    assert "not found" in text
     assert ids(shown)[0] in ("bad", "lost")
     assert shown.complaints == []
     assert [each for each in shown.requests if not each.startswith("data:")] == [(out / "report.html").as_uri()]
@@ -246,24 +255,24 @@ def hostile(index: int, text: str) -> PartEntry:
     """Return a transcript whose every field holds a text."""
     line: dict[str, Any] = {
         "id": f"{index} {text}", "audio_filepath": f"/{text}", "text": f"{text} a", "lang": "en", "speaker": text,
-        "pred_text": f"{text} b", "words": [{"word": text, "start": 0.0, "end": 0.5, "confidence": 0.4}],
+        "pred_text": f"{text} b",
+        "words": [{"word": text, "start": 0.0, "end": 0.5, "confidence": 0.4, "speaker": text}],
         "segments": [], "audio_duration": 1.5, "confidence": 0.4, "warnings": [text],
         "flags": [{"kind": text, "reason": text, "start": 0.5, "end": None}], "substitutions": 1, "insertions": 0,
         "deletions": 0, "reference_length": 2,
     }  # fmt: skip
-    return PartEntry(index, "transcript", encode_line(line))
+    return PartEntry(index, "transcript", json_bytes(line))
 
 
 def failed(index: int, text: str) -> PartEntry:
     line = {"id": f"{index} {text}", "audio_filepath": text, "lang": "en", "line": 1, "text": text, "error": text}
-    return PartEntry(index, "failure", encode_line({**line, "message": text, "retryable": False}))
+    return PartEntry(index, "failure", json_bytes({**line, "message": text, "retryable": False}))
 
 
 def store_with(folder: Path, entries: list[PartEntry]) -> Store:
     """Return an OUT with these entries in one part."""
     store = open_store(str(folder))
-    key = owned(store, items=len(entries))
-    Checkpoint(store, key, len(entries)).commit(entries, 2.0)
+    Checkpoint(store, owned(store, items=len(entries))).commit(entries, 2.0)
     return store
 
 
@@ -295,13 +304,30 @@ def test_recordings_that_no_browser_may_reach(shown: Browser, tmp_path: Path, au
     """A recording in a bucket, or at an address with a signature, has no player but a reason; no secret is in it."""
     entry = hostile(0, "word")
     line = {**json.loads(entry.line), "audio_filepath": audio, "id": "r"}
-    store = store_with(tmp_path / "out", [PartEntry(0, "transcript", encode_line(line))])
+    store = store_with(tmp_path / "out", [PartEntry(0, "transcript", json_bytes(line))])
     write_report(store, str(tmp_path / "report.html"))
     opened(shown, tmp_path / "report.html")
     open_item(shown, "r")
     player = shown.evaluate("document.querySelector('.player').innerText")
     assert "cannot" in player
     assert "secret" not in shown.evaluate("document.documentElement.outerHTML") + player
+
+
+@pytest.mark.slow
+def test_each_speaker_has_a_colour_and_a_shape(shown: Browser, tmp_path: Path) -> None:
+    """The label of a speaker stands before each turn, also before a word that is marked as wrong."""
+    line = json.loads(hostile(0, "word").line)
+    words = [("hi", "Ann"), ("you", "Ann"), ("b", "Bo"), ("c", "Ann")]
+    timed = [{"word": word, "start": at, "end": at + 1, "speaker": name} for at, (word, name) in enumerate(words)]
+    line |= {"id": "a", "text": "hi you a c", "pred_text": "hi you b c", "words": timed, "reference_length": 4}
+    write_report(store_with(tmp_path / "out", [PartEntry(0, "transcript", json_bytes(line))]), str(tmp_path / "r.html"))
+    opened(shown, tmp_path / "r.html")
+    open_item(shown, "a")
+    text = shown.evaluate("document.querySelector('.text').innerText")
+    assert text.split() == ["●", "Ann", "hi", "you", "▲", "Bo", "a", "b", "S", "●", "Ann", "c"]
+    colours = "[...document.querySelectorAll('.speaker')].map((label) => getComputedStyle(label).color)"
+    first, second, third = shown.evaluate(colours)
+    assert first == third != second
 
 
 # ── figures, selection and cells ──────────────────────────────────────────────────────────────────────────────────────
@@ -323,9 +349,10 @@ def plain(index: int, *, words: int = 20, errors: int = 0, flags: int = 0) -> Pa
         "flags": [{"kind": "repetition", "reason": "again", "start": None, "end": None}] * flags, "insertions": 0,
         "deletions": 0, "reference_length": words,
     }  # fmt: skip
-    return PartEntry(index, "transcript", encode_line(line))
+    return PartEntry(index, "transcript", json_bytes(line))
 
 
+@pytest.mark.slow
 def test_ten_thousand_items_fit_into_two_megabytes(tmp_path: Path) -> None:
     """A page with MAX_ITEMS items of 20 words has all of them with their texts, and at most MAX_BYTES."""
     entries = [plain(index, errors=index % 3) for index in range(MAX_ITEMS)]
@@ -374,12 +401,13 @@ def test_cells_cover_both_texts(reference: list[str], transcript: list[str]) -> 
 )
 def test_cells_by_hand(reference: str, transcript: str, lang: str, expected: str) -> None:
     """Hand-worked cases: normalised words decide, and the written ones are shown."""
-    from voxbatch.report.cells import written_words
+    from voxbatch.report.items import written_words
 
     cells = align_written(written_words(reference, lang), written_words(transcript, lang), lang, equal=False)
     assert encode(cells) == expected
 
 
+@pytest.mark.slow
 def test_a_chart_is_the_same_where_lxml_is_installed() -> None:
     """Pygal takes lxml where it is installed, and its elements cannot be changed in the same way."""
     pytest.importorskip("lxml", reason="lxml is not installed")
@@ -407,7 +435,7 @@ def test_a_run_without_references_leads_with_flags(tmp_path: Path) -> None:
     """A page without references has no error rates; the number of flagged items comes first."""
     lines = [json.loads(plain(index, flags=index % 2).line) for index in range(4)]
     unscored = [{key: value for key, value in line.items() if key != "text"} for line in lines]
-    entries = [PartEntry(index, "transcript", encode_line(line)) for index, line in enumerate(unscored)]
+    entries = [PartEntry(index, "transcript", json_bytes(line)) for index, line in enumerate(unscored)]
     write_report(store_with(tmp_path / "out", entries), str(tmp_path / "report.html"))
     content = (tmp_path / "report.html").read_text()
     headline = content[content.index('class="headline"') :]
@@ -415,10 +443,61 @@ def test_a_run_without_references_leads_with_flags(tmp_path: Path) -> None:
     assert "Error rates by group" not in content
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "m.jsonl -o out",
+        "'my calls' b.wav -o gs://b/out --formats srt,vtt --beside --overwrite --language de --max-http-gb 2.5",
+        "m.jsonl -o out --engine-option words=false --engine-option noise=1 --include '*.wav' --include '*.mp3'",
+        "m.jsonl -o out --anonymous --s3-endpoint-url http://h:1 --channels split --channel-names me,you --min-gap 3",
+    ],
+)
+def test_the_head_has_the_command_of_the_run(arguments: str) -> None:
+    """The command in the head has the same settings as the command that was given."""
+
+    def config(words: Sequence[str]) -> dict[str, Any]:
+        with cli.make_context("voxbatch", ["run"]) as program, run.make_context("run", [*words], parent=program) as ctx:
+            made = Config.of(parsed_run_options(ctx), ctx.params["source"], ctx.params["out"])
+        return dict(json.loads(json_bytes(made.to_dict())))
+
+    given = shlex.split(arguments)
+    shown = shlex.split(command_of(config(given)))
+    assert shown[:2] == ["voxbatch", "run"]
+    assert sorted(shown[2:]) == sorted(given)
+    assert config(shown[2:]) == config(given)
+
+
+def test_confusions_by_hand() -> None:
+    """Errors are counted by pairs of normalised words; a word that is often wrong is in the references three times."""
+    confusions = Confusions()
+    for _ in range(3):
+        confusions.add("I can not go to Rome.", "I can go to to Roam", "de")
+    assert list(confusions.tables()) == [
+        ("Confused", [ConfusionRow("rome", "roam", 3)]),
+        ("Left out", [ConfusionRow("not", "", 3)]),
+        ("Added", [ConfusionRow("", "to", 3)]),
+        ("Most often wrong", [ConfusionRow("not", "", 3, 3), ConfusionRow("rome", "", 3, 3)]),
+    ]
+
+
+def test_groups_are_sorted_by_rate_and_few_items_have_no_interval(tmp_path: Path) -> None:
+    """The worst group comes first; a group of two items has no interval; a folder of all ids stands once."""
+    lines = [json.loads(plain(index, errors=9 if index < 2 else 1 + index % 3).line) for index in range(12)]
+    for index, line in enumerate(lines):
+        line |= {"id": f"calls/2026/{index}.wav", "speaker": "Ada" if index < 2 else "Bob"}
+    entries = [PartEntry(index, "transcript", json_bytes(line)) for index, line in enumerate(lines)]
+    write_report(store_with(tmp_path / "out", entries), str(tmp_path / "report.html"), keys=("speaker",))
+    content = (tmp_path / "report.html").read_text()
+    table = content[content.index("By <bdi>speaker") :]
+    ada, bob = table.split("</tr>")[1:3]
+    assert ("Ada" in ada, ada.count("<path"), "Bob" in bob, bob.count("<path")) == (True, 0, True, 1)
+    assert "All ids begin with <bdi>calls/2026/</bdi>" in content
+
+
 def test_an_unfinished_run_is_reported_as_such(tmp_path: Path, voxbatch: Voxbatch) -> None:
     """The page of a run in progress has the committed items, and says how many are missing."""
     store = open_store(str(tmp_path / "out"))
-    Checkpoint(store, owned(store, items=3), 3).commit([plain(0), plain(2)], 2.0)
+    Checkpoint(store, owned(store, items=3)).commit([plain(0), plain(2)], 2.0)
     done = voxbatch("report", "out")
     assert (done.returncode, done.stdout) == (0, f"{Path('out', 'report.html')}\n"), done.stderr
     content = (tmp_path / "out" / "report.html").read_text()
@@ -426,6 +505,28 @@ def test_an_unfinished_run_is_reported_as_such(tmp_path: Path, voxbatch: Voxbatc
     assert "2 of 3 items are committed so far" in content
 
 
+def test_the_report_of_files_has_their_score(tmp_path: Path, voxbatch: Voxbatch) -> None:
+    """The page of files of other programs has the error rate of `score`, a group for each speaker, and the text that is
+    missing."""
+    rows = [
+        {"id": "a", "audio_filepath": "a.wav", "text": "red green blue", "speaker": "Ada", "duration": 2.0},
+        {"id": "b", "text": "black", "speaker": "Bob"},
+    ]
+    (tmp_path / "r.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "h.trn").write_text("red grin blue (a)\n")
+    done = voxbatch("report", "h.trn", "--ref", "r.jsonl", "--by", "speaker", "--language", "en")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "h.trn.html\n", "")
+    content = (tmp_path / "h.trn.html").read_text()
+    table = content[content.index("By <bdi>speaker") :].split("</tr>")
+    assert '<p class="value">50.00%</p>' in content
+    assert [("Bob" in row, "100.00%" in row, "Ada" in row, "33.33%" in row) for row in table[1:3]] == [
+        (True, True, False, False),
+        (False, False, True, True),
+    ]
+    assert ("<strong>1 failed</strong>" in content, '<p class="value">2.0 s</p>' in content) == (True, True)
+
+
+@pytest.mark.slow
 def test_every_process_merges_the_same_report(tmp_path: Path) -> None:
     """The same parts give the same page, whoever merges, and a second merge changes nothing."""
     store = store_with(tmp_path / "out", [plain(0, errors=1), plain(1)])
@@ -449,7 +550,7 @@ def test_a_report_that_cannot_be_drawn_does_not_fail_the_run(tmp_path: Path, mon
     def broken(*_: object) -> bytes:
         raise KeyError("drawing")
 
-    monkeypatch.setattr(merge, "render_report", broken)
+    monkeypatch.setattr(RunReport, "render", broken)
     store, said = store_with(tmp_path / "out", [plain(0)]), list[str]()
     merge.merge(store, replace(RUN, items=1), ItemFiles(report=True), Log(write=said.append))
     assert store.exists("summary.json")
@@ -484,7 +585,7 @@ def test_the_report_of_a_run_in_a_bucket(amazon: servers.Server, monkeypatch: py
     it only if asked."""
     with servers.placed(amazon, monkeypatch) as place:
         store = place.store()
-        Checkpoint(store, owned(store, items=2), 2).commit([plain(0), plain(1, errors=1)], 2.0)
+        Checkpoint(store, owned(store, items=2)).commit([plain(0), plain(1, errors=1)], 2.0)
         write_report(store, f"{place.uri}/report.html", ("lang",))
         assert place.look("report.html").endswith(b"</html>\n")
         store.delete("report.html")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
-from conftest import environment
 
 from voxbatch.storage.request_pool import RequestPool
 
@@ -63,14 +60,3 @@ def test_close_cancels_what_has_not_started() -> None:
     assert running.result(10)
     assert waiting.cancelled()
     pool.close(wait=True)
-
-
-def test_a_process_ends_without_waiting_for_a_request() -> None:
-    """A process whose pool still waits for a store exits at once."""
-    script = (
-        "import time; from voxbatch.storage.request_pool import RequestPool; pool = RequestPool(2); "
-        "pool.submit(time.sleep, 60); time.sleep(0.2)"
-    )
-    began = time.monotonic()
-    assert subprocess.run([sys.executable, "-c", script], env=environment(), timeout=30).returncode == 0
-    assert time.monotonic() - began < 20

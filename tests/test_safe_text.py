@@ -65,8 +65,7 @@ def test_redaction_keeps_positions_and_is_stable(text: str) -> None:
     st.sampled_from(["", "\\q", "\\"]),
 )
 def test_message_of_a_bad_line_holds_no_secret(address: str, head: str, tail: str, at: int, flaw: str) -> None:
-    """The message of a line that is not a JSON object holds no four characters of a secret, wherever the line is
-    damaged."""
+    """The message of a line that is no JSON object holds no four characters of a secret, wherever it is damaged."""
     line = head + address.format(SECRET[:at] + flaw + SECRET[at:]) + tail
     message = ""
     try:
@@ -78,13 +77,16 @@ def test_message_of_a_bad_line_holds_no_secret(address: str, head: str, tail: st
 
 @given(st.text())
 def test_escaped_text_holds_no_control_character(text: str) -> None:
-    """No C0, DEL or C1 character is left except those that are allowed, and all other characters stay."""
-    controls = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))}
+    """No C0, DEL or C1 character and no override of the direction is left except those that are allowed, and all other
+    characters stay.
+    """
+    codes = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    controls = set(map(chr, codes))
     assert not controls & set(escape_controls(text))
     assert controls & set(escape_controls(text, "\n")) <= {"\n"}
     assert controls & set(text) or escape_controls(text) == text
 
 
 def test_control_characters_are_escaped_as_in_python() -> None:
-    """An escape sequence, a line end, DEL and a C1 character become visible."""
-    assert escape_controls("é\x1b[2J\r\n\x7f\x9b1m") == r"é\x1b[2J\r\n\x7f\x9b1m"
+    """An escape sequence, a line end, DEL, a C1 character and a change of direction become visible."""
+    assert escape_controls("é\x1b[2J\r\n\x7f\x9b1m\u202egnp") == r"é\x1b[2J\r\n\x7f\x9b1m\u202egnp"

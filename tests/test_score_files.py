@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import subprocess
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from typing import Any
 import pytest
 from conftest import Voxbatch
 
+from voxbatch.analysis.score import PlaceScore, score_place
 from voxbatch.errors import ManifestError, UsageError
-from voxbatch.output.score import PlaceScore, score_place
 
 REFERENCES = {
     "talk-1": "the cat sat on the mat",
@@ -64,6 +65,11 @@ def write_folder(path: Path, texts: Mapping[str, str], key: str) -> None:
         (path / f"{name}.txt").write_text(text.replace(" ", "\n"))
 
 
+def write_librispeech(path: Path, texts: Mapping[str, str], key: str) -> None:
+    path.mkdir()
+    write_kaldi(path / "talk.trans.txt", texts, key)
+
+
 def write_whisperx(path: Path, texts: Mapping[str, str], key: str) -> None:
     path.mkdir()
     for name, text in texts.items():
@@ -98,6 +104,7 @@ WRITERS: dict[str, Callable[[Path, Mapping[str, str], str], None]] = {
     "x.csv": write_table,
     "x.tsv": write_table,
     "folder": write_folder,
+    "librispeech": write_librispeech,
     "whisperx": write_whisperx,
     "openai": write_openai,
 }
@@ -170,7 +177,7 @@ def test_a_run_is_scored_against_any_references(voxbatch: Voxbatch, tmp_path: Pa
     write_folder(tmp_path / "txt", HYPOTHESES, "pred_text")
     rows = [{"audio_filepath": f"calls/{name}.WAV", "text": text} for name, text in REFERENCES.items()]
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = voxbatch("score", "txt", "--ref", "m.jsonl", "--language", "fr")
+    done = voxbatch("score", "txt", "--ref", "m.jsonl", "--language", "fr", "--json")
     found = json.loads(done.stdout)
     assert {key: found["words"][key] for key in COUNTS} == COUNTS
     assert found["matching"]["by_name"] == 4
@@ -191,12 +198,119 @@ def test_plain_lines_match_by_number(tmp_path: Path) -> None:
         score(tmp_path / "h.txt", tmp_path / "r.txt")
 
 
+@pytest.mark.parametrize(
+    ("hypothesis", "reference", "words", "by_line"),
+    [
+        ("24 hours later\n17 days a week\n", "24 hours later\n7 days a week\n", 7, 2),
+        ("3rd of may\n2nd of june\n", "3rd of may\n2nd of june\n", 6, 2),
+        ("$5 a day\n7-year-old boys\n", "$5 a day\n7-year-old boys\n", 7, 2),
+        ("mid-July came\nMr. Smith left\n", "mid-July came\nMr. Smith left\n", 6, 2),
+        ("COVID-19 cases\n", "COVID-19 cases\n", 3, 1),
+        ("the end\n9/11 was then\n", "9/11 was\n7/11 was then\n", 7, 2),
+        ("3 x y\n1 the cat\n2 a dog\n", "1 the cat\n2 a dog\n3 x y\n", 6, 0),
+        ("7 x y\n5 the cat\n", "5 the cat\n7 x y\n", 4, 0),
+        ("0001 the cat\n0007 a dog\n", "0001 the cat\n0007 a dog\n", 4, 0),
+        ("utt1 the cat\nutt2 a dog\n", "utt1 the cat\nutt2 a dog\n", 4, 0),
+        ("spk-a the cat\nspk-b a dog\n", "spk-a the cat\nspk-b a dog\n", 4, 0),
+        ("1089-134686-0001 the cat\n", "1089-134686-0000 he\n1089-134686-0001 the cat\n", 3, 0),
+    ],
+)
+def test_first_words_are_ids_where_both_files_show_it(
+    tmp_path: Path, hypothesis: str, reference: str, words: int, by_line: int
+) -> None:
+    """Lines that begin with numbers are text, unless the numbers count the lines or find them in another order."""
+    (tmp_path / "h.txt").write_text(hypothesis)
+    (tmp_path / "r.txt").write_text(reference)
+    found = score(tmp_path / "h.txt", tmp_path / "r.txt")
+    assert found.matching is not None
+    assert (counts(found)["reference_words"], found.matching.by_line) == (words, by_line)
+
+
 def test_format_decides_what_a_name_does_not_tell(tmp_path: Path) -> None:
-    """Lines whose first words look like ids are Kaldi's, unless --format says otherwise."""
+    """Lines whose first words look like ids are read as --format says."""
     for name in ("r.txt", "h.txt"):
-        (tmp_path / name).write_text("3rd of may\n2nd of june\n")
+        (tmp_path / name).write_text("utt1 of may\nutt2 of june\n")
     assert counts(score(tmp_path / "h.txt", tmp_path / "r.txt"))["reference_words"] == 4
     assert counts(score(tmp_path / "h.txt", tmp_path / "r.txt", kind="lines"))["reference_words"] == 6
+
+
+DIALOGUE = "Dialogue: 0,0:00:00.00,0:00:02.00,Default,,0,0,0,,"
+SUBTITLES: dict[str, str | bytes] = {
+    "a.srt": "1\n00:00:00,000 --> 00:00:02,000\n<i>He</i> has known\n\n2\n00:00:02,000 --> 00:00:04,000\nher life.\n",
+    "no blank lines.srt": "1\n00:00:00,000 --> 00:00:02,000\nHe has\n2\n00:00:02,000 --> 00:00:03,000\nknown her life.",
+    "blank lines in cues.srt": "1\n0:0:0,0 --> 0:0:2,0\nHe has\n\nknown\n\n2\n\n0:0:2,0 --> 0:0:4,0\n"
+    "{\\an8}her life.\n",
+    "a.vtt": "WEBVTT - x\nKind: captions\n\nSTYLE\n::cue { color: red }\n\nNOTE a\nb\n\nintro\n00:00.000 --> 00:02.000 "
+    "align:start\n<v Roger>He has known</v>\n\n2\n00:02.000 --> 00:04.500\n<c.red>her</c> <00:00:03.000>life.\n\n"
+    "NOTE c\n",
+    "no fractions.srt": "1\n00:00:00 --> 00:00:02\nHe has known\n\n2\n00:00:02 --> 00:00:04\nher life.\n",
+    "zoom.vtt": "WEBVTT\n\n1\n00:00.000 --> 00:02.000\nB X: He has known\n\n2\n0:02.000 --> 0:04.000\nA: her life.\n",
+    "rolling.vtt": "WEBVTT\n\n00:00.000 --> 00:02.000\n \nHe<00:00.240><c> has</c><00:01.000><c> known</c>\n\n"
+    "00:02.000 --> 00:02.010\nHe has known\n \n\n00:02.010 --> 00:04.000\nHe has known\nher<00:03.000><c> life.</c>\n",
+    "short.ass": "[Script Info]\n\n[Events]\nFormat: Start, End, Text\nDialogue: 0:00:00.00,0:00:02.00,He has, known\n"
+    "Dialogue: 0:00:02.00,0:00:04.00,her life.\n",
+    "youtube.xml": '<?xml version="1.0"?><transcript><text start="0">He has known</text><text start="2">her '
+    "life.</text></transcript>",
+    "a.smi": "<SAMI><HEAD><STYLE><!-- P {} --></STYLE></HEAD><BODY><SYNC Start=0><P Class=ENCC>He has<br>known<SYNC "
+    "Start=2000><P Class=ENCC>her life.<SYNC Start=4000><P Class=ENCC>&nbsp;</BODY></SAMI>",
+    "a.sub": "{0}{50}{y:i}He has|known\n{50}{100}her life.\n",
+    "a.cha": "@Begin\n*A:\the has known .\n*B:\ther life .\n@End\n",
+    "latin-1.trs": b'<?xml version="1.0" encoding="ISO-8859-1"?><Trans><Turn speaker="s\xe9"><Sync time="0"/>\n'
+    b"He has known\n</Turn><Turn>her life.</Turn></Trans>",
+    "whisper.json": '{"text": " He has known her life.", "segments": [{"id": 0, "text": " He has known her life."}]}',
+    "cpp.json": '{"result": {"language": "en"}, "transcription": [{"text": " He has"}, {"text": " known her life."}]}',
+    "amazon.json": '{"jobName": "x", "results": {"transcripts": [{"transcript": "He has known her life."}]}}',
+    "deepgram.json": '{"results": {"channels": [{"alternatives": [{"transcript": "he has known her life"}]}]}}',
+    "google.json": '{"results": [{"alternatives": [{"transcript": "he has known"}]}, '
+    '{"alternatives": [{"transcript": " her life"}]}]}',
+    "azure.json": '{"combinedRecognizedPhrases": [{"channel": 0, "display": "He has known her life."}]}',
+    "a.sbv": "0:00:00.000,0:00:02.000\nHe has known\n\n0:00:02.000,0:00:04.000\nher life.\n",
+    "a.ass": f"[Script Info]\nTitle: x\n\n[Events]\n{DIALOGUE}{{\\i1}}He has known\nComment{DIALOGUE[8:]}x\n"
+    f"{DIALOGUE}her\\Nlife.",
+    "a.ttml": '<?xml version="1.0"?>\n<tt><body><p begin="0s">He has<br/>known</p>\n<p>her <span>life</span>.</p>'
+    "</body></tt>",
+    "a.lrc": "[ti:x]\n[00:00.00]He has known\n[00:02.00]her <00:03.00>life.\n",
+    "a.tsv": "start\tend\ttext\n0\t2000\tHe has known\n2000\t4000\ther life.\n",
+    "cpp.csv": 'start,end,text\n0,2000," He has known"\n2000,4000," her life."\n',
+    "a.json": json.dumps({"text": " He has known her life."}),
+    "printed.txt": "[00:00.000 --> 00:02.000]  He has known\n[00:02.000 --> 00:04.000]  her life.\n",
+    "subtitles.txt": "WEBVTT\n\n00:00.000 --> 00:02.000\nHe has known her &lt;i&gt; life.\n".replace("&lt;i&gt; ", ""),
+}
+
+
+@pytest.mark.parametrize("name", SUBTITLES)
+def test_subtitles_are_one_text(tmp_path: Path, name: str) -> None:
+    """Numbers, times, comments and markup are no words; the other file may have another name, and be plain lines."""
+    content = SUBTITLES[name]
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (tmp_path / "lines.txt").write_text("He has known\nher life.\n")
+    (tmp_path / "line.txt").write_text("He has known her life.\n")
+    (tmp_path / "other.srt").write_text(str(SUBTITLES["a.srt"]).replace("0,000", "0,120"))
+    for other in ("lines.txt", "line.txt", "other.srt"):
+        for pair in ((name, other), (other, name)):
+            found = counts(score(*(tmp_path / each for each in pair)))
+            assert (found["reference_words"], found["substitutions"] + found["deletions"] + found["insertions"]) == (
+                5,
+                0,
+            )
+
+
+def test_a_text_of_an_old_windows_is_scored_with_a_warning(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is read as Windows-1252, and a note names it; a single line fits several."""
+    (tmp_path / "h.txt").write_bytes("él dijo\n«sí»\n".encode("cp1252"))
+    (tmp_path / "r.txt").write_text("él dijo «sí»")
+    found = score(tmp_path / "h.txt", tmp_path / "r.txt")
+    assert counts(found)["substitutions"] == 0
+    assert found.notes[0].startswith(f"Warning: 1 file not in UTF-8, read as Windows-1252: {tmp_path / 'h.txt'}; see")
+
+
+def test_folders_of_subtitles_match_by_name(tmp_path: Path) -> None:
+    """A folder with one file of subtitles for each recording is scored like one of texts."""
+    (tmp_path / "r").mkdir()
+    for name, text in REFERENCES.items():
+        (tmp_path / "r" / f"{name}.srt").write_text(f"1\n00:00:00,000 --> 00:00:02,000\n{text}\n")
+    write_folder(tmp_path / "h", HYPOTHESES, "")
+    assert counts(score(tmp_path / "h", tmp_path / "r")) == COUNTS
 
 
 # ── matching ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,11 +340,22 @@ def test_ids_come_before_paths_and_paths_before_names(tmp_path: Path) -> None:
     assert (found.matching.by_id, found.matching.by_name) == (4, 1)
 
 
+@pytest.mark.parametrize("key", ["id", "audio_filepath"])
+def test_canonically_equal_names_match(tmp_path: Path, key: str) -> None:
+    """An id or a path in NFD is that in NFC: macOS and Linux write names differently."""
+    nfd, nfc = unicodedata.normalize("NFD", "Café Müller"), unicodedata.normalize("NFC", "Café Müller")
+    for name, value, text in (("h.jsonl", nfd, "pred_text"), ("r.jsonl", nfc, "text")):
+        (tmp_path / name).write_text(json.dumps({key: value, text: "he has"}, ensure_ascii=False))
+    found = score(tmp_path / "h.jsonl", tmp_path / "r.jsonl")
+    assert found.matching is not None
+    assert (found.corpus.wer, found.matching.by_id) == (0, 1)
+
+
 def test_hypotheses_without_a_reference_are_listed_and_not_scored(voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Three examples and the number are shown, and all ids are in the JSON."""
     write_trn(tmp_path / "r.trn", {"a": "one"}, "")
     write_trn(tmp_path / "h.trn", {"a": "one", **{f"x{i}": "two" for i in range(5)}}, "")
-    done = voxbatch("score", "h.trn", "--ref", "r.trn", "--language", "en")
+    done = voxbatch("score", "h.trn", "--ref", "r.trn", "--language", "en", "--json")
     assert "Warning: no match in r.trn for 5 texts of h.trn: 'x0', 'x1', 'x2', …; they are not scored" in done.stderr
     found = json.loads(done.stdout)
     assert (found["wer"], found["items"]) == (0, 1)
@@ -252,8 +377,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "csv without texts": ("h.csv", "id,words\na,x\n", "h.csv: line 1: names no column with texts: 'id', 'words'; add"),
     "wrong time": ("h.ctm", "a 1 x 1.0 b\n", "h.ctm: line 1: has 'x' where a time in seconds stands"),
     "alternatives": ("h.trn", "x { a / b } (a)\n", "h.trn: line 1: holds the alternatives '{ a / b }'"),
-    "UTF-16": ("h.trn", "x (a)\n".encode("utf-16"), "h.trn: is UTF-16; "),
-    "Latin-1": ("h.trn", "x (b)\né (a)\n".encode("latin-1"), "h.trn: line 2: byte 0xE9 is not UTF-8; convert the file"),
+    "half a UTF-16": ("h.trn", "x (a)\n".encode("utf-16")[:-1], "h.trn: cannot be read to its end: "),
     "other ids": ("h.trn", "x (z)\n", "h.trn: read as trn, with ids such as 'z', has no id of "),
     "no file": ("other", "", "h.trn does not exist"),
 }

@@ -6,7 +6,6 @@ import json
 import re
 import time
 import unicodedata
-from dataclasses import FrozenInstanceError
 from importlib import metadata
 from pathlib import Path
 from random import Random
@@ -67,25 +66,55 @@ def test_texts_normalise_to_expected_form(lang: str | None, written: str, normal
 @pytest.mark.parametrize("word", ["हिन्दी", "ภาษาไทยที่", "தமிழ்", "עִבְרִית", "বাংলা", "မြန်မာ"])
 def test_combining_marks_stay(word: str) -> None:
     """Combining marks such as vowel signs and tone marks are part of a word and stay."""
-    normal = normalizer("hi")(f"«{word}!»")
+    normal = normalizer("und")(f"«{word}!»")
     assert unicodedata.normalize("NFC", normal) == unicodedata.normalize("NFC", unicodedata.normalize("NFKC", word))
 
 
-def test_different_vowels_are_an_error() -> None:
-    """ "की" and "का" differ only in a combining mark, and that is one wrong word."""
-    assert count_errors("राम की किताब", "राम का किताब", "hi") == ErrorCounts(1, 0, 0, 3)
+@pytest.mark.parametrize(
+    ("lang", "written", "same"),
+    [
+        ("tr", "İSTANBUL güzel. IŞIK açık", "istanbul güzel ışık açık"),
+        ("az-Latn", "BAKI İl, i\u0307ki", "bakı il iki"),
+        ("ro", "ŞI o fată înţelege", "și o fată înțelege"),
+        ("fr", "Le cœur d’Œdipe, ex æquo", "le coeur d'oedipe ex aequo"),
+        ("ar", "السَّلَامُ كتـــاب ١٢٫٥", "السلام كتاب 12.5"),
+        ("arz", "قَالَ", "قال"),
+        ("ar", "کتاب علی", "كتاب علي"),
+        ("fa", "مي\u200cخواهم ۵ كتاب", "می\u200cخواهم 5 کتاب"),
+        ("fa", "خانه\u0654 ما", "خانۀ ما"),
+        ("ur", "اُردُو ۹ هے", "اردو 9 ہے"),
+        ("vi", unicodedata.normalize("NFD", "Hòa bình, thủy, KHỎE"), "hoà bình thuỷ khoẻ"),
+        ("mr", "र्\u200dया", "ऱ्या"),
+        ("lo", "ນ\u0ecd\u0ec9າ", "ນ້ຳ"),
+        ("he", "שָׁלוֹם \ufb2aל", "שלום של"),
+        ("hi", "१० बजे", "10 बजे"),
+        ("bn", "উত্\u200dসব ৫", "উৎসব 5"),
+        ("ml", "അവന്\u200d", "അവൻ"),
+        ("th", "เเม่น้ํา ๑๐", "แม่น้ำ 10"),
+        ("ru", "ещё", "еще"),
+        ("en", "I don`t know, it´s what they′ll see", "I don't know, it's what they'll see"),
+        ("en", "{BREATH} the co\u00adoper\u200bation… was ﬁne", "The cooperation was fine"),
+        ("de", "a ❤\ufe0f {SMACK} Mo\u00adnat\u2060e\ufeff …", "a ❤ Monate"),
+        ("uk", "п’ять пʼять п`ять", "п'ять п'ять п'ять"),
+        (None, "١٢ a\u200fb", "12 ab"),
+    ],
+)
+def test_spellings_of_the_same_words_are_equal(lang: str | None, written: str, same: str) -> None:
+    """The scoring form of a language leaves no error between two spellings of the same letters."""
+    assert count_errors(written, same, lang).errors == count_errors(same, written, lang).errors == 0
 
 
-def test_invisible_characters_are_ignored() -> None:
-    """Soft hyphens, joiners, direction marks and the variation selectors of emoji do not separate words."""
-    normalize = normalizer("fa")
-    assert normalize("co\u00adop\u200d\u200f \ufeffx") == "coop x"
-    assert normalize("a ❤\ufe0f b\ufe0f") == "a b"
-
-
-def test_apostrophe_letters_are_apostrophes() -> None:
-    """Three different apostrophes are typed in Ukrainian, and they sound the same."""
-    assert {normalizer("uk")(f"п{mark}ять") for mark in "'’ʼ"} == {"п ять"}
+@pytest.mark.parametrize(
+    ("lang", "text", "other"),
+    [
+        ("tr", "ilik", "ılık"), ("en", "I", "ı"), ("fr", "cote", "côte"), ("de", "schon", "schön"),
+        ("da", "læse", "laese"), ("lv", "ģ", "g"), ("ar", "آن", "ان"), ("yi", "אַ", "אָ"), ("fa", "آب", "اب"),
+        ("hi", "हिन्दी", "हनद"), ("th", "มา", "ม้า"), ("my", "မာ", "မ"), ("ps", "ي", "ی"), ("bg", "ё", "е"),
+    ],
+)  # fmt: skip
+def test_letters_and_vowels_stay_different(lang: str, text: str, other: str) -> None:
+    """No form makes letters equal that the language tells apart, or deletes marks that are vowels."""
+    assert count_errors(text, other, lang).errors == 1
 
 
 @given(TEXTS)
@@ -103,27 +132,22 @@ def test_ascii_is_normalised_like_any_other_text(text: str) -> None:
     assert f"{normalizer('fr')(f'{text} ł')}" == f"{normalizer('fr')(text)} ł".strip()
 
 
-@given(TEXTS)
-def test_english_normaliser_takes_any_text(text: str) -> None:
-    """Any text can be normalized, and its words are separated by single spaces."""
-    normal = normalizer("en")(text)
-    assert normal == " ".join(normal.split())
-
-
 def test_very_long_number_is_scored() -> None:
     """A model in a loop may write a number of 5,000 digits, which is one wrong word and no crash."""
     assert count_errors("number one", "number " + "1" * 5000, "en") == ErrorCounts(1, 0, 0, 2)
 
 
-def test_normalisers_are_built_once() -> None:
-    """All variants of English share one normalizer, because building it reads a large table."""
-    assert normalizer("en") is normalizer("en-AU")
-    assert normalizer("fr") is normalizer(None)
-
-
 @pytest.mark.parametrize(
     ("lang", "subtag"),
-    [("pt-BR", "pt"), ("EN_us", "en"), (" zh-Hant-TW", "zh"), ("yue", "yue"), (None, "und"), ("", "und")],
+    [
+        ("pt-BR", "pt"),
+        ("EN_us", "en"),
+        (" zh-Hant-TW", "zh"),
+        ("cmn", "zh"),
+        ("yue", "yue"),
+        (None, "und"),
+        ("", "und"),
+    ],
 )
 def test_language_is_the_primary_subtag(lang: str | None, subtag: str) -> None:
     """Regions and scripts do not make another language."""
@@ -139,6 +163,7 @@ def test_error_unit_depends_on_the_script() -> None:
 
 
 PACKAGE = EnglishTextNormalizer()
+WHISPER = Rules("whisper")
 
 
 def library_rules(text: str) -> str:
@@ -156,16 +181,18 @@ ENGLISH_TEXT = """
     1960s $5 20% $ % - -- ½ x² it’s naïve "yes" “so so,” been. One. Um, Uh! ’s d’une 1.5.2 [ ( ) >
 """
 """Words that the English rules treat in every way."""
-ENGLISH_WORDS = ENGLISH_TEXT.split()
+ENGLISH_WORDS = ENGLISH_TEXT.split() + re.findall(r"(?<=\\b)[a-z']+", " ".join(PACKAGE.replacers))
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(st.lists(st.one_of(st.sampled_from(ENGLISH_WORDS), st.sampled_from(NUMBERS)), max_size=14).map(" ".join))
 @example("she's been one and a half minus um five dollars and seven cents")
+@example("he's gotta go, they'd gotta")
 @example(f"the {'a' * 60} one {'two ' * 60} cat")
 def test_english_rules_are_those_of_the_package(text: str) -> None:
     """Remembering words and numbers changes nothing: the result is what the package makes of the whole text."""
-    assert normalizer("en")(text) == library_rules(text)
+    assert normalizer("en", WHISPER)(text) == library_rules(text)
 
 
 @given(st.text("()[]<>ab ", max_size=30))
@@ -175,6 +202,7 @@ def test_brackets_are_removed_as_in_the_package(text: str) -> None:
     assert without_brackets(text) == expected.translate(str.maketrans("<[(", ";;;"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lang", ["en", "fr"])
 @pytest.mark.timeout(60)
 def test_a_megabyte_of_brackets_is_normalised(lang: str) -> None:
@@ -188,20 +216,16 @@ def test_a_megabyte_of_brackets_is_normalised(lang: str) -> None:
 @pytest.mark.parametrize(
     ("lang", "reference", "hypothesis", "counts"),
     [
-        ("en", "the cat sat", "the cat sat", ErrorCounts(0, 0, 0, 3)),
         ("en", "the cat sat", "the cat sat down", ErrorCounts(0, 1, 0, 3)),
         ("en", "the cat sat", "the sat", ErrorCounts(0, 0, 1, 3)),
         ("en", "the cat sat", "the dog sat", ErrorCounts(1, 0, 0, 3)),
         ("en", "The cat sat.", "the  CAT, sat", ErrorCounts(0, 0, 0, 3)),
-        ("en", "a b c d", "", ErrorCounts(0, 0, 4, 4)),
         ("en", "", "thank you", ErrorCounts(0, 2, 0, 0)),
-        ("en", "", "", ErrorCounts(0, 0, 0, 0)),
         ("zh", "今天 天气好。", "今天气很好", ErrorCounts(2, 0, 0, 5)),
         ("ja", "カタカナ", "カタカタ", ErrorCounts(1, 0, 0, 4)),
         ("zh", "ＡＢ型血。", "AB型", ErrorCounts(0, 0, 1, 4)),
         ("th", "ไทย ดี", "ไทยดี่", ErrorCounts(0, 1, 0, 5)),
         ("hi", "मैं घर जा रहा हूँ", "में घर जा रहा हूँ", ErrorCounts(1, 0, 0, 5)),
-        ("ko", "나는 학교에 간다", "나는 학교 에 간다", ErrorCounts(1, 1, 0, 3)),
         ("en", "yes", "oh yes I think so yes indeed", ErrorCounts(0, 6, 0, 1)),
         ("en", "[laughter] so, uh, <unk> twenty one people", "so 21 people (laughs)", ErrorCounts(0, 0, 0, 3)),
         ("de", "[Gelächter] also, <unk> ja", "also ja (lacht) 【Musik】", ErrorCounts(0, 0, 0, 2)),
@@ -218,14 +242,6 @@ def test_a_text_equals_itself(text: str, lang: str | None) -> None:
     same, nothing = count_errors(text, text, lang), count_errors(text, "", lang)
     assert same.errors == 0
     assert nothing == ErrorCounts(0, 0, nothing.reference_length, same.reference_length)
-
-
-@given(SENTENCES, SENTENCES)
-def test_swapping_the_texts_swaps_insertions_and_deletions(one: str, other: str) -> None:
-    """The distance is symmetric, and insertions minus deletions is the difference in length."""
-    there, back = count_errors(one, other, "fr"), count_errors(other, one, "fr")
-    assert there.errors == back.errors
-    assert there.insertions - there.deletions == back.reference_length - there.reference_length
 
 
 @given(SENTENCES, SENTENCES)
@@ -253,6 +269,7 @@ def heard(text: str, random: Random, others: list[str]) -> str:
     return " ".join(kept * 20 if fate < 0.15 else kept).capitalize() + "."
 
 
+@pytest.mark.slow
 def test_real_pairs_have_the_counts_of_jiwer(corpus: Path) -> None:
     """On the references of all test recordings, in five languages, jiwer finds the same substitutions, deletions and
     insertions, for each pair and for the corpus.
@@ -280,26 +297,11 @@ def test_real_pairs_have_the_counts_of_jiwer(corpus: Path) -> None:
     )  # fmt: skip
 
 
-@given(COUNTS, COUNTS, COUNTS)
-def test_counts_form_a_monoid(a: ErrorCounts, b: ErrorCounts, c: ErrorCounts) -> None:
-    """Counts add up in any order and grouping, and empty counts add nothing."""
-    assert (a + b) + c == a + (b + c)
-    assert a + b == b + a
-    assert a + ErrorCounts() == a
-    assert (a + b).errors == a.errors + b.errors
-
-
 def test_rate_is_errors_per_reference_word() -> None:
     """The rate is errors over reference length: above 1 with many insertions, and None without a reference."""
     assert ErrorCounts(1, 1, 0, 4).rate == 0.5
     assert ErrorCounts(0, 6, 0, 3).rate == 2.0
     assert ErrorCounts(0, 6, 0, 0).rate is None
-
-
-def test_counts_cannot_be_changed() -> None:
-    """Counts are immutable."""
-    with pytest.raises(FrozenInstanceError):
-        ErrorCounts().insertions = 1  # type: ignore[misc]
 
 
 def test_long_and_repeated_transcripts_are_counted_quickly() -> None:
@@ -329,11 +331,13 @@ def test_korean_is_counted_in_words_and_in_characters() -> None:
     [
         (Rules(case=True), "en", "Mr. Grey's colour, um", "Mr Grey s colour um"),
         (Rules(punctuation=True), "en", "Yes, Mr. Grey [coughs]!", "yes, mr. grey !"),
-        (Rules(case=True, punctuation=True), "fr", "L’été,  oui.", "L’été, oui."),
+        (Rules(case=True, punctuation=True), "fr", "L’été,  oui.", "L'été, oui."),
         (Rules("none"), "en", " Yes,  <unk> Sir. ", "Yes, <unk> Sir."),
         (Rules("basic"), "en", "It's 5 o'clock", "it s 5 o clock"),
         (Rules("english"), "fr", "It's colour", "it is color"),
         (Rules("whisper-basic"), "hi", "हिन्दी", "ह न द"),
+        (WHISPER, "hi", "हिन्दी", "ह न द"),
+        (WHISPER, "eng", "It’s {BREATH} ok", "it s breath ok"),
     ],
 )
 def test_rules_can_be_chosen(rules: Rules, lang: str, written: str, normal: str) -> None:
@@ -344,15 +348,17 @@ def test_rules_can_be_chosen(rules: Rules, lang: str, written: str, normal: str)
 def test_names_of_rules_have_the_version() -> None:
     """The name of the rules says which library or Unicode version they come from, and what was switched on."""
     version = metadata.version("whisper-normalizer")
-    assert normalizer_name("en") == f"Whisper's English rules (whisper-normalizer {version})"
-    assert normalizer_name("en", Rules(case=True)) == f"basic rules (Unicode {unicodedata.unidata_version}), case kept"
+    assert normalizer_name("en") == f"Whisper's English rules (whisper-normalizer {version}), scoring form 2"
+    assert normalizer_name("en", WHISPER) == f"Whisper's English rules (whisper-normalizer {version})"
+    unicode = unicodedata.unidata_version
+    assert normalizer_name("en", Rules(case=True)) == f"basic rules (Unicode {unicode}), scoring form 2, case kept"
     assert normalizer_name("en", Rules("none")) == "no rules: words are separated by spaces"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"normalizer": "whisper"}, "normalizer 'whisper': allowed are auto, english, basic, whisper-basic, none"),
+        ({"normalizer": "nemo"}, "normalizer 'nemo': allowed are auto, english, basic, whisper, whisper-basic, none"),
         ({"normalizer": "english", "case": True}, "these rules remove both; give them with --normalizer basic"),
         ({"normalizer": "none", "punctuation": True}, "the texts are compared as they are"),
     ],
@@ -426,17 +432,8 @@ def test_a_missing_transcript_counts_as_deletions() -> None:
         "missing": 1,
         "empty_references": 0,
         "empty_hypotheses": 0,
-        "normalizer": f"Whisper's English rules (whisper-normalizer {metadata.version('whisper-normalizer')})",
+        "normalizer": normalizer_name("en"),
     }
-
-
-def test_invented_text_against_an_empty_reference_counts() -> None:
-    """Two words in an item without speech raise the corpus rate by two errors and no reference word."""
-    score = CorpusScore()
-    score.add("en", ErrorCounts(0, 2, 0, 0))
-    assert score.to_dict()["wer"] is None
-    score.add("en", ErrorCounts(0, 0, 0, 8))
-    assert score.to_dict()["wer"] == 0.25
 
 
 def test_words_and_characters_are_never_added_together() -> None:
@@ -537,6 +534,7 @@ def test_an_empty_corpus_has_no_rates() -> None:
     assert (summary["wer"], summary["cer"], summary["items"], summary["by_language"]) == (None, None, 0, {})
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(LANGS, COUNTS), max_size=30), st.randoms())
 def test_order_does_not_matter(rows: list[tuple[str | None, ErrorCounts]], random: Random) -> None:
     """The same items in any order give the same JSON bytes."""

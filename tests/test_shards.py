@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import servers
-from conftest import ManifestWriter, Voxbatch, environment
+from conftest import environment
 from datasets import Dataset
 
 from voxbatch.errors import ConfigError, ManifestError
@@ -166,15 +166,6 @@ def test_bad_lines_are_told_by_shard_and_line(tmp_path: Path) -> None:
     assert "part-00001.jsonl:2: " in refused(folder)
 
 
-def test_validate_names_the_shard(tmp_path: Path, voxbatch: Voxbatch) -> None:
-    """`validate` tells missing recordings by shard and line."""
-    folder = json_shards(tmp_path / "day", ["a.wav"], ["b.wav", "c.wav"])
-    done = voxbatch("validate", folder, "--all")
-    assert done.returncode == 3
-    assert f"part-00001.jsonl:2: {folder}/c.wav: " in done.stdout
-    assert "2 files are one manifest" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("files", "spec", "says"),
     [
@@ -217,14 +208,6 @@ def test_column_of_a_wrong_type_is_refused_with_its_shard(
     table = pa.table({column: values}) if column in ("path", "audio") else table
     pyarrow.parquet.write_table(table, tmp_path / "part-1.parquet")
     assert f"{tmp_path}/part-1.parquet: {says}" in refused(f"{tmp_path}/*.parquet")
-
-
-def test_recordings_inside_of_a_shard_are_refused(tmp_path: Path) -> None:
-    """The column with the recordings themselves is named, with its shard."""
-    inside = pa.array([{"bytes": b"RIFF", "path": "a.wav"}])
-    pyarrow.parquet.write_table(pa.table({"audio": inside}), tmp_path / "part-0.parquet")
-    says = "part-0.parquet: the column `audio` holds the recordings themselves"
-    assert says in refused(f"{tmp_path}/*.parquet")
 
 
 def test_number_of_shards_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,25 +259,6 @@ def test_change_while_the_shards_are_read_is_noticed(tmp_path: Path, change: Cal
     writer.join()
     assert f"{folder}/{says}" in message
     assert "while the shards were being read; let its writer finish" in message
-
-
-@pytest.mark.slow
-def test_run_over_shards_is_fixed_to_their_rows(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """Tasks of a run read the same rows. A shard that was added between them is refused, and --update takes it."""
-    rows = manifest(0.5, 0.6, 0.7, 0.8).read_text().splitlines(keepends=True)
-    for number in range(3):
-        (tmp_path / f"part-{number}.jsonl").write_text(rows[number])
-    arguments = ("run", f"{tmp_path}/part-*.jsonl", "--engine", "scripted", "-o", tmp_path / "out")
-    assert voxbatch(*arguments, "--shard", "0/2").returncode == 0
-    (tmp_path / "part-3.jsonl").write_text(rows[3])
-    late = voxbatch(*arguments, "--shard", "1/2")
-    assert late.returncode == 2
-    assert "To continue it with the present manifest" in late.stderr
-    assert voxbatch(*arguments, "--update").returncode == 0
-    names = [
-        json.loads(line)["audio_filepath"] for line in (tmp_path / "out/transcripts.jsonl").read_text().splitlines()
-    ]
-    assert names == [f"{tmp_path}/r{number}.wav" for number in range(4)]
 
 
 # ── buckets ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from voxbatch.output.score import PlaceScore, score_place
+from voxbatch.analysis.score import PlaceScore, score_place
 from voxbatch.scoring import ScoreOptions
 
 REFERENCE = "s1 1 A 0 1 <NA> one two three\ns1 1 B 1 2 <NA> four five\ns2 1 A 0 1 <NA> six seven\ns3 1 C 0 1 eight\n"

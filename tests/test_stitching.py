@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.chunking import cut_into_chunks
 from voxbatch.engines.scripted_test_engine import WORD_SECONDS, count_words
 from voxbatch.records import LOST_SPEECH, REPETITION, SAMPLING_RATE, Chunk, Flag, Hypothesis, Span, Waveform, Word
-from voxbatch.stitching import segments, stitch
+from voxbatch.text.chunking import cut_into_chunks
+from voxbatch.text.stitching import segments, stitch
 
 SECOND = SAMPLING_RATE
 
@@ -54,6 +54,16 @@ def test_each_word_comes_out_once(spans: list[Span]) -> None:
     assert transcript.warnings == ()
 
 
+@pytest.mark.parametrize(("confidences", "mean"), [((0.5, 1.0), 0.75), ((0.5, None), 0.5), ((None, None), None)])
+def test_a_transcript_has_the_mean_confidence_of_its_words(
+    confidences: tuple[float | None, ...], mean: float | None
+) -> None:
+    """Words without a confidence do not count. Without any confidence there is no mean."""
+    words = tuple(Word(f" w{i}", i, i + 0.5, confidence) for i, confidence in enumerate(confidences))
+    span = Span(0, 4 * SECOND, 0, 4 * SECOND)
+    assert stitch([span], [Hypothesis(0, 0, " w0 w1", words)]).confidence == mean
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 120), st.integers(14, 40), st.integers(0, 1000))
 def test_each_word_comes_out_once_at_forced_cuts(seconds: int, limit: int, start: int) -> None:
@@ -82,6 +92,7 @@ def joined(left: Hypothesis, right: Hypothesis) -> str:
     return stitch([LEFT, RIGHT], [left, right]).text
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_inexact_times_neither_double_nor_lose_words(data: st.DataObject) -> None:
@@ -209,6 +220,7 @@ def test_segments_end_at_sentences_pauses_and_30_s() -> None:
     assert len(found) == 4
 
 
+@pytest.mark.slow
 def test_loop_at_the_cut_is_matched() -> None:
     """An engine in a loop gives thousands of words in a second; they are matched without failing."""
     loop = [("you", 99.5 + i / 2000, 99.5 + (i + 1) / 2000) for i in range(300)]

@@ -17,8 +17,8 @@ from sounds import babble
 
 from voxbatch.decoding import Task
 from voxbatch.decoding.decoder import chunks
-from voxbatch.engines.pieces import PieceText
-from voxbatch.engines.suspect_text import VOICE_WINDOW, Voice, reasons, suspicions
+from voxbatch.decoding.voices import Listener
+from voxbatch.engines.suspect_text import PieceText, reasons, suspicions
 from voxbatch.records import (
     CUT_OFF,
     LOST_SPEECH,
@@ -30,6 +30,7 @@ from voxbatch.records import (
     Word,
 )
 from voxbatch.storage import open_recording
+from voxbatch.voice import VOICE_WINDOW, Voice
 
 SPEECH = babble(30.0, seed=1)
 LIMIT = 561_920
@@ -52,62 +53,22 @@ def of(seconds: float) -> Samples:
     return SPEECH[: round(seconds * SAMPLING_RATE)]
 
 
-def test_an_ordinary_text_is_not_suspect() -> None:
-    """Fifteen characters a second with a short pause are not suspect."""
-    assert suspicions(SPEECH, PieceText(text_of(450), longest_pause=(12.0, 13.5))) == []
+LOOP = "the text repeats itself (it compresses "
+FAULTS = {
+    "empty": (SPEECH, PieceText(""), LOST_SPEECH, "no text over "),
+    "blank": (SPEECH, PieceText("  \n"), LOST_SPEECH, "no text over "),
+    "slow": (SPEECH, PieceText("Yes."), SPEAKING_RATE, "only 4 characters over "),
+    "fast": (of(3), PieceText(text_of(106)), SPEAKING_RATE, "106 characters in 3.0 s of audio, more than anybody spe"),
+    "pad": (SPEECH, PieceText(text_of(200), longest_pause=(14.9, 25)), LOST_SPEECH, "no text over "),
+    "eos": (SPEECH, PieceText(text_of(200), longest_pause=(12.0, 30)), LOST_SPEECH, "no text over "),
+    "loop": (SPEECH, PieceText("Thank you for watching. " * 8), REPETITION, LOOP),
+    "loop in Chinese": (SPEECH, PieceText("谢谢观看。" * 20), REPETITION, LOOP),
+    "truncated": (SPEECH, PieceText(text_of(400), truncated=True), CUT_OFF, "the text was cut off"),
+    "stopped early": (SPEECH, PieceText(text_of(300), untranscribed=(22, 30)), LOST_SPEECH, "the text ended before "),
+}
 
 
-@pytest.mark.parametrize(
-    ("samples", "heard", "kind", "what"),
-    [
-        pytest.param(SPEECH, PieceText(""), LOST_SPEECH, "no text over ", id="empty"),
-        pytest.param(SPEECH, PieceText("  \n"), LOST_SPEECH, "no text over ", id="blank"),
-        pytest.param(SPEECH, PieceText("Yes."), SPEAKING_RATE, "only 4 characters over ", id="slow"),
-        pytest.param(
-            of(3),
-            PieceText(text_of(106)),
-            SPEAKING_RATE,
-            "106 characters in 3.0 s of audio, more than anybody speaks",
-            id="fast",
-        ),
-        pytest.param(
-            SPEECH,
-            PieceText(text_of(200), longest_pause=(14.9, 25)),
-            LOST_SPEECH,
-            "no text over ",
-            id="pad",
-        ),
-        pytest.param(
-            SPEECH,
-            PieceText(text_of(200), longest_pause=(12.0, 30)),
-            LOST_SPEECH,
-            "no text over ",
-            id="eos",
-        ),
-        pytest.param(
-            SPEECH,
-            PieceText("Thank you for watching. " * 8),
-            REPETITION,
-            "the text repeats itself (it compresses ",
-            id="loop",
-        ),
-        pytest.param(
-            SPEECH,
-            PieceText("谢谢观看。" * 20),
-            REPETITION,
-            "the text repeats itself (it compresses ",
-            id="loop in Chinese",
-        ),
-        pytest.param(SPEECH, PieceText(text_of(400), truncated=True), CUT_OFF, "the text was cut off", id="truncated"),
-        pytest.param(
-            SPEECH,
-            PieceText(text_of(300), untranscribed=(22.0, 30.0)),
-            LOST_SPEECH,
-            "the text ended before ",
-            id="stopped early",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("samples", "heard", "kind", "what"), FAULTS.values(), ids=FAULTS)
 def test_each_check_fires_on_its_own_fault(samples: Samples, heard: PieceText, kind: str, what: str) -> None:
     """Each watchdog fires alone on its own fault, with its kind, and a message that says what and where."""
     (found,) = suspicions(samples, heard)
@@ -118,6 +79,7 @@ def test_each_check_fires_on_its_own_fault(samples: Samples, heard: PieceText, k
 @pytest.mark.parametrize(
     ("samples", "heard"),
     [
+        pytest.param(SPEECH, PieceText(text_of(450), longest_pause=(12.0, 13.5)), id="an ordinary text"),
         pytest.param(of(1.9), PieceText(""), id="too short to hold a word for certain"),
         pytest.param(np.zeros(30 * SAMPLING_RATE, np.float32), PieceText(""), id="silence"),
         pytest.param(np.zeros(0, np.float32), PieceText(""), id="nothing"),
@@ -218,9 +180,6 @@ ARTICLES = {
     "zh": "人人生而自由,在尊严和权利上一律平等。他们赋有理性和良心,并应以兄弟关系的精神相对待。"
     "人人有资格享有本宣言所载的一切权利和自由,不分种族、肤色、性别、语言、宗教、政治或其他见解、"
     "国籍或社会出身、财产、出生或其他身分等任何区别。",
-    "ru": "Все люди рождаются свободными и равными в своем достоинстве и правах. Они наделены разумом и совестью "
-    "и должны поступать в отношении друг друга в духе братства. Каждый человек должен обладать всеми правами и всеми "
-    "свободами, провозглашенными настоящей Декларацией, без какого бы то ни было различия.",
     "en": "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen twenty twenty one twenty two twenty three twenty four twenty five twenty six twenty seven",
 }
@@ -253,7 +212,7 @@ def recordings(corpus: Path) -> list[Real]:
 def _spread(path: Path, words: list[str]) -> Iterator[tuple[Samples, str]]:
     task = Task(0, str(path), 0.0, None, None, None, LIMIT, 0)
     with closing(open_recording(str(path))) as recording:
-        parts = [samples.copy() for samples, _ in chunks(task, recording, [])]
+        parts = [samples.copy() for samples, _ in chunks(task, recording, [], Listener())]
     ends = np.cumsum([0, *map(len, parts)])
     for samples, (begin, end) in zip(parts, pairwise(np.rint(ends / ends[-1] * len(words)).astype(int)), strict=True):
         yield samples, " ".join(words[begin:end])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import subprocess
 import sys
@@ -45,14 +44,13 @@ def refused(path: Path | str) -> str:
 # ── CSV and TSV ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("sep", [",", ";", "\t", "|"])
-@pytest.mark.parametrize("name", ["m.csv", "m.CSV", "m.csv.gz", "m.tsv"])
+@pytest.mark.parametrize(
+    ("name", "sep"), [("m.csv", ","), ("m.CSV", ";"), ("m.csv", "\t"), ("m.csv.gz", "|"), ("m.tsv", "\t")]
+)
 def test_table_that_pandas_writes_reads_back(tmp_path: Path, name: str, sep: str) -> None:
     """A table of pandas gives the values that went in: quotes, delimiters and line ends inside of them, missing values,
     columns of other names.
     """
-    if name == "m.tsv" and sep != "\t":
-        return
     frame = pd.DataFrame(
         {
             "filename": [f"x/{n}.wav" for n in range(len(TEXTS))],
@@ -88,29 +86,21 @@ def test_part_has_an_end_or_a_duration(tmp_path: Path) -> None:
     assert [(row["offset"], row["duration"]) for row in rows(tmp_path / "m.csv").values()] == [(1.5, 2.5), (0, 0.25)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
         ("m.csv", b"", "line 1 names no column with the recordings: none; add a header with"),
-        ("m.csv", b"a.wav,hello\nb.wav,you\n", "line 1 names no column with the recordings: 'a.wav', 'hello'; add"),
+        ("m.csv", b"a,hello\nb,you\n", "line 1 names no column with the recordings: 'a', 'hello'; add"),
         ("m.csv", b"path,text\n", "no items"),
         ("m.csv", b"path,text,text\na,b,c\n", "line 1 names the column 'text' twice; rename one of them"),
         ("m.csv", b"path,text\na.wav\n", "line 2: has 1 columns, and the header has 2"),
         ("m.csv", b"path,text\na.wav,one, two\n", "line 2: has 3 columns, and the header has 2; quote the values"),
-        (
-            "m.csv",
-            b"path,text\na.wav,caf\xe9\n",
-            "line 2: byte 0xE9 is not UTF-8; save the file again as UTF-8 (in spre",
-        ),
-        ("m.csv", "path,text\na.wav,x\n".encode("utf-16"), "is UTF-16"),
+        ("m.csv", "path,text\na.wav,x\n".encode("utf-16")[:-1], "cannot be read to its end: "),
         ("m.csv", b'path,text\na.wav,"' + b"x\n" * 6_000_000, "line 2: is not CSV: a row is longer than 10,000,000"),
         ("m.csv", b"path,text\na.wav," + b"x" * 11_000_000, "line 2 has 11,000,006 bytes; write one row a line"),
-        ("m.tsv", b"path\ttext\na.wav\tx\ty\n", "line 2: has 3 columns, and the header has 2"),
-        ("m.csv.gz", b"path,text\na.wav,x\n", "is not gzip, though its name says so"),
         ("m.json", b"[", "ends within the array"),
         ("m.json", b'[{"path": "a.wav"}, {"path": "b.wav"', "not an array of JSON objects"),
-        ("m.json", b'[{"path": "a.wav"},', "ends within the array"),
-        ("m.json", b"[1, 2]", "line 1: is a number, 1"),
         ("m.json", b'[{"path": "a.wav", "x": NaN}]', "line 1: holds NaN"),
         ("m.json", b'[{"path": "\xe9"}]', "is not UTF-8"),
         ("m.parquet", b"PAR2 no", "cannot be read as Parquet"),
@@ -120,6 +110,39 @@ def test_table_that_cannot_be_read_is_refused(tmp_path: Path, name: str, content
     """A table that is not what its name says is refused with its line and with advice."""
     (tmp_path / name).write_bytes(content)
     assert says in refused(tmp_path / name)
+
+
+HE_SAID = {"audio_filepath": "a.wav", "text": "he said"}
+CUT = {
+    "id": "x", "start": 0.5, "duration": 1.0, "channel": 0, "type": "MonoCut",
+    "supervisions": [{"id": "x", "start": 0, "duration": 1, "text": "he said", "language": "English"}],
+    "recording": {"id": "r", "sources": [{"type": "file", "channels": [0], "source": "a.wav"}], "duration": 4.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "row"),
+    [
+        ("m.csv", "a.wav,he said\n", HE_SAID),
+        ("m.csv", "a.wav|he said\n", HE_SAID),
+        ("m.tsv", "9\ta.wav\the said\the said\tMALE\n", HE_SAID | {"1": "9", "4": "he said", "5": "MALE"}),
+        ("m.csv", " Audio File , Reference Text \n a.wav , he said \n,\n", HE_SAID),
+        ("m.csv", "ID,duration,wav,wrd\nx,1.5,$data_root/a.wav,he said\n", HE_SAID | {"id": "x", "duration": 1.5}),
+        ("m.json", '{"x": {"wav": "{data_root}/a.wav", "words": "he said"}}', HE_SAID | {"id": "x"}),
+        ("m.json", '{\n"data": [{"audio": "a.wav", "sentence": "he said"}]\n}', HE_SAID),
+        ("m.jsonl", '{"audio": {"path": "a.wav"}, "sentence": "he said"}\n', HE_SAID),
+        ("metadata.jsonl", '{"file_name": "a.wav", "speaker": 3}', {"audio_filepath": "a.wav", "speaker": 3}),
+        ("data.list", '{"key": "x", "wav": "a.wav", "txt": "he said"}\n', HE_SAID | {"key": "x"}),
+        ("cuts.jsonl", json.dumps(CUT), HE_SAID | {"id": "x", "offset": 0.5, "duration": 1.0, "lang": "English"}),
+    ],
+)  # fmt: skip
+def test_manifests_of_other_programs_name_recordings_and_texts(
+    tmp_path: Path, name: str, content: str, row: dict[str, Any]
+) -> None:
+    """Tables without a header, SpeechBrain's, Whisper-Finetune's, WeNet's and Lhotse's lines give our keys."""
+    (tmp_path / name).write_text(content)
+    (found,) = rows(tmp_path / name).values()
+    assert {key: found[key] for key in row} == row
 
 
 def test_unquoted_table_with_tabs_keeps_its_quotes(tmp_path: Path) -> None:
@@ -148,10 +171,58 @@ def test_unquoted_table_with_tabs_keeps_its_quotes(tmp_path: Path) -> None:
     }
 
 
-def test_table_names_only_what_lies_with_it(tmp_path: Path) -> None:
-    """The policy for paths is that of a manifest."""
+def test_policy_is_that_of_a_manifest(tmp_path: Path) -> None:
+    """--only-under confines a table, too."""
     (tmp_path / "m.csv").write_text("path\n/etc/passwd\n")
-    assert "line 2: `audio_filepath` '/etc/passwd' is outside of" in refused(tmp_path / "m.csv")
+    with open_source(tmp_path / "m.csv") as source, pytest.raises(ManifestError, match="'/etc/passwd' is outside of"):
+        survey(source, PathPolicy(only_under=(str(tmp_path),)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("m.csv", b"path,text\ra.wav,he has\r"),
+        ("m.tsv", b"path\ttext\ra.wav\the has"),
+        ("m.csv", b'\xef\xbb\xbfpath;text\r"a.wav";"he has"\r'),
+        ("m.csv.gz", gzip.compress(b"path,text\ra.wav,he has\r", mtime=0)),
+        ("m.tsv", "path\ttext\r\na.wav\the has\r\n".encode("utf-16")),
+        ("m.csv", b"\xfe\xff" + "path;text\ra.wav;he has\r".encode("utf-16-be")),
+        ("m.csv", b"\xef\xbb\xbfsep=;\r\npath;text\r\na.wav;he has\r\n"),
+        ("m.jsonl", b'{"audio_filepath": "a.wav", "text": "he has"}\r'),
+        ("m.json", b'[\r{"path": "a.wav",\r"text": "he has"}\r]\r'),
+        ("m.csv", b"ID,duration,wav,spk_id,wrd\nu1,4.5,a.wav,s1,he has\n"),
+        ("m.csv", b"wav_filename,wav_filesize,transcript\na.wav,5,he has\n"),
+        ("m.csv", b"file_path,normalized_text\na.wav,he has\n"),
+        ("m.csv", b"key,wav,txt\ru1,a.wav,he has\n"),
+        ("m.csv", b"\r\n \r\npath,text\r\na.wav,he has\r\n"),
+    ],
+)
+def test_tables_of_spreadsheets_and_toolkits_are_read(tmp_path: Path, name: str, content: bytes) -> None:
+    """Line ends of old Macs, also mixed with others, UTF-16 and what Excel writes before the header are read, and the
+    columns of toolkits are known."""
+    (tmp_path / name).write_bytes(content)
+    with open_source(tmp_path / name) as source:
+        assert [(item.audio, item.text) for item in items(source)] == [(str(tmp_path / "a.wav"), "he has")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "key"),
+    [
+        ("m.csv", "path,label\na.wav,he has\n", "label"),
+        ("m.csv", "path,label,text\na.wav,he has,he\n", None),
+        ("m.csv", "path,speaker\na.wav,s1\n", None),
+        ("m.jsonl", '{"audio_filepath": "a.wav", "transcript": "he"}', "transcript"),
+        ("m.jsonl", '{"audio_filepath": "a.wav", "pred_text": "he has"}', None),
+    ],
+)
+def test_column_that_seems_to_be_the_reference_is_told(
+    tmp_path: Path, name: str, content: str, key: str | None
+) -> None:
+    """A manifest without references whose rows have a text under another name says so."""
+    (tmp_path / name).write_text(content)
+    with open_source(tmp_path / name) as source:
+        wanted = f"no reference: the rows have no `text`; if '{key}' is the reference, rename it to `text`"
+        assert source.note == (wanted if key else "")
 
 
 MEASURE = """
@@ -166,9 +237,9 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["m.csv", "m.json"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str) -> None:
-    """200,000 rows, also of a JSON array on one line, need no more memory than 1,000."""
+    """100,000 rows, also of a JSON array on one line, need no more memory than 1,000."""
     found = []
-    for count in (1000, 200_000):
+    for count in (1000, 100_000):
         if name == "m.csv":
             content = "path,text\n" + "".join(f"{n}.wav,some words of a call\n" for n in range(count))
         else:
@@ -176,8 +247,8 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str) -> None:
         (tmp_path / name).write_text(content)
         done = subprocess.run([sys.executable, "-c", MEASURE, tmp_path / name], capture_output=True, check=True)
         found.append([int(number) for number in done.stdout.split()])
-    assert [count for count, _ in found] == [1000, 200_000]
-    assert found[1][1] - found[0][1] < (3000 if name == "m.csv" else 60_000)  # 10 MB of the line, and its text
+    assert [count for count, _ in found] == [1000, 100_000]
+    assert found[1][1] - found[0][1] < (3000 if name == "m.csv" else 40_000)  # 5 MB of the line, and its text
 
 
 # ── JSON arrays ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -196,6 +267,7 @@ def test_json_array_is_read(tmp_path: Path, indent: int | None) -> None:
         assert all(lines[line - 1].strip() == "{" for line in found)
 
 
+@pytest.mark.slow
 def test_long_object_in_an_array_is_read_in_linear_time(tmp_path: Path) -> None:
     """An object of 300,000 lines is not parsed again for each line."""
     (tmp_path / "m.json").write_text(
@@ -309,6 +381,13 @@ def test_kaldi_directory_is_read(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("command", ["flac -c -d -s {} |", "cat {} |", "sph2pipe -f wav -p {} |"])
+def test_kaldi_commands_that_only_decode_name_their_file(tmp_path: Path, command: str) -> None:
+    """The file of a command that only decodes it is the recording."""
+    (tmp_path / "wav.scp").write_text("a " + command.format("/data/a.flac") + "\n")
+    assert rows(tmp_path / "wav.scp") == {1: {"audio_filepath": "/data/a.flac", "id": "a"}}
+
+
 def test_kaldi_commands_are_never_run(tmp_path: Path) -> None:
     """A command, a part of an archive and an unknown recording are refused with their lines, and nothing is run."""
     (tmp_path / "wav.scp").write_text(f"a touch {tmp_path}/proof |\nb x.ark:17\nc c.wav\n")
@@ -324,11 +403,16 @@ def test_kaldi_commands_are_never_run(tmp_path: Path) -> None:
     ]
 
 
-def test_kaldi_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    """A file of the directory that is not UTF-8 is refused with its line."""
+@pytest.mark.parametrize(("name", "file"), [("wav.scp", "text"), ("m.csv", "m.csv"), ("m.tsv", "m.tsv")])
+def test_table_of_an_old_windows_is_read_with_a_note(tmp_path: Path, name: str, file: str) -> None:
+    """A table that is not UTF-8 is read as Windows-1252, and the note names the file."""
     (tmp_path / "wav.scp").write_text("a a.wav\n")
-    (tmp_path / "text").write_bytes(b"b ja\na caf\xe9\n")
-    assert refused(tmp_path).endswith("text: line 2: byte 0xE9 is not UTF-8; save the file again as UTF-8")
+    (tmp_path / "text").write_bytes(b"a caf\xe9\n")
+    (tmp_path / "m.csv").write_bytes(b"path;text\na.wav;caf\xe9\n")
+    (tmp_path / "m.tsv").write_bytes(b"path\ttext\na.wav\tcaf\xe9\n")
+    with open_source(tmp_path / name) as source:
+        assert [item.text for item in items(source)] == ["café"]
+        assert source.note.startswith(f"1 file not in UTF-8, read as Windows-1252: {tmp_path / file}; see")
 
 
 def test_kaldi_paths_start_where_the_first_one_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,11 +430,8 @@ def test_kaldi_paths_start_where_the_first_one_exists(tmp_path: Path, monkeypatc
 # ── At addresses, and in runs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tables_in_a_bucket_are_read(google: servers.Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tables_in_a_bucket_are_read(place: servers.Place, tmp_path: Path) -> None:
     """CSV, Parquet and a Kaldi directory are read from a bucket as from a folder."""
-    google.make("tables")
-    for name, value in google.settings(f"http://127.0.0.1:{google.port}").items():
-        monkeypatch.setenv(name, value)
     pd.DataFrame({"path": ["x/a.wav"], "sentence": ["ja"]}).to_parquet(tmp_path / "m.parquet")
     for name, content in {
         "m.csv.gz": gzip.compress(b"path,sentence\nx/a.wav,ja\n"),
@@ -358,24 +439,21 @@ def test_tables_in_a_bucket_are_read(google: servers.Server, monkeypatch: pytest
         "wav.scp": b"x/a.wav x/a.wav\n",
         "text": b"x/a.wav ja\n",
     }.items():
-        google.put("tables", f"day/{name}", content)
+        place.put(f"day/{name}", content)
     for name in ("m.csv.gz", "m.parquet", "wav.scp"):
-        with open_source(f"gs://tables/day/{name}") as source:
-            assert [(i.id, i.text, i.audio) for i in items(source)] == [("x/a.wav", "ja", "gs://tables/day/x/a.wav")]
+        with open_source(f"{place.uri}/day/{name}") as source:
+            assert [(i.id, i.text, i.audio) for i in items(source)] == [("x/a.wav", "ja", f"{place.uri}/day/x/a.wav")]
 
 
 def test_table_runs(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
-    """A table runs, resumes, validates and estimates as a manifest; other columns come out again."""
+    """A table runs and validates as a manifest; other columns come out again."""
     manifest(0.5, 0.6)
     pd.DataFrame({"path": ["r0.wav", "r1.wav"], "sentence": ["w0", "w0"], "speaker": ["x", "y"]}).to_csv(
         tmp_path / "calls.csv", index=False
     )
     assert default_out(str(tmp_path / "calls.csv")) == str(tmp_path / "calls.voxbatch")
-    for _ in range(2):
-        done = voxbatch("run", "calls.csv", "--engine", "scripted", "--limit", "1")
-        assert done.returncode == 0, done.stderr
+    done = voxbatch("run", "calls.csv", "--engine", "scripted", "--limit", "1")
+    assert done.returncode == 0, done.stderr
     lines = (tmp_path / "calls.voxbatch" / "transcripts.jsonl").read_text().splitlines()
     assert [(json.loads(line)["speaker"], json.loads(line)["wer"]) for line in lines] == [("x", 0.0)]
     assert "calls.csv: 2 items" in voxbatch("validate", "calls.csv").stdout
-    assert "items    2" in voxbatch("run", "calls.csv", "--engine", "scripted", "--dry-run").stdout
-    assert os.listdir(tmp_path / "calls.voxbatch")

@@ -8,11 +8,24 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Recorder, Starter, Voxbatch
+from outputs import RUN, keys
+from waits import until
+
+from voxbatch.output import run_file
+from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.erase import erase
+from voxbatch.output.layout import list_name, part_names
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.reserve import Listing, reserve
+from voxbatch.storage import open_store
+
+pytestmark = pytest.mark.forks_children
 
 ITEMS = 4
 ENGINE = ("--engine", "scripted", "--log-format", "text", "--decoders", "1", "--part-items", "1")
@@ -28,15 +41,6 @@ def two_manifests(recording: Recorder, tmp_path: Path) -> None:
     for name in "ab":
         rows = [{"audio_filepath": f"{i}.wav", "id": f"i{i}", "of": name * 10} for i in range(ITEMS)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def until(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
-    """Wait until the condition is true; fail after 60 s, or if the process ends before."""
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit
-        assert process is None or process.poll() is None, process.communicate()
-        time.sleep(0.005)
 
 
 def owners(out: Path) -> list[str]:
@@ -56,13 +60,12 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, stderr
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("two_manifests")
 def test_zombie_of_another_shard_count_after_overwrite(start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """A suspended shard of an earlier run, of another number of shards, commits nothing that the new run reads."""
     out = tmp_path / "out"
     zombie = start("run", "a.jsonl", "-o", out, "--shard", "1/2", *ENGINE, *SLOWLY)
-    until(lambda: parts(out, "shard-00001-of-00002"), zombie)
+    until(lambda: parts(out, "shard-00001-of-00002"), process=zombie)
     zombie.send_signal(signal.SIGSTOP)  # another item is still to be committed
     died = voxbatch("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, "--engine-option", "die_after=1")
     assert died.returncode == 1
@@ -86,7 +89,7 @@ def test_an_out_inside_the_parts_of_another(voxbatch: Voxbatch, tmp_path: Path) 
     assert inner.returncode == 1
     assert voxbatch("run", "b.jsonl", "-o", out, *ENGINE).returncode == 0
     assert owners(out) == ["b"] * ITEMS
-    for folder in ("parts", "parts/inner", "parts/x/y", "srt", "run.json"):
+    for folder in ("parts", "parts/inner", "parts/x/y", "srt"):
         refused = voxbatch("run", "a.jsonl", "-o", out / folder, *ENGINE)
         assert refused.returncode == 2
         name = folder.split("/")[0]
@@ -94,7 +97,6 @@ def test_an_out_inside_the_parts_of_another(voxbatch: Voxbatch, tmp_path: Path) 
     assert not (out / "srt").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("two_manifests")
 def test_overwrite_during_another_runs_merge(start: Starter, tmp_path: Path) -> None:
     """A run that is suspended during its merge replaces nothing of the run that took OUT over meanwhile, and what it
@@ -106,12 +108,12 @@ def test_overwrite_during_another_runs_merge(start: Starter, tmp_path: Path) -> 
     (tmp_path / "b.jsonl").write_text((tmp_path / "a.jsonl").read_text().replace("a" * 10, "b" * 10))
     many = ("--part-items", "500", "--formats", "srt")
     merging = start("run", "a.jsonl", "-o", out, *ENGINE, *many)
-    until((out / "srt" / "i3.srt").exists, merging)
+    until((out / "srt" / "i3.srt").exists, process=merging)
     merging.send_signal(signal.SIGSTOP)
     assert not (out / "transcripts.jsonl").exists()
     slowly = ("--engine-option", "load_s=3")
     owner = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *many, *slowly)
-    until(lambda: "b" * 10 in (out / "run.json").read_text() or not (out / "srt" / "i3.srt").exists(), owner)
+    until(lambda: "b" * 10 in (out / "run.json").read_text() or not (out / "srt" / "i3.srt").exists(), process=owner)
     time.sleep(1)  # the files are erased, and the owner loads its engine
     merging.send_signal(signal.SIGCONT)
     code, stderr = finished(merging)
@@ -120,30 +122,26 @@ def test_overwrite_during_another_runs_merge(start: Starter, tmp_path: Path) -> 
     assert owners(out) == ["b"] * 1500
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("two_manifests")
 def test_overwrite_twice_at_once(start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """If two runs take OUT over at the same time, one ends well and the other with a clear error; the outputs are those
     of the owner.
     """
-    for round_number in range(3):
-        out = tmp_path / f"out{round_number}"
-        assert voxbatch("run", "a.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
-        both = [
-            start("run", f"{name}.jsonl", "-o", out, "--overwrite", "--formats", "srt", *ENGINE, *SLOWLY)
-            for name in "ab"
-        ]
-        ends = [finished(process) for process in both]
-        codes = sorted(code for code, _ in ends)
-        assert codes == [0, 1], ends
-        assert all(TAKEN in stderr for code, stderr in ends if code == 1), ends
-        owner = "ab"[next(i for i, (code, _) in enumerate(ends) if code == 0)]
-        assert owners(out) == [owner] * ITEMS
-        assert voxbatch("run", f"{owner}.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
-        assert owners(out) == [owner] * ITEMS
+    out = tmp_path / "out"
+    assert voxbatch("run", "a.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
+    both = [
+        start("run", f"{name}.jsonl", "-o", out, "--overwrite", "--formats", "srt", *ENGINE, *SLOWLY) for name in "ab"
+    ]
+    ends = [finished(process) for process in both]
+    codes = sorted(code for code, _ in ends)
+    assert codes == [0, 1], ends
+    assert all(TAKEN in stderr for code, stderr in ends if code == 1), ends
+    owner = "ab"[next(i for i, (code, _) in enumerate(ends) if code == 0)]
+    assert owners(out) == [owner] * ITEMS
+    assert voxbatch("run", f"{owner}.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
+    assert owners(out) == [owner] * ITEMS
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("two_manifests")
 def test_overwrite_that_was_killed_is_continued(start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """If --overwrite is killed after it took OUT over, the same command without it ends with its own outputs only."""
@@ -151,7 +149,7 @@ def test_overwrite_that_was_killed_is_continued(start: Starter, voxbatch: Voxbat
     assert voxbatch("run", "a.jsonl", "-o", out, *ENGINE, "--formats", "srt,txt").returncode == 0
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != "run.json"}
     slow = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *SLOWLY, "--engine-option", "load_s=9")
-    until(lambda: "generation" in (out / "run.json").read_text(), slow)
+    until(lambda: "generation" in (out / "run.json").read_text(), process=slow)
     slow.kill()
     for path, content in before.items():  # as if it was killed before it deleted anything
         path.write_bytes(content)
@@ -168,7 +166,7 @@ def test_out_that_is_deleted_during_a_run(start: Starter, tmp_path: Path) -> Non
     """A run whose OUT is deleted ends with a clear error."""
     out = tmp_path / "out"
     process = start("run", "a.jsonl", "-o", out, *ENGINE, *SLOWLY)
-    until(lambda: parts(out, "shard-00000-of-00001"), process)
+    until(lambda: parts(out, "shard-00000-of-00001"), process=process)
     (out / "run.json").unlink()
     code, stderr = finished(process)
     assert (code, f"{out}/run.json is gone: OUT was deleted or moved during the run" in stderr) == (1, True), stderr
@@ -180,7 +178,7 @@ def test_takeover_ends_a_fleet(start: Starter, tmp_path: Path) -> None:
     out = tmp_path / "out"
     slowly = ("--engine-option", "concurrency=1", "--engine-option", "delay_s=3")
     fleet = start("run", "a.jsonl", "-o", out, *ENGINE, "--engine-option", "workers=2", *slowly)
-    until(lambda: parts(out, "shard-00000-of-00001"), fleet)
+    until(lambda: parts(out, "shard-00000-of-00001"), process=fleet)
     owner = json.loads((out / "run.json").read_text()) | {"generation": "0123456789ab"}
     (out / "new.json").write_text(json.dumps(owner))
     (out / "new.json").rename(out / "run.json")
@@ -191,18 +189,72 @@ def test_takeover_ends_a_fleet(start: Starter, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("two_manifests")
 def test_changed_outputs_are_noticed_by_a_second_run(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A second run names an output that was changed or cut off, and the command that it gives repairs OUT."""
+    """A second run names an output that was changed, and the command that it gives repairs OUT."""
     out = tmp_path / "out"
     command = ("run", "a.jsonl", "-o", out, *ENGINE)
     assert voxbatch(*command).returncode == 0
     whole = (out / "transcripts.jsonl").read_bytes()
-    for damaged in (whole[:-5], whole.replace(b"aaa", b"xyz"), b""):
-        (out / "transcripts.jsonl").write_bytes(damaged)
-        done = voxbatch(*command)
-        assert done.returncode == 1
-        assert f"{out}/transcripts.jsonl was changed or damaged: it has " in done.stderr
-        assert (out / "transcripts.jsonl").read_bytes() == damaged
-        remedy = done.stderr.split("from the parts: ")[1].splitlines()[0]
-        subprocess.run(remedy, shell=True, check=True)
-        assert voxbatch(*command).returncode == 0
-        assert (out / "transcripts.jsonl").read_bytes() == whole
+    changed = whole.replace(b"aaa", b"xyz")
+    (out / "transcripts.jsonl").write_bytes(changed)
+    done = voxbatch(*command)
+    assert done.returncode == 1
+    assert f"{out}/transcripts.jsonl was changed or damaged: it has " in done.stderr
+    assert (out / "transcripts.jsonl").read_bytes() == changed
+    remedy = done.stderr.split("from the parts: ")[1].splitlines()[0]
+    subprocess.run(remedy, shell=True, check=True)
+    assert voxbatch(*command).returncode == 0
+    assert (out / "transcripts.jsonl").read_bytes() == whole
+
+
+@pytest.mark.usefixtures("two_manifests")
+def test_outputs_that_lost_their_bytes_are_written_again(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """An empty output and a damaged summary, as an earlier version left them after a loss of power, are written again
+    from the parts, with a warning."""
+    out = tmp_path / "out"
+    command = ("run", "a.jsonl", "-o", out, *ENGINE)
+    assert voxbatch(*command).returncode == 0
+    names = ("transcripts.jsonl", "summary.json", "summary.json")
+    commands = (command, command, ("merge", out))
+    whole = {name: (out / name).read_bytes() for name in names}
+    for name, content, again in zip(names, (b"", b"", bytes(1000)), commands, strict=True):
+        (out / name).write_bytes(content)
+        done = voxbatch(*again)
+        assert done.returncode == 0, done.stderr
+        assert f"{out}/{name} is " in done.stderr
+        assert "it is written again from the parts" in done.stderr
+        assert {name: (out / name).read_bytes() for name in names} == whole
+
+
+@pytest.mark.parametrize("moment", ["before the new run owns OUT", "after it has erased the old files"])
+def test_merge_of_an_earlier_run_that_deletes_the_new_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """A list that the merge of an earlier run takes for a leftover, just before its run loses OUT, is created again."""
+    store = open_store(str(tmp_path / "out"))
+    first = reserve(store, RUN, Listing(keys=keys(2)), overwrite=True).run
+    Checkpoint(store, first, keys(2)).commit([PartEntry(0, "failure", b'{"id": "r0"}')], 1.0)
+
+    def delete_new_list() -> None:
+        for name in store.names("lists"):
+            if first.generation not in name:
+                store.delete(name)
+
+    if moment.startswith("before"):
+        write = store.write
+
+        def write_late(name: str, blocks: Iterable[bytes]) -> None:
+            delete_new_list()
+            write(name, blocks)
+
+        monkeypatch.setattr(store, "write", write_late)
+    else:
+
+        def erase_and_delete(*args: Any) -> None:
+            erase(*args)
+            delete_new_list()
+
+        monkeypatch.setattr("voxbatch.output.erase.erase", erase_and_delete)
+    taken = reserve(store, RUN, Listing(keys=keys(2)), overwrite=True).run
+    assert run_file.read(store) == taken
+    assert store.names("lists") == [list_name(1, taken.generation)]
+    assert part_names(store, first.generation) == []

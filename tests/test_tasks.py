@@ -7,26 +7,29 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
 import servers
-from conftest import ManifestWriter, Starter, Voxbatch
+from conftest import ROOT, ManifestWriter, Starter, Voxbatch
 from hypothesis import given
 from hypothesis import strategies as st
+from outputs import FAST, committed, outputs
+from sagemaker_deployment import HOSTS, container
 
 from voxbatch.errors import ConfigError
-from voxbatch.output.checkpoint import part_names, read_part
+from voxbatch.output.layout import part_names
 from voxbatch.platforms import tasks
 from voxbatch.platforms.tasks import Task, find, sagemaker, shard_of
 from voxbatch.runner.shard import MAX_SHARDS
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, open_store, retry
 
 # ── the task of this process ──────────────────────────────────────────────────────────────────────────────────────────
+
+pytestmark = pytest.mark.forks_children
 
 CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "3", "CLOUD_RUN_TASK_COUNT": "8"}
 NAMED = {"CLOUD_RUN_JOB": "calls", "CLOUD_RUN_EXECUTION": "calls-x7k", "CLOUD_RUN_TASK_ATTEMPT": "1"}
@@ -34,27 +37,41 @@ BATCH = {"AWS_BATCH_JOB_ARRAY_INDEX": "3", "AWS_BATCH_JOB_ID": "a1b2:3", "AWS_BA
 INDEXED = {"JOB_COMPLETION_INDEX": "3"}
 SLURM = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "8", "SLURM_ARRAY_TASK_MIN": "1"}
 ELASTIC = {"RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+GOOGLE_BATCH = {"BATCH_TASK_INDEX": "3", "BATCH_TASK_COUNT": "8", "BATCH_TASK_RETRY_ATTEMPT": "1"}
+SKYPILOT = {"SKYPILOT_NODE_RANK": "3", "SKYPILOT_NUM_NODES": "8", "SKYPILOT_TASK_ID": "sky-2026-11-26_calls"}
+POOL = {"SKYPILOT_JOB_RANK": "3", "SKYPILOT_NUM_JOBS": "8", "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "1"}
+STEP = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}
+POOLS = {"workerpool0": ["chief:2222"], "workerpool1": [f"worker-{i}:2222" for i in range(7)]}
 NOWHERE = "/nowhere"
+
+
+def vertex(pool: str, index: int) -> dict[str, str]:
+    """Return the variable of a replica of a Vertex AI job with 8 replicas, in the form that Google documents."""
+    spec = {"cluster": POOLS, "environment": "cloud", "task": {"type": pool, "index": index, "trial": ""}}
+    return {"CLUSTER_SPEC": json.dumps(spec)}
 
 
 @pytest.mark.parametrize(
     ("environ", "task"),
     [
         ({}, None),
-        (CLOUD_RUN, Task(3, 8, "cloud-run")),
         (CLOUD_RUN | NAMED, Task(3, 8, "cloud-run", 1, "calls-x7k", "calls")),
-        ({"CLOUD_RUN_JOB": "calls", "CLOUD_RUN_TASK_INDEX": ""}, None),
+        ({"CLOUD_RUN_TASK_INDEX": ""}, None),
         (BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": "8"}, Task(3, 8, "aws-batch", 1, "a1b2")),
-        (BATCH | {"VOXBATCH_TASK_COUNT": "8"}, Task(3, 8, "aws-batch", 1, "a1b2")),
         ({"AWS_BATCH_JOB_ID": "a1b2", "AWS_BATCH_JOB_ATTEMPT": "1"}, None),
+        (GOOGLE_BATCH, Task(3, 8, "google-batch", 1)),
+        (SKYPILOT, Task(3, 8, "skypilot", execution="sky-2026-11-26_calls")),
+        (POOL, Task(3, 8, "skypilot-pool")),
+        (vertex("workerpool0", 0), Task(0, 8, "vertex-ai")),
+        (vertex("workerpool1", 6), Task(7, 8, "vertex-ai")),
         (INDEXED | {"VOXBATCH_TASK_COUNT": "8"}, Task(3, 8, "kubernetes")),
         (INDEXED | {"JOB_COMPLETIONS": " 8 "}, Task(3, 8, "kubernetes")),
-        (SLURM, Task(6, 8, "slurm", 0)),
         (
             SLURM | {"SLURM_RESTART_COUNT": "2", "SLURM_ARRAY_JOB_ID": "17", "SLURM_JOB_NAME": "calls"},
             Task(6, 8, "slurm", 2, "17", "calls"),
         ),
         ({"SLURM_JOB_ID": "17", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, None),
+        (STEP, Task(3, 8, "srun")),
         (ELASTIC, Task(3, 8, "torchrun", 0)),
         ({"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "10.0.0.1"}, Task(3, 8, "torchrun")),
         ({"RANK": "3", "WORLD_SIZE": "8"}, None),
@@ -81,12 +98,9 @@ UNSEEN = "(--tasks none ignores it)"
     ("environ", "message"),
     [
         (CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "8"}, f"CLOUD_RUN_TASK_INDEX is '8'; {WHOLE} 0 to 7 {UNSEEN}"),
-        (CLOUD_RUN | {"CLOUD_RUN_TASK_INDEX": "-1"}, f"CLOUD_RUN_TASK_INDEX is '-1'; {WHOLE} 0 to 7 {UNSEEN}"),
-        (CLOUD_RUN | {"CLOUD_RUN_TASK_COUNT": "x"}, f"CLOUD_RUN_TASK_COUNT is 'x'; {WHOLE} 1 to 99,999 {UNSEEN}"),
         (CLOUD_RUN | {"CLOUD_RUN_TASK_COUNT": "0"}, f"CLOUD_RUN_TASK_COUNT is '0'; {WHOLE} 1 to 99,999 {UNSEEN}"),
         (CLOUD_RUN | {"CLOUD_RUN_TASK_COUNT": "٨"}, f"CLOUD_RUN_TASK_COUNT is '٨'; {WHOLE} 1 to 99,999 {UNSEEN}"),
         ({"CLOUD_RUN_TASK_INDEX": "3"}, f"CLOUD_RUN_TASK_COUNT is not set; {WHOLE} 1 to 99,999 {UNSEEN}"),
-        ({"CLOUD_RUN_TASK_COUNT": "3"}, f"CLOUD_RUN_TASK_INDEX is not set; {WHOLE} 0 to 2 {UNSEEN}"),
         (
             BATCH,
             (
@@ -95,21 +109,9 @@ UNSEEN = "(--tasks none ignores it)"
             ),
         ),
         (
-            BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": "8", "AWS_BATCH_JOB_ATTEMPT": "0"},
-            f"AWS_BATCH_JOB_ATTEMPT is '0'; {WHOLE} 1 to 999,999,999 {UNSEEN}",
-        ),
-        (
             BATCH | {"AWS_BATCH_JOB_ARRAY_SIZE": "8", "VOXBATCH_TASK_COUNT": "9"},
             "AWS_BATCH_JOB_ARRAY_SIZE is 8 and VOXBATCH_TASK_COUNT is 9; they must agree",
         ),
-        (
-            INDEXED,
-            (
-                "JOB_COMPLETION_INDEX is '3', but Kubernetes jobs do not give the number of tasks: set "
-                f"VOXBATCH_TASK_COUNT to their number, or give --shard I/N {UNSEEN}"
-            ),
-        ),
-        (INDEXED | {"VOXBATCH_TASK_COUNT": "3"}, f"JOB_COMPLETION_INDEX is '3'; {WHOLE} 0 to 2 {UNSEEN}"),
         (
             {"VOXBATCH_TASK_COUNT": "8"},
             (
@@ -118,18 +120,38 @@ UNSEEN = "(--tasks none ignores it)"
                 "VOXBATCH_TASK_COUNT out"
             ),
         ),
-        ({"SLURM_ARRAY_TASK_ID": "1"}, f"SLURM_ARRAY_TASK_COUNT is not set; {WHOLE} 1 to 99,999 {UNSEEN}"),
-        (
-            SLURM | {"SLURM_ARRAY_TASK_MAX": "40"},
-            "SLURM_ARRAY_TASK_ID is 7, of 8 ids from 1 to 40 by 1; they must be evenly spaced, such as --array=0-7 "
-            + UNSEEN,
-        ),
         (
             SLURM | {"SLURM_ARRAY_TASK_STEP": "4"},
             "SLURM_ARRAY_TASK_ID is 7, of 8 ids from 1 to 29 by 4; they must be evenly spaced, such as --array=0-7 "
             + UNSEEN,
         ),
-        (ELASTIC | {"RANK": "8"}, f"RANK is '8'; {WHOLE} 0 to 7 {UNSEEN}"),
+        (
+            {"CLUSTER_SPEC": "chief:2222"},
+            f"CLUSTER_SPEC is 'chief:2222'; Vertex AI names each replica of a job and this one there {UNSEEN}",
+        ),
+        (
+            SLURM | STEP,
+            (
+                "this process is task 51 of 64 (Slurm array, attempt 0) and task 3 of 8 (step of srun) at once; give "
+                "--tasks slurm or --tasks srun, or --tasks none and --shard I/N"
+            ),
+        ),
+        (
+            {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8"},
+            (
+                "OMPI_COMM_WORLD_RANK is '3' and OMPI_COMM_WORLD_SIZE is 8: this process is one of several tasks of a "
+                "job of Open MPI, and each would do all of the work; give --shard $OMPI_COMM_WORLD_RANK/"
+                "$OMPI_COMM_WORLD_SIZE, here 3/8, or --tasks none if each task has work of its own"
+            ),
+        ),
+        (
+            {"PBS_ARRAY_INDEX": "1"},
+            (
+                "PBS_ARRAY_INDEX is '1': this process is one of several tasks of a PBS array, and each would do all of "
+                "the work; give --shard $((PBS_ARRAY_INDEX - 1))/8 for -J 1-8, or --tasks none if each task has work "
+                "of its own"
+            ),
+        ),
         (
             CLOUD_RUN | NAMED | INDEXED | {"VOXBATCH_TASK_COUNT": "16"},
             (
@@ -147,6 +169,61 @@ def test_invalid_variables_are_refused(environ: Mapping[str, str], message: str)
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize("name", tasks.UNREAD)
+def test_task_of_a_platform_that_is_not_read_is_refused(name: str) -> None:
+    """A task that is one of several on a platform that is not read is refused, unless a flag says what it does or a
+    platform that is read divides the work.
+    """
+    count = tasks.UNREAD[name].count
+    environ = {name: "3"} | ({count: "8"} if count else {})
+    with pytest.raises(ConfigError, match=rf"^{name} is '3'.*give --shard .*{name}"):
+        find(environ, NOWHERE)
+    with pytest.raises(ConfigError, match=rf"^{name} is '3'"):
+        find(environ | {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}, NOWHERE)
+    assert find(environ, NOWHERE, "none") is None
+    assert find(environ, NOWHERE, count=8) is None
+    assert find(environ | CLOUD_RUN, NOWHERE) == Task(3, 8, "cloud-run")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"NOMAD_ALLOC_INDEX": "0"},
+        {"VC_TASK_INDEX": "0"},
+        {"NODE_RANK": "0"},
+        {"NODE_RANK": "0", "NUM_NODES": "1"},
+        {"NUM_NODES": "8"},
+        {"SGE_TASK_ID": "undefined", "SGE_TASK_LAST": "undefined"},
+        {"LSB_JOBID": "17", "LSB_JOBINDEX": "0"},
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+        {"PMI_RANK": "0", "PMI_SIZE": "1"},
+        {"SLURM_JOB_ID": "17", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_NODEID": "0"},
+        {"PBS_JOBID": "17", "PBS_TASKNUM": "1", "PBS_NODENUM": "0"},
+        {"AZ_BATCH_TASK_ID": "t3", "AZ_BATCH_NODE_ID": "n"},
+        {"RUNPOD_POD_ID": "p", "MASTER_ADDR": "10.0.0.1", "WORLD_SIZE": "1"},
+        {"CI_NODE_INDEX": "3", "CI_NODE_TOTAL": "8"},
+        {"LOCAL_RANK": "3"},
+    ],
+)
+def test_task_that_may_be_the_only_one_is_not_refused(environ: Mapping[str, str]) -> None:
+    """Variables that a task without others has, too, are no reason to refuse. The jobs of a CI pipeline are no tasks:
+    each transcribes what it tests.
+    """
+    assert find(environ, NOWHERE) is None
+
+
+def test_the_page_has_the_variables_of_each_platform_with_their_source() -> None:
+    """docs/tasks.md has a row for each platform, read or not, with its variables and the page that documents them."""
+    rows = [line for line in (ROOT / "docs" / "tasks.md").read_text().splitlines() if "](https://" in line]
+    for name, platform in tasks.PLATFORMS.items():
+        (row,) = [line for line in rows if f"(`{name}`)" in line]
+        assert all(variable in row for variable in (platform.index, *platform.counts))
+    for name, unread in tasks.UNREAD.items():
+        (row,) = [line for line in rows if f"`{name}`" in line]
+        assert unread.count in row
+        assert (unread.shard.partition("/")[0] or f"${name}/${unread.count}") in row
+
+
 def test_platforms_that_agree_count_as_one() -> None:
     """Platforms that agree count as one, and a single task is ignored beside a platform with several. A chosen platform
     has priority and must be present.
@@ -161,9 +238,11 @@ def test_platforms_that_agree_count_as_one() -> None:
         find(CLOUD_RUN, NOWHERE, "slurm")
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 1000), st.integers(1, 500), st.data())
 def test_slurm_array_ids_map_to_tasks(least: int, step: int, count: int, data: st.DataObject) -> None:
-    """The ids of --array=least-…:step map to the tasks 0, 1, …, each once; an id between them is refused."""
+    """The ids of --array=least-…:step map to the tasks 0, 1, …, each once, also if srun starts several processes for
+    each; an id between them is refused."""
     last = least + (count - 1) * step
     array = {
         "SLURM_ARRAY_TASK_COUNT": f"{count}", "SLURM_ARRAY_TASK_MIN": f"{least}", "SLURM_ARRAY_TASK_MAX": f"{last}",
@@ -172,12 +251,29 @@ def test_slurm_array_ids_map_to_tasks(least: int, step: int, count: int, data: s
     index = data.draw(st.integers(0, count - 1))
     found = find(array | {"SLURM_ARRAY_TASK_ID": f"{least + index * step}"}, NOWHERE)
     assert found == Task(index, count, "slurm", 0)
+    step_of_srun = {"SLURM_ARRAY_TASK_ID": f"{least + index * step}", "SLURM_STEP_NUM_TASKS": "3"}
+    processes = [find(array | step_of_srun | {"SLURM_PROCID": f"{rank}"}, NOWHERE, "slurm") for rank in range(3)]
+    assert processes == [Task(3 * index + rank, 3 * count, "slurm", 0) for rank in range(3)]
     other = data.draw(st.integers(0, last + 10 * step).filter(lambda i: i not in range(least, last + 1, step)))
     with pytest.raises(ConfigError, match="evenly spaced"):
         find(array | {"SLURM_ARRAY_TASK_ID": f"{other}"}, NOWHERE)
 
 
-@given(st.dictionaries(st.sampled_from([*CLOUD_RUN, *BATCH, *SLURM, *ELASTIC, tasks.TASK_COUNT]), st.text(max_size=4)))
+VARIABLES = [
+    *CLOUD_RUN,
+    *BATCH,
+    *SLURM,
+    *ELASTIC,
+    *GOOGLE_BATCH,
+    *STEP,
+    "CLUSTER_SPEC",
+    *tasks.UNREAD,
+    tasks.TASK_COUNT,
+]
+
+
+@pytest.mark.slow
+@given(st.dictionaries(st.sampled_from(VARIABLES), st.text(max_size=4)))
 def test_any_variables_give_a_valid_task_or_an_error(environ: dict[str, str]) -> None:
     """Any values give a task with an index below its count, no task, or a ConfigError."""
     try:
@@ -204,7 +300,6 @@ THIRD = Task(3, 8, "cloud-run", 1, "calls-x7k", "calls")
         (None, (3, 16), (3, 16)),
         (THIRD, None, (3, 8)),
         (THIRD, (3, 8), (3, 8)),
-        (Task(0, 1, "cloud-run"), None, (0, 1)),
         (Task(0, 1, "cloud-run"), (3, 16), (3, 16)),
     ],
 )
@@ -234,17 +329,6 @@ def test_shard_option_gives_the_task_count() -> None:
 
 
 # ── SageMaker ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-HOSTS = ["algo-10", "algo-2", "algo-1"]
-
-
-def container(root: Path, current: str = "algo-10", hosts: Any = HOSTS, **job: Any) -> str:
-    """Write the configuration files of a SageMaker host and return their root."""
-    (root / "config").mkdir(parents=True)
-    (root / "config" / "resourceconfig.json").write_text(json.dumps({"current_host": current, "hosts": hosts}))
-    if job:
-        (root / "config" / "processingjobconfig.json").write_text(json.dumps(job))
-    return str(root)
 
 
 def test_hosts_are_numbered_by_their_names(tmp_path: Path) -> None:
@@ -309,10 +393,6 @@ def test_exit_message_is_cut_to_1_kb(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-FAST = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
-
-
-@pytest.mark.slow
 def test_failed_job_writes_the_exit_message(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """Any failure, however early, becomes the job's ExitMessage, with the usual exit code. With --exit-zero, failed
     items are no failure.
@@ -360,21 +440,10 @@ def test_task_logs_its_shard(voxbatch: Voxbatch, manifest: ManifestWriter) -> No
     [
         ({"VOXBATCH_LIMIT": "2"}, "VOXBATCH_LIMIT=2 limits this command to 2 items; unset it to take all items"),
         (
-            {"VOXBATCH_SHARD": "1/2"},
-            "VOXBATCH_SHARD=1/2 limits this command to shard 1 of 2; unset it to take all items",
-        ),
-        (
             SLURM,
             (
                 "SLURM_ARRAY_TASK_ID makes this process task 6 of 8 (Slurm array, attempt 0): shard 6/8; give --tasks "
                 "none to take all items"
-            ),
-        ),
-        (
-            ELASTIC,
-            (
-                "RANK makes this process task 3 of 8 (torchrun job, attempt 0): shard 3/8; give --tasks none to take "
-                "all items"
             ),
         ),
     ],
@@ -413,7 +482,6 @@ def test_validate_names_a_variable_that_limits_it(voxbatch: Voxbatch, manifest: 
     assert done.stderr == "Warning: VOXBATCH_LIMIT=1 limits this command to 1 item; unset it to take all items\n"
 
 
-@pytest.mark.slow
 def test_contradicting_shard_is_refused_before_writing(
     voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path
 ) -> None:
@@ -433,53 +501,21 @@ def test_contradicting_shard_is_refused_before_writing(
 
 # ── many tasks with kills and restarts ────────────────────────────────────────────────────────────────────────────────
 
-ITEMS = 24
-Environment = Callable[[int, int], dict[str, str]]
-"""A function of task index and attempt that returns the environment variables of the task."""
-
-
-def on_cloud_run(folder: Path, count: int) -> Environment:
-    return lambda index, attempt: (
-        NAMED
-        | {
-            "CLOUD_RUN_TASK_INDEX": f"{index}",
-            "CLOUD_RUN_TASK_COUNT": f"{count}",
-            "CLOUD_RUN_TASK_ATTEMPT": f"{attempt}",
-        }
-    )
-
-
-def on_sagemaker(folder: Path, count: int) -> Environment:
-    hosts = [f"algo-{i}" for i in (*range(9, 9 + count),)]
-    roots = [container(folder / host, host, hosts[::-1]) for host in hosts]
-    return lambda index, attempt: {"SAGEMAKER_BASE_DIR": roots[index]}
-
-
-def on_kubernetes(folder: Path, count: int) -> Environment:
-    return lambda index, attempt: {"JOB_COMPLETION_INDEX": f"{index}", "VOXBATCH_TASK_COUNT": f"{count}"}
-
-
-def outputs(store: Store) -> dict[str, bytes | None]:
-    """Return the merged outputs and subtitles."""
-    return {name: store.read(name) for name in ("transcripts.jsonl", "failures.jsonl", *store.names("srt"))}
-
-
-def committed(store: Store) -> Counter[int]:
-    """Return the number of parts that contain each item, by the index of the item."""
-    return Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
+ITEMS, TASKS = 24, 8
+KILLED, ZOMBIE = {1, 4}, 6
 
 
 class Crew:
-    """The tasks of one job."""
+    """The tasks of one job on Cloud Run."""
 
-    def __init__(self, start: Starter, manifest: Path, out: str, environment: Environment, more: dict[str, str]):
+    def __init__(self, start: Starter, manifest: Path, out: str):
         self._start, self._manifest, self._out = start, manifest, out
-        self._environment, self._more = environment, more
 
     def begin(self, index: int, attempt: int = 0, delay_s: float = 0.02) -> Popen[str]:
         """Start a task, which takes `delay_s` per chunk and commits each item as a part."""
         slowly = ("--engine-option", f"delay_s={delay_s}", "--engine-option", "concurrency=1", "--part-items", "1")
-        env = self._environment(index, attempt) | self._more
+        task = {"TASK_INDEX": index, "TASK_COUNT": TASKS, "TASK_ATTEMPT": attempt}
+        env = {retry.NO_WAIT: "1", **{f"CLOUD_RUN_{name}": str(value) for name, value in task.items()}}
         return self._start("run", self._manifest, "-o", self._out, *FAST, *slowly, env=env)
 
 
@@ -505,25 +541,41 @@ def ended(processes: Iterable[Popen[str]]) -> list[int]:
     return codes
 
 
-def disturbed(crew: Crew, store: Store, count: int, killed: set[int], zombie: int) -> Popen[str]:
+def disturbed(crew: Crew, store: Store) -> Popen[str]:
     """Run all tasks; kill some and restart them, and suspend one and replace it. Return the suspended task when all
     others have ended.
     """
-    victims = killed | {zombie}
+    victims = KILLED | {ZOMBIE}
     # some seconds for the whole shard, so that the task is still running when the signal comes
-    slow_s = 2.0 * count / ITEMS
-    first = {index: crew.begin(index, delay_s=slow_s if index in victims else 0.02) for index in range(count)}
-    strike(first, {index: signal.SIGSTOP if index == zombie else signal.SIGKILL for index in victims}, store)
+    slow_s = 2.0 * TASKS / ITEMS
+    first = {index: crew.begin(index, delay_s=slow_s if index in victims else 0.02) for index in range(TASKS)}
+    strike(first, {index: signal.SIGSTOP if index == ZOMBIE else signal.SIGKILL for index in victims}, store)
     again = [crew.begin(index, attempt=1) for index in sorted(victims)]
     calm = [process for index, process in first.items() if index not in victims]
-    assert set(ended([first[index] for index in killed])) == {-signal.SIGKILL}
+    assert set(ended([first[index] for index in KILLED])) == {-signal.SIGKILL}
     assert set(ended([*calm, *again])) <= {0, 3}
-    return first[zombie]
+    return first[ZOMBIE]
 
 
-def prove(crew: Crew, store: Store, count: int, killed: set[int], zombie: int, alone: dict[str, bytes | None]) -> None:
-    """Assert that kills, restarts and a zombie task leave the outputs of one process."""
-    asleep = disturbed(crew, store, count, killed, zombie)
+@pytest.fixture
+def bucket(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Iterable[servers.Place]:
+    with servers.placed(google, monkeypatch) as place:
+        yield place
+
+
+@pytest.mark.parametrize("place", [pytest.param("folder", marks=pytest.mark.long), "bucket"])
+def test_outputs_of_killed_tasks_equal_those_of_one_process(
+    manifest: ManifestWriter, voxbatch: Voxbatch, start: Starter, tmp_path: Path, bucket: servers.Place, place: str
+) -> None:
+    """With killed and restarted tasks and one zombie task that resumes, the outputs are the bytes of one process. No
+    item is in two parts, and the zombie ends normally.
+    """
+    path = manifest(*[0.5 + i / 100 for i in range(ITEMS - 1)], None, text="one two", lang="en")
+    assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
+    alone = outputs(open_store(str(tmp_path / "alone")))
+    out = bucket.uri if place == "bucket" else str(tmp_path / "out")
+    store = open_store(out)
+    asleep = disturbed(Crew(start, path, out), store)
     assert asleep.poll() is None
     assert outputs(store) == alone
     asleep.send_signal(signal.SIGCONT)
@@ -534,79 +586,6 @@ def prove(crew: Crew, store: Store, count: int, killed: set[int], zombie: int, a
     assert (summary["items"], summary["done"], summary["failed"]) == (ITEMS, ITEMS - 1, 1)
 
 
-@pytest.fixture
-def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes | None]:
-    """Return the outputs that one process produces from the manifest."""
-    path = manifest(*[0.5 + i / 100 for i in range(ITEMS - 1)], None, text="one two", lang="en")
-    assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
-    return outputs(open_store(str(tmp_path / "alone")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("engine", "count", "killed", "zombie"),
-    [(on_cloud_run, 8, {1, 4}, 6), (on_sagemaker, 3, {0}, 2), (on_kubernetes, 3, {2}, 0)],
-)
-def test_outputs_of_killed_tasks_equal_those_of_one_process(
-    alone: dict[str, bytes | None],
-    start: Starter,
-    tmp_path: Path,
-    engine: Callable[[Path, int], Environment],
-    count: int,
-    killed: set[int],
-    zombie: int,
-) -> None:
-    """With killed and restarted tasks and one zombie task that resumes, the outputs are the bytes of one process. No
-    item is in two parts, and the zombie ends normally.
-    """
-    out = tmp_path / "out"
-    crew = Crew(start, tmp_path / "m.jsonl", str(out), engine(tmp_path, count), {})
-    prove(crew, open_store(str(out)), count, killed, zombie, alone)
-
-
-# ── in a bucket ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture
-def bucket(google: servers.Server, monkeypatch: pytest.MonkeyPatch) -> Iterable[servers.Place]:
-    with servers.placed(google, monkeypatch) as place:
-        yield place
-
-
-@pytest.mark.slow
-def test_outputs_of_killed_tasks_in_a_bucket_equal_those_of_one_process(
-    alone: dict[str, bytes | None], start: Starter, tmp_path: Path, bucket: servers.Place
-) -> None:
-    """The outputs are the same with OUT in a bucket."""
-    crew = Crew(start, tmp_path / "m.jsonl", bucket.uri, on_cloud_run(tmp_path, 8), {"VOXBATCH_NO_WAIT": "1"})
-    prove(crew, bucket.store(), 8, {1, 4}, 6, alone)
-
-
-def told_to_leave(process: Popen[str]) -> tuple[int, str]:
-    """Send SIGTERM and return the exit code and all output."""
-    process.send_signal(signal.SIGTERM)
-    said = "".join(process.communicate(timeout=20))
-    return process.returncode, said
-
-
-@pytest.mark.slow
-def test_sigterm_commits_finished_items(manifest: ManifestWriter, start: Starter, bucket: servers.Place) -> None:
-    """After SIGTERM, finished items are committed to the bucket before the process ends, even if no part was due."""
-    command = ("run", manifest(*[0.5] * ITEMS), "-o", bucket.uri, *FAST)
-    slowly = ("--engine-option", "delay_s=0.5", "--engine-option", "concurrency=1")
-    process, store = start(*command, *slowly), bucket.store()
-    while not store.exists("run.json"):
-        time.sleep(0.02)
-    time.sleep(5)
-    code, said = told_to_leave(process)
-    assert code == 143
-    assert 1 <= committed(store).total() < ITEMS
-    assert f"interrupted; {committed(store).total()} of {ITEMS} items are safe in {bucket.uri}" in said
-    assert ended([start(*command)]) == [0]
-    assert committed(store) == dict.fromkeys(range(ITEMS), 1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [("503", "cannot write gs://"), ("stall", "the last commit took over 9 s")],
@@ -623,7 +602,8 @@ def test_unavailable_store_does_not_delay_the_end(
     while not bucket.proxy.spoilt:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    code, said = told_to_leave(process)
-    assert code == 143
+    process.send_signal(signal.SIGTERM)
+    said = "".join(process.communicate(timeout=55))
+    assert process.returncode == 143
     assert f"Warning: interrupted; {reason}" in said
     assert f"0 of 2 items are safe in {bucket.uri}; run the same command again to continue" in said

@@ -14,8 +14,10 @@ from conftest import ManifestWriter, Voxbatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.output.score import score_place
-from voxbatch.scoring.word_times import TimeAccuracy, TimedWord, WordTimes, timed_words
+from voxbatch.analysis.score import score_place
+from voxbatch.output.stored_json import record_of
+from voxbatch.scoring.corpus import TimeAccuracy
+from voxbatch.scoring.word_times import TimedWord, WordTimes, timed_words
 
 MILLISECONDS = st.integers(0, 60_000)
 
@@ -60,7 +62,7 @@ def test_figures_are_those_of_the_plain_list(shifts: list[tuple[int, int]]) -> N
         assert part.mean == pytest.approx(statistics.fmean(differences) / 1000, abs=1e-6)
         assert part.median == ranked[(len(ranked) + 1) // 2 - 1] / 1000
         assert part.p95 == ranked[-(-95 * len(ranked) // 100) - 1] / 1000
-    assert TimeAccuracy.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert record_of(json.loads(json.dumps(found.to_dict())), TimeAccuracy) == found
 
 
 def test_no_reference_times_no_figures() -> None:
@@ -107,7 +109,7 @@ def test_a_run_keeps_the_times_of_its_manifest(voxbatch: Voxbatch, manifest: Man
     found = json.loads((tmp_path / "out" / "summary.json").read_text())["word_times"]
     assert (found["reference_words"], found["matched"]) == (6, 3)
     assert found["start"]["mean"] == pytest.approx(0.1)
-    assert json.loads(voxbatch("score", "out").stdout)["word_times"] == found
+    assert json.loads(voxbatch("score", "out", "--json").stdout)["word_times"] == found
     (line,) = map(json.loads, (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines())
     assert (line["text_words"], len(line["words"])) == (words, 3)
     assert voxbatch("run", "out/transcripts.jsonl", "-o", "again", "--allow-outside", *scripted).returncode == 0
@@ -115,7 +117,6 @@ def test_a_run_keeps_the_times_of_its_manifest(voxbatch: Voxbatch, manifest: Man
     assert (again["matched"], again["start"]) == (3, found["start"])
 
 
-@pytest.mark.slow
 def test_times_of_real_digits(corpus: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Spoken digits, joined with silence between them, have known times: Whisper's are within a quarter of a second for
     most words.

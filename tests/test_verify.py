@@ -5,23 +5,34 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shlex
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ManifestWriter, Voxbatch, environment
-from outputs import owned
+from conftest import ManifestWriter, Voxbatch
+from outputs import keys, owned
 
-from voxbatch.errors import VoxbatchError
-from voxbatch.latency import Latency
-from voxbatch.output.checkpoint import Checkpoint, PartEntry, encode_line
+from voxbatch.analysis.calibrate import calibrate_run
+from voxbatch.analysis.compare import compare_places
+from voxbatch.analysis.export import export_items
+from voxbatch.analysis.flagged import find_flagged
+from voxbatch.analysis.report import write_report
+from voxbatch.analysis.results import read_results
+from voxbatch.analysis.score import score_run
+from voxbatch.analysis.status import read_status
+from voxbatch.errors import CheckpointError, VoxbatchError
+from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.latency import Latency
 from voxbatch.output.merge import merge_again
-from voxbatch.output.status import read_status
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import create_list
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.verify import verify
-from voxbatch.storage import open_store
+from voxbatch.storage import Store, open_store
 
 ENGINE = ("--engine", "scripted", "--formats", "srt,txt", "--part-items", "2")
 PART = "parts/shard-00000-of-00001/part-00001.jsonl"
@@ -34,31 +45,33 @@ def snapshot(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in files if path.name != "summary.json"}
 
 
-def shell(command: str, folder: Path) -> None:
-    """Run a command that a message gives."""
-    command = re.sub("^voxbatch ", f"{sys.executable} -m voxbatch ", command)
-    done = subprocess.run(command, shell=True, cwd=folder, env=environment(), capture_output=True)
-    assert done.returncode in (0, 3), done.stderr
-
-
 DAMAGE: dict[str, tuple[str, Change, str]] = {
     "part cut off": (PART, lambda data: data[:-9], "is not an entry"),
-    "part without its last line": (PART, lambda data: b"".join(data.splitlines(True)[:-1]), "1 entries up to item "),
     "letter of a part": (PART, lambda data: data.replace(b'"pred_text": "w', b'"pred_text": "v', 1), "the checksum"),
-    "part of another run": (PART, lambda data: data.replace(b'"run": "', b'"run": "ff', 1), "belongs to run ff"),
     "part of another shard": (PART, lambda data: data.replace(b'"0/1"', b'"0/2"', 1), "shard-00000-of-00002/"),
     "part removed": (PART, lambda data: None, "2 of 4 items are not done yet"),
+    "list": ("lists/00001.bin", lambda data: data[:-1] + b"x", "not a list of the items of run "),
     "complete.json": ("parts/shard-00000-of-00001/complete.json", lambda data: b"{}", "not written by run "),
     "transcripts cut off": ("transcripts.jsonl", lambda data: data[:-9], "changed or damaged: "),
-    "transcripts edited": ("transcripts.jsonl", lambda data: data.replace(b"w0", b"w9", 1), "changed or damaged: "),
     "transcripts missing": ("transcripts.jsonl", lambda data: None, "missing"),
-    "failures missing": ("failures.jsonl", lambda data: None, "missing"),
-    "subtitles cut off": ("srt/r1.srt", lambda data: data[:-9], "1 files are missing, changed or damaged"),
-    "text missing": ("txt/r1.txt", lambda data: None, "the first is txt/r1.txt"),
+    "subtitles cut off": ("srt/r1.srt", lambda data: data[:-9], "damaged; the first is srt/r1.srt"),
     "summary cut off": ("summary.json", lambda data: data[:-9], "damaged"),
     "count in the summary": ("summary.json", lambda data: data.replace(b'"done": 3', b'"done": 4'), "its counts or"),
     "summary of another run": ("summary.json", lambda data: data.replace(b'"run": "', b'"run": "ff'), "which is not f"),
 }
+
+
+SPAN = {"start": 0.0, "end": 0.5}
+TRANSCRIBED = {
+    "audio_filepath": "/a.wav", "id": "a", "lang": "en", "text": "w0", "pred_text": "w0",
+    "words": [{"word": "w0", **SPAN, "confidence": 0.5}], "segments": [{"text": "w0", **SPAN}],
+    "audio_duration": 1.5, "wer": 0.0, "substitutions": 0, "insertions": 0, "deletions": 0, "reference_length": 1,
+    "confidence": 0.5, "flags": [{"kind": "cut_off", "reason": "long", **SPAN}], "warnings": [], "version": 1,
+}  # fmt: skip
+FAILED = {
+    "audio_filepath": "/b.wav", "id": "b", "lang": "en", "text": "w0", "line": 2, "error": "AudioError",
+    "kind": "not_found", "message": "gone", "retryable": False, "version": 1,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -80,7 +93,6 @@ def test_sound_outputs_have_no_problem(finished: Path, voxbatch: Voxbatch) -> No
     assert voxbatch("status", "out", "--verify").returncode == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_named_and_repaired(finished: Path, voxbatch: Voxbatch, kind: str) -> None:
     """Each damage is a problem with exit code 1; after the steps that are printed, OUT is as it was."""
@@ -92,20 +104,47 @@ def test_damage_is_named_and_repaired(finished: Path, voxbatch: Voxbatch, kind: 
     else:
         assert data != (finished / name).read_bytes()
         (finished / name).write_bytes(data)
-    shown = voxbatch("status", "out", "--verify")
-    assert (shown.returncode, shown.stderr) == (1, "")
-    assert reason in shown.stdout
     listed = voxbatch("status", "out", "--verify", "--json")
-    assert listed.returncode == 1
+    assert (listed.returncode, listed.stderr) == (1, "")
     (problem,) = json.loads(listed.stdout)["problems"]
     assert name.startswith(problem["file"])
+    assert reason in problem["problem"]
     for step in problem["repair"]:
         if step.startswith("run the same command again"):
             assert voxbatch("run", "m.jsonl", "-o", "out", *ENGINE).returncode == 3
+        elif step.startswith("voxbatch "):
+            assert voxbatch(*shlex.split(step)[1:]).returncode in (0, 3)
         else:
-            shell(step, finished.parent)
-    assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
-    assert snapshot(finished) == before
+            subprocess.run(step, shell=True, cwd=finished.parent, check=True)
+    assert verify(open_store(str(finished))) == []
+    after = snapshot(finished)
+    if kind.startswith("list"):  # parts name the list that was removed, so the next one follows it; the report names it
+        assert after.pop("lists/00002.bin")
+        del before["lists/00001.bin"], before["report.html"], after["report.html"]
+    assert after == before
+
+
+def test_summary_of_an_earlier_list_is_named(tmp_path: Path) -> None:
+    """If a run with a later list is not finished, the problem names both lists."""
+    store = open_store(str(tmp_path / "out"))
+    run = owned(store)
+    entries = [PartEntry(index, "failure", json_bytes(FAILED)) for index in range(2)]
+    Checkpoint(store, run).commit(entries, 1.0)
+    merge_again(store)
+    create_list(store, replace(run, list_number=2), keys(2))
+    (problem,) = verify(store)
+    expected = "it is of list 1 of run run; OUT belongs to list 2 of run run, which is not finished"
+    assert (problem.file, problem.problem) == ("summary.json", expected)
+
+
+@pytest.mark.parametrize("call", [read_status, verify, merge_again, lambda store: write_report(store, "report.html")])
+def test_missing_list_is_named(tmp_path: Path, call: Callable[[Store], object]) -> None:
+    """An OUT whose list was removed is not one without a run."""
+    store = open_store(str(tmp_path / "out"))
+    owned(store)
+    store.delete("lists/00001.bin")
+    with pytest.raises(CheckpointError, match="the list of the items of run run is missing; run again with the same"):
+        call(store)
 
 
 WRONG: tuple[Any, ...] = (None, True, -1, 10**30, float("nan"), "x", [1], {"x": []})
@@ -131,31 +170,115 @@ def changed(value: dict[str, Any], path: tuple[str, ...], wrong: Any) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.json", "summary.json", "parts/shard-00000-of-00001/part-00000.jsonl",
-                                  "parts/shard-00000-of-00001/complete.json"])  # fmt: skip
-def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str) -> None:
+                                  "parts/shard-00000-of-00001/complete.json", "lists/00001.bin"])  # fmt: skip
+@pytest.mark.parametrize("values", [1, pytest.param(len(WRONG), marks=pytest.mark.long)])
+def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str, values: int) -> None:
     """A wrong value in a field of a stored file ends status, verify and merge with an error of voxbatch, if at all."""
     store = open_store(str(tmp_path / "out"))
-    key = owned(store)
-    words: dict[str, Any] = {"pred_text": "w0", "audio_duration": 1.5, "warnings": [], "words": [], "segments": []}
-    line = {"audio_filepath": f"{tmp_path}/a.wav", "id": "a", **words}
-    reason = {"line": 2, "error": "AudioError", "message": "no", "text": "x"}
-    failed = {"audio_filepath": f"{tmp_path}/b.wav", "id": "b", **reason}
-    checkpoint = Checkpoint(store, key, 2)
-    entries = [PartEntry(0, "transcript", encode_line(line)), PartEntry(1, "failure", encode_line(failed))]
+    run = owned(store)
+    checkpoint = Checkpoint(store, run)
+    line = {key: TRANSCRIBED[key] for key in ("audio_filepath", "id", "pred_text", "audio_duration", "warnings")}
+    line |= {"words": [], "segments": []}
+    entries = [PartEntry(0, "transcript", json_bytes(line)), PartEntry(1, "failure", json_bytes(FAILED))]
     assert checkpoint.commit(entries, 1.0, Latency(), 5) == entries
     checkpoint.mark_complete(2)
     merge_again(store, {"formats": ["srt"]})
     files = {each: store.read(each) or b"" for each in store.names("")}
     first, rest = files[name], b""
-    if name.endswith(".jsonl"):
+    if name.endswith((".jsonl", ".bin")):
         first, rest = files[name].split(b"\n", 1)
     stored = json.loads(first)
-    for path in paths(stored):
-        for wrong in WRONG:
+    for first_value, path in enumerate(paths(stored)):
+        for wrong in (WRONG * 2)[first_value % len(WRONG) :][:values]:
             store.write(name, [changed(stored, path, wrong), rest])
-            for call in (read_status, verify, merge_again, lambda store: Checkpoint(store, key, 2).load()):
+            for call in (read_status, verify, merge_again, lambda store: Checkpoint(store, run).load()):
                 with contextlib.suppress(VoxbatchError):
                     call(store)
             for each in files.keys() - {name}:  # merge_again may have replaced it
                 if store.read(each) != files[each]:
                     store.write(each, [files[each]])
+
+
+READERS: dict[str, Callable[[Store, Path], object]] = {
+    "status": lambda store, _: read_status(store),
+    "verify": lambda store, _: verify(store),
+    "merge": lambda store, _: merge_again(store, {"formats": ["srt"]}),
+    "report": lambda store, folder: write_report(store, str(folder / "page.html")),
+    "score": lambda store, _: score_run(store),
+    "compare": lambda store, _: compare_places(store.place, store.place),
+    "flags": lambda store, _: find_flagged(store, None),
+    "export": lambda store, folder: export_items(store, str(folder / "items.csv")),
+    "calibrate": lambda store, _: calibrate_run(store),
+    "results": lambda store, _: list(read_results(store)),
+}
+"""Everything that reads the lines in OUT."""
+
+
+def forged(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the line with each of its values, and of those in its lists, changed, and then removed."""
+    inner = {(key, 0): line[key][0] for key in ("words", "segments", "flags") if key in line}
+    for number, path in enumerate([*((key,) for key in line), *((*at, key) for at in inner for key in inner[at])]):
+        copy = json.loads(json.dumps(line))
+        place = copy
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = WRONG[number % len(WRONG)]
+        yield json.loads(json.dumps(copy))
+        del place[path[-1]]
+        yield copy
+
+
+def committed(folder: Path, lines: tuple[dict[str, Any], dict[str, Any]]) -> Store:
+    """Return an OUT whose part has these lines, of a transcript and a failure, and a sound checksum."""
+    store = open_store(str(folder))
+    entries = zip(("transcript", "failure"), lines, strict=True)
+    checkpoint = Checkpoint(store, owned(store))
+    checkpoint.commit([PartEntry(index, kind, json_bytes(line)) for index, (kind, line) in enumerate(entries)], 1.0)
+    checkpoint.mark_complete(1)
+    return store
+
+
+def called(store: Store, folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Call readers of an OUT, and return the messages of those that refuse it."""
+    messages = {}
+    for name in names:
+        try:
+            READERS[name](store, folder)
+        except VoxbatchError as error:
+            messages[name] = str(error)
+    return messages
+
+
+@pytest.mark.slow
+def test_forged_lines_are_refused_by_each_reader(tmp_path: Path) -> None:
+    """A line of a part with wrong types, or without a key, ends a command with an error of voxbatch, if at all."""
+    assert called(committed(tmp_path / "sound", (TRANSCRIBED, FAILED)), tmp_path, READERS).keys() == {"calibrate"}
+    pairs = [*((line, FAILED) for line in forged(TRANSCRIBED)), *((TRANSCRIBED, line) for line in forged(FAILED))]
+    for number, lines in enumerate(pairs):
+        called(committed(tmp_path / str(number), lines), tmp_path, [*READERS][number % 5 :: 5])
+    messages = called(committed(tmp_path / "id", ({**TRANSCRIBED, "id": 5}, FAILED)), tmp_path, READERS)
+    assert messages.keys() == READERS.keys() - {"verify"}
+    assert (
+        "part-00000.jsonl: the line of item 0 is no output line (Expected `str`, got `int` - at `$.id`)"
+        in messages["merge"]
+    )
+
+
+@pytest.mark.slow
+def test_changed_merged_lines_are_named(tmp_path: Path) -> None:
+    """A changed line of a merged output ends a command with its file, its number and the repair, if at all."""
+    store = committed(tmp_path / "out", (TRANSCRIBED, FAILED))
+    merge_again(store)
+    for name, line in ("transcripts.jsonl", TRANSCRIBED), ("failures.jsonl", FAILED):
+        sound = store.read(name) or b""
+        for changed_line in forged(line):
+            store.write(name, [json_bytes(changed_line) + b"\n"])
+            called(store, tmp_path, ("score", "compare"))
+        store.write(name, [sound, b"{\n"])
+        place = re.escape(f"{store.place}/{name}")
+        expected = (
+            rf"{place}, line 2: was changed or damaged: it is no JSON; remove the file and run again, .*: rm {place}"
+        )
+        for message in called(store, tmp_path, ("score", "compare")).values():
+            assert re.fullmatch(expected, message)
+        store.write(name, [sound])

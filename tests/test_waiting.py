@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from hub import serving
 
 from voxbatch.errors import VoxbatchError
 from voxbatch.storage import StoreOptions, longest_wait, open_recording
-from voxbatch.storage.retry import RUN_START, Attempts
+from voxbatch.storage.retry import RUN_START, Retries
 
 NOBODY = "http://127.0.0.1:9"
 """Address at which nobody listens: port 9 belongs to the discard protocol."""
@@ -59,15 +59,6 @@ def test_terminal_shows_a_host_that_does_not_answer(tmp_path: Path) -> None:
     assert any(expected.search(seen) for seen in on_a_terminal(tmp_path, *options))
 
 
-@pytest.mark.slow
-def test_terminal_shows_that_the_model_is_loading(manifest: ManifestWriter, tmp_path: Path) -> None:
-    """While the engine loads its model, the terminal says so."""
-    manifest(1.0)
-    options = ("m.jsonl", "--engine-option", "load_s=30")
-    assert any("waiting: the model is loading" in seen for seen in on_a_terminal(tmp_path, *options))
-
-
-@pytest.mark.slow
 def test_terminal_shows_the_bytes_of_a_download(manifest: ManifestWriter, base_model: Path, tmp_path: Path) -> None:
     """The download of a model is shown with its bytes, in one line that changes."""
     manifest(1.0)
@@ -81,14 +72,18 @@ def test_terminal_shows_the_bytes_of_a_download(manifest: ManifestWriter, base_m
 
 
 @pytest.mark.slow
-def test_terminal_shows_an_estimated_total_of_a_folder(manifest: ManifestWriter, tmp_path: Path) -> None:
-    """The headers of a folder's recordings are read during the run, so that a total is shown before any is finished."""
+def test_terminal_shows_that_the_model_is_loading_and_an_estimated_total(
+    manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """While the engine loads its model, the terminal says so. The headers of a folder's recordings are read during the
+    run, so that a total is shown before any is finished.
+    """
     manifest(*[2.0] * 20)
-    options = (".", "--engine-option", "load_s=30")
-    assert any("0.0 s / about 40.0 s audio · 0 / 20 items" in seen for seen in on_a_terminal(tmp_path, *options))
+    total = "0.0 s / about 40.0 s audio · 0 / 20 items"
+    shown = on_a_terminal(tmp_path, ".", "--engine-option", "load_s=30")
+    assert any("waiting: the model is loading" in seen and total in seen for seen in shown)
 
 
-@pytest.mark.slow
 def test_json_events_tell_what_the_run_waits_for(start: Starter, tmp_path: Path) -> None:
     """The progress events name the host that does not answer."""
     running = start(
@@ -101,19 +96,34 @@ def test_json_events_tell_what_the_run_waits_for(start: Starter, tmp_path: Path)
     assert event["text"].endswith(f"waiting: {event['waiting']}")
 
 
-def test_a_call_that_is_retried_is_known_until_it_ends() -> None:
+def test_a_call_that_is_retried_is_known_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait of a call is known after its first failure, the longest first, and forgotten at its end."""
-    first, second = Attempts(RUN_START, "gs://a/"), Attempts(RUN_START, "gs://b/")
+    monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
+    shown: list[str] = []
+
+    def fail(times: int, place: str, first: Callable[[], None] = lambda: None) -> None:
+        """Call what fails so many times. Before its last attempt, call `first`. Note the waits before each attempt."""
+        retries = Retries(RUN_START, place)
+
+        def attempt() -> None:
+            shown.append(str(longest_wait()))
+            if retries.failed == times:
+                return first()
+            raise VoxbatchError
+
+        retries.call(attempt, lambda error: isinstance(error, VoxbatchError))
+
+    def fail_twice() -> None:
+        time.sleep(0.01)
+        fail(2, "gs://b/")
+
+    fail(1, "gs://a/", fail_twice)
+    a, b = ("gs://a/ does not answer (attempt 2 of 20, for 0 s)", "gs://b/ does not answer (attempt 3 of 20, for 0 s)")
+    assert shown == ["None", a, a, a, a]
     assert longest_wait() is None
-    first.next_wait_s(VoxbatchError())
-    time.sleep(0.01)
-    second.next_wait_s(VoxbatchError())
-    second.next_wait_s(VoxbatchError())
-    assert str(longest_wait()).startswith("gs://a/ does not answer (attempt 2 of 20, for 0 s")
-    first.end()
-    assert str(longest_wait()).startswith("gs://b/ does not answer (attempt 3 of 20")
-    second.end()
-    assert longest_wait() is None
+    shown.clear()
+    fail(2, "gs://b/")
+    assert shown == ["None", b.replace("3 of", "2 of"), b]
 
 
 def test_a_request_that_fails_for_good_leaves_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:

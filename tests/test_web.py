@@ -13,8 +13,6 @@ import logging
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import environment
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,12 +30,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxbatch import storage
-from voxbatch.errors import AudioError, ConfigError, StorageError
-from voxbatch.storage import StoreOptions, open_remote, open_store, recording, retry, retrying_client, ssrf_guard
-from voxbatch.storage.address import parse_web_address, redacted
-from voxbatch.storage.objects import ObjectNotFound, ObjectReader, Stat, TransientError, UnusableObject
+from voxbatch.errors import AudioError, StorageError
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.storage import (
+    Recording,
+    StoreOptions,
+    open_remote,
+    remote_recording,
+    reply_deadline,
+    retry,
+    retrying_client,
+    ssrf_guard,
+)
+from voxbatch.storage.address import parse_web_address
+from voxbatch.storage.objects import ObjectNotFound, Stat, TransientError, UnknownHost, UnusableObject
 from voxbatch.storage.retry import STORE_REQUEST
-from voxbatch.storage.retrying_client import RetryingReader, read_blocks
+from voxbatch.storage.retrying_client import RetryingReader
 from voxbatch.storage.web import WebServer
 
 pytestmark = pytest.mark.slow
@@ -180,6 +187,14 @@ PAUSE = threading.Event()
 """An event that is never set, so that `wait` is a pause."""
 
 
+def flood(handler: Handler) -> None:
+    """Send interim replies (100 Continue) without end."""
+    handler.close_connection = True
+    with contextlib.suppress(OSError):
+        while True:
+            handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+
+
 @contextlib.contextmanager
 def running(context: ssl.SSLContext | None = None) -> Iterator[Site]:
     """Run a site, with TLS if a context is given."""
@@ -203,19 +218,26 @@ def site() -> Iterator[Site]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Site]:
+    """Yield one server that all examples of the property tests share."""
+    with running() as found:
+        yield found
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(retry.NO_WAIT, "1")
     monkeypatch.setattr(retrying_client, "STORE_REQUEST", replace(STORE_REQUEST, attempts=3))
-    monkeypatch.setattr(recording, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(remote_recording, "BLOCK_BYTES", BLOCK)
 
 
-def open_recording(uri: str, store_options: StoreOptions) -> recording.Recording:
+def open_recording(uri: str, store_options: StoreOptions) -> Recording:
     """Open a recording with small blocks of BLOCK bytes."""
     return storage.open_recording(uri, store_options, BLOCK)
 
 
-def whole(found: recording.Recording) -> bytes:
+def whole(found: Recording) -> bytes:
     """Return all bytes of a recording and close it."""
     with contextlib.closing(found):
         return found.pread(1 << 30, 0)
@@ -226,45 +248,25 @@ def whole(found: recording.Recording) -> bytes:
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 70), st.integers(1, 70), st.booleans())
-def test_any_byte_range_is_a_slice(body: bytes, start: int, count: int, tagged: bool) -> None:
+def test_any_byte_range_is_a_slice(shared: Site, body: bytes, start: int, count: int, tagged: bool) -> None:
     """Any byte range is the slice of the body, and empty behind the end; the reported size is the size of the body."""
-    site = _shared()
-    site.put("/x", file(body, ETag='"1"') if tagged else file(body))
-    web = site.web()
+    shared.put("/x", file(body, ETag='"1"') if tagged else file(body))
+    web = shared.web()
     assert web.get("x", start, start + count).data == body[start : start + count]
     assert web.stat("x") == Stat("x", len(body), '"1"' if tagged and body else "")
     assert b"".join(web.stream(web.stat("x"))) == body
 
 
-def _shared() -> Site:
-    """Return one server that all examples of a property test share."""
-    if not _kept:
-        stack = contextlib.ExitStack()
-        _kept.append((stack, stack.enter_context(running())))
-    return _kept[0][1]
-
-
-_kept: list[tuple[contextlib.ExitStack, Site]] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _shared_ends() -> Iterator[None]:
-    yield
-    while _kept:
-        _kept.pop()[0].close()
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.integers(1, 120))
-def test_server_without_ranges_gives_the_start(chunks: list[bytes], end: int) -> None:
+def test_server_without_ranges_gives_the_start(shared: Site, chunks: list[bytes], end: int) -> None:
     """A server that ignores ranges gives the start of the file, reports that the answer is the whole file, and streams
     the whole file.
     """
     body = b"".join(chunks)
     for answer, size in ((file(body, ranges=False), len(body)), (chunked(*chunks), -1), (said(200, body, -1), -1)):
-        site = _shared()
-        site.put("/x", answer)
-        web = site.web()
+        shared.put("/x", answer)
+        web = shared.web()
         piece = web.get("x", 0, end)
         assert (piece.data, piece.is_whole_object) == (body[:end], True)
         assert web.stat("x") == Stat("x", size, "")
@@ -370,31 +372,12 @@ def test_recording_has_the_bytes_of_the_file(site: Site, size: int, ranges: bool
         assert opened.read() == body
 
 
-def test_recording_without_a_length_is_read_whole(site: Site) -> None:
-    """A recording without a Content-Length is read whole."""
-    url = site.put("/r.wav", chunked(BODY[:700], BODY[700:]))
-    assert whole(open_recording(url, HERE)) == BODY
-
-
-def test_recording_over_http_has_the_local_bytes(corpus: Path, site: Site) -> None:
-    """A recording over HTTP has the bytes of the local file."""
-    path = next((corpus / "speech").rglob("*.flac"), None) or next((corpus / "speech").rglob("*.wav"))
-    url = site.put(f"/{path.name}", file(path.read_bytes(), ETag='"1"', Content_Type="text/html"))
-    assert whole(open_recording(url, HERE)) == path.read_bytes()
-
-
 def test_odd_addresses_request_the_right_path(site: Site) -> None:
     """Addresses without a path, with slashes in the query, or with a fragment request the right path."""
     site.put("/", file(b"root"))
     for end in ("", "/", "?a=/b/c", "/?a=/b", "#x", "/#/x?y"):
         assert whole(open_recording(site.url(end), HERE)) == b"root"
     assert [path for path, _ in site.asked] == ["/", "/", "/?a=/b/c", "/?a=/b", "/", "/"]
-
-
-def test_web_server_takes_no_outputs(site: Site) -> None:
-    """A web server is refused as a place for outputs."""
-    with pytest.raises(ConfigError, match="takes no outputs"):
-        open_store(site.url("/x"))
 
 
 # ── revisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -407,14 +390,12 @@ def test_web_server_takes_no_outputs(site: Site) -> None:
         file(BODY, ETag='"2"', ranges=False),
         file(BODY),
         said(412),
-        file(BODY[:1500], ETag='"2"'),
+        file(BODY[:1500]),
     ],
     ids=["replaced", "without ranges", "no tag", "refused", "shorter"],
 )
 def test_recording_that_changes_fails_its_item(site: Site, then: Answer) -> None:
-    """A recording that changes between two blocks fails its item with the reason; bytes of two revisions are never
-    mixed.
-    """
+    """A recording that changes between two blocks fails its item with the reason; revisions are never mixed."""
     first, stat = file(ETag='"1"'), file(ETag='"1"')
     url = site.put("/r.wav", first, stat, then)
     found = open_recording(url, HERE)
@@ -424,9 +405,7 @@ def test_recording_that_changes_fails_its_item(site: Site, then: Answer) -> None
 
 @pytest.mark.parametrize("then", [file(ETag='"2"'), file(b"short", ETag='"1"'), chunked(BODY)])
 def test_change_after_the_first_block_is_detected(site: Site, then: Answer) -> None:
-    """A change between the first block and the request for the size is detected, also if the second
-    reply has no size.
-    """
+    """A change between the first block and the request for the size is detected, also if that reply has no size."""
     url = site.put("/r.wav", file(ETag='"1"'), then)
     with pytest.raises(AudioError, match="changed while it was read"):
         open_recording(url, HERE)
@@ -481,14 +460,6 @@ def test_weakened_etag_is_the_same_revision(site: Site) -> None:
     assert web.get("x", 9, 19, web.get("x", 0, 9).tag).data == BODY[9:19]
 
 
-def test_shorter_file_does_not_truncate_the_recording(site: Site) -> None:
-    """A server that ignores the pinned revision and now has a shorter file does not truncate the recording."""
-    site.put("/x", file(ETag='"1"'), file(BODY[:1500]))
-    reader = RetryingReader(site.web())
-    with pytest.raises(UnusableObject, match="changed while it was read"):
-        list(read_blocks(reader, "x", 2 * BLOCK, BLOCK))
-
-
 def test_stream_of_another_size_is_refused(site: Site) -> None:
     """A whole file of another size than announced is refused before its first byte if the size is known, else at its
     end.
@@ -512,19 +483,15 @@ def test_stream_of_another_size_is_refused(site: Site) -> None:
         said(206, b"0123456789x", Content_Range="bytes 0-9/100"),
         said(206, b"012345678", Content_Range="bytes 0-9/100"),
         said(206, b"0123456789", Content_Range="bytes 0-9/5"),
-        said(206, b"0123456789", Content_Range="bytes 0-9/0"),
         said(206, b"0123456789", Content_Range="items 0-9/100"),
         said(206, b"0123456789", Content_Range=f"bytes 0-9/{'9' * 5000}"),
         said(206, b"01234", 10, Content_Range="bytes 0-9/100", Connection="close"),
         said(206, b"01234", -1, Content_Range="bytes 0-9/100"),
         said(416, Content_Range="bytes */100"),
         said(200, b"01234", 10, Connection="close"),
-        said(200, b"", 10, Connection="close"),
         chunked(b"01234", end=b""),
         chunked(b"01234", end=b"x\r\n"),
-        said(408),
         said(429),
-        said(500),
         said(503),
         lambda handler: handler.wfile.write(b"220 ready\r\n\r\n"),
         lambda handler: handler.connection.shutdown(socket.SHUT_RDWR),
@@ -544,30 +511,6 @@ def test_contradictory_reply_is_never_accepted(site: Site, answer: Answer) -> No
     assert RetryingReader(site.web()).get("x", 0, 10).data == BODY[:10]
 
 
-def test_half_a_file_is_read_again_from_its_start(site: Site) -> None:
-    """A server without ranges that loses the second half of a recording is read again from the start, and no byte comes
-    twice.
-    """
-    half = said(200, BODY[: len(BODY) // 2], len(BODY), Connection="close")
-    url = site.put("/r.wav", file(ranges=False), file(ranges=False), half, file(ranges=False))
-    assert whole(open_recording(url, HERE)) == BODY
-
-
-def test_half_a_block_is_requested_again(site: Site) -> None:
-    """A block of which only half arrived is requested again."""
-    half = said(206, BODY[BLOCK:1500], BLOCK, Content_Range=f"bytes {BLOCK}-{2 * BLOCK - 1}/{len(BODY)}")
-
-    def broken(handler: Handler) -> None:
-        half(handler)
-        handler.close_connection = True
-
-    url = site.put("/m.jsonl", file(), broken, file())
-    reader = RetryingReader(site.web())
-    assert b"".join(read_blocks(reader, "m.jsonl", BLOCK, BLOCK)) == BODY
-    assert len(site.asked) == 4
-    assert whole(open_recording(url, HERE)) == BODY
-
-
 @pytest.mark.parametrize("wait", ["7", "date"])
 def test_retry_after_sets_the_wait(site: Site, wait: str) -> None:
     """The Retry-After header of a busy server, in seconds or as a date, sets the wait before the retry."""
@@ -584,11 +527,7 @@ def test_retry_after_sets_the_wait(site: Site, wait: str) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "text"),
     [
-        (
-            401,
-            UnusableObject,
-            r"permission denied \(HTTP status 401 Unauthorized\): if the address was signed, get a new one",
-        ),
+        (401, UnusableObject, r"permission denied \(HTTP status 401 Unauthorized\): if the address was signed, get a"),
         (403, UnusableObject, r"permission denied \(HTTP status 403 Forbidden\)"),
         (404, ObjectNotFound, "no such object"),
         (410, ObjectNotFound, "no such object"),
@@ -614,15 +553,13 @@ def test_error_status_fails_one_item(site: Site, status: int, kind: type[Storage
     assert len(site.asked) == 4
 
 
-def test_partial_reply_to_a_whole_request_is_refused(site: Site) -> None:
-    """A partial reply (206) to a request for the whole file is refused."""
+def test_partial_reply_that_does_not_fit_is_refused(site: Site) -> None:
+    """A partial reply (206) is refused if the whole file was requested, or if it has no total size, because the end of
+    the file is unknown.
+    """
     site.put("/x", said(206, b"x", Content_Range="bytes 0-0/9"))
     with pytest.raises(UnusableObject, match="206"):
         list(site.web().stream(Stat("x", -1, "")))
-
-
-def test_partial_reply_without_a_size_is_refused(site: Site) -> None:
-    """A partial reply without a total size is refused, because the end of the file is unknown."""
     site.put("/x", said(206, b"0123", Content_Range="bytes 0-3/*"))
     with pytest.raises(UnusableObject, match="does not report its size"):
         site.web().get("x", 0, 10)
@@ -659,56 +596,32 @@ def test_recording_above_the_limit_fails_its_item(site: Site, answer: Answer) ->
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "answer",
     [
-        (b"",),
-        (b"HTTP/1.1 200 OK\r\nX: ",),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n",),
-        (b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-99999/100000\r\n\r\n",),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;",),
+        drip(b""),
+        drip(b"HTTP/1.1 200 OK\r\nX: "),
+        drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"),
+        drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;"),
+        drip(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"),
+        flood,
     ],
-    ids=["status", "header", "length", "stretch", "chunk"],
+    ids=["status", "header", "length", "chunk", "no length", "interim replies"],
 )
-def test_slow_server_is_abandoned(site: Site, parts: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that sends one byte now and then is abandoned when the total time is over, in any
-    section of the reply.
+def test_slow_server_is_abandoned(site: Site, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sends one byte now and then, in any section of the reply, or interim replies without end, is
+    abandoned when the total time is over. The announced size of a whole file gives it no more time.
     """
-    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
-    site.put("/x", drip(*parts))
-    with pytest.raises(TransientError, match="did not end in time"):
-        site.web().get("x", 0, 100_000)
-
-
-@pytest.mark.parametrize("head", [b"Content-Length: 100000", b"Transfer-Encoding: chunked", b"Connection: close"])
-def test_announced_size_gives_no_extra_time(site: Site, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The announced size of a whole file, or no size, gives a slow server no more time than the bytes that arrived
-    justify.
-    """
-    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
-    site.put("/x", drip(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"))
-    with pytest.raises(TransientError, match="did not end in time"):
-        list(site.web().stream(Stat("x", -1, "")))
-
-
-def test_endless_interim_replies_are_abandoned(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endless series of interim replies (100 Continue), sent quickly, is abandoned when the total time is over."""
-    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
-
-    def answer(handler: Handler) -> None:
-        handler.close_connection = True
-        with contextlib.suppress(OSError):
-            while True:
-                handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
-
+    monkeypatch.setattr(reply_deadline, "FIRST_S", 0.2)
     site.put("/x", answer)
-    with pytest.raises(TransientError, match="did not end in time"):
-        site.web().get("x", 0, 9)
+    for call in (lambda web: web.get("x", 0, 100_000), lambda web: list(web.stream(Stat("x", -1, "")))):
+        with pytest.raises(TransientError, match="did not end in time"):
+            call(site.web())
 
 
 def test_large_file_is_allowed_more_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large whole file is allowed the time that its size needs."""
-    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.2)
-    monkeypatch.setattr(ssrf_guard, "SLOWEST", 1)
+    """A reply is allowed the time that its received bytes need at the slowest rate, and no more."""
+    monkeypatch.setattr(reply_deadline, "FIRST_S", 0.2)
+    monkeypatch.setattr(reply_deadline, "SLOWEST", 1)
 
     def slow(handler: Handler) -> None:
         handler.reply(200, b"x", 3)
@@ -717,7 +630,9 @@ def test_large_file_is_allowed_more_time(site: Site, monkeypatch: pytest.MonkeyP
 
     site.put("/x", slow)
     assert b"".join(site.web().stream(Stat("x", -1, ""))) == b"xyz"
-    with pytest.raises(TransientError, match=r"timed out|in time"):
+    assert site.web().get("x", 0, 9).data == b"xyz"
+    monkeypatch.setattr(reply_deadline, "SLOWEST", 10_000)
+    with pytest.raises(TransientError, match="did not end in time"):
         site.web().get("x", 0, 9)
 
 
@@ -735,14 +650,24 @@ def test_silent_server_is_abandoned(site: Site, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_refused_connection_is_transient() -> None:
-    """A refused connection and an unknown host name are retryable errors."""
+    """A refused connection is retried. An unknown name of a host is not, but it may be the network's fault."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         with pytest.raises(TransientError, match="Connection refused"):
             WebServer(f"http://127.0.0.1:{port}/", HERE).get("x", 0, 9)
-    with pytest.raises(TransientError, match=r"cannot read https://nobody\.invalid/x\?…: the connection failed"):
-        WebServer("https://nobody.invalid/", HERE).get(f"x?{SECRET}", 0, 9)
+    nobody = RetryingReader(WebServer("https://nobody.invalid/", HERE))
+    with pytest.raises(UnknownHost, match=r"cannot read https://nobody\.invalid/x\?…: no server has this na") as caught:
+        nobody.get(f"x?{SECRET}", 0, 9)
+    assert caught.value.kind is FailureKind.NOT_FOUND
+
+
+def test_a_web_page_is_no_recording(site: Site) -> None:
+    """A page, such as one that plays a video, fails as not audio, and the message names yt-dlp."""
+    site.put("/watch", file(ETag='"1"', body=b"<!DOCTYPE html><html></html>"))
+    with pytest.raises(AudioError, match="is a web page, and no recording; yt-dlp fetches") as caught:
+        open_recording(site.url("/watch"), HERE)
+    assert caught.value.kind is FailureKind.NOT_AUDIO
 
 
 # ── redirects ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -764,12 +689,9 @@ def test_five_redirects_are_followed(site: Site) -> None:
     assert site.asked[5][0] == "/5?n=4"
 
 
-@pytest.mark.parametrize("loop", [False, True])
-def test_six_redirects_are_refused(site: Site, loop: bool) -> None:
-    """Six redirects, or a loop of redirects, are refused."""
+def test_six_redirects_are_refused(site: Site) -> None:
+    """Six redirects are refused."""
     chain(site, 6)
-    if loop:
-        site.put("/0", said(302, Location="/0"))
     with pytest.raises(UnusableObject, match="redirects more than 5 times"):
         site.web().get("0", 0, 9)
     assert len(site.asked) == 6
@@ -779,13 +701,8 @@ def test_six_redirects_are_refused(site: Site, loop: bool) -> None:
     ("location", "why"),
     [
         ("file:///etc/passwd", r"not an http\(s\) address"),
-        ("ftp://example.com/x", r"not an http\(s\) address"),
-        ("gs://bucket/x", r"not an http\(s\) address"),
         ("data:audio/wav;base64,AAAA", r"not an http\(s\) address"),
         (f"http://me:{SECRET}@example.com/", "name or password"),
-        ("http://[::1/x", "Invalid IPv6"),
-        ("http://exa mple.com/", "is not a valid host name"),
-        ("http://example.com:99999/", "Port out of range"),
     ],
 )
 def test_redirect_to_another_scheme_is_refused(site: Site, location: str, why: str) -> None:
@@ -856,9 +773,7 @@ def test_redirect_to_loopback_is_refused(site: Site, monkeypatch: pytest.MonkeyP
 
 
 def resolver(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Replace the name server with an attacker's: each look-up gets the next answer, and the last
-    answer is repeated.
-    """
+    """Replace the name server with an attacker's: each look-up gets the next answer; the last answer is repeated."""
     real, left, asked = socket.getaddrinfo, list(answers), list[str]()
 
     def lookup(host: str, port: int, *args: Any, **settings: Any) -> Any:
@@ -897,9 +812,7 @@ def test_only_permitted_addresses_are_connected(site: Site, monkeypatch: pytest.
 
 
 def test_next_address_is_tried(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If one address of a name does not answer, or has an address family that the system lacks, the next address is
-    tried.
-    """
+    """If an address of a name does not answer, or the system lacks its address family, the next address is tried."""
     resolver(monkeypatch, ["127.0.0.77", "127.0.0.1"])
     found = socket.getaddrinfo("two.example", site.port, type=socket.SOCK_STREAM)
     found.insert(0, (999, *found[0][1:]))
@@ -909,9 +822,7 @@ def test_next_address_is_tried(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_proxies_are_ignored(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proxies in the environment are ignored, because a proxy would connect to addresses that the SSRF guard has not
-    checked.
-    """
+    """Proxies in the environment are ignored, because they would connect to addresses that were not checked."""
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/")
     site.put("/x", file())
@@ -952,7 +863,6 @@ def test_known_addresses_are_refused_with_their_kind(address: str, what: str) ->
 @pytest.mark.parametrize(
     ("uri", "why"),
     [
-        ("https://me@example.com/x", "name or password"),
         (f"https://me:{SECRET}@example.com/x", "name or password"),
         (f"https://me:{SECRET}@[::1/x", "name or password"),
         ("https://good.example\\@bad.example/x", "name or password"),
@@ -977,7 +887,6 @@ def test_address_parts_are_normalized() -> None:
     """Host names are converted to ASCII, ports default by scheme, and the request target keeps its spelling."""
     assert parse_web_address("HTTPS://Bücher.Example") == ("https", "xn--bcher-kva.example", 443, "/")
     assert parse_web_address("http://[::0001]:8/a%2fb//../?q=/@#f") == ("http", "::1", 8, "/a%2fb//../?q=/@")
-    assert redacted("https://me:pw@[::1/x?y") == "https://…"
 
 
 # ── TLS ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1011,34 +920,18 @@ def secure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield found
 
 
-@pytest.mark.parametrize("ranges", [True, False])
-def test_https_recording_has_the_bytes_of_the_file(secure: Site, ranges: bool) -> None:
-    """A recording over HTTPS has the bytes of the file, in blocks and whole."""
-    url = secure.put("/r.wav", file(BODY * 20, ranges, ETag='"1"'))
-    assert whole(open_recording(url, HERE)) == BODY * 20
-    with contextlib.closing(open_recording(url, HERE)) as found:
-        assert found.fileno()
-
-
 def test_slow_https_server_is_abandoned(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends one byte now and then is abandoned in time behind TLS, too."""
-    monkeypatch.setattr(ssrf_guard, "TOTAL_S", 0.3)
+    monkeypatch.setattr(reply_deadline, "FIRST_S", 0.3)
     secure.put("/x", drip(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"))
     with pytest.raises(TransientError, match="did not end in time"):
         secure.web().get("x", 0, 100_000)
 
 
-def test_certificate_of_another_host_fails_the_item(secure: Site) -> None:
-    """A certificate of another host fails the item, and no request is sent."""
+def test_invalid_certificate_fails_the_item(secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A certificate of another host or of an unknown issuer fails the item, and no request is sent."""
     with pytest.raises(AudioError, match=r"the server's certificate is not valid \(.*127\.0\.0\.1.*\): have the"):
         open_recording(f"https://127.0.0.1:{secure.port}/x?{SECRET}", HERE)
-    assert secure.asked == []
-
-
-def test_certificate_of_an_unknown_issuer_fails_the_item(
-    secure: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A certificate of an unknown issuer fails the item, and no request is sent."""
     (tmp_path / "none.pem").write_text("")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     with pytest.raises(AudioError, match=r"self-signed certificate.*SSL_CERT_FILE"):
@@ -1116,27 +1009,3 @@ def test_no_message_shows_a_query(site: Site, answer: Answer, caplog: pytest.Log
             assert "/x?…" in str(told.value)
     assert SECRET in site.asked[0][0]
     assert SECRET not in caplog.text
-
-
-def test_opening_prints_nothing(site: Site) -> None:
-    """A program that opens a recording prints nothing of its own, even if the server sends odd headers."""
-    script = """
-        import sys
-        from voxbatch.storage import StoreOptions, open_recording
-        try:
-            open_recording(sys.argv[1], StoreOptions(allow_private_addresses=True))
-        except Exception as e:
-            print(type(e).__name__)
-    """
-    site.put("/x", odd_headers)
-    command = [sys.executable, "-c", "\n".join(line[8:] for line in script.splitlines()), site.url(f"/x?{SECRET}")]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert done.stdout == "UnusableRecording\n"
-    assert SECRET not in done.stderr
-
-
-def test_web_server_is_an_object_reader(site: Site) -> None:
-    """WebServer implements `ObjectReader`; it has no credentials to renew."""
-    readable: ObjectReader = site.web()
-    readable.renew()
-    assert readable.place == site.url("/")

@@ -21,12 +21,13 @@ import psutil
 import pytest
 import servers
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
+from outputs import committed_items, output_files
+from waits import until
 
 from voxbatch import runner
 from voxbatch.config import Config
-from voxbatch.errors import ManifestError, StorageError, UsageError
+from voxbatch.errors import StorageError
 from voxbatch.log import Log
-from voxbatch.manifest import open_source
 from voxbatch.runner import Progress, Stop, StopRequested, workers
 from voxbatch.runner.workers import process
 from voxbatch.storage.retry import NO_WAIT, STORE_REQUEST
@@ -34,6 +35,7 @@ from voxbatch.storage.retry import NO_WAIT, STORE_REQUEST
 SECONDS = (0.6, 1.2, None, 2, 33, 0.7, 1.1, 1.6, 0.5, 16, 1, 1, 0.9, 2.2, 1.4, 0.8)
 """Durations of sixteen recordings: two have several chunks, and one file is missing."""
 SETTINGS = ("--engine", "scripted", "--log-format", "text", "--decoders", "1", "--part-items", "1")
+Outputs = dict[str, bytes]
 
 
 def options(**given: object) -> list[str]:
@@ -41,69 +43,50 @@ def options(**given: object) -> list[str]:
 
 
 SLOWLY = options(max_chunk_s=15, concurrency=1, delay_s=0.03)
-GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=2)
+GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=1, notices=True)
 """Options for which the last worker starts long before all items are done, also on a busy machine."""
 
 
-def outputs(out: Path) -> dict[str, bytes]:
-    files = [*sorted(out.glob("*.jsonl")), *sorted(out.glob("srt/*"))]
-    return {str(path.relative_to(out)): path.read_bytes() for path in files}
+def warnings(stderr: str) -> list[str]:
+    return [line for line in stderr.splitlines() if line.startswith("Warning: ")]
 
 
-def committed(out: Path) -> list[bytes]:
-    """Return the committed items of all parts, sorted by index. An item that was committed twice appears twice."""
-    parts = [path.read_bytes().splitlines()[1:] for path in out.glob("parts/*/part-*.jsonl")]
-    return sorted(line.split(b",")[0] for part in parts for line in part)
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    limit = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-
-
-def at_work(process: subprocess.Popen[str], workers: int) -> list[psutil.Process]:
-    """Return all processes of a run with GLACIALLY, after each worker had time to finish an item or two."""
-    parent, seen = psutil.Process(process.pid), set[int]()
-
-    def all_have_started() -> bool:
-        """Count each worker with its decoder process. The first decoder may have ended when the last worker starts."""
-        seen.update(each.pid for each in parent.children(recursive=True))
-        return len(seen) >= 2 * workers
-
-    until(all_have_started)
-    time.sleep(5)
-    processes: list[psutil.Process] = parent.children(recursive=True)
+def at_work(run: subprocess.Popen[str], workers: int) -> list[psutil.Process]:
+    """Return all processes of a run with GLACIALLY, as soon as each worker has the result of an item."""
+    waiting = {f"worker {number}: scripted has done 1\n" for number in range(workers)}
+    assert run.stderr is not None
+    while waiting:
+        waiting.discard(line := run.stderr.readline())
+        assert line, "the run ended before all workers were at work"
+    processes: list[psutil.Process] = psutil.Process(run.pid).children(recursive=True)
     return processes
 
 
 @pytest.fixture
-def alone(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[str, bytes]:
+def alone(manifest: ManifestWriter, tmp_path: Path, warm_decoders: None) -> Outputs:
     """Return the outputs of one process for the manifest of sixteen recordings."""
-    done = voxbatch("run", manifest(*SECONDS, text="w0 w1"), "-o", "alone", *SETTINGS, *SLOWLY, "--formats", "srt")
-    assert done.returncode == 3, done.stderr
-    assert "workers" not in done.stderr
-    return outputs(tmp_path / "alone")
+    config = Config(
+        source=str(manifest(*SECONDS, text="w0 w1")), out=str(tmp_path / "alone"), formats=("srt",), decoders=1,
+        engine="scripted", engine_options={"max_chunk_s": "15"},
+    )  # fmt: skip
+    runner.run(config, Log(quiet=True))
+    return output_files(tmp_path / "alone")
 
 
-@pytest.mark.slow
-def test_number_of_workers_does_not_change_the_outputs(
-    alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
-) -> None:
-    """Three workers, two of the three, or one: the outputs equal those of one process, and each item is in one part."""
-    for limit, count in (("auto", 3), ("2", 2), ("1", 1)):
+def test_number_of_workers_does_not_change_the_outputs(alone: Outputs, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Three workers, or two of the three: the outputs equal those of one process, and each item is in one part."""
+    for limit, count in (("auto", 3), ("2", 2)):
         out = tmp_path / limit
         extra = (*options(workers=3), "--workers", limit, "--formats", "srt")
         done = voxbatch("run", "m.jsonl", "-o", out, *SETTINGS, *SLOWLY, *extra)
         assert done.returncode == 3, done.stderr
-        assert (f"{count} workers in parallel" in done.stderr) == (count > 1)
-        assert "15 done + 1 failed = 16 items (1 AudioError)" in done.stdout
-        assert outputs(out) == alone
-        assert len(committed(out)) == len(set(committed(out))) == 16
+        assert f"{count} workers in parallel" in done.stderr
+        assert "15 done + 1 failed = 16 items (1 not found)" in done.stdout
+        assert output_files(out) == alone
+        assert len(committed_items(out)) == len(set(committed_items(out))) == 16
         summary = json.loads((out / "summary.json").read_text())
         assert summary["workers"] == count
-        assert (summary["process_s"] > summary["wall_s"]) == (count > 1)
+        assert summary["process_s"] > summary["wall_s"]
         assert summary["latency"]["item"]["count"] == 15, "all workers' parts; the missing recording has none"
         assert summary["rtfx"] == pytest.approx(summary["audio_s"] / summary["wall_s"], abs=0.01)
 
@@ -116,42 +99,29 @@ def test_one_recording_needs_no_workers(manifest: ManifestWriter, voxbatch: Voxb
     assert "1 done + 0 failed = 1 item" in done.stdout
 
 
-@pytest.mark.slow
-def test_remaining_workers_do_the_items_of_a_killed_worker(
-    alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
-) -> None:
-    """The other workers do its items, a warning names it and its device, and only the items decide the exit code."""
-    extra = (*options(workers=3, only_worker=1, kill_after=2), "--formats", "srt")
+def test_remaining_workers_do_the_items_of_a_killed_worker(alone: Outputs, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The other workers do its items with the engines that they have already loaded, a warning names it and its device,
+    and only the items decide the exit code.
+    """
+    extra = (*options(workers=3, only_worker=1, kill_after=2, load_s=0.5), "--formats", "srt")
     done = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *extra)
     assert done.returncode == 3, done.stderr
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("Warning: ")]
-    assert warnings[0] == (
+    lost, reassigned = warnings(done.stderr)
+    assert lost == (
         "Warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9; its committed items are safe"
     )
-    assert warnings[1].endswith("uncommitted items are reassigned to workers 0, 2")
-    assert len(warnings) == 2
-    assert outputs(tmp_path / "out") == alone
-    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 16
-
-
-@pytest.mark.slow
-def test_survivors_keep_their_engines(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """The other workers do the items of a lost worker with the engines that they have already loaded."""
-    extra = options(workers=3, only_worker=1, kill_after=1, load_s=0.5)
-    done = voxbatch("run", manifest(*[1] * 12), "-o", "out", *SETTINGS, *SLOWLY, *extra)
-    assert done.returncode == 0, done.stderr
-    assert "uncommitted items are reassigned to workers 0, 2" in done.stderr
+    assert reassigned.endswith("uncommitted items are reassigned to workers 0, 2")
     loaded = [line for line in done.stderr.splitlines() if line.endswith("scripted is loaded")]
     loaded = [line for line in loaded if not line.startswith("worker 1:")]  # it may be killed before it can say so
     assert sorted(loaded) == [f"worker {number}: scripted is loaded" for number in (0, 2)]
-    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 12
+    assert output_files(tmp_path / "out") == alone
+    assert len(committed_items(tmp_path / "out")) == len(set(committed_items(tmp_path / "out"))) == 16
 
 
-@pytest.mark.slow
-def test_run_fails_if_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_run_fails_if_all_workers_die(alone: Outputs, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Exit 1, and an equal reason is named once. Another number of workers resumes from the committed items."""
     dying = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=3, die_after=2))
-    safe = len(committed(tmp_path / "out"))
+    safe = len(committed_items(tmp_path / "out"))
     assert dying.returncode == 1
     assert 1 <= safe < 16
     names = ", ".join(f"worker {i} (VOXBATCH_SCRIPTED_WORKER={i})" for i in range(3))
@@ -162,13 +132,14 @@ def test_run_fails_if_all_workers_die(alone: dict[str, bytes], voxbatch: Voxbatc
     again = voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, *options(workers=2), "--formats", "srt")
     assert again.returncode == 3, again.stderr
     assert f"{safe} of 16 items were done before" in again.stderr
-    assert outputs(tmp_path / "out") == alone
+    assert output_files(tmp_path / "out") == alone
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
+)
 def test_signal_stops_all_workers_gracefully(
-    alone: dict[str, bytes], voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
+    alone: Outputs, voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
 ) -> None:
     """SIGTERM or Ctrl-C to the process group: finished items are committed, all processes end, the run can resume."""
     patient = (*GLACIALLY, *options(workers=3), "--part-items", "100")
@@ -180,17 +151,16 @@ def test_signal_stops_all_workers_gracefully(
     assert time.monotonic() - asked < 5
     assert (running.returncode, out) == (code, "")
     assert not psutil.wait_procs(others, timeout=5)[1]
-    safe = len(committed(tmp_path / "out"))
+    safe = len(committed_items(tmp_path / "out"))
     assert 1 <= safe < 16
     assert err.splitlines()[-1] == (
         f"Warning: interrupted; {safe} of 16 items are safe in out; run the same command again to continue"
     )
     assert "is lost" not in err
     assert voxbatch("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt").returncode == 3
-    assert outputs(tmp_path / "out") == alone
+    assert output_files(tmp_path / "out") == alone
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_when_the_parent_ends(
     manifest: ManifestWriter, start: Starter, tmp_path: Path, number: int
@@ -203,27 +173,23 @@ def test_workers_end_when_the_parent_ends(
     running.send_signal(number)
     assert running.wait(5) in (-number, 128 + number)
     assert not psutil.wait_procs(others, timeout=10)[1]
-    assert committed(tmp_path / "out")
+    assert committed_items(tmp_path / "out")
 
 
-@pytest.mark.slow
-def test_workers_read_sources_that_cannot_be_opened_twice(
-    alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
-) -> None:
+def test_workers_read_sources_that_cannot_be_opened_twice(alone: Outputs, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Every worker reads standard input and gzip. Relative paths and --limit mean the same as in one process."""
     text = (tmp_path / "m.jsonl").read_text()
     extra = (*SLOWLY, *options(workers=3), "--formats", "srt")
     done = voxbatch("run", "-", *SETTINGS, *extra, input=text)
     assert done.returncode == 3, done.stderr
-    assert outputs(tmp_path / "stdin.voxbatch") == alone
+    assert output_files(tmp_path / "stdin.voxbatch") == alone
     (tmp_path / "g.jsonl.gz").write_bytes(gzip.compress((text + "no json\n").encode()))
     done = voxbatch("run", "g.jsonl.gz", "--limit", "16", *SETTINGS, *extra)
     assert done.returncode == 3, done.stderr
-    assert outputs(tmp_path / "g.voxbatch") == alone
+    assert output_files(tmp_path / "g.voxbatch") == alone
 
 
-@pytest.mark.slow
-def test_shards_on_hosts_with_several_workers(alone: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+def test_shards_on_hosts_with_several_workers(alone: Outputs, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Hosts with different numbers of GPUs work on one shard each: the last host merges, as in any other run."""
     command = ("run", "m.jsonl", "-o", "out", *SETTINGS, *SLOWLY, "--formats", "srt")
     first = voxbatch(*command, "--shard", "1/2", *options(workers=3))
@@ -231,33 +197,28 @@ def test_shards_on_hosts_with_several_workers(alone: dict[str, bytes], voxbatch:
     assert not (tmp_path / "out" / "summary.json").exists()
     last = voxbatch(*command, "--shard", "0/2", *options(workers=2))
     assert last.returncode == 3, last.stderr
-    assert outputs(tmp_path / "out") == alone
+    assert output_files(tmp_path / "out") == alone
     status = json.loads(voxbatch("status", "out", "--json").stdout)
     assert [(shard["shard"], shard["complete"]) for shard in status["shards"]] == [("0/2", True), ("1/2", True)]
 
 
-@pytest.mark.slow
 def test_json_log_names_the_worker(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Each line is an event. An event for a line that a library prints names the worker. --quiet keeps warnings."""
+    """Each line is an event. An event for a line that a library prints names the worker."""
     (tmp_path / "noisy").mkdir()
     noise = "import os\nif 'VOXBATCH_SCRIPTED_WORKER' in os.environ: print('loading a library', flush=True)\n"
     (tmp_path / "noisy" / "sitecustomize.py").write_text(noise)
     path = os.pathsep.join([str(tmp_path / "noisy"), str(Path(workers.__file__).parents[2])])
-    command = ("run", manifest(1, 1, 1, 1), *SETTINGS, "--log-format", "json", "--overwrite")
     extra = options(workers=2, only_worker=1, kill_after=1)
-    done = voxbatch(*command, *extra, env={"PYTHONPATH": path})
+    command = ("run", manifest(1, 1, 1, 1), *SETTINGS, "--log-format", "json", *extra)
+    done = voxbatch(*command, env={"PYTHONPATH": path})
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stderr.splitlines()]
     printed = {event["worker"]: event["text"] for event in events if event["message"] == "worker_printed"}
     assert printed == {i: f"worker {i}: loading a library" for i in range(2)}
     (lost,) = [event for event in events if event["message"] == "worker_lost"]
     assert (lost["severity"], lost["worker"]) == ("WARNING", 1)
-    quiet = voxbatch(*command, *extra, "--quiet", env={"PYTHONPATH": path})
-    assert (quiet.returncode, quiet.stdout) == (0, "")
-    assert [json.loads(line)["message"] for line in quiet.stderr.splitlines()] == ["worker_lost", "items_dealt_anew"]
 
 
-@pytest.mark.slow
 def test_processes_that_a_worker_forked_are_killed(
     manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
@@ -272,14 +233,6 @@ def test_processes_that_a_worker_forked_are_killed(
     assert "worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9" in done.stderr
     places = [each.info["environ"] or {} for each in psutil.process_iter(["environ"])]
     assert not any(str(tmp_path) in place.get("PYTHONPATH", "") for place in places)
-
-
-def test_usage_errors_are_reported_before_workers_start(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """A bad line: exit 2, before any message about workers."""
-    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\nx\n')
-    done = voxbatch("run", "m.jsonl", *SETTINGS, *options(workers=3))
-    assert (done.returncode, "workers" in done.stderr) == (2, False)
-    assert not (tmp_path / "m.voxbatch").exists()
 
 
 # -- recordings in a bucket that some workers can fetch and others cannot ----------------------------------------------
@@ -345,35 +298,26 @@ def down(asked: servers.Asked) -> servers.Fault:
     return "503" if asked.name.endswith(".wav") else ""
 
 
-def warnings(stderr: str) -> list[str]:
-    return [line for line in stderr.splitlines() if line.startswith("Warning: ")]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil", [lambda: refusing("1.wav"), lambda: silent_until_others_come("1.wav")], ids=["refused", "silent"]
 )
 def test_unreachable_recording_of_one_worker_fails_by_itself(
     bucket: Bucket, tmp_path: Path, spoil: Callable[[], Callable[[servers.Asked], servers.Fault]]
 ) -> None:
-    """Its place delivered something to the other workers, so the recording itself failed, as in one process. No GPU is
-    lost, and one worker gets a second order."""
-    manifest, last = bucket.manifest(3), ""
+    """Its place delivers another recording when it is asked, so the recording itself failed, as in one process. No
+    worker stops."""
+    manifest = bucket.manifest(3)
     for limit in ("1", "3"):
         bucket.proxy.spoil = spoil()
         done = bucket.run(manifest, limit, *options(workers=3), "--workers", limit)
         assert done.returncode == 3, done.stderr
-        assert "2 done + 1 failed = 3 items (1 AudioError)" in done.stdout
+        assert "2 done + 1 failed = 3 items (1 " in done.stdout
         (failure,) = map(json.loads, (tmp_path / limit / "failures.jsonl").read_text().splitlines())
         assert (failure["id"], failure["retryable"]) == ("1.wav", True)
-        last = done.stderr
-    stopped, again = warnings(last)
-    assert stopped.startswith("Warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
-    assert again == "Warning: 1 uncommitted item is reassigned to worker 0"
-    assert outputs(tmp_path / "3") == outputs(tmp_path / "1")
+        assert not warnings(done.stderr)
+    assert output_files(tmp_path / "3") == output_files(tmp_path / "1")
 
 
-@pytest.mark.slow
 def test_run_stops_if_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_path: Path) -> None:
     """Exit 1 with the error of the store. No recording fails and no GPU is lost. The run can be resumed when the place
     is reachable again."""
@@ -387,27 +331,10 @@ def test_run_stops_if_the_place_of_all_recordings_is_down(bucket: Bucket, tmp_pa
     assert f"; nothing arrived from {bucket.root}/ in the meantime (" in error
     assert error.endswith(" tried; --fail-unreachable records such recordings as failed)")
     assert safe == "0 of 4 items are safe in out; run the same command again to continue"
-    assert not committed(tmp_path / "out")
+    assert not committed_items(tmp_path / "out")
     bucket.proxy.spoil = lambda asked: ""
     assert bucket.run(manifest, "out", *options(workers=2)).returncode == 0
-    assert len(committed(tmp_path / "out")) == 4
-
-
-@pytest.mark.slow
-def test_dead_worker_and_unreachable_recordings_in_one_run(bucket: Bucket, tmp_path: Path) -> None:
-    """The first worker is lost. The second is not lost, and helps with the items that both left."""
-    manifest = bucket.manifest(6)
-    bucket.proxy.spoil = refusing("1.wav", "4.wav")  # all items of worker 1
-    assert bucket.run(manifest, "alone").returncode == 3
-    done = bucket.run(manifest, "out", *options(workers=3, only_worker=0, kill_after=1, concurrency=1, delay_s=0.5))
-    assert done.returncode == 3, done.stderr
-    said = sorted(warnings(done.stderr))
-    assert len(said) == 3
-    assert said[0].endswith("uncommitted items are reassigned to workers 1, 2")
-    assert said[1].startswith("Warning: worker 0 (VOXBATCH_SCRIPTED_WORKER=0) is lost: killed by signal 9")
-    assert said[2].startswith("Warning: worker 1 (VOXBATCH_SCRIPTED_WORKER=1) has stopped: cannot read gs://")
-    assert outputs(tmp_path / "out") == outputs(tmp_path / "alone")
-    assert len(committed(tmp_path / "out")) == len(set(committed(tmp_path / "out"))) == 6
+    assert len(committed_items(tmp_path / "out")) == 4
 
 
 # -- the parent in this process, its workers in other processes ------------------------------------------------------
@@ -466,17 +393,6 @@ def test_uncommitted_progress_of_a_dead_worker_is_subtracted(manifest: ManifestW
 
 
 @pytest.mark.slow
-def test_manifest_that_changes_during_the_run_is_a_usage_error(manifest: ManifestWriter) -> None:
-    """A worker that finds a file other than the surveyed one raises UsageError, and so does the run."""
-    path = manifest(1, 1, 1)
-    recorded = RecordedRun(path, workers=2)
-    recorded.on_progress = lambda: len(recorded.seen) == 1 and path.write_text("{}\n")
-    with pytest.raises(UsageError, match="changed while it was being read"):
-        recorded.run()
-    assert not any("is lost" in line for line in recorded.log), recorded.log
-
-
-@pytest.mark.slow
 def test_worker_that_does_not_stop_is_killed(manifest: ManifestWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that does not stop in time is killed, and the run still ends with StopRequested."""
     monkeypatch.setattr(process, "KILL_AFTER_S", 0.5)
@@ -497,8 +413,7 @@ def test_worker_that_does_not_stop_is_killed(manifest: ManifestWriter, monkeypat
     assert not running()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("worth", "who"), [(100, "worker 0"), (3, "workers 0, 1")])
+@pytest.mark.parametrize(("worth", "who"), [(100, "worker 0"), pytest.param(3, "workers 0, 1", marks=pytest.mark.long)])
 def test_items_are_retried_after_an_outage(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth: int, who: str
 ) -> None:
@@ -530,29 +445,18 @@ def test_items_are_retried_after_an_outage(
 def test_unwritable_output_stops_the_run_after_a_retry(manifest: ManifestWriter, tmp_path: Path) -> None:
     """The error of the workers becomes the error of the run after a second try. No GPU is lost."""
     recorded, shard = RecordedRun(manifest(1, 1), workers=2), tmp_path / "out" / "parts" / "shard-00000-of-00001"
-    recorded.on_progress = lambda: len(recorded.seen) == 1 and shard.write_text("in the way")
+
+    def stand_in_the_way() -> None:
+        if len(recorded.seen) == 1:
+            shard.parent.mkdir()
+            shard.write_text("in the way")
+
+    recorded.on_progress = stand_in_the_way
     with pytest.raises(StorageError, match="a file stands where a folder is needed"):
         recorded.run()
     said = [line for line in recorded.log if line.startswith("Warning: ")]
     assert sum("has stopped" in line for line in said) == 3
     assert len(said) == 4
-
-
-def test_inherited_source_reads_the_same_bytes_or_fails(tmp_path: Path) -> None:
-    """A source that another process opens by its descriptor gives the surveyed lines, or raises ManifestError."""
-    path = tmp_path / "m.jsonl"
-    path.write_text('{"audio_filepath": "a.wav"}\n')
-    with open_source(path) as source:
-        list(source.lines())
-        inheritable = source.inheritable()
-        with replace(inheritable, fd=os.dup(inheritable.fd)).open() as same:
-            assert (list(same.lines()), same.base, same.name) == (list(source.lines()), source.base, source.name)
-        path.write_text("{}\n")
-        with (
-            replace(inheritable, fd=os.dup(inheritable.fd)).open() as other,
-            pytest.raises(ManifestError, match="changed while"),
-        ):
-            list(other.lines())
 
 
 SILENCE = """
@@ -566,7 +470,7 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_continued", [True, False])
+@pytest.mark.parametrize("is_continued", [pytest.param(True, marks=pytest.mark.long), False])
 def test_stopped_worker(manifest: ManifestWriter, tmp_path: Path, is_continued: bool) -> None:
     """A person is warned of a stopped worker. If it is continued, nothing is lost; if not, the other worker does its
     items when it has finished its own.
@@ -576,7 +480,7 @@ def test_stopped_worker(manifest: ManifestWriter, tmp_path: Path, is_continued: 
     extra = options(workers=2, concurrency=1, delay_s=0.5)
     running = subprocess.Popen([*command, *extra], stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path)
     try:
-        until(lambda: len(committed(tmp_path / "m.voxbatch")) >= 2)
+        until(lambda: len(committed_items(tmp_path / "m.voxbatch")) >= 2)
         children = psutil.Process(running.pid).children()
         (stopped, *_) = [each for each in children if "voxbatch.runner.workers.worker" in " ".join(each.cmdline())]
         stopped.suspend()
@@ -592,7 +496,7 @@ def test_stopped_worker(manifest: ManifestWriter, tmp_path: Path, is_continued: 
         running.kill()
     assert running.returncode == 0, rest
     assert ("is lost: worker" in rest) == (not is_continued)
-    assert len(committed(tmp_path / "m.voxbatch")) == len(set(committed(tmp_path / "m.voxbatch"))) == 16
+    assert len(committed_items(tmp_path / "m.voxbatch")) == len(set(committed_items(tmp_path / "m.voxbatch"))) == 16
 
 
 @pytest.mark.slow
@@ -602,7 +506,7 @@ def test_run_ends_if_all_workers_are_stopped(manifest: ManifestWriter, tmp_path:
     extra = options(workers=2, concurrency=1, delay_s=0.5)
     running = subprocess.Popen([*command, *extra], stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path)
     try:
-        until(lambda: len(committed(tmp_path / "m.voxbatch")) >= 2)
+        until(lambda: len(committed_items(tmp_path / "m.voxbatch")) >= 2)
         for child in psutil.Process(running.pid).children():
             child.suspend()
         _, err = running.communicate(timeout=100)
@@ -612,4 +516,4 @@ def test_run_ends_if_all_workers_are_stopped(manifest: ManifestWriter, tmp_path:
     assert "no worker is left" in err
     again = subprocess.run([*command, *options(workers=1)], env=environment(), cwd=tmp_path, check=False)
     assert again.returncode == 0
-    assert len(committed(tmp_path / "m.voxbatch")) == len(set(committed(tmp_path / "m.voxbatch"))) == 8
+    assert len(committed_items(tmp_path / "m.voxbatch")) == len(set(committed_items(tmp_path / "m.voxbatch"))) == 8

@@ -14,7 +14,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from voxbatch.api import BackgroundRun, Transcriber, ask, compare, read_results, run, score, start, transcribe
+    from voxbatch.analysis.compare import ChangedItem, Compared, Comparison
+    from voxbatch.analysis.results import Result
+    from voxbatch.api import (
+        BackgroundRun,
+        Transcriber,
+        ask,
+        compare,
+        read_results,
+        run,
+        score,
+        speak,
+        start,
+        transcribe,
+    )
     from voxbatch.errors import (
         AudioError,
         ConfigError,
@@ -26,8 +39,6 @@ if TYPE_CHECKING:
         UsageError,
         VoxbatchError,
     )
-    from voxbatch.output.compare import ChangedItem, Compared, Comparison
-    from voxbatch.output.results import Result
     from voxbatch.output.summary import Summary
     from voxbatch.records import Failure, Flag, Segment, Transcript, Word
     from voxbatch.runner import Progress
@@ -35,14 +46,15 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "voxbatch.api": (
-        "BackgroundRun", "Transcriber", "ask", "compare", "read_results", "run", "score", "start", "transcribe",
+        "BackgroundRun", "Transcriber", "ask", "compare", "read_results", "run", "score", "speak", "start",
+        "transcribe",
     ),
     "voxbatch.errors": (
         "AudioError", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError", "StorageError",
         "UsageError", "VoxbatchError",
     ),
-    "voxbatch.output.compare": ("ChangedItem", "Compared", "Comparison"),
-    "voxbatch.output.results": ("Result",),
+    "voxbatch.analysis.compare": ("ChangedItem", "Compared", "Comparison"),
+    "voxbatch.analysis.results": ("Result",),
     "voxbatch.output.summary": ("Summary",),
     "voxbatch.records": ("Failure", "Flag", "Segment", "Transcript", "Word"),
     "voxbatch.runner": ("Progress",),
@@ -81,6 +93,7 @@ __all__ = [
     "read_results",
     "run",
     "score",
+    "speak",
     "start",
     "transcribe",
 ]

@@ -12,24 +12,118 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from typing import Any
 
 from voxbatch.errors import ConfigError
+from voxbatch.formats import DEFAULT_LIMITS, WRITERS
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.questions import QuestionOptions
-from voxbatch.storage.address import is_remote, parse_bucket_address, redacted
-from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.records import CHANNEL_MODES, SPLIT, TASKS, TRANSCRIBE, AnswerOptions, SpeakerCount
+from voxbatch.settings import (
+    MACHINE,
+    MODEL,
+    OUTPUTS,
+    PROCESS,
+    QUESTION,
+    RECORDING,
+    SCORING,
+    SOURCE,
+    SPEECH,
+    check_settings,
+    setting,
+    settings_of,
+)
+from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, parse_bucket_address, redacted
 
-FORMATS = (
-    "srt", "vtt", "vtt-words", "ttml", "txt", "tsv", "ctm", "textgrid", "json", "whisperx-json", "openai-json",
-)  # fmt: skip
-TEXT_KINDS = ("jsonl", "json", "csv", "tsv", "trn", "ctm", "stm", "kaldi", "lines")
-"""Kinds of files with texts that `score` reads; the package scoring.readers reads them."""
+FORMATS = tuple(WRITERS)
 LOG_FORMATS = ("auto", "json", "text")
+AUDIO_FORMATS = ("flac", "wav", "mp3", "opus", "m4b")
+"""Formats of the recordings of a run that speaks."""
+FOR_SPEECH = (
+    "engine", "engine_options", "language", "limit", "overwrite", "update", "retry_failed", "max_hours", "part_items",
+    "part_seconds", "expected_rtfx", "usd_per_hour",
+)  # fmt: skip
+"""Settings of a run that also apply to one that speaks: it reads no recordings."""
 RETRY_CHOICES = ("retryable", "all")
+ANY_SPEAKERS = "auto"
+"""Value of --speakers for any number of speakers."""
+DEFAULT_ANSWER = AnswerOptions()
+"""A free text, by greedy decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions:
+    """The questions of a run.
+
+    Raises:
+        ConfigError: a value is out of range, or two options contradict each other.
+    """
+
+    prompt: str | None = setting(
+        None, group=QUESTION, metavar="TEXT",
+        help="The question about each recording. A `prompt` in a manifest's line is asked instead.",
+    )  # fmt: skip
+    answer: AnswerOptions = DEFAULT_ANSWER
+    map_reduce: bool = setting(
+        False, group=QUESTION,
+        help="Ask about the parts of a recording that is too long for one question, and then about the answers. "
+        "Default: refuse it.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name, text in (("prompt", self.prompt), ("system", self.answer.system)):
+            if text is not None and not text.strip():
+                raise ConfigError(f"--{name} is empty; give a text, or leave it out")
+        check_settings(self.answer)
+        if self.answer.json_schema is not None and self.answer.tools is not None:
+            raise ConfigError("--json-schema and --tools contradict each other: an answer is a document or has calls")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeechOptions:
+    """The way in which a run speaks texts.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    voice: str | None = setting(
+        None, group=SPEECH, metavar="NAME",
+        help="Voice of texts that name none. Default: the engine's first voice.",
+    )  # fmt: skip
+    seed: int = setting(
+        0, minimum=0, maximum=2**31 - 1, group=SPEECH, metavar="N",
+        help="Seed of the speech. The same seed gives the same recordings.",
+    )  # fmt: skip
+    loudness: float = setting(
+        -19.0, minimum=-50, maximum=-8, group=SPEECH, metavar="LUFS",
+        help="Integrated loudness of each recording (ITU-R BS.1770).",
+    )  # fmt: skip
+    verify: bool = setting(
+        False, group=SPEECH,
+        help="Transcribe each piece, and speak it again, up to three times, if the text heard has too many errors.",
+    )  # fmt: skip
+    max_wer: float = setting(
+        0.15, minimum=0, maximum=10, group=SPEECH, metavar="R",
+        help="With --verify: WER of a piece above which it is spoken again, and flagged if no attempt is better.",
+    )  # fmt: skip
+    audio_formats: tuple[str, ...] = setting(
+        (), group=OUTPUTS, metavar="LIST",
+        help=f"Formats of the recordings: {','.join(AUDIO_FORMATS)}. flac is always written; m4b is one audiobook with "
+        "a chapter for each text.",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if unknown := sorted(set(self.audio_formats) - set(AUDIO_FORMATS)):
+            raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(AUDIO_FORMATS)}")
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings that decide the sound. The formats do not."""
+        return {name: value for name, value in asdict(self).items() if name != "audio_formats"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,72 +134,195 @@ class RunOptions:
         ConfigError: a value is out of range, or two settings contradict each other.
     """
 
-    engine: str = "auto"
-    model: str | None = None
-    """Name or place of the model. None means the engine's default."""
-    engine_options: Mapping[str, str] = field(default_factory=dict)
-    kernel_cache: str | None = None
-    """Place of the kernels that engines compile: a folder, or a gs:// or s3:// prefix. Not part of the identity."""
-    language: str | None = None
-    """Tag of the language of the items that do not name one. It may be given as a name, such as "English". None leaves
-    the choice to the engine."""
-    formats: tuple[str, ...] = ()
-    beside: bool = False
-    """Write each file of an item also beside its recording. Without formats, this is SubRip."""
-    report: bool | None = None
-    """Write report.html at the end. None means where OUT is a local folder."""
-    max_line: int = 42
-    """Columns of a line of a subtitle; see formats.CueLimits."""
-    max_lines: int = 2
-    """Lines of a subtitle."""
-    max_cps: float = 20.0
-    """Columns per second that a reader of subtitles should not have to exceed."""
+    engine: str = setting(
+        "auto", use=RECORDING, group=MODEL, metavar="NAME", help="auto, vllm, faster-whisper or scripted."
+    )
+    model: str | None = setting(
+        None, use=RECORDING, metavar="MODEL",
+        help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model.",
+    )  # fmt: skip
+    engine_options: Mapping[str, str] = setting(
+        {}, use=RECORDING, group=MODEL, metavar="NAME=VALUE",
+        help="An option of this engine only, e.g. beam_size=1. Repeatable.",
+    )  # fmt: skip
+    kernel_cache: str | None = setting(
+        None, use=RECORDING, group=MODEL, in_profiles=False, metavar="PLACE",
+        help="A folder, gs:// or s3:// prefix from which the kernels of an earlier run with the same GPU, model and "
+        "settings are fetched, and where they are stored if they are not there. Engine vllm only.",
+    )  # fmt: skip
+    language: str | None = setting(
+        None, use=RECORDING, in_identity=True, for_answers=False, metavar="LANG",
+        help="Language of items that do not name one, e.g. en. Default: the engine decides.",
+    )  # fmt: skip
+    """Tag of the language. It may be given as a name, such as "English"."""
+    task: str = setting(
+        TRANSCRIBE, choices=TASKS, use=RECORDING, group=MODEL, in_identity=True, for_answers=False, metavar="TASK",
+        help="transcribe; translate: write English for speech in any language, multilingual Whisper models only; "
+        "align: find the times of the words of each row's `text`, as voxbatch align does.",
+    )  # fmt: skip
+    hotwords: str | None = setting(
+        None, use=RECORDING, group=MODEL, in_identity=True, for_answers=False, in_profiles=False, metavar="FILE",
+        help="Names and terms that may be spoken, one on each line, so that the model spells them. A row may have "
+        "`hotwords` of its own. Whisper models only.",
+    )  # fmt: skip
+    """The words, divided by commas."""
+    prompt: str | None = setting(
+        None, use=RECORDING, group=MODEL, in_identity=True, for_answers=False, in_profiles=False, metavar="TEXT",
+        help="A text that could stand before each recording, in its style and with its names. Whisper models only.",
+    )  # fmt: skip
+    formats: tuple[str, ...] = setting(
+        (), group=OUTPUTS, for_answers=False, metavar="LIST",
+        help=f"Write one file per item in each of these formats: {','.join(FORMATS)}.",
+    )  # fmt: skip
+    beside: bool = setting(
+        False, group=OUTPUTS, for_answers=False,
+        help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4. Files of others stay.",
+    )  # fmt: skip
+    report: bool | None = setting(
+        None, group=OUTPUTS,
+        help="Write report.html, a page with the error rates and with each item's text and audio. Default: if OUT is a "
+        "local folder.",
+    )  # fmt: skip
+    max_line: int = setting(
+        42, minimum=10, maximum=200, group=OUTPUTS, for_answers=False, metavar="N",
+        help="Longest line of a subtitle in columns. A Chinese or Japanese character takes two.",
+    )  # fmt: skip
+    max_lines: int = setting(
+        2, minimum=1, maximum=6, group=OUTPUTS, for_answers=False, metavar="N", help="Most lines of a subtitle."
+    )
+    max_cps: float = setting(
+        20.0, minimum=4, maximum=100, group=OUTPUTS, for_answers=False, metavar="N",
+        help="Columns per second that a reader can follow: a subtitle is shown longer where there is room.",
+    )  # fmt: skip
+    frame_rate: float = setting(
+        DEFAULT_LIMITS.frame_rate, minimum=10, maximum=240, group=OUTPUTS, for_answers=False, metavar="N",
+        help="Frames per second of the videos: subtitles begin and end with a frame.",
+    )  # fmt: skip
+    min_gap: int = setting(
+        DEFAULT_LIMITS.min_gap, minimum=0, maximum=100, group=OUTPUTS, for_answers=False, metavar="N",
+        help="Least frames between two subtitles.",
+    )  # fmt: skip
     shard: int = 0
     shards: int = 1
-    limit: int | None = None
-    overwrite: bool = False
-    update: bool = False
-    """Continue OUT even if the manifest has changed: transcripts of unchanged lines are kept."""
-    retry_failed: str | None = None
-    """Failed items of OUT to do again: "retryable" (they may succeed with nothing changed), "all", or None."""
-    allow_outside: bool = False
-    only_under: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    """Patterns for a folder of recordings: only recordings that match one of them are used. See
-    manifest.folder.is_included."""
+    limit: int | None = setting(
+        None, minimum=1, group=SOURCE, in_profiles=False, metavar="N", help="Take only the first N items."
+    )
+    overwrite: bool = setting(
+        False, use=PROCESS, in_profiles=False,
+        help="Continue the run in OUT (default), or erase its outputs first.",
+    )  # fmt: skip
+    update: bool = setting(
+        False, use=PROCESS, group=SOURCE, in_profiles=False,
+        help="Continue the run in OUT even if the manifest has changed: keep the transcripts of unchanged lines. A "
+        "folder needs no --update, unless it may be empty: then there is nothing to do, and the exit code is 0.",
+    )  # fmt: skip
+    retry_failed: str | None = setting(
+        None, choices=RETRY_CHOICES, use=PROCESS, in_profiles=False, metavar="[retryable|all]",
+        help="Do the failed items of OUT again: those that may succeed with nothing changed (retryable, default), or "
+        "all.",
+    )  # fmt: skip
+    allow_outside: bool = setting(
+        False, group=SOURCE,
+        help="Let a manifest at an address name any local file and any address, not only those next to it.",
+    )  # fmt: skip
+    only_under: tuple[str, ...] = setting(
+        (), group=SOURCE, metavar="PLACE",
+        help="Let the manifest name only files below PLACE, a folder or the address of a folder. Repeatable.",
+    )  # fmt: skip
+    include: tuple[str, ...] = setting(
+        (), group=SOURCE, in_profiles=False, metavar="GLOB",
+        help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
+        "Repeatable.",
+    )  # fmt: skip
+    """See manifest.folder.is_included."""
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    fail_unreachable: bool = False
-    """Record a recording as failed if its server or bucket is unreachable or refuses access. Otherwise, stop."""
-    audio_stream: int | None = None
-    """0-based audio stream to take of recordings that have several. None means the first one with sound."""
-    max_hours: float = 24.0
-    """Most hours of audio of one item. A longer item fails."""
+    fail_unreachable: bool = setting(
+        False, group=OUTPUTS,
+        help="Record recordings as failed if their store is down or denies access. Default: stop, so that the run can "
+        "continue later.",
+    )  # fmt: skip
+    audio_stream: int | None = setting(
+        None, minimum=0, use=RECORDING, group=SOURCE, in_identity=True, metavar="N",
+        help="Audio stream to take, from 0, of recordings that have several, such as a film in two languages. Default: "
+        "the first one with voice.",
+    )  # fmt: skip
+    channels: str | None = setting(
+        None, choices=CHANNEL_MODES, use=RECORDING, group=SOURCE, in_identity=True, for_answers=False, metavar="MODE",
+        help="split: recognise each channel of a recording alone, as a speaker; auto: only the two channels of a call. "
+        "Default: mix them down.",
+    )  # fmt: skip
+    channel_names: tuple[str, ...] = setting(
+        (), use=RECORDING, group=SOURCE, in_identity=True, for_answers=False, metavar="LIST",
+        help="Names of the speakers of the channels, from the first one, e.g. agent,customer. Default: Speaker 1, "
+        "Speaker 2.",
+    )  # fmt: skip
+    speakers: str | None = setting(
+        None, use=RECORDING, group=SOURCE, in_identity=True, for_answers=False, metavar="[N|MIN-MAX]",
+        help="Tell the speakers apart: N of them, MIN to MAX, or any number (auto). Words and segments get a speaker.",
+    )  # fmt: skip
+    """See speaker_count."""
+    speaker_model: str | None = setting(
+        None, use=RECORDING, group=MODEL, in_identity=True, for_answers=False, metavar="MODEL",
+        help="The networks that tell the speakers apart: a folder, a name on the hub, gs:// or s3://. Default: "
+        "pyannote's segmentation 3.0 and CAM++.",
+    )  # fmt: skip
+    speaker_names: str | None = setting(
+        None, use=RECORDING, group=SOURCE, for_answers=False, metavar="FOLDER",
+        help="Samples of known voices, NAME.wav or several in NAME/, a folder or gs:// or s3://. Speakers with such a "
+        "voice get its name, others stay numbers.",
+    )  # fmt: skip
+    """The identity of a run has the digests of the samples instead of the place."""
+    max_hours: float = setting(
+        24.0, minimum=0.001, use=RECORDING, group=SOURCE, metavar="H",
+        help="Fail items with more than H hours of audio.",
+    )  # fmt: skip
     questions: QuestionOptions | None = None
     """Questions about the recordings. None means that they are transcribed."""
-    calibration: str | None = None
-    """File of a calibration, a path or an address, with which the summary's WER is estimated."""
-    part_items: int = 200
-    """Number of finished items that triggers a commit …"""
-    part_seconds: float = 30.0
-    """… or number of seconds, whichever comes first. This is the most work that a kill can lose."""
-    decoders: int = 0
-    """Number of decoder processes. 0 means one per core, at most 16. If several workers run, each has this many decoder
-    processes of its own, and 0 divides the cores among them."""
-    workers: int = 0
-    """Maximum number of processes that transcribe side by side, one per GPU. 0 leaves the number to the engine."""
-    profile: str | None = None
-    expected_rtfx: float | None = None
-    """Audio seconds per second that were measured with this profile. `--dry-run` uses it."""
-    usd_per_hour: float | None = None
-    """Price of one task's machine; see the module `prices`."""
+    speech: SpeechOptions | None = None
+    """The way in which texts are spoken. None means that the items are recordings."""
+    calibration: str | None = setting(
+        None, group=SCORING, in_profiles=False, for_answers=False, metavar="FILE",
+        help="Estimate the WER of a run without references: a file that `voxbatch calibrate` wrote.",
+    )  # fmt: skip
+    part_items: int = setting(200, minimum=1, group=OUTPUTS, metavar="K", help="Commit a part after K finished items …")
+    part_seconds: float = setting(
+        30.0, minimum=0.01, group=OUTPUTS, metavar="T",
+        help="… or after T seconds, whichever comes first. A kill loses at most this work.",
+    )  # fmt: skip
+    decoders: int = setting(
+        0, minimum=0, group=MACHINE, metavar="N",
+        help="Decoder processes for each worker. Default: one per core in total, and at most 16 for each worker.",
+    )  # fmt: skip
+    workers: int = setting(
+        0, minimum=0, group=MACHINE, metavar="auto|N",
+        help="Processes that run in parallel: one for each GPU, or at most N.",
+    )  # fmt: skip
+    """0 leaves the number to the engine."""
+    profile: str | None = setting(
+        None, use=RECORDING, group=MODEL, in_profiles=False, metavar="NAME",
+        help="Use the settings of a profile; see voxbatch profiles.",
+    )  # fmt: skip
+    expected_rtfx: float | None = setting(
+        None, minimum=0.001, group=MACHINE, metavar="X",
+        help="For estimates: seconds of audio per second of one machine. Default: the profile's value, or for Voxtral "
+        "Realtime a calculation for the GPU.",
+    )  # fmt: skip
+    usd_per_hour: float | None = setting(
+        None, group=MACHINE, metavar="USD",
+        help="Price of one machine. Default: the price known to voxbatch on Cloud Run and SageMaker, elsewhere none: "
+        "no cost is shown.",
+    )  # fmt: skip
+    """See the module `prices`."""
 
     def __post_init__(self) -> None:
         if self.language is not None:
             object.__setattr__(self, "language", language_tag(self.language))  # frozen, and this is its construction
             if reason := unknown_language(self.language):
                 raise ConfigError(f"--language {self.language}: {reason}")
+        check_settings(self)
         check_formats(self.formats)
-        check_cues(self.max_line, self.max_lines, self.max_cps)
+        check_channels(self.channels, self.channel_names)
+        check_speakers(self)
         if self.beside:
             check_beside(self.formats)
         check_include(self.include)
@@ -123,21 +340,27 @@ class RunOptions:
             )
         if (self.update or self.retry_failed) and self.overwrite:
             raise ConfigError(f"--overwrite erases OUT, and {taking} continues it; leave out one of them")
-        if self.retry_failed not in (None, *RETRY_CHOICES):
-            raise ConfigError(f"--retry-failed {self.retry_failed!r}: known are {', '.join(RETRY_CHOICES)}")
-        for name, least in (
-            ("limit", 1),
-            ("part_items", 1),
-            ("part_seconds", 0.01),
-            ("max_hours", 0.001),
-            ("decoders", 0),
-            ("audio_stream", 0),
-            ("workers", 0),
-            ("expected_rtfx", 0.001),
-        ):
-            value = getattr(self, name)
-            if value is not None and not value >= least:
-                raise ConfigError(f"{name.replace('_', '-')} is {value!r}; it must be at least {least}")
+
+    @property
+    def hints_given(self) -> list[str]:
+        """The options that tell an engine which words to expect, if they are given."""
+        return [f"--{name}" for name in ("hotwords", "prompt") if getattr(self, name)]
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings here that decide the text of the outputs, for the identity of a run.
+
+        A setting that has its default is left out, so that an OUT of a version without it can still be continued. The
+        identity always names the language.
+        """
+        identity: dict[str, Any] = {"language": self.language}
+        for name, declared in settings_of(type(self)).items():
+            if declared.in_identity and getattr(self, name) != declared.default:
+                identity[name] = getattr(self, name)
+        if self.questions:
+            identity["questions"] = asdict(self.questions)
+        if self.speech:
+            identity["speech"] = self.speech.identity()
+        return identity
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings for people and for files, with the store options among them.
@@ -147,8 +370,12 @@ class RunOptions:
         settings: dict[str, Any] = {}
         for name, value in asdict(self).items():
             settings |= value if name == "store_options" else {name: value}
-        addresses = {name: _redacted(value) for name, value in settings.items() if name in _ADDRESSES}
-        return {**settings, **addresses, "only_under": tuple(map(redacted, self.only_under))}
+        if self.speech is None:
+            del settings["speech"]
+        for name in _ADDRESSES & settings.keys():
+            value = settings[name]
+            settings[name] = tuple(map(redacted, value)) if isinstance(value, tuple) else value and redacted(value)
+        return settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +402,8 @@ class Config(RunOptions):
             out: see the field.
             changes: values that replace those of `options`, by the names of their fields.
         """
-        return cls(
-            **{each.name: getattr(options, each.name) for each in fields(RunOptions)} | changes, source=source, out=out
-        )
+        values = {entry.name: getattr(options, entry.name) for entry in fields(RunOptions)}
+        return cls(**values | changes, source=source, out=out)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings for people and for files, the input and OUT first."""
@@ -185,11 +411,10 @@ class Config(RunOptions):
         return {"source": settings["source"], "out": settings["out"], **settings}
 
 
-def _redacted(value: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-    return tuple(map(redacted, value)) if isinstance(value, tuple) else value and redacted(value)
-
-
-_ADDRESSES = ("source", "out", "model", "calibration", "kernel_cache", "s3_endpoint_url")
+_ADDRESSES = {
+    "source", "out", "model", "speaker_model", "speaker_names", "calibration", "kernel_cache", "only_under",
+    "s3_endpoint_url",
+}  # fmt: skip
 
 
 def check_formats(formats: Iterable[str]) -> None:
@@ -202,16 +427,63 @@ def check_formats(formats: Iterable[str]) -> None:
         raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
 
 
-def check_cues(max_line: float | None, max_lines: float | None, max_cps: float | None) -> None:
-    """Check the limits of subtitles. None is any.
+def check_cues(limits: Mapping[str, float | None]) -> None:
+    """Check limits of subtitles, by the names of their settings. None is any.
 
     Raises:
         ConfigError: a limit is out of range.
     """
-    given = {"max-line": max_line, "max-lines": max_lines, "max-cps": max_cps}
-    for (name, value), (least, most) in zip(given.items(), ((10, 200), (1, 6), (4, 100)), strict=True):
-        if value is not None and not least <= value <= most:
-            raise ConfigError(f"--{name} is {value:g}; it must be from {least} to {most}")
+    for name, value in limits.items():
+        settings_of(RunOptions)[name].check(value)
+
+
+def check_channels(channels: str | None, names: Sequence[str]) -> None:
+    """Check the names of channels.
+
+    Raises:
+        ConfigError: channels are named and not recognised alone, or two have the same name.
+    """
+    if names and channels is None:
+        raise ConfigError("--channel-names needs --channels split or --channels auto")
+    if not all(name.strip() for name in names) or len(set(names)) < len(names):
+        raise ConfigError(f"--channel-names {','.join(names)}: give each channel a name of its own")
+
+
+def check_speakers(options: RunOptions) -> None:
+    """Check the settings of speakers.
+
+    Raises:
+        ConfigError: the number of speakers makes no sense, or two settings contradict each other.
+    """
+    if options.speakers is not None:
+        speaker_count(options.speakers)
+        if options.channels == SPLIT:
+            raise ConfigError(
+                "--channels split makes each channel a speaker, and --speakers tells the voices of a mixdown apart; "
+                "leave out one of them, or give --channels auto"
+            )
+        return
+    for name in ("speaker_model", "speaker_names"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} needs --speakers")
+
+
+def speaker_count(text: str) -> SpeakerCount:
+    """Return the number of speakers that a recording may have: "auto" → from 1, "2" → 2 to 2, "2-4" → 2 to 4.
+
+    Raises:
+        ConfigError: the text is something else, or no recording can have so many speakers.
+    """
+    if text == ANY_SPEAKERS:
+        return SpeakerCount()
+    match = re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", text, re.ASCII)
+    if match is None:
+        raise ConfigError(f"--speakers {text!r}: give a number, two numbers such as 2-4, or {ANY_SPEAKERS}")
+    least = int(match[1])
+    most = int(match[2] or least)
+    if not 1 <= least <= most:
+        raise ConfigError(f"--speakers {text}: the number must be at least 1, and the first one not above the second")
+    return SpeakerCount(least, most)
 
 
 def check_beside(formats: Iterable[str]) -> None:
@@ -289,11 +561,11 @@ def load_profile(name: str) -> dict[str, Any]:
     return settings
 
 
-_NO_PROFILES = {
-    "profile", "shard", "shards", "limit", "calibration", "questions", "overwrite", "update", "retry_failed", "include",
-    "kernel_cache", "store_options", "s3_endpoint_url", "anonymous", "requester_pays", "allow_private_addresses",
+PROFILE_KEYS = {
+    name
+    for kind in (RunOptions, StoreOptions)
+    for name, declared in settings_of(kind).items()
+    if declared.in_profiles
 }  # fmt: skip
-"""Settings that no profile may set: what the run covers, where its data is, who pays for access, and what a stranger's
-manifest can reach through it."""
-PROFILE_KEYS = {f.name for kind in (RunOptions, StoreOptions) for f in fields(kind)} - _NO_PROFILES
-"""Settings that a profile may set."""
+"""Settings that a profile may set. It may not set what the run covers, where its data is, who pays for access, and what
+a stranger's manifest can reach through it."""

@@ -1,24 +1,21 @@
-"""Output for people: live progress on a terminal, progress events elsewhere, and the result at the end."""
+"""Output for people: live progress on a terminal, progress events elsewhere, the figures at the end, and tables."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
 
 from voxbatch.config import Config
-from voxbatch.engines import known_details
 from voxbatch.log import Log
-from voxbatch.output.failure_reasons import FailureReasons
-from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.safe_text import counted
-from voxbatch.scoring import UNDETERMINED, CorpusScore, Unit
 from voxbatch.storage import longest_wait
 
 REFRESH_S = 0.1
@@ -29,15 +26,10 @@ SHOWN_START_S = 2.0
 """Seconds after which the progress says that the manifest is being read."""
 EVENT_S = 10.0
 """Seconds between two progress events, without a terminal."""
-SHOWN_TRANSCRIPTS = 5
-"""Number of transcripts that are shown at the end of a run."""
-SHOWN_REASONS = 3
-"""Number of reasons of failures that are shown at the end of a run."""
-SHOWN_CHARACTERS = 100
-"""Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
-
 MIN_COLUMN = 40
 """Least width of a column of text that is wrapped."""
+MIN_NAME = 12
+"""Least width of the names of a table."""
 
 Observer = Callable[[Progress], None]
 
@@ -51,6 +43,26 @@ def aligned(label: str, text: str) -> str:
     return label + f"\n{' ' * len(label)}".join(lines)
 
 
+def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield the lines of a table: its first column at the left, the others at the right. Of a name that has no room
+    the end is shown, which tells paths apart.
+
+    Args:
+        rows: the cells of each row, as many in each.
+        width: columns of a line.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    widths[0] = min(widths[0], max(MIN_NAME, width - sum(widths[1:]) - 2 * len(widths[1:])))
+    for name, *cells in rows:
+        numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        yield set_cell_size(end_of(name, widths[0]), widths[0]) + numbers
+
+
+def end_of(text: str, width: int) -> str:
+    """Return the end of a text, which tells paths apart: "calls/2026/a.wav", 8 → "…6/a.wav"."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
 def format_duration(seconds: float) -> str:
     """Return seconds for people: 7.84 → "7.8 s"; 75.4 → "1:15"; 3675 → "1:01:15"."""
     if seconds < 59.95:
@@ -58,21 +70,6 @@ def format_duration(seconds: float) -> str:
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
-
-
-def format_audio(audio_s: float, estimated_items: int, unknown_items: int) -> str:
-    """Return the expected amount of audio for people: "3:22, 3 of them by the headers of a sample".
-
-    Args:
-        audio_s: seconds of audio, without the `unknown_items`.
-        estimated_items: number of items whose duration the manifest does not give.
-        unknown_items: number of these items for which there is no estimate either.
-    """
-    amount = f"{audio_s / 3600:,.1f} hours" if audio_s >= 3600 else format_duration(audio_s)
-    if unknown_items:
-        known = f"{amount}, and " if audio_s else ""
-        return f"{known}{unknown_items:,} items of unknown duration: the headers of a sample do not tell it"
-    return f"{amount}, {estimated_items:,} of them by the headers of a sample" if estimated_items else amount
 
 
 def progress_line(p: Progress, usd_per_hour: float | None = None) -> str:
@@ -157,7 +154,7 @@ def live_progress(log: Log, usd_per_hour: float | None = None) -> Iterator[Obser
 
 
 @contextlib.contextmanager
-def counter(total: int, what: str) -> Iterator[Callable[[int], None]]:
+def counter(total: int, done: str) -> Iterator[Callable[[int], None]]:
     """Show on a terminal how many of `total` things are done: yield a function of their number."""
     if not sys.stderr.isatty():
         yield lambda number: None
@@ -172,7 +169,7 @@ def counter(total: int, what: str) -> Iterator[Callable[[int], None]]:
             nonlocal last
             if (now := time.monotonic()) - last >= REFRESH_S:
                 last = now
-                status.update(f"{number:,} of {total:,} {what}")
+                status.update(f"{number:,} of {total:,} {done}")
 
         yield show
 
@@ -185,142 +182,25 @@ def progress_events(log: Log, usd_per_hour: float | None = None) -> Iterator[Obs
         log: receives the events.
         usd_per_hour: price of the machine; None if it is unknown.
     """
+    last = time.monotonic()
 
-    def tell(p: Progress) -> None:
-        """Log one event."""
+    def observe(p: Progress) -> None:
+        """Log an event if it is due."""
+        nonlocal last
+        if time.monotonic() - last < EVENT_S:
+            return
+        last = time.monotonic()
         log.info(
             "progress", text=progress_line(p, usd_per_hour), items=p.items, done=p.resumed + p.done, failed=p.failed,
             audio_s=round(p.audio_s, 1), wall_s=round(p.wall_s, 1), rtfx=round(p.rtfx, 2), parts=p.parts,
             total_audio_s=_rounded(p.total_audio_s), remaining_s=_rounded(p.remaining_s), waiting=p.waiting,
         )  # fmt: skip
 
-    yield _throttled(EVENT_S, tell)
+    yield observe
 
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
-
-
-def _throttled(seconds: float, act: Observer) -> Observer:
-    """Return an observer that calls `act` at most once in `seconds`."""
-    last = time.monotonic()
-
-    def observe(progress: Progress) -> None:
-        """Call `act` if it is due."""
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= seconds:
-            last = now
-            act(progress)
-
-    return observe
-
-
-def outcome_lines(
-    summary: Summary,
-    texts: list[tuple[str, str]],
-    places: list[tuple[str, str]],
-    reasons: FailureReasons | None = None,
-    command: str = "",
-    out: str = "",
-) -> Iterator[str]:
-    """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
-
-    Args:
-        summary: the summary of all shards.
-        texts: (id, text) of the first transcripts.
-        places: (description, place) of each output.
-        reasons: the reasons of the failures, if there are failures and they can be read.
-        command: the command of the run, to which --retry-failed can be added. Empty if there is none.
-        out: OUT, for the command that lists the flagged items. Empty if no command is to be shown.
-    """
-    for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
-        text = " ".join(transcript.split())  # a text with line breaks must still fill one line
-        room = SHOWN_CHARACTERS
-        if sys.stdout.isatty():
-            room = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(f"{item_id}: "))
-        shown = text if len(text) <= room else text[: room - 1] + "…"
-        yield f"{item_id}: {shown or '(no speech)'}"
-    more = summary.done - min(SHOWN_TRANSCRIPTS, len(texts))
-    if more > 0:
-        yield f"… and {more:,} more"
-    yield ""
-    failed = ", ".join(f"{count:,} {name}" for name, count in summary.failures_by_error.items())
-    warned = f", {summary.with_warnings:,} with warnings" if summary.with_warnings else ""
-    counts = f"{summary.done:,} done + {summary.failed:,} failed = {counted(summary.items, 'item')}"
-    yield f"{counts}{f' ({failed})' if failed else ''}{warned}"
-    if summary.score:
-        yield from _error_rates(summary.score)
-        yield from _normalizers(summary.score)
-    if summary.estimated_wer:
-        low, high = summary.estimated_wer.interval
-        yield f"estimated WER {summary.estimated_wer.wer:.2%}, 95 % interval {low:.2%} to {high:.2%}"
-    rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
-    yield f"{format_duration(summary.audio_s)} of audio in {format_duration(summary.wall_s)}{rtfx}"
-    yield from _latency(summary)
-    if summary.usd is not None:
-        yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
-    engine = summary.facts.engine
-    yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}"
-    width = max((len(description) for description, _ in places), default=0)
-    yield from (f"{description:<{width}}  {place}" for description, place in places)
-    if summary.flags and summary.flags.items:
-        listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
-        yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"
-    if summary.failed and reasons:
-        yield _failures(summary.failed, reasons, command)
-
-
-def _failures(failed: int, reasons: FailureReasons, command: str) -> str:
-    """Return the line with the reasons of failures and the next command: "3 failed: 2 no such file, 1 damaged or not
-    audio; …"."""
-    shown = reasons.counts[:SHOWN_REASONS]
-    others = failed - sum(count for _, count in shown)
-    counts = [f"{count:,} {reason}" for reason, count in shown] + ([f"{others:,} for other reasons"] if others else [])
-    line = f"{failed:,} failed: {', '.join(counts)}"
-    if not command:
-        return line
-    if reasons.retryable:
-        return f"{line}; retry with: {command} --retry-failed"
-    return f"{line}; mend them, and retry with: {command} --retry-failed all"
-
-
-def _latency(summary: Summary) -> Iterator[str]:
-    """Yield the latency and the peak GPU memory in one line, as far as they were measured."""
-    figures = []
-    if summary.latency and summary.latency.chunk.count:
-        chunk = summary.latency.chunk
-        figures.append(f"latency of a chunk: P50 {chunk.p50_s:.2f} s, P90 {chunk.p90_s:.2f} s, P95 {chunk.p95_s:.2f} s")
-    if summary.peak_gpu_bytes is not None:
-        figures.append(f"peak GPU memory {summary.peak_gpu_bytes / 1e9:.1f} GB")
-    if figures:
-        yield "; ".join(figures)
-
-
-def _error_rates(score: CorpusScore) -> Iterator[str]:
-    """Yield the error rate of words and that of characters, each if there are references in such languages."""
-    units: tuple[tuple[Unit, str], ...] = (("word", "WER"), ("character", "CER"))
-    for unit, name in units:
-        tally = score.total(unit)
-        if tally.rate is not None:
-            c = tally.counts
-            detail = f"{c.substitutions:,} substitutions, {c.insertions:,} insertions, {c.deletions:,} deletions"
-            missing = f"; {tally.missing:,} without a transcript" if tally.missing else ""
-            interval = f", 95 % interval {ends[0]:.2%} to {ends[1]:.2%}" if (ends := tally.interval) else ""
-            yield f"{name} {tally.rate:.2%}{interval} ({detail} over {c.reference_length:,} {unit}s{missing})"
-
-
-def _normalizers(score: CorpusScore) -> Iterator[str]:
-    """Yield the rate of each language if there are several, and the rules by which the texts were compared."""
-    tallies = sorted(score.by_language.items())
-    if len(tallies) > 1:
-        rates = ((lang, tally.rate) for lang, tally in tallies)
-        yield "by language: " + ", ".join(f"{lang} {rate:.2%}" for lang, rate in rates if rate is not None)
-    for name in sorted({score.normalizer(lang) for lang, _ in tallies}):
-        languages = ", ".join(lang for lang, _ in tallies if score.normalizer(lang) == name)
-        yield f"texts compared by {name}: {languages}"
-    if UNDETERMINED in score.by_language:
-        yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
 
 
 def log_result(config: Config, result: RunResult, log: Log) -> None:

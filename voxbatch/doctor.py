@@ -53,17 +53,19 @@ class Finding:
     """The version or the place if the state is "ok". Otherwise the reason, and the command that helps."""
 
 
-def is_ready(found: Sequence[Finding]) -> bool:
+def is_ready(results: Sequence[Finding]) -> bool:
     """Return whether a run can start here."""
-    return all(each.state == "ok" for each in found if each.name in _NEEDED)
+    return all(finding.state == "ok" for finding in results if finding.name in _NEEDED)
 
 
-def verdict(found: Sequence[Finding]) -> str:
+def verdict(results: Sequence[Finding]) -> str:
     """Return one line: whether a run can start here, and what to do."""
-    if not is_ready(found):
-        return "not ready: " + "; ".join(each.detail for each in found if each.name in _NEEDED and each.state != "ok")
-    states = {each.name: each for each in found}
-    faults = [each.name for each in found if each.state in ("failed", "warning")]
+    if not is_ready(results):
+        return "not ready: " + "; ".join(
+            finding.detail for finding in results if finding.name in _NEEDED and finding.state != "ok"
+        )
+    states = {finding.name: finding for finding in results}
+    faults = [finding.name for finding in results if finding.state in ("failed", "warning")]
     faults += [name for name, _, extra in _PACKAGES if not extra and name in states and states[name].state != "ok"]
     if faults:
         return f"ready, with limits: see {' and '.join(faults)} above; voxbatch run FOLDER transcribes a folder"
@@ -120,7 +122,7 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
     else:
         download = f"for vLLM: the first run on a GPU downloads it, or now: hf download {DEFAULT_MODEL}"
         yield Finding("vllm-model", "missing", download)
-    yield from _engine(asked, [each.name for each in gpus if each.state != "ok"])
+    yield from _engine(asked, [finding.name for finding in gpus if finding.state != "ok"])
     if out:
         yield _out(out, asked)
 
@@ -160,23 +162,20 @@ def _cuda() -> Finding:
 def _vllm() -> Finding:
     from voxbatch.engines.vllm import compat
 
-    known = f"voxbatch knows {compat.FIRST} to {compat.LAST}"
-    found = compat.find()
-    if found is None:
-        return Finding("vllm", "missing", f"for Voxtral and Whisper on GPUs: pip install 'voxbatch[vllm]' ({known})")
-    if compat.is_newer(found[1]):
-        return Finding("vllm", "warning", compat.warning(*found))
-    if not compat.is_known(found[1]):
-        return Finding("vllm", "failed", f"{found[1]}, and {known}: pip install 'voxbatch[vllm]'")
-    return Finding("vllm", "ok", f"{found[1]} from the package {found[0]} ({known})")
+    installed = compat.find()
+    if installed is None:
+        return Finding("vllm", "missing", "for Voxtral and Whisper on GPUs: pip install 'voxbatch[vllm]'")
+    if warning := compat.warning(*installed):
+        return Finding("vllm", "warning", warning)
+    return Finding("vllm", "ok", f"{installed[1]} from the package {installed[0]}")
 
 
 def _is_vllm_for_gpus() -> bool:
-    """Return whether vLLM's build for GPUs is installed, in a version that voxbatch may use."""
+    """Return whether vLLM's build for GPUs is installed."""
     from voxbatch.engines.vllm import compat
 
-    found = compat.find()
-    return found is not None and found[0] == "vllm" and (compat.is_known(found[1]) or compat.is_newer(found[1]))
+    installed = compat.find()
+    return installed is not None and installed[0] == "vllm"
 
 
 def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
@@ -245,7 +244,7 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
             "the container more disk (on Cloud Run, memory)"
         )
     settings = resolve(model.family, asked.engine_options)
-    room = [arguments.planned_bytes(settings, each) for each in gpu.visible_gpus()]
+    room = [arguments.planned_bytes(settings, visible) for visible in gpu.visible_gpus()]
     if room and not settings.fp8_parts and not settings.quantization:
         shared = min(room) * settings.tensor_parallel_size
         if weights > shared:

@@ -16,7 +16,9 @@
     └── ItemError            one item fails; the run continues
         ├── AudioError       the audio cannot be found, read or decoded
         ├── LanguageError    the engine does not support the item's language
-        └── TranscriptionError  the engine failed on one of the item's chunks
+        ├── SpeechError      the text cannot be spoken, or not with this voice
+        ├── TranscriptionError  the engine failed on one of the item's chunks
+        └── CrashError       one of the item's chunks crashes the engine
 
 A message says, in this order: the place, the value seen, what is allowed, and what to do. Any exception that is not a
 VoxbatchError is a bug and shows its traceback.
@@ -26,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from voxbatch.failure_kinds import FailureKind
 
 
 class VoxbatchError(Exception):
@@ -43,6 +47,11 @@ class UsageError(VoxbatchError):
 
 class ConfigError(UsageError):
     """A wrong flag, VOXBATCH_* variable or profile."""
+
+    def __init__(self, message: str, options: Sequence[str] = ()):
+        """Build the error. `options` are those with which the same command would be right, if they are known."""
+        super().__init__(message)
+        self.options = tuple(options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +92,8 @@ class ManifestError(UsageError):
         self.total = len(self.bad_lines) if total is None else total
         lines = [f"{source}: {bad}" for bad in self.bad_lines[: self.EXAMPLES]]
         if self.total > self.EXAMPLES:
-            others = self.total - self.EXAMPLES
-            lines.append(f"{source}: … and {others:,} more bad lines; voxbatch validate --all lists them")
+            num_others = self.total - self.EXAMPLES
+            lines.append(f"{source}: … and {num_others:,} more bad lines; voxbatch validate --all lists them")
         super().__init__("\n".join(lines))
 
 
@@ -103,6 +112,11 @@ class MessageError(UsageError):
 class RunMismatchError(UsageError):
     """An OUT that belongs to another manifest or another config."""
 
+    def __init__(self, message: str, may_update: bool = False):
+        """Build the error. `may_update` says that `--update` would continue the run of OUT."""
+        super().__init__(message)
+        self.may_update = may_update
+
 
 class RunError(VoxbatchError):
     """A run that cannot continue. What is committed is safe, and the same command resumes the run."""
@@ -110,6 +124,13 @@ class RunError(VoxbatchError):
 
 class StorageError(RunError):
     """A place that cannot be read or written: no permission, disk full, no answer."""
+
+    kind = FailureKind.UNREACHABLE
+    """The kind of the failure of an item whose recording cannot be read, unless the error is built with another."""
+
+    def __init__(self, message: str, kind: FailureKind | None = None):
+        super().__init__(message)
+        self.kind = kind or self.kind
 
 
 class StartError(RunError):
@@ -144,17 +165,41 @@ class TakenOverError(RunError):
 class ItemError(VoxbatchError):
     """A failure of one item. The run continues."""
 
+    kind = FailureKind.UNREADABLE
+    """The kind of the failure, unless the error is built with another."""
     retryable = False
     """True if the same item may succeed in another run with nothing changed."""
+
+    def __init__(self, message: str, kind: FailureKind | None = None):
+        super().__init__(message)
+        self.kind = kind or self.kind
 
 
 class AudioError(ItemError):
     """Audio that cannot be found, read or decoded."""
 
+    kind = FailureKind.DAMAGED
+
 
 class LanguageError(ItemError):
     """A language that the engine does not support."""
 
+    kind = FailureKind.LANGUAGE
+
+
+class SpeechError(ItemError):
+    """A text that cannot be spoken, or a voice that does not exist."""
+
+    kind = FailureKind.TEXT
+
 
 class TranscriptionError(ItemError):
     """A chunk on which the engine failed."""
+
+    kind = FailureKind.ENGINE
+
+
+class CrashError(ItemError):
+    """A chunk that crashes the engine."""
+
+    kind = FailureKind.ENGINE_CRASH

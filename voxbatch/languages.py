@@ -1,6 +1,6 @@
 """Language tags and the names of languages.
 
-language_tag("English")  →  "en"        language_tag("pt-BR")  →  "pt-BR"        language_tag("DE")  →  "de"
+language_tag("English")  →  "en"        language_tag("pt-BR")  →  "pt-BR"        language_tag("deu")  →  "de"
 """
 
 from __future__ import annotations
@@ -37,6 +37,28 @@ NAMES = {entry.split()[0]: entry.strip().partition(" ")[2] for entry in _NAMES.s
 still in use. mistral-common accepts the same codes (TranscriptionRequest.language)."""
 ISO_639_1 = frozenset(NAMES)
 
+_OTHER_CODES = """
+    aa aar, ab abk, ae ave, af afr, ak aka fat, am amh, an arg, ar acm aeb afb ajp apc apd ara arb arq ars ary arz,
+    as asm, av ava, ay aym ayr, az aze azj, ba bak, be bel, bg bul, bi bis, bm bam, bn ben, bo bod tib, br bre, bs
+    bos, ca cat, ce che, ch cha, co cos, cr cre cwd, cs ces cze, cu chu, cv chv, cy cym wel, da dan, de deu ger, dv
+    div, dz adp dzo, ee ewe, el ell gre, en eng, eo epo, es spa, et ekk est, eu baq eus, fa drw fas per pes prs tnf,
+    ff fuc ful, fi fin, fj fij, fo fao, fr fra fre, fy fry, ga gle, gd gla, gl glg, gn grn gug, gu guj, gv glv, ha
+    hau, he heb iw, hi hin, ho hmo, hr hrv scr, ht hat, hu hun, hy arm hye, hz her, ia ina, id in ind, ie ile, ig
+    ibo, ii iii, ik esk ipk, io ido, is ice isl, it ita, iu ike iku, ja jpn, jv jav, ka geo kat, kg kng kon, ki kik,
+    kj kua, kk kaz, kl kal, km khm, kn kan, ko kor, kr kau knc, ks kas, ku kmr kur, kv kom kpv, kw cor, ky kir, la
+    lat, lb ltz, lg lug, li lim, ln lin, lo lao, lt lit, lu lub, lv lav lvs, mg mlg plt, mh mah, mi mao mri, mk mac
+    mkd, ml mal, mn drh khk mon, mr mar, ms may msa zsm, mt mlt, my bur mya, na nau, nb nob, nd nde, ne nep npi, ng
+    ndo, nl dut nld, nn nno, no nor, nr nbl, nv nav, ny nya, oc oci, oj ojg oji, om gaz orm, or ori ory, os oss, pa
+    pan, pi pli, pl pol, ps pbu pus, pt por, qu que quz, rm roh, rn run, ro mo mol ron rum, ru rus, rw kin, sa san,
+    sc src srd, sd snd, se sme, sg sag, sh hbs, si sin, sk slk slo, sl slv, sm smo, sn sna, so som, sq alb als sqi,
+    sr cnr scc srp, ss ssw, st sot, su sun, sv swe, sw swa swc swh, ta tam, te tel, tg tgk, th tha, ti tir, tk tuk,
+    tl fil tgl, tn tsn, to ton, tr tur, ts tso, tt tat, tw twi, ty tah, ug uig, uk ukr, ur urd, uz uzb uzn, ve ven,
+    vi vie, vo vol, wa wln, wo wol, xh xho, yi ji ydd yid, yo yor, za zha zyb, zh chi cmn zho, zu zul
+"""
+SAME_CODE = {code: entry.split()[0] for entry in _OTHER_CODES.split(",") for code in entry.split()[1:]}
+"""Codes of ISO 639-2 and 639-3, and withdrawn ones, that mean a language of ISO 639-1: as in CLDR's aliases of
+languages, and the dialects of Arabic."""
+
 _OTHER_NAMES = {
     "deutsch": "de", "español": "es", "castellano": "es", "français": "fr", "italiano": "it", "português": "pt",
     "nederlands": "nl", "polski": "pl", "русский": "ru", "українська": "uk", "čeština": "cs", "svenska": "sv",
@@ -53,31 +75,35 @@ _SUGGESTION_CUTOFF = 0.75
 
 @functools.lru_cache(maxsize=1000)  # called several times for each item, and most runs have few languages
 def primary_subtag(lang: str) -> str:
-    """Return the primary subtag of a language tag in lower case: "pt-BR" → "pt", "EN_us" → "en"."""
-    return re.split("[-_]", lang.strip(), maxsplit=1)[0].lower()
+    """Return the primary subtag of a language tag in lower case: "pt-BR" → "pt", "EN_us" → "en", "eng" → "en"."""
+    subtag = re.split("[-_]", lang.strip(), maxsplit=1)[0].lower()
+    return SAME_CODE.get(subtag, subtag)
 
 
 @functools.lru_cache(maxsize=1000)
 def language_tag(text: str) -> str:
     """Return the tag of a language that is given as a tag or as a name.
 
-    A name becomes its code, and the primary subtag of a tag becomes lower case.
+    A name becomes its code, also before a region in brackets. The primary subtag of a tag becomes lower case, and its
+    two-letter code if it has one: "eng_Latn" → "en_Latn".
     """
     tag = text.strip()
-    primary = re.split("[-_]", tag, maxsplit=1)[0]
-    return _CODE_OF.get(tag.casefold()) or primary.lower() + tag[len(primary) :]
+    name, bracket, _ = tag.casefold().partition("(")
+    if (code := _CODE_OF.get(name.strip() if bracket else name)) is not None:
+        return code
+    return primary_subtag(tag) + re.sub("^[^-_]*", "", tag)
 
 
 def language_name(code: str) -> str:
     """Return the English name of a language: "de" → "German", "yue" → "Cantonese"."""
-    others = {code: name for name, code in _OTHER_NAMES.items()}
-    return (NAMES.get(code) or others.get(code) or code).title()
+    codes = {code: name for name, code in _OTHER_NAMES.items()}
+    return (NAMES.get(code) or codes.get(code) or code).title()
 
 
 def unknown_language(lang: str) -> str | None:
     """Return, as text for people, why a tag is no tag of a language, or None if it may be one.
 
-    Two letters must be a code of ISO 639-1. Three letters may be a code of ISO 639-3, and are not looked up.
+    Two letters must be a code of ISO 639-1. Three other letters may be a code of ISO 639-3, and are not looked up.
     """
     primary = primary_subtag(lang)
     if primary in ISO_639_1 or (len(primary) == 3 and primary.isascii() and primary.isalpha()):

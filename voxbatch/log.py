@@ -15,7 +15,6 @@ from typing import Any
 
 from voxbatch.safe_text import escape_controls, redact_secrets
 
-SEVERITIES = ("INFO", "WARNING", "ERROR")
 STDERR_LOCK = threading.RLock()
 """Lock of standard error. A thread holds it while it writes a line, or while it replaces standard error by another
 file: otherwise a line could go to the wrong file. The lock is reentrant because a signal handler may log while its

@@ -7,42 +7,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import resources
+from typing import Any
 
 CLOUD_RUN_L4, CLOUD_RUN_CPU = "cloudrun-l4", "cloudrun-cpu"
 """Names of the table's entries for Cloud Run tasks with a GPU and without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
-    """An entry of the table."""
-
-    usd_per_hour: float
-    """Price of one task's machine, including all that its entry lists."""
-    machine: str
-    """Description of the machine, for people."""
-    source: str
-    """Place where the price was read."""
-    quote: str
-    """Statement of the source when it was read."""
-    read_on: str
-    """Day on which the source was read, for example 2026-11-21."""
-
-
 @functools.cache
-def price_table() -> Mapping[str, Price]:
-    """Return the prices by machine: CLOUD_RUN_L4, CLOUD_RUN_CPU, and SageMaker's instance types."""
+def price_table() -> Mapping[str, Mapping[str, Any]]:
+    """Return the entries of prices.yaml by machine: CLOUD_RUN_L4, CLOUD_RUN_CPU, and SageMaker's instance types. Beside
+    `usd_per_hour` an entry says for people which `machine` it is for, and where and when its price was read."""
     import yaml
 
-    found = yaml.safe_load((resources.files("voxbatch") / "prices.yaml").read_text())
-    return {name: Price(**{**entry, "read_on": str(entry["read_on"])}) for name, entry in found.items()}
+    entries: Mapping[str, Mapping[str, Any]] = yaml.safe_load((resources.files("voxbatch") / "prices.yaml").read_text())
+    return entries
 
 
 def usd_per_hour(machine: str | None) -> float | None:
     """Return the price of a machine, or None if the table does not have it."""
-    price = price_table().get(machine or "")
-    return price.usd_per_hour if price else None
+    price: float | None = price_table().get(machine or "", {}).get("usd_per_hour")
+    return price
 
 
 def machine(platform: str, instance_type: str | None, has_gpu: bool) -> str | None:

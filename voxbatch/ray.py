@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from voxbatch import runner
-from voxbatch.api.keywords import ShardKeywords, run_options
+from voxbatch.api.keyword_types import ShardKeywords
+from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache

@@ -9,18 +9,38 @@ do not validate: an Item is checked once, when its line is read.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.settings import QUESTION, setting
 
-from voxbatch.answer_options import AnswerOptions
+if TYPE_CHECKING:  # the command line needs some of the records before numpy is imported
+    import numpy as np
+    from numpy.typing import NDArray
 
 SAMPLING_RATE = 16_000
 """Samples per second of every waveform inside voxbatch. Whisper and Voxtral were trained on this rate."""
 
-Samples = NDArray[np.float32]
+OVERLAP = SAMPLING_RATE
+"""Samples that each side of a forced cut carries beyond the cut. One second is two words at an ordinary pace, so that
+both chunks hear a word at the cut whole."""
+
+CHANNEL_MODES = SPLIT, AUTO = ("split", "auto")
+"""Recognise each channel of a recording alone: always, or only if its two channels are the sides of a call."""
+TASKS = TRANSCRIBE, TRANSLATE, ALIGN = ("transcribe", "translate", "align")
+"""Work of an engine: write the words that are spoken, or their translation into English, or find the times of a given
+text."""
+LEVEL_FRAME = SAMPLING_RATE // 50
+"""Samples of which a level of a channel is measured: 20 ms."""
+
+Samples: TypeAlias = "NDArray[np.float32]"
 """Mono audio: float32, shape (num_samples,), full scale ±1."""
+MAX_TOKENS = 32_768
+"""Largest number of tokens of an answer: the context of Voxtral Mini 3B and Small 24B."""
+MAX_TEMPERATURE = 2.0
+"""Highest temperature, as in OpenAI's API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +72,19 @@ class Item:
     """Question about the recordings. None if the item is to be transcribed."""
     further: tuple[str, ...] = ()
     """Places of the question's other recordings, as in `audio`."""
+    hotwords: str | None = None
+    """See Hints. None means those of the run."""
+    task: str = TRANSCRIBE
+    """One of TASKS."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waveform:
-    """A contiguous block of a recording: mono float32 at 16 kHz. A long recording is a sequence of Waveforms,
-    in order."""
+    """A contiguous block of a recording: float32 at 16 kHz, mono unless its channels are recognised alone. A long
+    recording is a sequence of Waveforms, in order."""
 
     samples: Samples
+    """Shape (num_samples, channels) if the channels are recognised alone."""
     start: int = 0
     """Position of samples[0] on the recording's clock, in samples."""
 
@@ -82,6 +107,39 @@ class Span:
     silent: bool = False
     """True for certain silence or stationary noise. The chunk is not given to an engine, which could only
     invent text."""
+    channel: int | None = None
+    """0-based channel of the recording, if the channels are recognised alone. The cores of each channel's chunks
+    partition the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """The way in which an engine answers all questions of a run."""
+
+    system: str | None = setting(None, group=QUESTION, metavar="TEXT", help="The system prompt.")
+    max_tokens: int = setting(
+        1024, minimum=1, maximum=MAX_TOKENS, group=QUESTION, metavar="N", help="Largest number of tokens of an answer."
+    )
+    temperature: float = setting(
+        0.0, minimum=0, maximum=MAX_TEMPERATURE, group=QUESTION, metavar="T",
+        help="0 takes the likeliest token each time.",
+    )  # fmt: skip
+    top_p: float = setting(
+        1.0, minimum=math.ulp(0), maximum=1, group=QUESTION, metavar="P",
+        help="With a temperature: choose among the likeliest tokens whose probabilities add up to P.",
+    )  # fmt: skip
+    seed: int = setting(
+        0, minimum=0, maximum=2**63 - 1, group=QUESTION, metavar="N", help="With a temperature: seed of each answer."
+    )
+    json_schema: str | None = setting(
+        None, group=QUESTION, metavar="FILE", help="A JSON schema that each answer follows."
+    )
+    """JSON text. None means free text."""
+    tools: str | None = setting(
+        None, group=QUESTION, metavar="FILE",
+        help="Functions in OpenAI's format, a JSON list, that the model may call. Nothing is executed.",
+    )  # fmt: skip
+    """JSON text. None means no functions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +148,39 @@ class Question:
 
     prompt: str
     options: AnswerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Texts that make an engine expect words."""
+
+    hotwords: str | None = None
+    """Names and terms that may be spoken, divided by commas."""
+    prompt: str | None = None
+    """A text that could stand before the recording, in its style and with its names."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenText:
+    """The text of a whole recording whose times are looked for, beside one of its chunks."""
+
+    text: str
+    is_last: bool
+    """True if the chunk is the last one of the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of text for an engine that speaks: some sentences, or a clause of a long one."""
+
+    text: str
+    voice: str
+    seed: int
+    """Seed of everything random in the speech, so that the piece sounds the same in every run."""
+    pause_s: float = 0.0
+    """Seconds of silence that follow the speech."""
+    longest_s: float | None = None
+    """Seconds that the speech may take: the engine speaks faster if it must. None sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +226,13 @@ class Chunk:
     recordings: tuple[int, ...] = ()
     """Lengths of the question's recordings in samples, one after another in `samples`. Empty for a question without
     audio."""
+    hints: Hints | None = None
+    task: str = TRANSCRIBE
+    """One of TASKS."""
+    given: GivenText | None = None
+    """The text, with the task `align`. The chunks of a recording then come in order, silent ones too."""
+    piece: Piece | None = None
+    """The text to speak, for an engine that speaks. The chunk then has no samples, and its span is an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +247,41 @@ class Word:
     are on the recording's clock."""
     confidence: float | None = None
     """0 to 1, or None if the engine gives no confidence."""
+    speaker: str | None = None
+    """Label of the speaker, e.g. "Speaker 1", or the name of a channel. None if speakers are not told apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of speech between pauses, about a sentence."""
+    """A stretch of speech of one speaker between pauses, about a sentence."""
 
     text: str
     start: float
     end: float
+    speaker: str | None = None
+    """See Word."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerCount:
+    """The number of speakers that a recording may have."""
+
+    minimum: int = 1
+    maximum: int | None = None
+    """None: any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Time in which one speaker talks without a pause. The turns of several speakers may overlap."""
+
+    start: float
+    end: float
+    """Seconds on the recording's clock."""
+    speaker: int
+    """Number of the speaker, from 0 in the order of their first turns."""
+    name: str | None = None
+    """Name of the speaker, if the voice is known."""
 
 
 LOST_SPEECH = "lost_speech"
@@ -174,8 +298,10 @@ LOW_CONFIDENCE = "low_confidence"
 """Kind of a Flag: the model is unsure of its words."""
 OTHER_LANGUAGE = "other_language"
 """Kind of a Flag: the text is probably in another language than the one asked for."""
+MISHEARD = "misheard"
+"""Kind of a Flag: an engine that listened to a spoken piece heard another text."""
 FLAG_KINDS = (
-    LOST_SPEECH, TEXT_OVER_SILENCE, REPETITION, SPEAKING_RATE, CUT_OFF, LOW_CONFIDENCE, OTHER_LANGUAGE,
+    LOST_SPEECH, TEXT_OVER_SILENCE, REPETITION, SPEAKING_RATE, CUT_OFF, LOW_CONFIDENCE, OTHER_LANGUAGE, MISHEARD,
 )  # fmt: skip
 
 
@@ -224,6 +350,22 @@ class ChunkFailure:
     chunk: int
     message: str
     retryable: bool = False
+    crashes: bool = False
+    """True if the engine's process died of the chunk."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Speech:
+    """Audio that an engine has spoken for the Piece of one Chunk."""
+
+    item: int
+    chunk: int
+    piece: Piece
+    samples: Samples
+    """At the engine's sampling rate. Never empty."""
+    warnings: tuple[str, ...] = ()
+    heard: str | None = None
+    """The text that a transcribing engine heard in the samples. None if nothing listened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,21 +383,44 @@ class Transcript:
     flags: tuple[Flag, ...] = ()
     """Reasons to distrust the text, in the order of the chunks."""
     confidence: float | None = None
-    """0 to 1: the mean of the chunks with text, for an engine without word times. Otherwise None: the words have their
-    own."""
+    """0 to 1: the mean of the words, or of the chunks with text for an engine without word times. None if the engine
+    gives no confidence."""
     answer: Answer | None = None
     """Answer to the item's question, whose text is `text`. None if the item was transcribed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """Speech of one Item's text, encoded."""
+
+    flac: bytes
+    voice: str
+    duration: float
+    """Seconds."""
+    loudness: float | None
+    """Integrated loudness in LUFS (ITU-R BS.1770). None if the speech is too short to measure."""
+    segments: tuple[Segment, ...]
+    """The pieces with their times."""
+    warnings: tuple[str, ...] = ()
+    heard: str | None = None
+    """See Speech."""
+    flags: tuple[Flag, ...] = ()
+    """Reasons to distrust the speech."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Reason why one Item has no transcript."""
 
-    error: str
-    """Class name in errors.py, e.g. "AudioError"."""
+    kind: FailureKind
     message: str
     retryable: bool = False
     """True if the same item may succeed in another run with nothing changed, for example after a network error."""
+
+    @property
+    def error(self) -> str:
+        """Class name in errors.py, e.g. "AudioError"."""
+        return self.kind.facts.error
 
 
 Outcome = Transcript | Failure

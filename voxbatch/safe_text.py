@@ -36,7 +36,8 @@ _SECRET = re.compile(
 )
 """A query, or the value of a secret parameter."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""C0, DEL, C1, and the characters that change the direction of the text after them (Trojan Source, CVE-2021-42574)."""
 
 
 def redact_secrets(text: str) -> str:
@@ -67,7 +68,7 @@ def shorten_masks(text: str) -> str:
 
 
 def escape_controls(text: str, allowed: str = "") -> str:
-    r"""Return a text with each control character (C0, DEL, C1) escaped as in Python: \x1b, \n.
+    r"""Return a text with each control character (C0, DEL, C1, overrides of the direction) escaped as in Python: \x1b.
 
     Args:
         text: text for a terminal.

@@ -1,7 +1,7 @@
 """Measure seconds of audio per second of models that take windows of 30 s: Voxtral Mini 3B and Small 24B, Whisper.
 
     python benchmarks/gpu/bench_instruct.py MODEL_DIR [--only NAME …] [--text-tokens 100] [--repeats 3] [--rounds 2]
-                                            [--look] [--option NAME=VALUE …] [--out FILE]
+                                            [--option NAME=VALUE …] [--out FILE]
 
 MODEL_DIR comes from `full_size.py --shape mini-3b`, `small-24b` or `whisper-large-v3-turbo`, or is a real model. Every
 window holds 30 s of noise and gets exactly --text-tokens tokens of text: read speech has about 100. Each configuration
@@ -14,7 +14,6 @@ stock             vLLM's own scheduler, with the largest step and number of requ
                   driver calls add_request and step, as LLM.generate does; `--option max_num_seqs=N` tries another N.
 … L4 memory       the same within the memory that a run may fill on an L4, 22.94 GB. This is not the speed of an L4.
 
---look records the GPU for two seconds in the middle of one more run: milliseconds by kind of work, and idle time.
 `--option confidence=true` gives what the confidences of Whisper cost. voxbatch must be installed as a package. On a
 machine without a GPU everything runs as a rehearsal, with a tiny model.
 """
@@ -24,18 +23,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import bench_plugin  # it also puts the checkout on the path
-import gpu_watch
+import bench_plugin
+from shared import measured_lines, tell, watched
 
 WITHOUT = {"prefill_encoder": "false"}
 STOCK = {**WITHOUT, "lift_encoder_cache": "false"}
@@ -80,9 +75,7 @@ class FixedText:
 
 
 def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield a line for each repeat, one with the medians, and the profile if it is asked for."""
-    if given.look:
-        os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # functions of bench_plugin are sent to the engine
+    """Yield a line for each repeat, and one with the medians."""
     is_whisper = (Path(given.model) / "config.json").exists() and not (Path(given.model) / "params.json").exists()
     options = {**CONFIGURATIONS[given.one], **dict(pair.split("=", 1) for pair in given.option)}
     if is_whisper:
@@ -95,7 +88,7 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     samples = bench_plugin.sounds(max(8, int(bench.requests * given.rounds)), "30", bench.longest)
     runs = list[dict[str, float]]()
     for _ in range(given.repeats):
-        with gpu_watch.watched() as gpu:
+        with watched() as gpu:
             run = bench.feed(samples)
         runs.append({**run, **gpu})
         yield {"repeat": len(runs), **runs[-1]}
@@ -104,28 +97,7 @@ def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         "rtfx_by_repeat": [run["rtfx"] for run in runs], "windows": len(samples),
         "text_tokens": given.text_tokens, "requests": bench.requests,
     }  # fmt: skip
-    if given.look:
-        yield {"look": bench_plugin._looked_into(bench, "30", swing=1.2)}
     bench.core.close()
-
-
-def lines(name: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a configuration, which runs in its own process, as they are printed."""
-    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path}  # vLLM inspects a model's class in another process
-    command = [sys.executable, __file__, *sys.argv[1:], "--one", name]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout
-    assert process.stderr
-    stderr, errors, began = process.stderr, list[str](), time.monotonic()
-    reader = threading.Thread(target=lambda: errors.extend(stderr), daemon=True)
-    reader.start()
-    for text in process.stdout:
-        if text.startswith("RESULT "):
-            yield {**json.loads(text[7:]), "after_s": round(time.monotonic() - began)}
-    if process.wait():
-        reader.join(5)
-        yield {"failed": "".join(errors)[-3000:]}
 
 
 def main() -> None:
@@ -135,7 +107,6 @@ def main() -> None:
     parser.add_argument("--text-tokens", type=int, default=100, help="of each window")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=float, default=2.0, help="windows of a run, by requests at a time")
-    parser.add_argument("--look", action="store_true", help="record the GPU's work too")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, for all")
     parser.add_argument("--out", type=Path, help="append the lines there too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -145,8 +116,8 @@ def main() -> None:
             print("RESULT " + json.dumps(line), flush=True)
         os._exit(0)  # an engine in this process would end slowly
     for name in given.only:
-        for line in lines(name):
-            bench_plugin.tell({"name": name, "model": Path(given.model).name, **line}, given.out)
+        for line in measured_lines(__file__, name):
+            tell({"name": name, "model": Path(given.model).name, **line}, given.out)
 
 
 if __name__ == "__main__":

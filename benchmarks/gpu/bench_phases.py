@@ -27,8 +27,8 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from shared import environment
 
-ROOT = Path(__file__).resolve().parents[2]
 VLLM_PHASES = {
     "a CUDA context is there": r"tried to create a CUDA context",
     "vLLM is imported in the engine's process": r"vLLM is imported in the engine's process",
@@ -43,7 +43,7 @@ VLLM_PHASES = {
     "graphs are captured": r"Graph capturing finished",
     "vLLM is warm": r"init engine \(profile",
 }
-"""Phases → a pattern of the line that vLLM 0.26, or voxbatch within it, logs at their end."""
+"""Phases → a pattern of the line that vLLM, or voxbatch within it, logs at their end."""
 OWN_PHASES = {"voxbatch has begun": "vLLM is loading", "ready": "vLLM ready"}
 SECONDS = 30
 
@@ -72,10 +72,8 @@ def phases(command: list[str], folder: Path, out: Path, caches: Path, limit_s: f
     Raises:
         SystemExit: the run failed or was told to end. The message has the ends of its logs.
     """
-    path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": path,
+    variables = {
+        **environment(),
         "TMPDIR": str(folder),
         "XDG_CACHE_HOME": str(caches),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
@@ -84,7 +82,7 @@ def phases(command: list[str], folder: Path, out: Path, caches: Path, limit_s: f
     log, kept, committed = folder / "run.log", folder / "engine.log", 0.0
     began = time.time()
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=variables)
         while process.poll() is None:
             for found in folder.glob("voxbatch-vllm-*/engine.log"):  # voxbatch removes it at the end
                 with contextlib.suppress(OSError):

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -32,11 +31,8 @@ from typing import Any
 
 import numpy as np
 import soundfile
+from shared import RATE, ROOT, environment, swelling_noise, tell
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-RATE = 16_000
 MINUTES = (4.0, 7.0, 11.0, 18.0)
 """Lengths of the recordings, in turn."""
 BAR = 0.9
@@ -66,9 +62,7 @@ def recordings(folder: Path, hours: float, minutes: list[float], form: str) -> P
 
 
 def _encoded(path: Path, minutes: float) -> Path:
-    rng = np.random.default_rng(int(minutes * 60))
-    loudness = 0.02 + 0.1 * (1 + np.sin(np.arange(60 * RATE) / RATE * 2.1)) ** 2
-    minute = np.clip(rng.standard_normal(60 * RATE) * loudness * 0.3, -1, 1).astype(np.float32)
+    minute = swelling_noise(60 * RATE, int(minutes * 60), 2.1).astype(np.float32)
     samples = np.tile(minute, int(minutes) + 1)[: int(minutes * 60 * RATE)]
     soundfile.write(path, samples, RATE, subtype="PCM_16")
     return path
@@ -114,12 +108,6 @@ def _rates(finished: dict[str, Any], ready: list[tuple[float, str]], end: float)
     if ready:
         found["rtfx_from_ready_to_end"] = round(finished["audio_s"] / (end - ready[0][0]), 1)
     return found
-
-
-def environment() -> dict[str, str]:
-    """Return an environment in which vLLM's processes, too, find this checkout of voxbatch and its package metadata."""
-    path = os.pathsep.join(each for each in (str(ROOT), os.environ.get("PYTHONPATH", "")) if each)
-    return {**os.environ, "PYTHONPATH": path}
 
 
 class Cores:
@@ -179,10 +167,10 @@ class Cores:
 
 def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
     """Yield the chunks that a run gives to its engine, in order; recordings of the same file share their samples."""
-    from voxbatch.audio import decode
-    from voxbatch.chunking import cut_into_chunks
+    from voxbatch.audio.waveforms import decode
     from voxbatch.records import Chunk
     from voxbatch.storage import open_recording
+    from voxbatch.text.chunking import cut_into_chunks
 
     made: dict[str, list[Any]] = {}
     for item, line in enumerate(manifest.read_text().splitlines()):
@@ -197,9 +185,8 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
 
 def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]:
     """Measure the engine alone."""
-    from voxbatch.chunking import OVERLAP
     from voxbatch.engines import EngineMessage, Feed, create
-    from voxbatch.records import ChunkFailure
+    from voxbatch.records import OVERLAP, ChunkFailure
 
     engine = create("vllm", model, options)
     spec = engine.spec
@@ -278,14 +265,6 @@ def scaling(ran: dict[int, dict[str, Any]], out: Path | None) -> None:
         ratio, bar = each["rtfx"] / one["rtfx"], BAR_A_GPU * workers / max(1, first)
         tell({"name": f"{workers} workers over {first}", "ratio": round(ratio, 3), "bar": round(bar, 3),
               "met": ratio >= bar}, out)  # fmt: skip
-
-
-def tell(line: dict[str, Any], out: Path | None) -> None:
-    """Print a line, and append it to the file."""
-    print(json.dumps(line), flush=True)
-    if out:
-        with out.open("a") as file:
-            file.write(json.dumps({"measure": "run", **line}) + "\n")
 
 
 def parsed() -> argparse.Namespace:

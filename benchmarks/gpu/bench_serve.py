@@ -47,9 +47,7 @@ import aiohttp
 import numpy as np
 import psutil
 import soundfile
-from bench_run import RATE, ROOT, environment
-from gpu_watch import watched
-from tables import serve
+from shared import RATE, ROOT, environment, swelling_noise, tell, watched
 
 READY_S = 240
 """Seconds until a server must be healthy."""
@@ -192,9 +190,7 @@ def clips(seconds: float) -> list[Clip]:
     """Return different recordings of swelling noise."""
     found = []
     for seed in range(CLIPS):
-        count = round(seconds * RATE)
-        loudness = 0.02 + 0.1 * (1 + np.sin(np.arange(count) / RATE * 25)) ** 2
-        samples = np.clip(np.random.default_rng(seed).standard_normal(count) * loudness * 0.3, -1, 1)
+        samples = swelling_noise(round(seconds * RATE), seed)
         pcm, wav = (samples * 32_767).astype("<i2"), io.BytesIO()
         soundfile.write(wav, pcm, RATE, subtype="PCM_16", format="WAV")
         found.append(Clip(pcm.tobytes(), wav.getvalue()))
@@ -329,14 +325,6 @@ def figures(answers: list[Answer], errors: list[str], seconds: float, wall_s: fl
     }  # fmt: skip
 
 
-def tell(line: dict[str, Any], out: Path | None) -> None:
-    """Print a line, and append it to the file."""
-    print(json.dumps(line), flush=True)
-    if out:
-        with out.open("a") as file:
-            file.write(json.dumps({"measure": "serve", **line}) + "\n")
-
-
 def main() -> None:
     given = parsed()
     lines: list[dict[str, Any]] = []
@@ -359,7 +347,6 @@ def main() -> None:
                 given.log.with_name(f"{given.log.name}-{given.profile}-{mode}.log").write_bytes(
                     log.read_bytes()[-60_000:]
                 )
-    print("\n" + "\n".join(serve(lines)))
     if not lines or any(line.get("failed") for line in lines):
         sys.exit("some requests failed: see the errors above")
 

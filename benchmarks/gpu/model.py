@@ -20,10 +20,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from voxbatch.config import load_profile
-from voxbatch.engines.vllm import default_model, forecast, speed
+from voxbatch.engines.vllm import forecast, speed
 from voxbatch.engines.vllm.gpu_specs import GPU_SPECS, GpuSpec
 from voxbatch.engines.vllm.memory import UNCOUNTED_BYTES
-from voxbatch.engines.vllm.model import REALTIME
+from voxbatch.engines.vllm.model import DEFAULT_PARAMS, REALTIME
 from voxbatch.engines.vllm.settings import resolve
 
 BAR = 0.2
@@ -41,7 +41,7 @@ BESIDES = GPU_SPECS["NVIDIA H200"].reserved_bytes + UNCOUNTED_BYTES
 WHOLE, SMALL = ({"gpu_memory_gb": str((planned + BESIDES) / 1e9)} for planned in (135.7e9, 22e9))
 """Options that make vLLM plan with 90 % of an H200, and with 22 GB."""
 MIXED_S, SOME_SHORT = 25.8, (4.0, 35.0)
-"""Seconds of the chunks of 4 to 35 s (see bench_engine.sounds): their mean, and the shortest and the longest."""
+"""Seconds of the chunks of 4 to 35 s (evenly distributed): their mean, and the shortest and the longest."""
 BROAD, MIXED = (20.0, 35.0), (2.0, 35.0)
 WHOLE_S = 36_000 / 1110
 """Mean seconds of a chunk of the whole run."""
@@ -129,8 +129,8 @@ def predicted(run: Run, name: str = "NVIDIA H200", spec: GpuSpec | None = None) 
     """Return the predicted requests at a time, and seconds of audio per second."""
     settings = resolve(REALTIME, {"prefill_encoder": "false", **run.options})
     prefilled = settings.prefill_encoder == "true"
-    mode = forecast.run_mode(default_model.PARAMS, settings, name, prefilled, run.seconds)
-    model = speed.model_sizes(default_model.PARAMS)
+    mode = forecast.run_mode(DEFAULT_PARAMS, settings, name, prefilled, run.seconds)
+    model = speed.model_sizes(DEFAULT_PARAMS)
     each = speed.rtfx(spec or GPU_SPECS[name], model, mode, run.seconds, run.chunks / run.cards, run.between)
     return mode.requests, run.cards * each
 
@@ -149,7 +149,7 @@ def runs() -> Iterator[str]:
 
 def steps() -> Iterator[str]:
     """Yield the table of the GPU times that the constants were fitted to."""
-    spec, model = GPU_SPECS["NVIDIA H200"], speed.model_sizes(default_model.PARAMS)
+    spec, model = GPU_SPECS["NVIDIA H200"], speed.model_sizes(DEFAULT_PARAMS)
     yield "| GPU time, which the constants were fitted to | ms | … worked out | error |"
     yield "|---|---|---|---|"
     for requests, ms in STEPS:

@@ -8,13 +8,12 @@ python agent.py request.wav
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from chat import recording
+from chat import KEY, SERVER, recording
 from openai import OpenAI
 
 MOST_TURNS = 5
@@ -74,5 +73,4 @@ def run(client: OpenAI, path: str) -> str:
 
 
 if __name__ == "__main__":
-    server = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
-    print(run(OpenAI(base_url=server, api_key="none"), sys.argv[1]))
+    print(run(OpenAI(base_url=SERVER, api_key=KEY), sys.argv[1]))

@@ -21,7 +21,7 @@ weights_of() {
 find_weights() {
     weights_of
     [[ -n "$WEIGHTS_OF" ]] || return 0
-    case "${WEIGHTS:-bucket}" in
+    case "$WEIGHTS" in
         none) return 0 ;;
         image)
             MODEL=""
@@ -34,39 +34,33 @@ find_weights() {
     fi
 }
 
-# build_image: build IMAGE from this checkout, as an account of its own with the least roles. Afterwards IMAGE has the
-# digest of what was built, and MODEL the folder of the weights.
+# image: give IMAGE the digest that its tag stands for today. A tag may name another image tomorrow.
+image() {
+    [[ "$IMAGE" == *-docker.pkg.dev/* ]] || return 0
+    if ask gcloud artifacts docker images describe "$IMAGE" --format='value(image_summary.digest)'; then
+        IMAGE="${IMAGE%%@*}"
+        [[ "${IMAGE##*/}" != *:* ]] || IMAGE="${IMAGE%:*}"
+        IMAGE="$IMAGE@$ANSWER"
+    elif [[ "$DRY_RUN" == yes ]]; then
+        say "! $IMAGE is not there yet"
+    else
+        die "$IMAGE is not there yet: build it, with BUILD=yes and the same settings. All that does not need it is done."
+    fi
+}
+
+# build_image: build IMAGE from this checkout, as the account of the module foundation. Afterwards IMAGE has the digest of
+# what was built, and MODEL the folder of the weights.
 build_image() {
-    local build_sa="voxbatch-build@$PROJECT.iam.gserviceaccount.com" name tag id agent token="" api
-    local weights="${WEIGHTS:-bucket}"
-    one_of WEIGHTS "$weights" bucket image none
+    local name tag=latest id token="" weights="$WEIGHTS"
     [[ "$IMAGE" == *-docker.pkg.dev/*/*/* && "$IMAGE" != *@* ]] ||
         die "BUILD=yes IMAGE=$IMAGE: a build makes a tag in Artifact Registry: leave IMAGE out, or set BUILD=no"
-    name="${IMAGE##*/}" tag=latest
+    name="${IMAGE##*/}"
     [[ "$name" != *:* ]] || tag="${name#*:}"
     name="${IMAGE%/*}/${name%%:*}"
     weights_of
     [[ -n "$WEIGHTS_OF" ]] || weights=none
-
-    # The last two APIs keep the provenance, and look for vulnerabilities in what is pushed.
-    ask gcloud services list --enabled --format='value(config.name)' || true
-    for api in cloudbuild containeranalysis containerscanning; do
-        grep -qxF "$api.googleapis.com" <<<"$ANSWER" ||
-            change "enable $api.googleapis.com" gcloud services enable "$api.googleapis.com"
-    done
-    if ask gcloud iam service-accounts describe "$build_sa"; then
-        same "service account voxbatch-build"
-    else
-        change "make service account voxbatch-build" gcloud iam service-accounts create voxbatch-build \
-            --display-name="voxbatch: builds images"
-    fi
-    agent="serviceAccount:$build_sa"
-    grant "$agent" roles/logging.logWriter projects "$PROJECT"
-    grant "$agent" roles/artifactregistry.writer "artifacts repositories" voxbatch --location="$REGION"
-    grant "$agent" roles/storage.objectUser "storage buckets" "gs://$BUCKET_MODELS" # the source, and the weights
     cp "$HERE/../../cloudbuild.yaml" "$WORK/cloudbuild.yaml"
-    if ask gcloud secrets describe "$TOKEN"; then
-        grant "$agent" roles/secretmanager.secretAccessor secrets "$TOKEN"
+    if [[ "$TF_VAR_hub_token" == true ]]; then
         # Cloud Build does not start if a secret is missing, so the lines that read it are comments until it is there.
         sed 's/^\( *\)# \(.*\)  # token$/\1\2/' "$HERE/../../cloudbuild.yaml" >"$WORK/cloudbuild.yaml"
         token=", with the hub token"
@@ -92,9 +86,10 @@ submit_build() {
     local commit
     commit="$(git -C "$HERE" rev-parse HEAD 2>/dev/null || true)"
     gcloud builds submit "$HERE/../.." --async --format='value(id)' --region="$REGION" \
-        --config="$WORK/cloudbuild.yaml" --service-account="projects/$PROJECT/serviceAccounts/$build_sa" \
+        --config="$WORK/cloudbuild.yaml" --service-account="projects/$PROJECT/serviceAccounts/$BUILD_SA" \
         --gcs-source-staging-dir="gs://$BUCKET_MODELS/source" --substitutions="_IMAGE=$name,_TAG=$tag,_COMMIT=$commit,\
-_WEIGHTS=$weights,_MODEL=$WEIGHTS_OF,_MODEL_REVISION=${MODEL_REVISION:-main},_BUCKET_MODELS=$BUCKET_MODELS" >"$WORK/build"
+_BASE_IMAGE=${BASE_IMAGE:-},_WEIGHTS=$weights,_MODEL=$WEIGHTS_OF,_MODEL_REVISION=${MODEL_REVISION:-main},\
+_BUCKET_MODELS=$BUCKET_MODELS" >"$WORK/build"
 }
 
 # watch COMMAND…: put the state of something that takes long into $ANSWER. A network that fails for a minute must not end
@@ -139,7 +134,7 @@ wait_for_build() {
 # Google's scan of what was pushed, which takes a few minutes.
 scan_image() {
     local attempt found="" finding
-    [[ "$DRY_RUN" == no && "$IMAGE" == *@* ]] || return 0
+    [[ "$SCAN" == yes && "$DRY_RUN" == no && "$IMAGE" == *@* ]] || return 0
     for attempt in 1 2 3 4 5 6; do
         if found="$(gcloud artifacts sbom export --uri="$IMAGE" 2>&1)"; then
             say "  SBOM: gcloud artifacts sbom list --resource=$IMAGE"

@@ -26,8 +26,11 @@ number() { # NAME VALUE LEAST MOST
     if [[ ! "$2" =~ ^[0-9]{1,9}$ ]] || (($2 < $3 || $2 > $4)); then die "$1=$2: it is a number from $3 to $4"; fi
 }
 
+# settings: the settings of every script.
 settings() {
     command -v gcloud >/dev/null || die "gcloud is not installed: see https://cloud.google.com/sdk/docs/install"
+    command -v terraform >/dev/null ||
+        die "terraform is not installed. Cloud Shell has it; elsewhere see https://developer.hashicorp.com/terraform/install"
     PROJECT="${PROJECT:-$(gcloud config get project 2>/dev/null || true)}"
     [[ -n "$PROJECT" ]] || die "which project? Set PROJECT, or: gcloud config set project NAME"
     export CLOUDSDK_CORE_PROJECT="$PROJECT" CLOUDSDK_CORE_DISABLE_PROMPTS=1
@@ -39,53 +42,67 @@ settings() {
     BUCKET_IN="${BUCKET_IN:-$PROJECT-voxbatch-in}"
     BUCKET_OUT="${BUCKET_OUT:-$PROJECT-voxbatch-out}"
     BUCKET_MODELS="${BUCKET_MODELS:-$PROJECT-voxbatch-models}"
-    UPLOADS="${UPLOADS:-workflow}"
-    one_of UPLOADS "$UPLOADS" workflow worker none
-    NIGHTLY="${NIGHTLY:-yes}"
-    one_of NIGHTLY "$NIGHTLY" yes no
-    ALERTS="${ALERTS:-yes}"
-    one_of ALERTS "$ALERTS" yes no
+    BUCKET_KERNELS="${BUCKET_KERNELS:-$PROJECT-voxbatch-kernels}"
+    BUCKET_STATE="${BUCKET_STATE:-$PROJECT-voxbatch-state}"
     RETRY_S="${RETRY_S:-10}" # seconds until a command that is not possible yet is retried
     number RETRY_S "$RETRY_S" 0 600
     ATTEMPTS=$((RETRY_S == 0 ? 60 : PATIENCE_S / RETRY_S + 1))
     WORK="$(mktemp -d)"
     trap 'rm -rf "$WORK"' EXIT
 
-    RUN_SA="voxbatch-run@$PROJECT.iam.gserviceaccount.com"
-    DISPATCH_SA="voxbatch-dispatch@$PROJECT.iam.gserviceaccount.com"
-    START_SA="voxbatch-start@$PROJECT.iam.gserviceaccount.com"
-    LISTEN_SA="voxbatch-listen@$PROJECT.iam.gserviceaccount.com"
     BUILD_SA="voxbatch-build@$PROJECT.iam.gserviceaccount.com"
-    SERVE_SA="voxbatch-serve@$PROJECT.iam.gserviceaccount.com"
-    RUN="serviceAccount:$RUN_SA"
-    DISPATCH="serviceAccount:$DISPATCH_SA"
-    START="serviceAccount:$START_SA"
-    LISTEN="serviceAccount:$LISTEN_SA"
-    SERVE="serviceAccount:$SERVE_SA"
-    SERVICE=voxbatch-serve
     TOKEN=voxbatch-hf-token
     OUT="gs://$BUCKET_OUT/out"
-    TOPIC="projects/$PROJECT/topics/voxbatch-uploads"
-    DEAD_TOPIC="projects/$PROJECT/topics/voxbatch-dead"
-    UPLOADS_SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-uploads"
-    NIGHTLY_SUBSCRIPTION="projects/$PROJECT/subscriptions/voxbatch-nightly"
-    # Workflows, Eventarc and Logging have no smaller scope than the project.
-    START_PROJECT_ROLES="roles/workflows.invoker roles/eventarc.eventReceiver roles/logging.logWriter"
-    METRICS="failed-items starved-seconds" POLICIES="failed-items gpu-idle dead-letters failed-workflows"
-    POLICIES="$POLICIES failed-schedules waiting-uploads"
-    SERVICE_POLICIES="service-errors service-latency service-gpu-idle"
+    export TF_VAR_project="$PROJECT" TF_VAR_region="$REGION" TF_VAR_bucket_models="$BUCKET_MODELS"
+}
+
+# settings_of_deployment: the settings of both deploy.sh.
+settings_of_deployment() {
+    IMAGE="${IMAGE:-$REGION-docker.pkg.dev/$PROJECT/voxbatch/voxbatch:latest}"
+    MODEL="${MODEL:-}"
+    CHANNEL="${CHANNEL:-}"
+    ALERTS="${ALERTS:-yes}"
+    one_of ALERTS "$ALERTS" yes no
+    BUILD="${BUILD:-no}"
+    one_of BUILD "$BUILD" yes no
+    SCAN="${SCAN:-no}"
+    one_of SCAN "$SCAN" yes no
+    WEIGHTS="${WEIGHTS:-bucket}"
+    one_of WEIGHTS "$WEIGHTS" bucket image none
+    ALERT_EMAIL="${ALERT_EMAIL:-}"
+    [[ -z "$CHANNEL" || "$CHANNEL" =~ ^projects/[^/]+/notificationChannels/[^/]+$ ]] ||
+        die "CHANNEL=$CHANNEL: it is projects/…/notificationChannels/…, see: gcloud beta monitoring channels list"
+    email
+}
+
+email() {
+    [[ -z "$ALERT_EMAIL" || "$ALERT_EMAIL" =~ ^[^@,=[:space:]]+@[^@,=[:space:]]+$ ]] ||
+        die "ALERT_EMAIL=$ALERT_EMAIL: it is an address, such as ops@example.org"
+}
+
+# option "$@": read the one option of a deploy.sh, which has a function usage.
+option() {
+    case "${1:-}" in
+        --help | -h)
+            usage
+            exit 0
+            ;;
+        --dry-run) DRY_RUN=yes ;;
+        "") ;;
+        *) die "unknown argument $1; see --help" ;;
+    esac
 }
 
 # ── gcloud ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-CHANGES=0
 DRY_RUN=no
 STDIN=""
 ABSENT='NOT_FOUND|not found|[Cc]annot find|does not exist|matched no objects'
 DISABLED='SERVICE_DISABLED|it is disabled' # in this case nothing can exist
-DENIED='PERMISSION_DENIED|[Pp]ermission .*denied|does not have .* access|HTTPError 403'
+DENIED='PERMISSION_DENIED|[Pp]ermission .*denied|does not have .* access|HTTPError 403|googleapi: Error 403'
 NO_BILLING="[Bb]illing must be enabled|[Bb]illing account .*(not found|not open|is disabled)|requires billing to be enabled"
-NO_QUOTA='quota for using GPUs|NvidiaL4GpuAlloc|allowable count of GPUs'
+NO_GPU='quota for using GPUs|NvidiaL4GpuAlloc|allowable count of GPUs'
+NO_QUOTA='(MemAlloc|CpuAlloc)PerProjectRegion requested: *([0-9]+) *allowed: *([0-9]+)'
 # Errors that pass by themselves: names and roles need a while until all of Google Cloud knows them.
 SOON="does not exist|[Ss]ervice [Aa]gent|unable to publish|denied on secret|Cannot find metric|concurrent policy"
 SOON="$SOON|UNAVAILABLE|ABORTED|actAs' denied|$DISABLED"
@@ -105,51 +122,51 @@ ask() {
     die "could not look: $*"
 }
 
-# Run a command whose answer must be there as soon as Google knows that its API is enabled. Put the answer into $ANSWER.
-need() {
-    local attempts="$ATTEMPTS"
-    until ask "$@"; do
-        if [[ "$DRY_RUN" == yes ]] || ((--attempts == 0)); then die "no answer: $*"; fi
-        say "  … not yet: $*"
-        sleep "$RETRY_S"
-    done
-}
-
 # change WHAT COMMAND…: print it, run it, and stop if it fails. $STDIN is the command's input.
 change() {
     local what="$1" said attempts="$ATTEMPTS"
     shift
-    CHANGES=$((CHANGES + 1))
     say "+ $what"
     [[ "$DRY_RUN" == no ]] || return 0
     while true; do
         if said="$(printf '%s' "$STDIN" | "$@" 2>&1 >/dev/null)"; then return 0; fi
-        if [[ ! "$said" =~ $SOON || "$said" =~ $NO_BILLING ]] || ((--attempts == 0)); then break; fi
-        say "  … not yet: ${said%%$'\n'*}"
-        # The service agent of an API that somebody else enabled may never have been made.
-        if [[ "$said" =~ gcp-sa-([a-z]+)\.iam ]]; then
-            gcloud beta services identity create --service="${BASH_REMATCH[1]}.googleapis.com" >/dev/null 2>&1 || true
-        fi
-        sleep "$RETRY_S"
+        again_or_die "$what" "$said"
     done
-    say "$said" >&2
-    explain "$said" >&2
-    die "could not $what; what was done before it stays, and running this again goes on from there"
+}
+
+# again_or_die WHAT ERROR: wait if the error passes by itself, and count down $attempts of the caller; else explain it and
+# stop.
+again_or_die() {
+    if [[ "$2" =~ $SOON && ! "$2" =~ $NO_BILLING|$NO_QUOTA|$NO_GPU ]] && ((--attempts > 0)); then
+        say "  … not yet: $(grep -m 1 -E "$SOON" <<<"$2" || true)"
+        sleep "$RETRY_S"
+        return
+    fi
+    say "$2" >&2
+    explain "$2" >&2
+    die "could not $1; what was done before it stays, and running this again goes on from there"
 }
 
 same() { say "= $1"; }
 
-# explain ERROR: print what to do, if gcloud's error is one that a person can set right.
+# explain ERROR: print what to do, if Google's error is one that a person can set right.
 explain() {
-    local said="$1" console="https://console.cloud.google.com" it
+    local said="$1" console="https://console.cloud.google.com" it unit=1000 what="vCPU"
     if [[ "$said" =~ $NO_BILLING ]]; then
         say "There is no billing: project $PROJECT has no open billing account. Link one:
     $console/billing/linkedaccount?project=$PROJECT"
-    elif [[ "$said" =~ $NO_QUOTA ]]; then
+    elif [[ "$said" =~ $NO_GPU ]]; then
         say "There is no GPU quota: project $PROJECT may not use NVIDIA L4s in $REGION, or not as many. Ask for 1 or more of
     NvidiaL4GpuAllocNoZonalRedundancyPerProjectRegion (Cloud Run Admin API, region $REGION):
     $console/iam-admin/quotas?project=$PROJECT
     Or set REGION to a region in which the project has L4s."
+    elif [[ "$said" =~ $NO_QUOTA ]]; then
+        if [[ "${BASH_REMATCH[1]}" == MemAlloc ]]; then unit=1073741824 what="GiB of memory"; fi
+        say "A quota is too small: in $REGION, project $PROJECT may use $((BASH_REMATCH[3] / unit)) $what in Cloud Run at a time,
+    and this needs $((BASH_REMATCH[2] / unit)). A new project has 40 GiB and 20 vCPU a region, whatever its quota of GPUs is.
+    Ask for more of ${BASH_REMATCH[1]}PerProjectRegion (Cloud Run Admin API, region $REGION):
+    $console/iam-admin/quotas?project=$PROJECT
+    Or let fewer tasks run at a time (PARALLELISM), or give each less memory (MEMORY_GIB)."
     elif [[ "$said" =~ $DISABLED ]]; then
         it=""
         if [[ "$said" =~ ([a-z]+)\.googleapis\.com ]]; then it="${BASH_REMATCH[1]}.googleapis.com"; fi
@@ -166,73 +183,4 @@ explain() {
     $console/iam-admin/iam?project=$PROJECT
     Google also answers so if there is no project of this name: gcloud projects list"
     fi
-}
-
-# Print a checksum of a text. It is kept in a label or a description, to detect a difference.
-fingerprint() { cksum | tr ' ' '-'; }
-
-# Print the member of a binding in one word: our own accounts by name only.
-who() {
-    local account="${1#*:}"
-    case "$account" in voxbatch-*) account="${account%%@*}" ;; esac
-    printf '%s' "$account"
-}
-
-# bound MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: return true if the member has this role on this resource.
-bound() {
-    local member="$1" role="$2" resource="$4" group
-    read -ra group <<<"$3"
-    shift 4
-    ask gcloud "${group[@]}" get-iam-policy "$resource" "$@" --flatten='bindings[].members' \
-        --format='value(bindings.role,bindings.members)' &&
-        grep -qxF "$role"$'\t'"$member" <<<"$ANSWER"
-}
-
-# binding add|remove MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…
-binding() {
-    local verb="$1" member="$2" role="$3" resource="$5" group conditions=()
-    read -ra group <<<"$4"
-    shift 5
-    # For policies that may have conditions, gcloud must be told that this binding has none.
-    case "${group[0]}" in projects | secrets | storage) conditions=(--condition=None) ;; esac
-    gcloud "${group[@]}" "$verb-iam-policy-binding" "$resource" "$@" --member="$member" --role="$role" \
-        ${conditions[@]+"${conditions[@]}"}
-}
-
-# grant, revoke MEMBER ROLE "COMMAND GROUP" RESOURCE FLAG…: add or remove a role on one resource.
-grant() {
-    if bound "$@"; then
-        same "$(who "$1") has $2 on $4"
-    else
-        change "grant $(who "$1") $2 on $4" binding add "$@"
-    fi
-}
-
-revoke() {
-    bound "$@" || return 0
-    change "take $2 on $4 from $(who "$1")" binding remove "$@"
-}
-
-# ── roles ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-# The first argument of each function is grant or revoke, the second one the member.
-
-roles_on_recordings() {
-    "$1" "$2" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_IN"
-    "$1" "$2" roles/storage.objectUser "storage buckets" "gs://$BUCKET_OUT"
-}
-
-# A transcriber runs ffmpeg on untrusted audio: it reads recordings and weights, writes outputs, and may do nothing else.
-roles_of_transcriber() {
-    roles_on_recordings "$1" "$2"
-    "$1" "$2" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_MODELS"
-    if ask gcloud secrets describe "$TOKEN"; then
-        "$1" "$2" roles/secretmanager.secretAccessor secrets "$TOKEN"
-    fi
-}
-
-# A listener reads the messages of a subscription, and sends to the dead-letter topic what can never be run.
-roles_of_listener() { # grant|revoke MEMBER SUBSCRIPTION
-    "$1" "$2" roles/pubsub.subscriber "pubsub subscriptions" "$3"
-    "$1" "$2" roles/pubsub.viewer "pubsub subscriptions" "$3"
-    "$1" "$2" roles/pubsub.publisher "pubsub topics" "$DEAD_TOPIC"
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154
-# Try the deployed job on a real GPU. deploy.sh sources this file after settings.sh and build.sh.
+# Try the deployed jobs on a real GPU, and compile the kernels there. deploy.sh sources this file after settings.sh.
 # (SC2154: the settings and the helper functions are those of settings.sh and deploy.sh.)
 
 EXECUTION_S=2400 # the longest time to wait for one execution: an L4 starts in 3 to 6 minutes
@@ -11,14 +11,14 @@ verify_deployment() {
     source="gs://$BUCKET_IN/verify/weather.flac"
     out="$OUT/verify/$(date -u +%Y%m%dT%H%M%SZ)" # a new folder: in an old one, there would be nothing left to transcribe
 
-    change "run doctor on an L4: its GPU, its driver, its model, its outputs" execute doctor
+    change "run doctor on an L4: its GPU, its driver, its model, its outputs" execute voxbatch doctor
     [[ "$DRY_RUN" == no ]] || return 0
     wait_for_execution "$(<"$WORK/execution")"
     total="$seconds"
     execution_log "$(<"$WORK/execution")" 60
 
     change "upload $(basename "$recording")" gcloud storage cp "$recording" "$source"
-    change "transcribe it on an L4" execute "run,$source,-o,$out,--formats,txt"
+    change "transcribe it on an L4" execute voxbatch "run,$source,-o,$out,--formats,txt"
     wait_for_execution "$(<"$WORK/execution")"
     ask gcloud storage cat "$out/txt/weather.txt" ||
         die "the execution has succeeded, and $out has no transcript: voxbatch status $out"
@@ -30,15 +30,33 @@ verify_deployment() {
     say "  cost: $(usd "$seconds") USD for $seconds s of the job: $(usd "${run_s:-0}") USD for the run (${run_s:-?} s)," \
         "the rest for its start ($start_s s). With doctor: $(usd "$((total + seconds))") USD, at $USD_PER_HOUR USD an hour"
     say "verified: a run on the GPU works; its outputs are in $out"
+    compile_kernels "$recording"
+}
+
+# 2.7 hours of audio: a run whose chunks are all decoded before the model is loaded (64 of them) compiles nothing.
+KERNEL_LINES=1000
+
+# compile_kernels RECORDING: let the job voxbatch-kernels fill BUCKET_KERNELS. Kernels are code, so only this job may write
+# them, and it runs only a recording of ours; the tasks that decode uploads read them.
+compile_kernels() {
+    local place="gs://$BUCKET_KERNELS/source" out line
+    out="gs://$BUCKET_KERNELS/runs/$(date -u +%Y%m%dT%H%M%SZ)"
+    for ((line = 0; line < KERNEL_LINES; line++)); do
+        printf '{"id": "%d", "audio_filepath": "%s", "duration": 9.857}\n' "$line" "$(basename "$1")"
+    done >"$WORK/kernels.jsonl"
+    change "upload a list that names $(basename "$1") $KERNEL_LINES times" gcloud storage cp "$1" "$WORK/kernels.jsonl" "$place/"
+    change "compile the kernels on an L4, for the next starts" execute voxbatch-kernels "run,$place/kernels.jsonl,-o,$out"
+    wait_for_execution "$(<"$WORK/execution")"
+    say "  kernels: gs://$BUCKET_KERNELS/compiled; $(usd "$seconds") USD"
 }
 
 # usd SECONDS: print what a task costs for so long.
 usd() { awk -v s="$1" -v price="$USD_PER_HOUR" 'BEGIN { printf "%.3f", s * price / 3600 }'; }
 
-# execute ARGUMENTS: start one task of the job voxbatch, and put the name of the execution into $WORK/execution. A run
-# has its OUT as an argument, and doctor writes to the OUT that it finds in the variable.
+# execute JOB ARGUMENTS: start one task of a job, and put the name of the execution into $WORK/execution. A run has its
+# OUT as an argument, and doctor writes to the OUT that it finds in the variable.
 execute() {
-    gcloud run jobs execute voxbatch --region="$REGION" --args="$1" --update-env-vars="VOXBATCH_OUT=$out" --tasks=1 \
+    gcloud run jobs execute "$1" --region="$REGION" --args="$2" --update-env-vars="VOXBATCH_OUT=$out" --tasks=1 \
         --async --format='value(metadata.name)' >"$WORK/execution"
 }
 

@@ -26,7 +26,7 @@ from typing import Any
 SECRET = Path("/run/secrets/hf_token")
 MISTRAL, HUGGING_FACE = "consolidated*.safetensors*", "model*.safetensors*"
 """Patterns of the weights and, if there are several files, of their index."""
-SMALL = ("*.json", "*.txt", "README.md", "LICENSE*")
+SMALL = ("*.json", "*.txt", "chat_template.*", "*.model", "*.tiktoken", "README.md", "LICENSE*")
 """Patterns of the settings, the tokenizers, and the licence."""
 
 

@@ -1,10 +1,10 @@
-# The part that deploy.sh and teardown.sh share: settings, names, and calls of `aws` that stop at an unexpected error.
-# Source this file; do not run it.
+# The part that the scripts of the jobs and of the endpoint share: settings, names, calls of `aws` that stop at an
+# unexpected error, and stacks of CloudFormation. Source this file; do not run it.
 # shellcheck shell=bash
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-errors=$(mktemp)
-trap 'rm -f "$errors"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 export AWS_PAGER="" AWS_DEFAULT_OUTPUT=json
 
 stop() {
@@ -12,13 +12,13 @@ stop() {
     exit 1
 }
 
-say() { # say STATE WHAT; the state is made, changed, kept, gone or absent
+say() { # say STATE WHAT; the state is made, changed, kept, gone, absent, running, warning or ready
     printf '%-8s %s\n' "$1" "$2"
 }
 
 refused() { # stop with the message of the last command and a hint
     local said
-    said=$(tr -s '[:space:]' ' ' <"$errors")
+    said=$(tr -s '[:space:]' ' ' <"$work/errors")
     case $said in
     *AccessDenied* | *UnauthorizedOperation* | *"(403)"* | *"not authorized"*)
         stop "no permission for aws $1 $2:$said(docs/sagemaker.md lists the permissions that deploying needs)" ;;
@@ -27,7 +27,7 @@ refused() { # stop with the message of the last command and a hint
 }
 
 call() {
-    aws "$@" 2>"$errors" || refused "$@"
+    aws "$@" 2>"$work/errors" || refused "$@"
 }
 
 answer= # output of the last `found`
@@ -35,17 +35,9 @@ found() { # found CODE aws-arguments…: put the output into $answer; return 1 i
     local absent=$1
     shift
     # shellcheck disable=SC2034 # the caller reads it
-    answer=$(aws "$@" 2>"$errors") && return 0
-    grep -qE "\(($absent)\)" "$errors" && return 1
+    answer=$(aws "$@" 2>"$work/errors") && return 0
+    grep -qE "\(($absent)\)" "$work/errors" && return 1
     refused "$@"
-}
-
-render() { # print a file of this folder with the settings filled in, on one line, for comparison
-    python3 "$here/render.py" "$here/$1"
-}
-
-canonical() { # print standard input in the same form
-    python3 "$here/render.py" -
 }
 
 command -v aws >/dev/null || stop "aws is not on PATH: install the AWS CLI, version 2 or 1.36 and newer"
@@ -57,87 +49,117 @@ command -v python3 >/dev/null || stop "python3 is not on PATH"
 REGION=${AWS_REGION:-${AWS_DEFAULT_REGION:-$(aws configure get region || true)}}
 [[ -n $REGION ]] || stop "no region: set AWS_REGION"
 export AWS_REGION=$REGION AWS_DEFAULT_REGION=$REGION
-
-caller=$(call sts get-caller-identity)
-ACCOUNT=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["Account"])' <<<"$caller")
-PARTITION=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["Arn"].split(":")[1])' <<<"$caller")
-domain=amazonaws.com
-[[ $PARTITION != aws-cn ]] || domain=amazonaws.com.cn
-
+ACCOUNT=$(call sts get-caller-identity --query Account --output text)
 IN_BUCKET=${IN_BUCKET:-$NAME-in-$ACCOUNT-$REGION}
 OUT_BUCKET=${OUT_BUCKET:-$NAME-out-$ACCOUNT-$REGION}
-NIGHTLY_TYPE=${NIGHTLY_TYPE:-$INSTANCE_TYPE} NIGHTLY_OUT=${NIGHTLY%/}
-RUN_ROLE=$NAME-run CREATE_ROLE=$NAME-pipeline START_ROLE=$NAME-start
-UPLOADS_RULE=$NAME-uploads NIGHTLY_RULE=$NAME-nightly DEAD_QUEUE=$NAME-dead DEAD_ALARM=$NAME-dead
-ALERT_TOPIC=$NAME-alerts FAILED_RUNS_RULE=$NAME-failed-runs FAILED_JOBS_RULE=$NAME-failed-jobs
-# shellcheck disable=SC2034 # deploy.sh uses it
-REPOSITORY=$ACCOUNT.dkr.ecr.$REGION.$domain/$NAME
-TOPIC_ARN=arn:$PARTITION:sns:$REGION:$ACCOUNT:$ALERT_TOPIC
-export NAME REGION ACCOUNT PARTITION IN_BUCKET OUT_BUCKET RUN_ROLE CREATE_ROLE START_ROLE UPLOADS_RULE NIGHTLY_RULE
-export DEAD_QUEUE DEAD_ALARM ALERT_TOPIC FAILED_RUNS_RULE FAILED_JOBS_RULE TAGS SUBNETS SECURITY_GROUPS KMS_KEY
-export VOLUME_KMS_KEY HUB_TOKEN_SECRET UPLOADS NIGHTLY NIGHTLY_OUT NIGHTLY_TYPE INSTANCE_TYPE INSTANCE_COUNT DISK_GB
+MODELS_BUCKET=${MODELS_BUCKET:-$NAME-models-$ACCOUNT-$REGION}
 
-for setting in INSTANCE_COUNT DISK_GB MAX_HOURS; do
-    [[ ${!setting} =~ ^[1-9][0-9]*$ ]] || stop "$setting is '${!setting}'; it must be a whole number from 1"
-done
-[[ $NAME =~ ^[a-z0-9]+(-[a-z0-9]+)*$ ]] || stop "NAME is '$NAME'; small letters, digits and single - are allowed"
-[[ $IN_BUCKET != "$OUT_BUCKET" ]] ||
-    stop "IN_BUCKET and OUT_BUCKET are both $IN_BUCKET: outputs are .jsonl too, and would start runs of their own"
-[[ $UPLOADS == ?*/ && $UPLOADS != *'*'* ]] || stop "UPLOADS is '$UPLOADS'; it must end in / and hold no *"
-[[ $NIGHTLY == ?*/ || $NIGHTLY == ?*.jsonl || $NIGHTLY == ?*.jsonl.gz ]] ||
-    stop "NIGHTLY is '$NIGHTLY'; it must be a folder, with / at its end, or a manifest (.jsonl, .jsonl.gz)"
-[[ -z $SCHEDULE || ($NIGHTLY != "$UPLOADS"* && $UPLOADS != "$NIGHTLY"*) ]] ||
-    stop "NIGHTLY ($NIGHTLY) and UPLOADS ($UPLOADS) lie one in the other: what is uploaded would be run twice"
-arn=arn:$PARTITION:
-for setting in KMS_KEY VOLUME_KMS_KEY; do
-    [[ -z ${!setting} || ${!setting} == "$arn"kms:?*:key/?* ]] || stop "$setting is '${!setting}'; it must be a key's ARN"
-done
-[[ -z $HUB_TOKEN_SECRET || $HUB_TOKEN_SECRET == "$arn"secretsmanager:?*:secret:?* ]] ||
-    stop "HUB_TOKEN_SECRET is '$HUB_TOKEN_SECRET'; it must be a secret's ARN, and never the token itself"
-[[ -n $SUBNETS && -n $SECURITY_GROUPS || -z $SUBNETS$SECURITY_GROUPS ]] ||
-    stop "SUBNETS ('$SUBNETS') and SECURITY_GROUPS ('$SECURITY_GROUPS') belong together: set both, or neither"
-for type in "$INSTANCE_TYPE" "$NIGHTLY_TYPE"; do # AWS refuses the job: these disks are in the machine and have their own encryption
-    [[ -z $VOLUME_KMS_KEY || ! $type =~ ^ml\.(g4dn|g5|g6|g6e|p3dn|p4d|p4de|p5|p5e|p5en)\. ]] ||
+for type in $INSTANCE_TYPE $NIGHTLY_TYPE ${FALLBACK_TYPES//,/ }; do # AWS refuses the job: these disks encrypt themselves
+    [[ -z $VOLUME_KMS_KEY || ! $type =~ ^ml\.(g[4-9]|p3dn|p[4-9]) ]] ||
         stop "VOLUME_KMS_KEY: an $type has disks of its own, which the machine encrypts, and takes no key: leave it empty"
 done
+[[ $TAGS =~ ^([^=,]+=[^=,]*(,[^=,]+=[^=,]*)*)?$ ]] || stop "TAGS is '$TAGS'; it must be NAME=VALUE,NAME=VALUE"
 [[ $ALERTS == yes || $ALERTS == no ]] || stop "ALERTS is '$ALERTS'; it must be yes or no"
-export MAX_SECONDS=$((MAX_HOURS * 3600))
 
-remove_rule() { # a rule that has targets cannot be deleted
-    if ! found ResourceNotFoundException events describe-rule --name "$1"; then
-        say absent "rule $1"
+has_bucket() {
+    found '404|NoSuchBucket|NotFound' s3api head-bucket --bucket "$1"
+}
+
+has_stack() {
+    found ValidationError cloudformation describe-stacks --stack-name "$1"
+}
+
+parameter() { # parameter STACK NAME: put a parameter of the last deployment into $answer; return 1 if there was none
+    found ValidationError cloudformation describe-stacks --stack-name "$1" --output text \
+        --query "Stacks[0].Parameters[?ParameterKey=='$2'].ParameterValue"
+}
+
+whom_to_tell() { # whom_to_tell STACK: set ALERT_EMAIL to "no", or to the address of the last deployment if none is given
+    if [[ $ALERTS == no ]]; then
+        ALERT_EMAIL=no
         return
     fi
-    local targets
-    targets=$(call events list-targets-by-rule --rule "$1" --query 'length(Targets)')
-    if [[ $targets != 0 ]]; then
-        call events remove-targets --rule "$1" --ids voxbatch >/dev/null
-    fi
-    call events delete-rule --name "$1"
-    say gone "rule $1"
+    [[ -z $ALERT_EMAIL ]] || return 0
+    if parameter "$1" AlertEmail; then ALERT_EMAIL=$answer; fi
+    if [[ $ALERT_EMAIL != *@* && -t 0 ]]; then read -r -p "mail address for alerts about failures (empty: stop): " ALERT_EMAIL; fi
+    [[ $ALERT_EMAIL == *@* ]] || stop "nobody would be told of failures: set ALERT_EMAIL to a mail address, or ALERTS=no"
 }
 
-remove_alerts() {
-    remove_rule "$FAILED_RUNS_RULE"
-    remove_rule "$FAILED_JOBS_RULE"
-    local alarms
-    alarms=$(call cloudwatch describe-alarms --alarm-names "$DEAD_ALARM" --query 'length(MetricAlarms)')
-    if [[ $alarms == 0 ]]; then
-        say absent "alarm $DEAD_ALARM"
-    else
-        call cloudwatch delete-alarms --alarm-names "$DEAD_ALARM"
-        say gone "alarm $DEAD_ALARM"
-    fi
-    if found 'NotFound|NotFoundException' sns get-topic-attributes --topic-arn "$TOPIC_ARN"; then
-        call sns delete-topic --topic-arn "$TOPIC_ARN"
-        say gone "topic $ALERT_TOPIC"
-    else
-        say absent "topic $ALERT_TOPIC"
-    fi
+quota() { # quota NAME COUNT: return 1, with a warning, if it is too small; a quota that cannot be read is no obstacle
+    local value code
+    read -r value code < <(aws service-quotas list-service-quotas --service-code sagemaker --output text \
+        --query "Quotas[?QuotaName=='$1'].[Value, QuotaCode]" 2>/dev/null | grep .) || return 0
+    ((${value%.*} < $2)) || return 0
+    say warning "the quota '$1' is ${value%.*} in $REGION: nothing starts before AWS raises it to $2, which can take days:"
+    say "" "aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code $code --desired-value $2"
+    return 1
 }
 
-has_pipeline() {
+deploy_stack() { # deploy_stack STACK TEMPLATE NAME=VALUE…: create or change a stack; other parameters stay as they are
+    local name=$1 template=$2 said
+    shift 2
+    if found ValidationError cloudformation describe-stacks --stack-name "$name" --query 'Stacks[0].StackStatus' \
+        --output text && [[ $answer == ROLLBACK_COMPLETE ]]; then # what is left of a first attempt cannot be changed
+        remove_stack "$name"
+    fi
+    # shellcheck disable=SC2086 # a word for each tag
+    if ! said=$(aws cloudformation deploy --stack-name "$name" --template-file "$here/$template" \
+        --capabilities CAPABILITY_NAMED_IAM --no-fail-on-empty-changeset --parameter-overrides "$@" \
+        ${TAGS:+--tags ${TAGS//,/ }} 2>"$work/errors"); then
+        grep -q "Failed to create/update the stack" "$work/errors" || refused cloudformation deploy
+        call cloudformation describe-stack-events --stack-name "$name" --output text \
+            --query "StackEvents[?ends_with(ResourceStatus, '_FAILED')].[LogicalResourceId, ResourceStatusReason]" >&2
+        stop "stack $name was not changed, for the reasons above: the last line is the first one"
+    fi
+    if [[ $said == *"No changes to deploy"* ]]; then say kept "stack $name"; else say changed "stack $name"; fi
+}
+
+remove_stack() {
+    if ! has_stack "$1"; then
+        say absent "stack $1"
+        return
+    fi
+    call cloudformation delete-stack --stack-name "$1"
+    call cloudformation wait stack-delete-complete --stack-name "$1"
+    say gone "stack $1"
+}
+
+has_image() { # put the digest and the form of the image into $answer
+    local id="[{\"imageTag\": \"$IMAGE_TAG\"}]"
+    [[ $IMAGE_TAG != sha256:* ]] || id="[{\"imageDigest\": \"$IMAGE_TAG\"}]"
+    found 'ImageNotFoundException|RepositoryNotFoundException' ecr describe-images --repository-name "$NAME" \
+        --image-ids "$id" --query 'imageDetails[0].[imageDigest, imageManifestMediaType]' --output text
+}
+
+image() { # set DIGEST, so that a push alone changes no run
+    local form
+    has_image || stop "there is no image $NAME:$IMAGE_TAG: run jobs/sagemaker/deploy.sh with BUILD=yes"
+    read -r DIGEST form <<<"$answer"
+    say kept "image $NAME@$DIGEST"
+    [[ $form != *index* && $form != *list* ]] ||
+        say warning "the image is a list of images ($form), which parts of SageMaker refuse: build with --provenance=false"
+}
+
+has_weights() { # has_weights BUCKET PREFIX
     local names
-    names=$(call sagemaker list-pipelines --pipeline-name-prefix "$NAME" --query 'PipelineSummaries[].PipelineName') || exit
-    [[ $names == *"\"$NAME\""* ]]
+    names=$(call s3api list-objects-v2 --bucket "$1" --prefix "$2" --query 'Contents[].Key') || exit
+    [[ $names == *.safetensors* ]]
+}
+
+build() { # build STEP NAME=VALUE…: upload the source, run CodeBuild, and wait
+    local variables="" variable id state=IN_PROGRESS
+    for variable in "STEP=$1" "${@:2}"; do
+        variables+="{\"name\": \"${variable%%=*}\", \"value\": \"${variable#*=}\"},"
+    done
+    (cd "$here/../.." && python3 -m zipfile -c "$work/source.zip" Dockerfile .dockerignore LICENSE README.md \
+        pyproject.toml requirements.lock requirements-build.lock requirements-clouds.lock voxbatch jobs)
+    call s3 cp --only-show-errors "$work/source.zip" "s3://$MODELS_BUCKET/source.zip"
+    id=$(call codebuild start-build --project-name "$NAME" --environment-variables-override "[${variables%,}]" \
+        --query build.id --output text)
+    say running "build $id; its log: aws logs tail /aws/codebuild/$NAME --follow"
+    while [[ $state == IN_PROGRESS ]]; do
+        sleep "${POLL_SECONDS:-30}"
+        state=$(call codebuild batch-get-builds --ids "$id" --query 'builds[0].buildStatus' --output text)
+    done
+    [[ $state == SUCCEEDED ]] || stop "build $id ended as $state: the reason is in aws logs tail /aws/codebuild/$NAME --since 3h"
 }

@@ -34,7 +34,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("source", help="s3:// address of a manifest, or of a folder of recordings with / at its end")
     parser.add_argument("-o", "--out", required=True, help="s3:// address of the outputs")
     parser.add_argument("--image", required=True, help="in ECR: ACCOUNT.dkr.ecr.REGION.amazonaws.com/voxbatch:TAG")
-    parser.add_argument("--role", required=True, help="ARN of the role that the job takes: see policies/run.json")
+    parser.add_argument("--role", required=True, help="ARN of the role of the job: RunRole in template.yaml")
     parser.add_argument("--hosts", type=int, default=1, help="from 1 to 100 [1]")
     parser.add_argument("--instance-type", default="ml.g6.2xlarge", help="[ml.g6.2xlarge: one L4]")
     parser.add_argument("--disk-gb", type=int, default=100, help="of each host [100]")

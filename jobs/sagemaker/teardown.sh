@@ -4,53 +4,35 @@
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck source=removal.sh
-. "$here/removal.sh"
 [[ $# == 0 || "$*" == --all ]] || stop "teardown.sh takes nothing, or --all; it was given: $*"
 
-pipeline() {
-    if has_pipeline; then
-        call sagemaker delete-pipeline --pipeline-name "$NAME" >/dev/null
-        say gone "pipeline $NAME (what it has started runs on)"
+repository() {
+    if ! found RepositoryNotFoundException ecr describe-repositories --repository-names "$NAME"; then
+        say absent "repository $NAME"
+    elif [[ $1 != --all ]]; then
+        say kept "repository $NAME (--all deletes it)"
+    elif has_stack "$NAME-endpoint"; then
+        say kept "repository $NAME: the endpoint uses it"
     else
-        say absent "pipeline $NAME"
+        call ecr delete-repository --repository-name "$NAME" --force >/dev/null
+        say gone "repository $NAME and its images"
     fi
 }
 
-queue() {
-    if found 'AWS.SimpleQueueService.NonExistentQueue|QueueDoesNotExist' \
-        sqs get-queue-url --queue-name "$DEAD_QUEUE" --query QueueUrl --output text; then
-        call sqs delete-queue --queue-url "$answer"
-        say gone "queue $DEAD_QUEUE"
+bucket() {
+    if ! has_bucket "$1"; then
+        say absent "bucket $1"
+    elif [[ $2 != --all ]]; then
+        say kept "bucket $1 (--all deletes it if it is empty)"
+    elif found BucketNotEmpty s3api delete-bucket --bucket "$1"; then
+        say gone "bucket $1"
     else
-        say absent "queue $DEAD_QUEUE"
+        say kept "bucket $1: it is not empty; aws s3 rb --force s3://$1 deletes all that is in it"
     fi
 }
 
-role() {
-    if ! found NoSuchEntity iam get-role --role-name "$1"; then
-        say absent "role $1"
-        return
-    fi
-    if found NoSuchEntity iam get-role-policy --role-name "$1" --policy-name "$NAME"; then
-        call iam delete-role-policy --role-name "$1" --policy-name "$NAME"
-    fi
-    call iam delete-role --role-name "$1"
-    say gone "role $1"
-}
-
-remove_rule "$UPLOADS_RULE"
-remove_rule "$NIGHTLY_RULE"
-remove_alerts
-pipeline
-queue
-role "$START_ROLE"
-role "$CREATE_ROLE"
-role "$RUN_ROLE"
-if [[ ${1:-} == --all ]] && found ValidationError cloudformation describe-stacks --stack-name "$NAME-endpoint"; then
-    say kept "repository $NAME: the endpoint uses it"
-else
-    repository "${1:-}"
-fi
-bucket "$IN_BUCKET" "${1:-}"
-bucket "$OUT_BUCKET" "${1:-}"
+remove_stack "$NAME"
+repository "${1:-}"
+for name in "$IN_BUCKET" "$OUT_BUCKET" "$MODELS_BUCKET"; do
+    bucket "$name" "${1:-}"
+done

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shapes import full_size
 
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.realtime import Realtime
@@ -48,41 +49,49 @@ def test_what_both_read_alike_loads(tmp_path: Path, changes: dict[str, Any], con
     realtime(model, max_model_len=context).load(tmp_path)
 
 
-def refused(family: Realtime | Instruct, folder: Path) -> str:
-    """Return the error of a family that refuses to load."""
+@pytest.mark.parametrize(
+    ("is_realtime", "changes", "options", "difference"),
+    [
+        (True, {"frame_rate": 25.0}, {}, "the prompt has 45 tokens, and voxbatch counts 39"),
+        (True, {}, {"delay_ms": "2400"}, "has 39 tokens, and voxbatch counts 63"),
+        (False, {"frame_rate": 25.0}, {}, "audio of 1 samples has 750 tokens, and voxbatch counts 375"),
+        (False, {"chunk_length_s": 40.0}, {}, "audio of 1 samples has 500 tokens, and voxbatch counts 375"),
+    ],
+    ids=["tokens of 40 ms", "another delay than the folder's", "two tokens for one", "longer windows"],
+)
+def test_another_count_is_refused(
+    tmp_path: Path, is_realtime: bool, changes: dict[str, Any], options: dict[str, str], difference: str
+) -> None:
+    """The refusal has both counts, and the version of mistral-common."""
+    model = write(tmp_path, is_realtime, **changes)
+    refuses_to_load(realtime(model, **options) if is_realtime else instruct(model), tmp_path, difference)
+
+
+def refuses_to_load(family: Realtime | Instruct, folder: Path, difference: str) -> None:
     with pytest.raises(EngineError) as caught:
         family.load(folder)
-    text = str(caught.value)
-    assert f"mistral_common {mistral_common.__version__}" in text
-    return text
+    assert f"mistral_common {mistral_common.__version__}" in str(caught.value)
+    assert difference in str(caught.value)
 
 
-def test_another_frame_rate_is_refused(tmp_path: Path) -> None:
-    """Realtime tokens of 40 ms are refused: mistral-common makes a prompt of 45 tokens, and voxbatch counts 39."""
-    model = write(tmp_path, True, frame_rate=25.0)
-    assert "the prompt has 45 tokens, and voxbatch counts 39" in refused(realtime(model), tmp_path)
-
-
-def test_another_word_buffer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version of mistral-common that adds more silence after the audio is refused."""
+def test_another_mistral_common_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that adds more silence after the audio is refused, and one that makes a longer instruct prompt."""
     from mistral_common.tokens.tokenizers import audio
 
+    (tmp_path / "instruct").mkdir()
+    family = instruct(write(tmp_path / "instruct", False))
+    family.load(tmp_path / "instruct")
+    monkeypatch.setattr("voxbatch.engines.vllm.families.instruct.PROMPT_TOKENS", 4)
+    longer = "5 tokens beside the audio, and voxbatch counts at most 4"
+    refuses_to_load(family, tmp_path / "instruct", longer)
     model = write(tmp_path, True)
     monkeypatch.setattr(audio, "OFFLINE_STREAMING_BUFFER_TOKENS", 12)
-    told = refused(realtime(model), tmp_path)
-    assert "0 samples are padded to 65280 samples, and voxbatch counts 62720" in told
-
-
-def test_a_folder_with_another_delay_is_refused(tmp_path: Path) -> None:
-    """A folder is refused if its delay differs from the one that the engine counts with."""
-    model = write(tmp_path, True)
-    assert "has 39 tokens, and voxbatch counts 63" in refused(realtime(model, delay_ms="2400"), tmp_path)
+    padded = "0 samples are padded to 65280 samples, and voxbatch counts 62720"
+    refuses_to_load(realtime(model), tmp_path, padded)
 
 
 def test_the_published_tokenizers_load(tmp_path: Path) -> None:
     """A vocabulary of the published size loads, with an instruct model's audio section and with Realtime's."""
-    from test_shapes import full_size
-
     families: dict[str, Callable[[Model], Realtime | Instruct]] = {"mini-4b-realtime": realtime, "mini-3b": instruct}
     for name, family in families.items():
         full_size().write(tmp_path / name, name)
@@ -90,19 +99,3 @@ def test_the_published_tokenizers_load(tmp_path: Path) -> None:
         made = family(Model("m", tmp_path / name, kind, is_mistral=True))
         made.load(tmp_path / name)
         assert isinstance(made, Realtime) or len(made.prompt(480_000, "en")) == made.prompt_tokens
-
-
-@pytest.mark.parametrize(("changes", "tokens"), [({"frame_rate": 25.0}, 750), ({"chunk_length_s": 40.0}, 500)])
-def test_another_window_is_refused(tmp_path: Path, changes: dict[str, Any], tokens: int) -> None:
-    """An instruct model is refused unless a started window of 30 s has 375 tokens."""
-    model = write(tmp_path, False, **changes)
-    told = refused(instruct(model), tmp_path)
-    assert f"audio of 1 samples has {tokens} tokens, and voxbatch counts 375" in told
-
-
-def test_a_longer_instruct_prompt_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An instruct prompt with more tokens beside the audio than PROMPT_TOKENS is refused."""
-    family = instruct(write(tmp_path, False))
-    family.load(tmp_path)
-    monkeypatch.setattr("voxbatch.engines.vllm.families.instruct.PROMPT_TOKENS", 4)
-    assert "5 tokens beside the audio, and voxbatch counts at most 4" in refused(family, tmp_path)

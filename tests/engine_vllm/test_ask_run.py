@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from conftest import Starter, Voxbatch
-from stream import ENVIRONMENT
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-LINES = 50
+LINES = 15
 WAIT_S = 400
 SCHEMA = {
     "type": "object",
@@ -41,23 +41,25 @@ def questions(tmp_path: Path) -> Path:
 
 
 def test_a_killed_run_resumes_with_the_same_bytes(
-    start: Starter, voxbatch: Voxbatch, questions: Path, voxtral: Path, tmp_path: Path
+    start_fork: Callable[..., subprocess.Popen[str]], questions: Path, voxtral: Path, tmp_path: Path
 ) -> None:
+    from engine_runs import command
+
     given = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048", "max_model_len=4096")
-    options = [flag for option in given for flag in ("--engine-option", option)]
+    options = [flag for option in (*given, "max_num_seqs=2") for flag in ("--engine-option", option)]
     options += ["--json-schema", str(tmp_path / "schema.json"), "--max-tokens", "40", "--part-items", "4"]
-    command = ["ask", questions, "--engine", "vllm", "--model", str(voxtral), *options, "--part-seconds", "0.5"]
+    asked = ["ask", questions, "--engine", "vllm", "--model", str(voxtral), *options, "--part-seconds", "0.5"]
     peace, war = tmp_path / "peace", tmp_path / "war"
-    whole = voxbatch(*command, "-o", peace, env=ENVIRONMENT, timeout=WAIT_S)
+    whole = command(tmp_path, *asked, "-o", peace)
     assert whole.returncode == 0, whole.stderr[-3000:]
-    run, end = start(*command, "-o", war, env=ENVIRONMENT), time.monotonic() + WAIT_S
+    run, end = start_fork(*asked, "-o", war), time.monotonic() + WAIT_S
     while not list(war.glob("parts/*/part-*.jsonl")) and run.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.02)
     run.kill()
     assert run.wait() == -9
     assert not (war / "summary.json").exists()
-    again = voxbatch(*command, "-o", war, env=ENVIRONMENT, timeout=WAIT_S)
+    again = command(tmp_path, *asked, "-o", war)
     assert again.returncode == 0, again.stderr[-3000:]
     assert "items were done before" in again.stderr
     lines = (peace / "transcripts.jsonl").read_bytes()

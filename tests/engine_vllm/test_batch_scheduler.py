@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from types import SimpleNamespace
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pytest
-from modelless import BLOCK, CONTEXT, EOS, Side, request
+from modelless import BLOCK, CONTEXT, Side, drawn_words, ours, request, seeds
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
 
 
-def scheduler_kind() -> type[Any]:
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
-
-    return AsyncBatchScheduler
-
-
 def side(**limits: Any) -> Side:
     """Return our scheduler with a model that never says EOS."""
-    return Side(scheduler_kind(), lambda name, number: 3 + number, **limits)
+    return Side(ours(), lambda name, number: 3 + number, **limits)
 
 
 def run_to_the_end(one: Side, count: int) -> int:
@@ -51,69 +42,50 @@ def test_nothing_is_kept_of_ended_requests() -> None:
     assert cache.num_free_slots == cache.num_freeable_slots == cache.cache_size
 
 
-def test_cache_without_a_table_of_sizes() -> None:
-    """The scheduler works with vLLM before 0.31, whose encoder cache has no num_embeds_by_hash."""
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import _remove_unreferenced
+def test_burst_size() -> None:
+    """A burst is a fourteenth of the requests that may run, at least one and at most MAX_BURST."""
+    from voxbatch.vllm_plugin.scheduler.admission import BURSTS, MAX_BURST, burst_size
 
-    cache = SimpleNamespace(cached={"a": set(), "b": {"1"}}, freeable=OrderedDict(a=7), freed=[], num_free_slots=3)
-    _remove_unreferenced(cache)
-    assert cache == SimpleNamespace(cached={"b": {"1"}}, freeable={}, freed=["a"], num_free_slots=10)
+    assert [burst_size(most) for most in (1, 13, 28, 36 * BURSTS, 1_024)] == [1, 1, 2, MAX_BURST, MAX_BURST]
 
 
-def test_short_requests_reserve_fewer_blocks() -> None:
-    """65 blocks admit two requests of full length, or eight that end after 8 blocks; vLLM keeps one block."""
-    for tokens, expected in ((CONTEXT - 64, 2), (8 * BLOCK - 64, 8)):
-        one = side(requests=16, blocks=65)
-        for i in range(40):
-            one.scheduler.add_request(request(str(i), prompt=64, max_tokens=tokens))
-        assert run_to_the_end(one, 40) == expected
-        assert not one.preempted
-
-
-def test_max_num_seqs_is_an_upper_bound() -> None:
-    """No more requests run than max_num_seqs allows, even if more have blocks."""
-    one = side(requests=5, blocks=400)
+@pytest.mark.parametrize(
+    ("requests", "blocks", "tokens", "expected"),
+    [(16, 65, CONTEXT - 64, 2), (16, 65, 8 * BLOCK - 64, 8), (5, 400, 10, 5)],
+)
+def test_as_many_requests_run_as_have_blocks(requests: int, blocks: int, tokens: int, expected: int) -> None:
+    """65 blocks admit two requests of full length, or eight that end after 8 blocks; vLLM keeps one block. No more run
+    than max_num_seqs allows."""
+    one = side(requests=requests, blocks=blocks)
     for i in range(40):
-        one.scheduler.add_request(request(str(i), prompt=20, max_tokens=10))
-    assert run_to_the_end(one, 40) == 5
+        one.scheduler.add_request(request(str(i), prompt=64, max_tokens=tokens))
+    assert run_to_the_end(one, 40) == expected
+    assert not one.preempted
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_no_request_is_preempted(seed: int) -> None:
-    """Each request runs to its end without a pause, for any lengths, in any order, and with few blocks."""
+    """Each request runs to its end without a pause, for any lengths, in any order, and with few blocks.
+
+    The reserved blocks are always those of the requests that run, and no more than there are.
+    """
     rng = np.random.default_rng(seed)
-    ends_at = rng.choice([0.0, 0.02])
-
-    def say(name: str, number: int) -> int:
-        dice = crc32(f"{seed} {name} {number}".encode())
-        return EOS if dice < ends_at * 2**32 else 3 + dice % 900
-
+    say = drawn_words(seed, rng.choice([0.0, 0.02]))
     limits = {"requests": int(rng.integers(1, 40)), "blocks": int(rng.integers(33, 200))}
-    one = Side(scheduler_kind(), say, **limits, step_tokens=int(rng.choice([64, 200, 16_384])))
+    one = Side(ours(), say, **limits, step_tokens=int(rng.choice([64, 200, 16_384])))
     count = 60
     for i in range(count):
         prompt = int(rng.integers(1, 60))
         longest = int(rng.choice([20, CONTEXT - prompt]))
         one.scheduler.add_request(request(str(i), prompt, int(rng.integers(1, longest + 1))))
-    steps = 0
+    reservations, steps = one.scheduler._reservations, 0
     while len(one.ends) < count:
         one.schedule()
+        running = one.scheduler.running
+        needed = {each.request_id: -(-(each.num_prompt_tokens + each.max_tokens) // BLOCK) for each in running}
+        assert reservations.blocks == needed
+        assert sum(needed.values()) <= reservations.total
         one.update()
         steps += 1
         assert steps < 60 * CONTEXT
     assert not one.preempted
-
-
-def test_running_requests_have_their_blocks_reserved() -> None:
-    """Before each step, the reserved blocks are those of the requests that run, and no more than there are."""
-    rng = np.random.default_rng(1)
-    one = side(requests=30, blocks=120)
-    for i in range(100):
-        one.scheduler.add_request(request(str(i), 20, int(rng.integers(1, 400))))
-    reservations = one.scheduler._reservations
-    while len(one.ends) < 100:
-        one.schedule()
-        needed = {each.request_id: -(-(20 + each.max_tokens) // BLOCK) for each in one.scheduler.running}
-        assert reservations.blocks == needed
-        assert sum(needed.values()) <= reservations.total
-        one.update()

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import soundfile
-from conftest import Voxbatch
-from stream import ENVIRONMENT
 
 pytest_plugins = ["engine_runs"]
 
 
+@pytest.fixture
+def one_layer(realtime: Path, tmp_path: Path) -> Path:
+    """Return the folder of the tiny Realtime with one layer of the decoder: fewer kernels are to be compiled."""
+    from safetensors.numpy import load_file, save_file
+
+    folder = shutil.copytree(realtime, tmp_path / "model", ignore=shutil.ignore_patterns("config.json", "model*"))
+    params = json.loads((folder / "params.json").read_text())
+    (folder / "params.json").write_text(json.dumps({**params, "n_layers": 1}))
+    weights = load_file(folder / "consolidated.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not name.startswith("layers.1.")}
+    save_file(kept, folder / "consolidated.safetensors")
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_second_start_finds_the_kernels_of_the_first(realtime: Path, tmp_path: Path, voxbatch: Voxbatch) -> None:
+def test_second_start_finds_the_kernels_of_the_first(one_layer: Path, tmp_path: Path) -> None:
     """The second of two runs on new machines compiles no kernel: it uses those of the first run."""
+    from engine_runs import command
     from sounds import babble
 
     soundfile.write(tmp_path / "a.wav", babble(4.0, 1), 16_000, subtype="PCM_16")
@@ -26,12 +40,10 @@ def test_second_start_finds_the_kernels_of_the_first(realtime: Path, tmp_path: P
     told: list[list[str]] = []
     compiled: list[dict[Path, int]] = []
     for number in range(2):
-        done = voxbatch(
-            "run", "m.jsonl", "-o", f"out{number}", "--engine", "vllm", "--model", realtime, "--log-format", "text",
-            "--engine-option", "watch=false", *options, timeout=420,
-            env={
-                **ENVIRONMENT, "HOME": str(home), "XDG_CACHE_HOME": str(home), "VOXBATCH_KERNEL_CACHE": str(archives),
-            },
+        done = command(
+            tmp_path, "run", "m.jsonl", "-o", f"out{number}", "--engine", "vllm", "--model", one_layer,
+            "--log-format", "text", "--engine-option", "watch=false", *options,
+            HOME=str(home), XDG_CACHE_HOME=str(home), VOXBATCH_KERNEL_CACHE=str(archives),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         told.append([line for line in done.stderr.splitlines() if line.startswith("compiled kernels: ")])

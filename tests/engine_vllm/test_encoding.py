@@ -14,16 +14,11 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from torch.nn import functional  # noqa: E402
-from tower import tower  # noqa: E402
 
-from voxbatch.vllm_plugin.encoder import CONTEXT_FRAMES, Encoder  # noqa: E402
 from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
 from voxbatch.vllm_plugin.encoder_output_pool import EncoderOutputPool  # noqa: E402
-from voxbatch.vllm_plugin.memory_usage import MemoryUsage  # noqa: E402
 from voxbatch.vllm_plugin.packing import group_chunks, pack  # noqa: E402
 from voxbatch.vllm_plugin.patches import gather_mm_embeddings  # noqa: E402
-from voxbatch.vllm_plugin.spectrogram import STEP, Spectrogram, rounded  # noqa: E402
 
 CPU = torch.device("cpu")
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -36,15 +31,6 @@ def test_groups(frames: list[int], most: int) -> None:
     assert sorted(index for group in found for index in group) == list(range(len(frames)))
     for group in found:
         assert len(group) == 1 or len(group) * max(frames[i] for i in group) <= most
-
-
-def test_packed() -> None:
-    """The layout of packed chunks equals one computed by hand."""
-    layout = pack([2, 3, 1], CPU)
-    assert (layout.lengths, layout.longest) == ([2, 3, 1], 3)
-    assert layout.starts.tolist() == [0, 2, 5, 6]
-    assert layout.positions.tolist() == [0, 1, 0, 1, 2, 0]
-    assert (layout.starts.dtype, layout.positions.dtype) == (torch.int32, torch.int64)
 
 
 @settings(max_examples=20)
@@ -62,47 +48,6 @@ def test_a_frame_sees_its_window(frames: list[int], window: int, seed: int) -> N
             weights = torch.softmax(torch.einsum("hd,khd->hk", q[i], k[seen]) * 0.5, dim=1)
             torch.testing.assert_close(found[i], torch.einsum("hk,khd->hd", weights, v[seen]))
         begin += count
-
-
-def test_spectrograms_of_several_chunks_equal_pytorchs() -> None:
-    """Spectrograms of several chunks equal PyTorch's own centred transform of each, by the formula of
-    openai/whisper."""
-    generator = torch.Generator().manual_seed(0)
-    filters = torch.rand(201, 128, generator=generator)
-    audio = [torch.randn(1_280 * tokens, generator=generator) * 0.1 for tokens in (40, 3, 77)]
-    found = Spectrogram(filters, 400, 160, 1.5)(audio)
-    for mel, samples in zip(found, audio, strict=True):
-        bins = torch.stft(samples, 400, 160, window=torch.hann_window(400), return_complex=True)[:, :-1].abs() ** 2
-        expected = ((filters.T @ bins).clamp(min=1e-10).log10().clamp(min=1.5 - 8) + 4) / 4
-        torch.testing.assert_close(mel[: len(samples) // 160], expected.T, atol=1e-5, rtol=1e-5)
-
-
-def test_convolved_frames_equal_those_of_the_modules() -> None:
-    """The encoder's convolved frames equal those that its modules make of the same spectrogram.
-
-    The chunks have different lengths and lie end to end. The frames begin at the first frame and at a later one.
-    """
-    whole, adapter = tower(100)
-    encoder, layers = Encoder(whole, adapter), whole.whisper_encoder
-    audio = [torch.randn(1_280 * tokens) * 0.1 for tokens in (20, 3, 17)]
-    with torch.no_grad():
-        mels = encoder._spectrogram(audio).transpose(1, 2)
-        heard = functional.gelu(layers.conv2(functional.gelu(layers.conv1(mels)))).transpose(1, 2)
-        for first in (0, CONTEXT_FRAMES + 2):
-            counts = [len(each) // 320 - first for each in audio]
-            expected = torch.cat([chunk[first:][:count] for chunk, count in zip(heard, counts, strict=True)])
-            torch.testing.assert_close(encoder._convolve(audio, counts, first), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_lengths_are_rounded_up() -> None:
-    """Lengths are rounded up to steps of 16 tokens, so that few shapes occur."""
-    assert [rounded(samples) for samples in (1, STEP, STEP + 1)] == [STEP, STEP, 2 * STEP]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_no_gpu_memory_is_reported_on_a_cpu() -> None:
-    """The worker reports no GPU memory on a CPU, and nothing fails."""
-    assert MemoryUsage().voxbatch_memory() == {}
 
 
 def test_slot_is_free_when_its_rows_are_forgotten() -> None:

@@ -6,16 +6,16 @@ are compared after each step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
-from zlib import crc32
 
 import modelless
 import numpy as np
 import pytest
-from modelless import EOS, Side, arrivals, drawn_request, request, some_of
+from modelless import Side, arrivals, drawn_request, drawn_words, request, seeds, some_of
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
@@ -41,9 +41,8 @@ QUEUES = ("waiting", "skipped_waiting", "kv_holding_waiting")
 @cache
 def ours_counted() -> type[Any]:
     """Return our scheduler's class, which counts the steps on the fast path."""
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
-    class Ours(AsyncBatchScheduler):
+    class Ours(modelless.ours()):  # type: ignore[misc]
         fast_steps = 0
 
         def _empty_step(self) -> Any:
@@ -103,12 +102,7 @@ def walk(
         first: number of requests that come at the start, without later ones; 0 means that requests come now and then.
     """
     rng = np.random.default_rng(seed)
-    shortness = rng.choice([0.0, 0.01, 0.1])
-
-    def say(name: str, number: int) -> int:
-        dice = crc32(f"{seed} {name} {number}".encode())
-        return EOS if dice < shortness * 2**32 else 3 + dice % 900
-
+    say = drawn_words(seed, rng.choice([0.0, 0.01, 0.1]))
     step_tokens = int(rng.choice([200, 16_384]))
     limits: dict[str, Any] = {"requests": requests, "blocks": blocks, "crowded": crowded, "step_tokens": step_tokens}
     limits |= {"silence": SILENCE} if shares else {}
@@ -164,41 +158,39 @@ def compare_texts(ours: Side, stock: Side) -> None:
         assert ours.texts[name] == stock.texts[name]
 
 
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_enough_blocks(seed: int, runner: str) -> None:
+@pytest.mark.parametrize("seed", seeds(WALKS))
+def test_equals_vllm_with_enough_blocks(seed: int) -> None:
     """Steps, states and texts are the same if the blocks suffice, and nearly all possible steps take the fast path."""
     ours = walk(seed)
     assert ours.scheduler.fast_steps > STEPS // 10 or len(ours.texts) < 5
 
 
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_preemptions(seed: int, runner: str) -> None:
-    """Steps, states and texts are the same if requests are preempted and resumed."""
-    walk(1_000 + seed, blocks=60 - seed // 2, crowded=True)
-    walk(1_500 + seed, blocks=60 - seed // 2, crowded=True, first=16)
+def crowded(seed: int, **others: Any) -> dict[str, Any]:
+    """Return the arguments of a walk with too few blocks."""
+    return {"seed": seed, "blocks": 60 - seed % 100 // 2, "crowded": True, **others}
 
 
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_among_requests_of_other_kinds(seed: int, runner: str) -> None:
-    """Steps, states and texts are the same among requests of other kinds.
+@pytest.mark.parametrize("seed", seeds(WALKS))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(lambda seed: crowded(1_000 + seed), id="preemptions"),
+        pytest.param(lambda seed: crowded(1_500 + seed, first=16), id="preemptions of requests that come together"),
+        pytest.param(lambda seed: {"seed": 2_000 + seed, "odd": 0.1}, id="other kinds of requests"),
+        pytest.param(
+            lambda seed: crowded(3_000 + seed, blocks=60, odd=0.05, requests=6), id="few blocks and other kinds"
+        ),
+        pytest.param(lambda seed: {"seed": 4_000 + seed, "odd": 0.1 * (seed % 2), "shares": True}, id="shared prefix"),
+        pytest.param(lambda seed: crowded(4_500 + seed, shares=True), id="shared prefix and few blocks"),
+    ],
+)
+def test_equals_vllm(kind: Callable[[int], dict[str, Any]], seed: int) -> None:
+    """Steps, states and texts are the same if requests are preempted and resumed, or share a prefix, and among requests
+    of other kinds.
 
     Such requests want every token at once, or probabilities, or outlive their audio.
     """
-    walk(2_000 + seed, odd=0.1)
-
-
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_few_blocks_and_requests_of_other_kinds(seed: int, runner: str) -> None:
-    """Steps, states and texts are the same with few blocks, few requests at a time, and requests of other kinds."""
-    walk(3_000 + seed, blocks=60, crowded=True, odd=0.05, requests=6)
-
-
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_a_shared_prefix(seed: int, runner: str) -> None:
-    """Steps, states and texts are the same if most requests begin after the shared prefix, with enough blocks or too
-    few."""
-    walk(4_000 + seed, odd=[0.0, 0.1][seed % 2], shares=True)
-    walk(4_500 + seed, blocks=60 - seed // 2, crowded=True, shares=True)
+    walk(**kind(seed))
 
 
 def test_front_end_gets_whole_texts_and_a_message_per_step() -> None:

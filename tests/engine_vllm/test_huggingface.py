@@ -83,23 +83,43 @@ def _flat(content: dict[str, Any], above: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("prefilled", ["true", "false"])
+@pytest.fixture(scope="module")
+def published(saved: Path, realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the model in one file, with the published names and a copy of the tied embedding as the output matrix."""
+    from safetensors.numpy import save_file
+
+    folder = tmp_path_factory.mktemp("published")
+    for name in ("config.json", "tekken.json"):
+        shutil.copy(saved / name, folder)
+    levels = {"model.language_model.": "language_model.model.", "model.": ""}
+    written = {}
+    for name, tensor in tensors(realtime, "model.safetensors").items():
+        level = next(each for each in levels if name.startswith(each))
+        written[levels[level] + name.removeprefix(level)] = tensor
+    written["language_model.lm_head.weight"] = written["language_model.model.embed_tokens.weight"].copy()
+    save_file(written, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(("files", "prefilled"), [("published", "true"), ("saved", "false")])
 def test_tokens_equal_those_of_mistrals_files(
-    prefilled: str, saved: Path, realtime_spoken: Spoken, tmp_path: Path
+    files: str, prefilled: str, request: pytest.FixtureRequest, realtime_spoken: Spoken, tmp_path: Path
 ) -> None:
-    """40 chunks with many at a time give the tokens of stock vLLM with Mistral's files, one request at a time.
+    """Chunks of all lengths, many at a time, give the tokens of stock vLLM with Mistral's files, one at a time.
 
     This holds with the plugin's encoder and with stock's. The folder stays unchanged.
     """
     from engine_runs import FLOAT32, streamed
 
-    before = sorted(path.name for path in saved.iterdir())
+    model: Path = request.getfixturevalue(files)
+    before = sorted(path.name for path in model.iterdir())
+    chunks = dict([*realtime_spoken.waveforms.items()][::3])
     options = (*FLOAT32, "ignore_eos=false", "max_num_seqs=12", f"prefill_encoder={prefilled}")
-    found = streamed(saved, realtime_spoken.waveforms, tmp_path, *options)
+    found = streamed(model, chunks, tmp_path, *options)
     assert found["failures"] == {}
-    assert found["tokens"] == {name: [tokens] for name, tokens in realtime_spoken.tokens.items()}
+    assert found["tokens"] == {name: [realtime_spoken.tokens[name]] for name in chunks}
     assert ("encoder once a chunk" in found["notices"][1]) is (prefilled == "true")
-    assert sorted(path.name for path in saved.iterdir()) == before
+    assert sorted(path.name for path in model.iterdir()) == before
 
 
 def test_tokens_equal_those_of_transformers(saved: Path, realtime: Path, realtime_spoken: Spoken) -> None:
@@ -107,70 +127,23 @@ def test_tokens_equal_those_of_transformers(saved: Path, realtime: Path, realtim
     import generate
     from huggingface import Reference
 
-    tokenizer, reference = generate.tokenizer(str(realtime)), Reference(saved)
+    tokenizer, reference = generate.tokenizer(realtime), Reference(saved)
     for name in list(realtime_spoken.waveforms)[:5]:
         encoded, tokens = generate.encode(tokenizer, realtime_spoken.waveforms[name]), realtime_spoken.tokens[name]
         logits = reference.logits(encoded.tokens, encoded.audios[0].audio_array, tokens, 6)
         assert (logits.max(axis=1) - logits[np.arange(len(tokens)), tokens]).max() < 1e-4
 
 
-@pytest.fixture
-def some(realtime_spoken: Spoken) -> dict[str, np.ndarray]:
-    """Return four chunks of some seconds."""
-    by_length = sorted(realtime_spoken.waveforms.items(), key=lambda pair: len(pair[1]))
-    return dict(by_length[8:20:3])
-
-
-@pytest.mark.parametrize("options", [("delay_ms=2400",), ("dtype=bfloat16", "max_num_seqs=1")])
-def test_tokens_are_equal_with_other_settings(
-    options: tuple[str, ...], saved: Path, realtime: Path, some: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    """Another delay, and weights that are rounded while they load, give the tokens of Mistral's files."""
-    from engine_runs import FLOAT32, streamed
-
-    said = []
-    for model in (saved, realtime):
-        folder = tmp_path / model.name
-        folder.mkdir()
-        found = streamed(model, some, folder, *FLOAT32, "ignore_eos=true", *options)
-        assert found["failures"] == {}
-        said.append(found["tokens"])
-    assert said[0] == said[1]
-
-
-def test_published_tensor_names_are_read(
-    saved: Path, realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    """One file with the published names and a copy of the tied embedding as the output matrix gives the same tokens."""
-    from engine_runs import FLOAT32, streamed
-    from safetensors.numpy import save_file
-
-    model, work = tmp_path / "model", tmp_path / "work"
-    model.mkdir()
-    work.mkdir()
-    for name in ("config.json", "tekken.json"):
-        shutil.copy(saved / name, model)
-    levels = {"model.language_model.": "language_model.model.", "model.": ""}
-    written = {}
-    for name, tensor in tensors(realtime, "model.safetensors").items():
-        level = next(each for each in levels if name.startswith(each))
-        written[levels[level] + name.removeprefix(level)] = tensor
-    written["language_model.lm_head.weight"] = written["language_model.model.embed_tokens.weight"].copy()
-    save_file(written, model / "model.safetensors", metadata={"format": "pt"})
-    found = streamed(model, some, work, *FLOAT32, "ignore_eos=false")
-    assert found["failures"] == {}
-    assert found["tokens"] == {name: [realtime_spoken.tokens[name]] for name in some}
-
-
-def test_dummy_weights_need_only_small_files(saved: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_dummy_weights_need_only_small_files(saved: Path, tmp_path: Path) -> None:
     """load_format=dummy needs only the small files."""
     from engine_runs import FLOAT32, streamed
+    from sounds import chunks
 
-    small, work = tmp_path / "small", tmp_path / "work"
+    some = chunks(2, 1.0, 2.0)
+    small = tmp_path / "small"
     small.mkdir()
-    work.mkdir()
     for name in ("config.json", "tekken.json"):
         shutil.copy(saved / name, small)
-    found = streamed(small, some, work, *FLOAT32, "ignore_eos=true", "load_format=dummy")
+    found = streamed(small, some, tmp_path / "work", *FLOAT32, "ignore_eos=true", "load_format=dummy")
     assert found["failures"] == {}
     assert set(found["tokens"]) == set(some)

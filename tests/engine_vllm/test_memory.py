@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shapes import H200, L4, params
 
 from voxbatch.config import load_profile
 from voxbatch.engines import Feed
-from voxbatch.engines.options import parse
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.arguments import (
     capture_sizes,
@@ -30,25 +30,15 @@ from voxbatch.engines.vllm.arguments import (
 )
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.memory import MAX_REQUESTS, UNCOUNTED_BYTES, Footprint, step_bytes
-from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
+from voxbatch.engines.vllm.model import REALTIME, TRANSCRIPTION, WHISPER, Model
 from voxbatch.engines.vllm.settings import FP8_PARTS, VllmSettings
 from voxbatch.engines.vllm.vllm_process import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.errors import ConfigError
 from voxbatch.records import Chunk, Span
+from voxbatch.settings import parse
 from voxbatch.vllm_plugin.scheduler.admission import burst_size
 
 KIB, MIB = 1 << 10, 1 << 20
-
-
-def params(**encoder: Any) -> dict[str, Any]:
-    """Return the params.json of Voxtral-Mini-4B-Realtime-2602."""
-    shape = {"dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 32, "n_kv_heads": 32}
-    return {
-        "dim": 3072, "n_layers": 26, "head_dim": 128, "hidden_dim": 9216, "n_heads": 32, "n_kv_heads": 8,
-        "vocab_size": 131_072, "tied_embeddings": True,
-        "multimodal": {"whisper_model_args": {"encoder_args": {
-            **shape, "ffn_type": "swiglu", "sliding_window": 750, **encoder}}},
-    }  # fmt: skip
 
 
 def footprint(max_model_len: int = 512, is_realtime: bool = True, **others: Any) -> Footprint:
@@ -70,10 +60,12 @@ def test_weights_take_the_published_size() -> None:
     assert prefilled("decoder").weights_bytes < prefilled("encoder").weights_bytes < footprint().weights_bytes
 
 
-def test_bytes_of_a_position() -> None:
-    """A position takes 104 KiB of decoder cache and 10 KiB of encoder cache.
+def test_bytes_of_a_request() -> None:
+    """A position takes 104 KiB of decoder cache and 10 KiB of encoder cache, and 1 MiB of the encoder's own K/V cache
+    within its window of 189 positions.
 
-    The encoder's own K/V cache takes 1 MiB for each position within its window.
+    With the plugin it takes 104 KiB (52 in 8 bits) and 6 KiB of encoder output. The cache is in whole blocks of 16
+    positions, or of more if requested.
     """
     per_position = (footprint(4096).request_bytes - footprint(2048).request_bytes) / 2048
     assert per_position == (104 + 10) * KIB
@@ -81,21 +73,8 @@ def test_bytes_of_a_position() -> None:
     assert in_window == 1 * MIB + (104 + 10) * KIB
     assert footprint().request_bytes == 512 * 114 * KIB + 189 * MIB
     assert footprint(is_realtime=False).request_bytes == 512 * 114 * KIB
-
-
-def test_bytes_of_a_position_with_the_plugin() -> None:
-    """A position takes, with the plugin, 104 KiB of decoder cache (52 in 8 bits) and 6 KiB of encoder output.
-
-    The encoder has no cache of its own.
-    """
-    assert prefilled().request_bytes == 512 * 110 * KIB
+    assert prefilled().request_bytes == prefilled("decoder", "encoder").request_bytes == 512 * 110 * KIB
     assert prefilled("kv").request_bytes == 512 * 58 * KIB
-    assert prefilled("decoder", "encoder").request_bytes == 512 * 110 * KIB
-
-
-def test_a_request_takes_whole_blocks() -> None:
-    """A request takes whole blocks of 16 positions, or of more if requested. Its encoded audio is not in these
-    blocks."""
     assert footprint(500, prefilled=True).request_bytes == (512 * 104 + 500 * 6) * KIB
     assert footprint(500, prefilled=True, block_size=128).request_bytes == (512 * 104 + 500 * 6) * KIB
     assert footprint(513, prefilled=True, block_size=128).request_bytes == (640 * 104 + 513 * 6) * KIB
@@ -146,29 +125,35 @@ def test_a_longer_context_admits_fewer(budget: float, short: int, long: int) -> 
     assert footprint(long).admitted(budget) <= footprint(short).admitted(budget)
 
 
-# -- a step ------------------------------------------------------------------------------------------------------------
+# -- the instruct models -----------------------------------------------------------------------------------------------
 
-INSTRUCT_ENCODER = {
-    "dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 20, "n_kv_heads": 20,
-}  # fmt: skip
 TEXT_OF_A_WINDOW = 100
 """Text tokens of 30 s of read speech."""
+SHAPES = {
+    "mini-3b": {"dim": 3072, "n_layers": 30, "hidden_dim": 8192},
+    "small-24b": {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768},
+}
 
 
-@pytest.mark.parametrize(
-    ("profile", "shape", "fitting"),
-    [
-        ("mini-3b", {"dim": 3072, "n_layers": 30, "hidden_dim": 8192}, 76),
-        ("small-24b", {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768}, 143),
-    ],
-)
-def test_a_step_holds_the_requests_of_an_instruct_profile(profile: str, shape: dict[str, int], fitting: int) -> None:
+def instruct(profile: str, max_model_len: int, **others: Any) -> Footprint:
+    """Return the footprint of the instruct model of a profile."""
+    shape = {**params(), **SHAPES[profile], "tied_embeddings": False}
+    encoder = {"dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 20, "n_kv_heads": 20}
+    shape["multimodal"] = {"whisper_model_args": {"encoder_args": encoder}}
+    return Footprint(shape, False, max_model_len, **others)
+
+
+def of_profile(profile: str) -> VllmSettings:
+    """Return the settings of a profile."""
+    return parse(VllmSettings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
+
+
+@pytest.mark.parametrize(("profile", "fitting"), [("mini-3b", 76), ("small-24b", 143)])
+def test_a_step_holds_the_requests_of_an_instruct_profile(profile: str, fitting: int) -> None:
     """A step holds all requests that L4s admit and the prompts of new ones, and all memory is left to the K/V cache."""
-    settings = parse(VllmSettings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
-    model = {**params(), **shape, "tied_embeddings": False}
-    model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
+    settings = of_profile(profile)
     planned = planned_bytes(settings, L4) * settings.tensor_parallel_size - (settings.tensor_parallel_size - 1) * 1.4e9
-    footprint = Footprint(model, False, settings.max_model_len)
+    footprint = instruct(profile, settings.max_model_len)
     assert footprint.fitting(planned) == pytest.approx(fitting, rel=0.05)
     requests = footprint.admitted(planned)
     prompts = requests / TEXT_OF_A_WINDOW * Instruct.prompt_tokens
@@ -186,81 +171,69 @@ def test_a_step_of_the_plugin_holds_the_prompts_of_a_burst(requests: int, expect
 
 def test_requests_of_an_instruct_model_are_admitted_by_their_usual_text() -> None:
     """An L4 admits instruct requests by the text of 30 s of speech, and not by the longest text that is allowed."""
-    model = {**params(), "dim": 3072, "n_layers": 30, "hidden_dim": 8192, "tied_embeddings": False}
-    model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
-    planned = planned_bytes(VllmSettings(), L4)
-    plugin = Footprint(model, False, 1_024, prefilled=True)
-    assert plugin.encoded_bytes == 0
-    assert plugin.fitting(planned) == 84
-    assert plugin.admitted(planned) == 158
+    plugin, planned = instruct("mini-3b", 1_024, prefilled=True), planned_bytes(VllmSettings(), L4)
+    assert (plugin.encoded_bytes, plugin.fitting(planned), plugin.admitted(planned)) == (0, 84, 158)
 
 
 @pytest.mark.parametrize(
-    ("profile", "shape", "card", "context", "requests"),
+    ("profile", "card", "context", "requests"),
     [
-        ("mini-3b", {"dim": 3072, "n_layers": 30, "hidden_dim": 8192}, "L4", range(30_000, 32_769), range(1, 40)),
-        ("mini-3b", {"dim": 3072, "n_layers": 30, "hidden_dim": 8192}, "H200", range(32_768, 32_769), range(256, 257)),
-        ("small-24b", {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768}, "L4", range(20_000, 32_769), range(1, 100)),
+        ("mini-3b", L4, range(30_000, 32_769), range(1, 40)),
+        ("mini-3b", H200, range(32_768, 32_769), range(256, 257)),
+        ("small-24b", L4, range(20_000, 32_769), range(1, 100)),
     ],
+    ids=["mini-3b on L4", "mini-3b on H200", "small-24b on L4"],
 )
 def test_the_context_for_questions_fits_into_the_memory(
-    profile: str, shape: dict[str, int], card: str, context: range, requests: range
+    profile: str, card: gpu.GpuInfo, context: range, requests: range
 ) -> None:
     """One question fills the context beside the audio that is encoded on each GPU, and many short ones fit as well."""
-    settings = parse(VllmSettings, "vllm", {n: str(v) for n, v in load_profile(profile)["engine_options"].items()})
-    model = {**params(), **shape, "tied_embeddings": False}
-    model["multimodal"] = {"whisper_model_args": {"encoder_args": INSTRUCT_ENCODER}}
+    settings = of_profile(profile)
     gpus = settings.tensor_parallel_size
-    planned = planned_bytes(settings, {"L4": L4, "H200": H200}[card]) * gpus
-    longest = min(32_768, Footprint(model, False, 32_768).question_context(planned, gpus))
+    planned = planned_bytes(settings, card) * gpus
+    longest = min(32_768, instruct(profile, 32_768).question_context(planned, gpus))
     assert longest in context
-    footprint = Footprint(model, False, longest)
-    one = footprint.question_context(planned, gpus)
-    assert one >= longest
+    footprint = instruct(profile, longest)
+    assert footprint.question_context(planned, gpus) >= longest
     assert footprint.questions(planned, gpus, longest) >= 1
     assert footprint.questions(planned, gpus, 1_527) in requests
 
 
 # -- a card ------------------------------------------------------------------------------------------------------------
 
-L4 = gpu.GpuInfo("0", "NVIDIA L4", 24_152_899_584, 23_600_000_000, 470_000_000, (8, 9))
-H200 = gpu.GpuInfo("0", "NVIDIA H200", 150_754_820_096, 150_000_000_000, 640_000_000, (9, 0))
-
 
 @pytest.mark.parametrize("card", [L4, H200])
 @pytest.mark.parametrize("asked", [{}, {"gpu_memory_utilization": 1.0}, {"gpu_memory_gb": 22.0}])
 def test_options_limit_the_memory_of_a_gpu(card: gpu.GpuInfo, asked: dict[str, Any]) -> None:
-    """vLLM's plan, uncounted memory and the driver's memory add up to the limit; the default is 95 % of the card."""
+    """vLLM's plan, uncounted memory and the driver's memory add up to the limit; the default is 95 % of the card. So an
+    L4 keeps 1.2 GB free."""
     limit = asked.get("gpu_memory_gb", 0) * 1e9 or asked.get("gpu_memory_utilization", 0.95) * card.total_bytes
     settings = VllmSettings(prefill_encoder="false", lift_encoder_cache=False, **asked)
     planned = memory_share(model(Path()), settings, False, card, 100) * (card.total_bytes - card.reserved_bytes)
     assert planned + UNCOUNTED_BYTES + card.reserved_bytes == pytest.approx(limit)
 
 
-def test_an_l4_keeps_memory_free() -> None:
-    """An L4 keeps 1.2 GB free by default, beside memory that is known to be used without being planned."""
-    assert planned_bytes(VllmSettings(), L4) == pytest.approx(21.28e9, rel=1e-3)
-
-
-def test_impossible_memory_limits_are_refused() -> None:
-    """A limit above the card's memory is refused, and so is one that CUDA alone would fill."""
-    with pytest.raises(ConfigError, match=r"gpu_memory_gb=25\.0: NVIDIA L4 has only 24\.2 GB"):
-        planned_bytes(VllmSettings(gpu_memory_gb=25.0), L4)
+def test_impossible_memory_limits_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A limit above a visible card's memory is refused, and so is one that CUDA alone would fill, even if the number of
+    requests does not depend on the memory."""
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [H200, L4])
+    too_much = VllmSettings(gpu_memory_gb=100.0, max_num_seqs=64)
+    for kind in (model(tmp_path), Model("a model", tmp_path, WHISPER, is_mistral=False)):
+        with pytest.raises(ConfigError, match=r"gpu_memory_gb=100\.0: NVIDIA L4 has only 24\.2 GB"):
+            concurrency(kind, too_much, kind.is_mistral)
     with pytest.raises(ConfigError, match=r"1\.5 GB of NVIDIA L4 may be filled, and the driver, CUDA and CUDA graphs"):
         planned_bytes(VllmSettings(gpu_memory_gb=1.5), L4)
 
 
-def test_impossible_memory_limits_are_refused_for_any_number_of_requests(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """An impossible limit is refused for any visible card, even if the number of requests does not depend on the
-    memory."""
-    monkeypatch.setattr(gpu, "visible_gpus", lambda: [H200, L4])
-    refused = pytest.raises(ConfigError, match=r"gpu_memory_gb=100\.0: NVIDIA L4 has only 24\.2 GB")
-    with refused:
-        concurrency(model(tmp_path), VllmSettings(gpu_memory_gb=100.0, max_num_seqs=64), True)
-    with refused:
-        concurrency(Model("a model", tmp_path, WHISPER, is_mistral=False), VllmSettings(gpu_memory_gb=100.0), False)
+def test_requests_of_other_models_fill_the_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On an L4 21.28 GB are planned. Less 4.7 GB of weights and 1.4 GB of working memory, 220 requests fit with 69 MB
+    each: 600 positions in 28 layers with 8 heads of 128 (Qwen3-ASR 1.7B). An unknown size means a fixed number."""
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [L4])
+    with (tmp_path / "model.safetensors").open("wb") as weights:
+        weights.truncate(4_700_000_000)
+    other = Model("a model", tmp_path, TRANSCRIPTION, is_mistral=False)
+    assert concurrency(other, VllmSettings(), False, 2 * 2 * 28 * 8 * 128 * 600) == 220
+    assert concurrency(other, VllmSettings(), False) == 128
 
 
 def model(folder: Path) -> Model:
@@ -272,7 +245,7 @@ def model(folder: Path) -> Model:
 def voxtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
     """Return a model on a machine with an L4 and vLLM for it."""
     (tmp_path / "params.json").write_text(json.dumps(params()))
-    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [L4])
     monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
     return model(tmp_path)
@@ -388,15 +361,11 @@ def test_vllm_reads_the_modes_of_a_small_job(voxtral: Model) -> None:
     assert (read.mode, read.cudagraph_mode) == (CompilationMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY)
 
 
-def test_a_small_job_of_the_stock_model_runs_eagerly_before_0_30(
-    voxtral: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """vLLM before 0.30 refuses full graphs for stock Voxtral Realtime, so a small job has no graphs there."""
-    stock = VllmSettings(prefill_encoder="false")
-    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.29.0"))
-    assert llm_arguments(voxtral, stock, False, voxtral.path, 38, 3)["enforce_eager"]
-    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.30.0"))
-    told = llm_arguments(voxtral, stock, False, voxtral.path, 38, 3)
+def test_a_small_job_has_no_graphs_between_pieces_of_compiled_code(voxtral: Model) -> None:
+    """A small job compiles nothing, so the graphs of PIECEWISE are left out, and others are for steps that decode."""
+    piecewise = VllmSettings(prefill_encoder="false", cudagraph_mode="PIECEWISE")
+    assert llm_arguments(voxtral, piecewise, False, voxtral.path, 38, 3)["enforce_eager"]
+    told = llm_arguments(voxtral, VllmSettings(prefill_encoder="false"), False, voxtral.path, 38, 3)
     assert (told["enforce_eager"], told["compilation_config"]["cudagraph_mode"]) == (False, "FULL_DECODE_ONLY")
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sounds import noise
 
 from voxbatch import engines
-from voxbatch.answer_options import AnswerOptions
 from voxbatch.engines.pieces import QuestionPiece
 from voxbatch.engines.vllm.families import UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.families.questions import Questions
 from voxbatch.engines.vllm.model import locate
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
-from voxbatch.records import Question, ToolCall
+from voxbatch.records import AnswerOptions, Question, ToolCall
 
 pytest_plugins = ["engine_runs"]
 
@@ -60,12 +60,6 @@ def family(folder: Path, max_model_len: int = 4_096) -> Questions:
     found = Questions(locate(str(folder), None), resolve("instruct", given))
     found.load(folder)
     return found
-
-
-def noise(num_samples: int) -> np.ndarray:
-    """Return float32 noise on the 16-bit grid. The official way through a WAV file keeps no more."""
-    values = np.random.default_rng(num_samples).integers(-20_000, 20_000, num_samples)
-    return (values / 32_768).astype(np.float32)
 
 
 def piece(prompt: str, *lengths: int, **options: Any) -> QuestionPiece:
@@ -200,7 +194,7 @@ def test_models_that_cannot_answer_are_refused(realtime: Path, voxtral: Path) ->
 
 def test_the_preview_shows_the_model_for_questions() -> None:
     """The preview shows Mini 3B, with its whole context and eight recordings, if no model is given."""
-    from voxbatch.engines.vllm.arguments_preview import preview_arguments
+    from voxbatch.engines.vllm.forecast import preview_arguments
 
     found = preview_arguments(None, {"task": "ask", "max_answer_tokens": "1024"})
     assert found["engine_arguments"]["model"] == "mistralai/Voxtral-Mini-3B-2507"
@@ -290,6 +284,8 @@ def test_no_call_is_given_that_is_not_valid(
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "not": {"required": ["m"]}}
 
+ENDLESS_SCHEMA = {"properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"anyOf": [{"$ref": "#/$defs/b"}]}}}
+
 
 def test_an_answer_follows_its_schema(folders: dict[str, Path]) -> None:
     """JSON is allowed on one line only; a keyword that the grammar cannot express is checked afterwards."""
@@ -311,6 +307,7 @@ def test_an_answer_follows_its_schema(folders: dict[str, Path]) -> None:
     ("options", "message"),
     [
         ({"json_schema": '{"type": "thing"}'}, "the JSON Schema of the answers: 'thing' is not valid"),
+        ({"json_schema": json.dumps(ENDLESS_SCHEMA)}, r"'#/\$defs/b' leads back to itself"),
         (
             {"tools": '[{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}]'},
             "the parameters of the tool f: 3 is not valid",

@@ -6,7 +6,6 @@ step.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -14,11 +13,21 @@ from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pytest
-from modelless import BLOCK, CONTEXT, EOS, Side, arrivals, drawn_request, request, some_of
+from modelless import (
+    BLOCK,
+    CONTEXT,
+    Side,
+    arrivals,
+    drawn_request,
+    drawn_words,
+    ours,
+    request,
+    seeds,
+    some_of,
+)  # fmt: skip
 
 torch = pytest.importorskip("torch", reason="vLLM is not installed")
 
@@ -66,7 +75,6 @@ def runner_kind() -> type[Any]:
     class Runner(GPUModelRunner):  # type: ignore[misc]
         speculative_config = None
         is_pooling_model = uses_mrope = use_async_spec_decode = routed_experts_initialized = False
-        uses_xdrope_dim = 0  # for vLLM 0.26
         device = torch.device("cpu")
         parallel_config = SimpleNamespace(pipeline_parallel_size=1)
         kv_cache_config = SimpleNamespace(kv_cache_groups=["attention"])
@@ -126,7 +134,6 @@ def input_batch(rows: int, context: int) -> Any:
     import torch
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
-    by_026 = {"kernel_block_sizes": [BLOCK]} if "kernel_block_sizes" in inspect.signature(InputBatch).parameters else {}
     return InputBatch(
         max_num_reqs=rows,
         max_model_len=context,
@@ -135,7 +142,6 @@ def input_batch(rows: int, context: int) -> Any:
         vocab_size=1_000,
         block_sizes=[BLOCK],
         max_num_blocks_per_req=[CONTEXT // BLOCK],
-        **by_026,
     )
 
 
@@ -254,13 +260,8 @@ def walk(
         drafts: steps bring draft tokens, and two tokens are sampled for each request.
     """
     rng = np.random.default_rng(seed)
-    shortness = rng.choice([0.0, 0.01, 0.1])
-
-    def say(name: str, number: int) -> int:
-        dice = crc32(f"{seed} {name} {number}".encode())
-        return EOS if dice < shortness * 2**32 else 3 + dice % 900
-
-    side = Side(scheduler_kind(), say, requests=requests, blocks=blocks, crowded=crowded, step_tokens=step_tokens)
+    say = drawn_words(seed, rng.choice([0.0, 0.01, 0.1]))
+    side = Side(ours(), say, requests=requests, blocks=blocks, crowded=crowded, step_tokens=step_tokens)
     pair, asked, turns = Pair(requests, is_async, split=[None, 1][seed % 2]), 0, list[Turn | None]()
     if drafts:
         pair.ours.speculative_config = pair.stock.speculative_config = SimpleNamespace(use_ngram_gpu=lambda: False)
@@ -279,13 +280,6 @@ def walk(
         while side.under_way > ahead:
             side.update()
     return [turn for turn in turns if turn is not None]
-
-
-def scheduler_kind() -> type[Any]:
-    """Return our scheduler's class."""
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
-
-    return AsyncBatchScheduler
 
 
 def known(rng: np.random.Generator) -> Any:
@@ -309,25 +303,20 @@ def counted(turns: list[Turn]) -> Counter[str]:
     return Counter(name for turn in turns for name in Turn.__slots__ if getattr(turn, name))
 
 
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_enough_blocks(seed: int) -> None:
-    """The bookkeeping is the same after each step, and all steps but the first are recorded in columns."""
-    turns = walk(seed)
-    assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
-    assert counted(turns)["short_update"] > 0.8 * len(turns) > 20
+@pytest.mark.parametrize("seed", seeds(WALKS))
+def test_equals_vllm(seed: int) -> None:
+    """The bookkeeping is the same after each step, and all steps but the first are recorded in columns, with enough
+    blocks and also if the tokens of some rows are discarded in most steps."""
+    plain, chunked = walk(seed), walk(1_000 + seed, step_tokens=[24, 40, 100][seed % 3], prompt=300)
+    for turns in (plain, chunked):
+        assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
+    assert counted(plain)["short_update"] > 0.8 * len(plain) > 20
+    assert counted(chunked)["discarded"] > 0.5 * len(chunked) > 20
+    assert any(0 < turn.discarded < turn.rows for turn in chunked)
 
 
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_chunked_prompts(seed: int) -> None:
-    """The bookkeeping is the same, in columns too, if the tokens of some rows are discarded in most steps."""
-    turns = walk(1_000 + seed, step_tokens=[24, 40, 100][seed % 3], prompt=300)
-    assert all(turn.in_place and turn.short_note and turn.short_update == turn.told for turn in turns)
-    assert counted(turns)["discarded"] > 0.5 * len(turns) > 20
-    assert any(0 < turn.discarded < turn.rows for turn in turns)
-
-
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_equals_vllm_with_preemptions(seed: int) -> None:
+@pytest.mark.parametrize("seed", seeds(WALKS))
+def test_preemptions_are_left_to_vllm(seed: int) -> None:
     """vLLM's own method handles the whole step in which a preempted request is resumed, and only these steps."""
     turns = walk(2_000 + seed, blocks=40 - seed, crowded=True, step_tokens=[60, 16_384][seed % 2])
     assert all(turn.in_place == (not turn.resumed) for turn in turns)
@@ -337,17 +326,12 @@ def test_equals_vllm_with_preemptions(seed: int) -> None:
     assert found["short_update"] > 0.5 * len(turns) > 20
 
 
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_speculative_decoding_is_left_to_vllm(seed: int) -> None:
-    """Speculative decoding is left to vLLM's own methods."""
+@pytest.mark.parametrize("seed", seeds(WALKS))
+def test_drafts_and_synchronous_scheduling_are_left_to_vllm(seed: int) -> None:
+    """vLLM's own methods handle draft tokens, and record the tokens if they come to the host after each step."""
     turns = walk(3_000 + seed, drafts=True)
     assert not any(turn.short_update or turn.short_note for turn in turns)
     assert len(turns) > 20
-
-
-@pytest.mark.parametrize("seed", range(WALKS))
-def test_synchronous_scheduling_is_left_to_vllm(seed: int) -> None:
-    """vLLM's own method records the tokens if they come to the host after each step."""
     turns = walk(4_000 + seed, is_async=False, step_tokens=[100, 16_384][seed % 2])
     assert not any(turn.short_note for turn in turns)
     assert counted(turns)["short_update"] > 0.8 * len(turns) > 20
@@ -355,7 +339,7 @@ def test_synchronous_scheduling_is_left_to_vllm(seed: int) -> None:
 
 def under_way(requests: int, steps: int, **of_pair: Any) -> tuple[Side, Pair]:
     """Return a pair after `steps` steps of requests that all began in the first step."""
-    side, pair = Side(scheduler_kind(), lambda name, number: 7, requests=4, blocks=200), Pair(4, **of_pair)
+    side, pair = Side(ours(), lambda name, number: 7, requests=4, blocks=200), Pair(4, **of_pair)
     for name in map(str, range(requests)):
         side.scheduler.add_request(request(name, 10, 50, ignore_eos=True))
     for _ in range(steps):
@@ -379,17 +363,36 @@ def test_request_at_the_longest_context_is_left_to_vllm() -> None:
     pair.compare()
 
 
-def test_removed_tokens_are_left_to_vllm() -> None:
-    """vLLM's own method removes tokens if a step says that a request has fewer of them."""
+def remove_tokens(told: Any) -> None:
+    told.num_output_tokens[1] -= 2
+    told.num_computed_tokens[1] -= 2
+
+
+def resume_in_place(told: Any) -> None:
+    told.resumed_req_ids.add("1")
+    told.new_block_ids[1] = ([150, 151],)
+    told.all_token_ids["1"] = [1] * 10 + [7] * 6
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (remove_tokens, lambda request: len(request.output_token_ids) == 5),
+        (resume_in_place, lambda request: request.block_ids == ([150, 151],)),
+    ],
+    ids=["it has fewer tokens", "all requests were preempted at once, because the cache is emptied"],
+)
+def test_a_changed_request_is_left_to_vllm(change: Callable[[Any], None], expected: Callable[[Any], bool]) -> None:
+    """vLLM's own method removes tokens of a request, and gives new blocks to one that is resumed while it is in the
+    batch."""
     side, pair = under_way(3, 6)
     step = deepcopy(side.schedule())
-    step.scheduled_cached_reqs.num_output_tokens[1] -= 2
-    step.scheduled_cached_reqs.num_computed_tokens[1] -= 2
+    change(step.scheduled_cached_reqs)
     turn = pair.turn(step)
     assert turn is not None
     assert turn.told
     assert not turn.short_update
-    assert [len(each.output_token_ids) for each in pair.ours.requests.values()] == [7, 5, 7]
+    assert expected(pair.ours.requests["1"])
 
 
 def test_request_that_returns_to_the_batch_is_left_to_vllm() -> None:
@@ -414,23 +417,6 @@ def test_request_that_returns_to_the_batch_is_left_to_vllm() -> None:
     assert not turn.in_place
     assert not turn.short_update
     assert pair.ours.input_batch.req_ids == ["0", "2", "1"]
-
-
-def test_request_resumed_in_the_batch_is_left_to_vllm() -> None:
-    """vLLM's own method gives new blocks to a request that is resumed while it is in the batch.
-
-    This happens when all requests are preempted at once because the cache is emptied.
-    """
-    side, pair = under_way(3, 6)
-    step = deepcopy(side.schedule())
-    told = step.scheduled_cached_reqs
-    told.resumed_req_ids.add("1")
-    told.new_block_ids[1] = ([150, 151],)
-    told.all_token_ids["1"] = [1] * 10 + [7] * 6
-    turn = pair.turn(step)
-    assert turn is not None
-    assert not turn.short_update
-    assert pair.ours.requests["1"].block_ids == ([150, 151],)
 
 
 def test_pipeline_parallel_model_is_left_to_vllm() -> None:

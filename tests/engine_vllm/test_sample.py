@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-from conftest import environment
+from warm_python import run_code
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
@@ -75,10 +74,9 @@ assert whole == [None, None, "drafts"]
 
 
 @pytest.mark.slow
-def test_equals_vllms_sampler() -> None:
+def test_equals_vllms_sampler(tmp_path: Path) -> None:
     """Greedy sampling equals vLLM's sampler, also if several logits are the largest.
 
     Biases, masks, log probabilities, drafts and the user's own processors are left to vLLM's sampler.
     """
-    done = subprocess.run([sys.executable, "-c", CASES], env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_code(CASES, tmp_path)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shapes import full_size
 
 from voxbatch.engines.vllm import FAMILIES, compat, gpu, prefill
 from voxbatch.engines.vllm.arguments import concurrency, llm_arguments
@@ -24,16 +24,6 @@ WEIGHTS = {"mini-3b": 9.36e9, "small-24b": 48.5e9}
 H100 = gpu.GpuInfo("0", "NVIDIA H100 80GB HBM3", 85_899_345_920, 85_000_000_000, 640_000_000, (9, 0))
 
 
-def full_size() -> Any:
-    """Return benchmarks/gpu/full_size.py as a module."""
-    spec = importlib.util.spec_from_file_location("full_size", ROOT / "benchmarks" / "gpu" / "full_size.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def keys(part: Any) -> Any:
     """Return the keys of nested objects, without their values."""
     return {key: keys(value) for key, value in part.items()} if isinstance(part, dict) else None
@@ -42,7 +32,7 @@ def keys(part: Any) -> Any:
 @pytest.fixture
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the machine has four H100 and vLLM for them."""
-    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.26.0"))
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [H100] * 4)
 
 
@@ -84,18 +74,6 @@ def test_the_instruct_models_pass_all_checks(tmp_path: Path, shape: str, sizes: 
         made = made_ready(model, {"load_format": "dummy", "tensor_parallel_size": str(size)})
         assert made["max_num_seqs"] > 32
     assert expected_speed(str(tmp_path), {}, gpu_name=H100.name) is None
-
-
-@pytest.mark.usefixtures("four_gpus")
-@pytest.mark.parametrize("name", ["mini_3b", "small_24b"])
-def test_the_published_files_pass_all_checks(tmp_path: Path, name: str) -> None:
-    """The published files themselves pass all checks before the start of vLLM."""
-    file = PUBLISHED / f"{name}.json"
-    if not file.is_file():
-        pytest.skip(f"the published shapes are absent: {file.name}")
-    (tmp_path / "params.json").write_text(file.read_text())
-    (tmp_path / "tekken.json").write_text("{}")
-    assert made_ready(locate(str(tmp_path), None), {"tensor_parallel_size": "4"})["max_num_seqs"] > 32
 
 
 def test_tiny_checkpoints_have_the_published_keys() -> None:

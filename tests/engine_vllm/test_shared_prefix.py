@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from modelless import BLOCK, EOS, Side, arrivals, drawn_request, request, some_of
+from modelless import BLOCK, Side, arrivals, drawn_request, drawn_words, ours, request, seeds, some_of
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns
@@ -19,16 +19,9 @@ HELD, FULL = 2, 1
 WALKS, STEPS = 30, 120
 
 
-def kind() -> type[Any]:
-    """Return our scheduler's class."""
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
-
-    return AsyncBatchScheduler
-
-
 def side(requests: int = 8, blocks: int = 400, **limits: Any) -> Side:
     """Return our scheduler with a model that always says token 7."""
-    return Side(kind(), lambda name, number: 7, requests=requests, blocks=blocks, silence=(SAMPLES, SHARED), **limits)
+    return Side(ours(), lambda name, number: 7, requests=requests, blocks=blocks, silence=(SAMPLES, SHARED), **limits)
 
 
 def sound(loud: int | None = None) -> Any:
@@ -211,7 +204,7 @@ def test_large_blocks_are_not_shared(most: int, shares: bool, monkeypatch: pytes
 
 def test_prefix_that_ends_at_a_block_boundary_is_not_copied() -> None:
     """Nothing is copied if the shared positions end at the end of a block."""
-    one = Side(kind(), lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, 2 * BLOCK))
+    one = Side(ours(), lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, 2 * BLOCK))
     one.scheduler.add_request(request("a", 2 * BLOCK + 9, 50, sound=sound()))
     first = blocks_of(one.schedule(), "a")
     one.scheduler.add_request(request("b", 2 * BLOCK + 9, 50, sound=sound()))
@@ -219,20 +212,6 @@ def test_prefix_that_ends_at_a_block_boundary_is_not_copied() -> None:
     assert admitted_positions(step) == {"b": 2 * BLOCK}
     assert blocks_of(step, "b")[:2] == first[:2]
     assert not step.kv_cache_block_copies
-
-
-def test_sharing_can_be_switched_off() -> None:
-    """A scheduler can be told to share nothing."""
-
-    class Alone(kind()):  # type: ignore[misc]
-        _shares_prefix = False
-
-    one = Side(Alone, lambda name, number: 7, requests=8, blocks=400, silence=(SAMPLES, SHARED))
-    steps = []
-    for name in "ab":
-        one.scheduler.add_request(request(name, PROMPT, 50, sound=sound()))
-        steps.append(one.schedule())
-    assert admitted_positions(steps[-1]) == {"b": 0}
 
 
 # ── content of the K/V cache ──────────────────────────────────────────────────────────────────────────────────────────
@@ -281,23 +260,18 @@ def content(name: str, position: int, is_silent: bool) -> int:
     return crc32(f"{'' if is_silent and position < SHARED else name} {position}".encode())
 
 
-@pytest.mark.parametrize("seed", range(WALKS))
+@pytest.mark.parametrize("seed", seeds(WALKS))
 @pytest.mark.parametrize("crowded", [False, True])
-def test_requests_read_only_their_own_or_shared_positions(seed: int, crowded: bool, runner: str) -> None:
+def test_requests_read_only_their_own_or_shared_positions(seed: int, crowded: bool) -> None:
     """A request never reads a position that was not computed for it or for all, in random walks.
 
     The walks contain aborts, steps that run ahead of their answers, requests that begin differently, and preemptions if
     there are few blocks.
     """
     rng = np.random.default_rng(seed)
-
-    def say(name: str, number: int) -> int:
-        dice = crc32(f"{seed} {name} {number}".encode())
-        return EOS if dice < 0.02 * 2**32 else 3 + dice % 900
-
     blocks = 70 - seed if crowded else 2_000
     limits = {"requests": 24, "blocks": blocks, "crowded": crowded, "step_tokens": [64, 200, 16_384][seed % 3]}
-    one = Side(kind(), say, silence=(SAMPLES, SHARED), **limits)
+    one = Side(ours(), drawn_words(seed, 0.02), silence=(SAMPLES, SHARED), **limits)
     memory, silent, asked = Memory(blocks), set[str](), 0
     for number in range(STEPS):
         for name in map(str, range(asked, asked + arrivals(rng, number, 0))):
@@ -315,27 +289,6 @@ def test_requests_read_only_their_own_or_shared_positions(seed: int, crowded: bo
             one.update()
     assert memory.shared > 5
     assert bool(one.preempted) >= (crowded and seed < 10)
-
-
-@pytest.mark.parametrize("number", ["float32", "bfloat16", "float8_e4m3fn"])
-@pytest.mark.parametrize("apart", [False, True])
-def test_vllm_copies_whole_blocks(number: str, apart: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's runner copies whole blocks, in each layer and each number format, and leaves the other blocks alone.
-
-    The memory of each layer is separate, or a block holds all layers.
-    """
-    import torch
-    from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
-    from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
-
-    monkeypatch.setattr("vllm.utils.torch_utils.PIN_MEMORY", False, raising=False)  # pinning needs a GPU
-    generator = torch.Generator().manual_seed(0)
-    whole = torch.randn(9, 3, 4, BLOCK, 8, generator=generator).to(getattr(torch, number))
-    layers = [each.clone() for each in whole.unbind(1)] if apart else list(whole.unbind(1))
-    before = [each.clone().float() for each in layers]
-    copy_kv_cache_blocks_inplace(layers, 9, [KVCacheBlockCopy(2, 7), KVCacheBlockCopy(5, 1), KVCacheBlockCopy(2, 0)])
-    for layer, each in zip(layers, before, strict=True):
-        assert torch.equal(layer.float(), each[[2, 5, 2, 3, 4, 5, 6, 2, 8]])
 
 
 def test_real_model_shares_31_positions(monkeypatch: pytest.MonkeyPatch) -> None:

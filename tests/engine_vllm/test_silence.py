@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from tower import LAYERS, WIDTH, tower  # noqa: E402
+from tower import LAYERS, tower  # noqa: E402
 
 from voxbatch.vllm_plugin.encoder import Encoder  # noqa: E402
-from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
 from voxbatch.vllm_plugin.packing import Packed, pack  # noqa: E402
 from voxbatch.vllm_plugin.patches import execute_mm_encoder  # noqa: E402
 from voxbatch.vllm_plugin.rotary import rotate_and_lay_out  # noqa: E402
@@ -132,17 +129,6 @@ def test_packed_behind_known_frames() -> None:
     assert (layout.key_starts.dtype, layout.places.dtype) == (torch.int32, torch.int64)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 12), st.integers(1, 12))
-def test_a_frame_sees_known_keys(frames: list[int], known: int, window: int) -> None:
-    """Attention over a chunk's own frames with known keys equals attention over all of its frames."""
-    generator = torch.Generator().manual_seed(known)
-    layout, whole = pack(frames, CPU, known), pack([known + count for count in frames], CPU)
-    q, k, v = (torch.randn(len(whole.places), 2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
-    found = Masked(window, 0.5)(q[layout.places], k, v, layout)
-    torch.testing.assert_close(found, Masked(window, 0.5)(q, k, v, whole)[layout.places])
-
-
 def _rotated_and_laid_out(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Sequence[Any]:
     """Return queries, and keys and values in their layout, of two heads and more of 16. Unwritten numbers are NaN."""
     generator = torch.Generator().manual_seed(0)
@@ -222,10 +208,3 @@ def test_admitted_audio_is_encoded_from_the_host() -> None:
 
 def _feature(name: str, samples: Any) -> SimpleNamespace:
     return SimpleNamespace(identifier=f"of {name}", data={"audio_arrays": SimpleNamespace(data=samples)})
-
-
-def test_rehearsal() -> None:
-    """A rehearsal runs, and rows have the adapter's width."""
-    encoder = Encoder(*tower(100), LEFT_PAD)
-    encoder.rehearse(60 * TOKEN)
-    assert encoder([chunk(2)])[0].shape == (34, WIDTH)

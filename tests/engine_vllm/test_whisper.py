@@ -1,47 +1,51 @@
-"""Real words through vLLM: the whole main job with real Whisper weights, beside transformers on the same weights."""
+"""Real words through vLLM: the main job with real Whisper weights is as good as transformers on the same weights."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import sounds
-from conftest import ROOT, Voxbatch
+from conftest import ROOT, environment
 
-from voxbatch.audio import decode
-from voxbatch.chunking import cut_into_chunks
+from voxbatch.engines.pieces import Piece
+from voxbatch.engines.vllm.families.whisper import CONTEXT, TEXT_TOKENS, Whisper
+from voxbatch.engines.vllm.model import locate
+from voxbatch.engines.vllm.settings import resolve
+from voxbatch.records import TRANSLATE, Hints
 from voxbatch.scoring import CorpusScore, count_errors
-from voxbatch.storage import open_recording
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-SUPPORT = Path(__file__).parents[1] / "support" / "engine_vllm"
-WINDOW = 480_000
+FIRST = 5
+"""Index of the first recording of speech/'s manifest that is transcribed."""
+REFERENCE = {60: 22 / 192, 30: 34 / 248}
+"""Word error rate of transformers 5.19 with the same weights, by the distance of the recordings: greedy, in float32,
+with the given language, each chunk by itself."""
 SLOW_TRANSFORMERS = """
-import sys, threading, time
+import multiprocessing, sys, threading, time
 
 def delay(event, arguments):
-    if event == "import" and arguments[0] == "transformers.utils" and threading.current_thread().name != "vllm-parent":
-        time.sleep(30)
+    if event == "import" and arguments[0] == "transformers.utils" and not multiprocessing.parent_process():
+        time.sleep(0 if threading.current_thread().name == "vllm-parent" else 30)
 
 sys.addaudithook(delay)
 """
-"""A sitecustomize.py: an import of transformers takes long, except in the thread that imports vLLM."""
+"""A sitecustomize.py: an import of transformers takes long in the program, except in the thread that imports vLLM."""
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "2",
     "VLLM_CPU_KVCACHE_SPACE": "2",
     "HF_HUB_OFFLINE": "1",
 }
+
+OPTIONS = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048")
+FLAGS = [flag for option in OPTIONS for flag in ("--engine-option", option)]
 
 
 @pytest.fixture(scope="module")
@@ -55,125 +59,110 @@ def whisper() -> Path:
         pytest.skip(str(e))
 
 
+@pytest.fixture(scope="module", params=[60, pytest.param(30, marks=pytest.mark.long)])
+def step(request: pytest.FixtureRequest) -> int:
+    """Return the distance of the recordings in speech/'s manifest that are transcribed."""
+    distance: int = request.param
+    return distance
+
+
 @pytest.fixture(scope="module")
-def rows(corpus: Path) -> list[dict[str, Any]]:
-    """Return every tenth row of speech/'s manifest, or all of them if VOXBATCH_TEST_ALL is set."""
-    return _speech(corpus) if os.environ.get("VOXBATCH_TEST_ALL") else _speech(corpus)[5::10]
-
-
-def _speech(corpus: Path) -> list[dict[str, Any]]:
+def speech(corpus: Path) -> list[dict[str, Any]]:
     """Return the rows of speech/'s manifest with absolute paths."""
     folder = corpus / "speech"
-    found = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
-    return [
-        {**row, "id": row["audio_filepath"], "audio_filepath": str(folder / row["audio_filepath"])} for row in found
-    ]
+    rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
+    return [{**row, "id": row["audio_filepath"], "audio_filepath": str(folder / row["audio_filepath"])} for row in rows]
 
 
 @pytest.fixture(scope="module")
-def reference(whisper: Path, rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return transformers' text of each row, chunk by chunk. It takes minutes, so it is kept in the user's cache."""
-    chunks = [(i, samples) for i, row in enumerate(rows) for samples in _chunks(row["audio_filepath"])]
-    given = {
-        "samples": np.concatenate([samples for _, samples in chunks]),
-        "lengths": np.array([len(samples) for _, samples in chunks]),
-        "languages": np.array([rows[i]["lang"] for i, _ in chunks]),
-    }
-    digest = hashlib.sha256((SUPPORT / "whisper_reference.py").read_bytes())
-    for array in given.values():
-        digest.update(array.tobytes())
-    kept = whisper.parent / f"{whisper.name}-reference-{digest.hexdigest()[:16]}.json"
-    if not kept.exists():
-        _transcribe(whisper, given, kept, tmp_path_factory.mktemp("reference"))
-    texts: list[list[str]] = [[] for _ in rows]
-    for (i, _), result in zip(chunks, json.loads(kept.read_text()), strict=True):
-        texts[i].append(result["text"])
-    return [" ".join(filter(None, each)) for each in texts]
+def unnamed(speech: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in three languages, and one with hotwords. The run is not told their languages."""
+    rows = [next(row for row in speech if row["lang"] == lang and row["duration"] > 5) for lang in ("fr", "de", "en")]
+    named = next(row for row in speech if row["id"].endswith("LJ001-0028.flac"))
+    rows.append({**named, "hotwords": ["Strasburg", "Basle", "Lubeck"]})
+    return [{**row, "id": f"unnamed {number}"} for number, row in enumerate(rows)]
 
 
-def _chunks(path: str) -> list[np.ndarray]:
-    """Return the chunks that the main job cuts for an engine without word times."""
-    with closing(open_recording(path)) as recording:
-        return [samples for samples, _ in cut_into_chunks(decode(recording, path), WINDOW, 0)]
+@pytest.fixture(scope="module")
+def out(
+    whisper: Path,
+    speech: list[dict[str, Any]],
+    unnamed: list[dict[str, Any]],
+    step: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """Return the output of a run over both kinds of rows, and over one with an unknown language.
+
+    The tokenizer is not loaded while another thread imports vLLM, which would see half of transformers and fail.
+    """
+    folder = tmp_path_factory.mktemp("whisper")
+    (folder / "sitecustomize.py").write_text(SLOW_TRANSFORMERS)
+    lines = [{key: value for key, value in row.items() if key != "lang"} for row in unnamed]
+    lines += [*speech[FIRST::step], {**lines[-1], "id": "unknown", "lang": "xx"}]
+    (folder / "m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = ["--engine", "vllm", "--model", str(whisper), *FLAGS, "--allow-outside"]
+    command = [sys.executable, "-m", "voxbatch", "run", str(folder / "m.jsonl"), "-o", str(folder / "out"), *options]
+    variables = environment(**{**ENVIRONMENT, "PYTHONPATH": f"{folder}:{ROOT}"})
+    ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 3, ended.stderr[-3000:]
+    return folder / "out"
 
 
-def _transcribe(model: Path, given: dict[str, np.ndarray], kept: Path, folder: Path) -> None:
-    sounds.save(folder / "chunks.npz", given)
-    command: list[str | Path] = [
-        sys.executable,
-        SUPPORT / "whisper_reference.py",
-        model,
-        folder / "chunks.npz",
-        folder / "out.json",
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=1200)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    partial = kept.with_suffix(".partial")
-    partial.write_text((folder / "out.json").read_text())
-    partial.replace(kept)
+def rows_of(out: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a file of a run, by their ids."""
+    return {row["id"]: row for row in map(json.loads, (out / name).read_text().splitlines())}
 
 
-def test_the_main_job_is_as_good_as_transformers(
-    voxbatch: Voxbatch, whisper: Path, rows: list[dict[str, Any]], reference: list[str], tmp_path: Path
-) -> None:
+def test_the_main_job_is_as_good_as_transformers(out: Path, speech: list[dict[str, Any]], step: int) -> None:
     """Every row of real recordings is done, with a word error rate within half a point of transformers on the same
     weights.
 
     The job is `voxbatch run --engine vllm`.
     """
-    score = CorpusScore()
-    for row, text in zip(rows, reference, strict=True):
-        score.add(row["lang"], count_errors(row["text"], text, row["lang"]))
-    expected = score.to_dict()["words"]["wer"]
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ["dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048"]
-    flags = [flag for option in options for flag in ("--engine-option", option)]
-    command = ["run", tmp_path / "m.jsonl", "-o", tmp_path / "out", "--engine", "vllm", "--model", whisper]
-    ended = voxbatch(*command, "--allow-outside", *flags, env=ENVIRONMENT, timeout=1200)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert (summary["done"], summary["failed"]) == (len(rows), 0)
-    wer = summary["score"]["words"]["wer"]
-    print(f"WER {wer:.2%} through vLLM, {expected:.2%} through transformers; RTFx {summary['rtfx']}")
-    assert abs(wer - expected) <= 0.005
-    assert expected < 0.25
+    score, transcripts = CorpusScore(), rows_of(out, "transcripts.jsonl")
+    for row in speech[FIRST::step]:
+        score.add(row["lang"], count_errors(row["text"], transcripts[row["id"]]["pred_text"], row["lang"]))
+    assert abs(score.to_dict()["words"]["wer"] - REFERENCE[step]) <= 0.005
 
 
-def test_vllm_is_not_imported_beside_transformers(
-    voxbatch: Voxbatch, whisper: Path, corpus: Path, tmp_path: Path
-) -> None:
-    """The tokenizer is not loaded while another thread imports vLLM, which would see half of transformers and fail."""
-    (tmp_path / "slow").mkdir()
-    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW_TRANSFORMERS)
-    (tmp_path / "m.jsonl").write_text(json.dumps(_speech(corpus)[0]) + "\n")
-    command = ["run", tmp_path / "m.jsonl", "-o", tmp_path / "out", "--engine", "vllm", "--model", whisper]
-    flags = ["--engine-option", "dtype=float32", "--engine-option", "enforce_eager=true"]
-    path = f"{tmp_path / 'slow'}:{ROOT}"
-    ended = voxbatch(*command, "--allow-outside", *flags, env={**ENVIRONMENT, "PYTHONPATH": path}, timeout=600)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-
-
-def test_the_language_is_heard_where_nobody_says_it(
-    voxbatch: Voxbatch, whisper: Path, corpus: Path, tmp_path: Path
-) -> None:
+def test_the_language_is_heard_where_nobody_says_it(out: Path, unnamed: list[dict[str, Any]]) -> None:
     """The model detects the language of a row without `lang`, such as French and German; an unknown language fails its
-    item. Each text has a confidence, although its words have no times."""
-    picked = [
-        next(r for r in _speech(corpus) if r["lang"] == lang and r["duration"] > 5) for lang in ("fr", "de", "en")
-    ]
-    lines = [{key: value for key, value in row.items() if key != "lang"} for row in picked]
-    lines.append({**lines[-1], "id": "unknown", "lang": "xx"})
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-    command = ["run", tmp_path / "m.jsonl", "-o", tmp_path / "out", "--engine", "vllm", "--model", whisper]
-    flags = ["--engine-option", "dtype=float32", "--engine-option", "enforce_eager=true"]
-    ended = voxbatch(*command, "--allow-outside", *flags, env=ENVIRONMENT)
-    assert ended.returncode == 3, ended.stderr[-3000:]
-    (failure,) = [json.loads(line) for line in (tmp_path / "out" / "failures.jsonl").read_text().splitlines()]
+    item. Each text has a confidence, although its words have no times. A name that the model misspells is right if it
+    is among the hotwords.
+    """
+    (failure,) = rows_of(out, "failures.jsonl").values()
     assert "does not know the language 'xx'" in failure["message"]
-    for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        lang = next(each["lang"] for each in picked if each["id"] == row["id"])
-        rate = count_errors(row["text"], row["pred_text"], lang).rate
+    transcripts = rows_of(out, "transcripts.jsonl")
+    for row in unnamed:
+        transcript = transcripts[row["id"]]
+        rate = count_errors(row["text"], transcript["pred_text"], row["lang"]).rate
         assert rate is not None
         assert rate < 0.6
-        assert 0.4 < row["confidence"] < 1
+        assert 0.4 < transcript["confidence"] < 1
+    assert "Basle" in transcripts[unnamed[-1]["id"]]["pred_text"]
+
+
+def test_hints_and_the_task_stand_before_the_text(whisper: Path) -> None:
+    """The tokens are those of transformers. The first hotwords that fit are taken, and the end of a long prompt, so
+    that the text has all of its room.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(whisper, language="german", task="translate", predict_timestamps=False)
+    family = Whisper(locate(str(whisper), None), resolve("whisper", {}))
+    family.load(whisper)
+
+    def decoder_prompt(hints: Hints) -> tuple[list[int], str | None]:
+        request = family.request(Piece(np.zeros(16_000, np.float32), "de", hints=hints, task=TRANSLATE))
+        return request.prompt["decoder_prompt"]["prompt_token_ids"], request.warning
+
+    start = tokenizer.prefix_tokens
+    assert decoder_prompt(Hints("Basle, Lubeck", "About printing.")) == (
+        [*tokenizer.get_prompt_ids("Basle, Lubeck About printing.").tolist(), *start], None,
+    )  # fmt: skip
+    tokens, warning = decoder_prompt(Hints(", ".join(f"Term{number}" for number in range(100)), "word " * 300))
+    assert len(tokens) == CONTEXT - TEXT_TOKENS
+    assert tokens[-len(start) :] == start
+    assert tokenizer.decode(tokens[1:]).startswith(" Term0, Term1, Term2")
+    assert warning is not None
+    assert warning.endswith("of 100 hotwords have no room")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -51,15 +50,6 @@ def test_token_groups_of_an_example() -> None:
     assert list(token_groups([A, P])) == [(0, [0])]
     assert list(token_groups([W, W, A])) == [(1, [2])]
     assert list(token_groups([P, W, P])) == list(token_groups([])) == []
-
-
-@given(tokens)
-def test_token_groups_keep_all_text(token_ids: list[int]) -> None:
-    """Every text token is in one group, in order; groups open in order, each at its first token or just before it."""
-    found = list(token_groups(token_ids))
-    assert [k for _, group in found for k in group] == [k for k, id_ in enumerate(token_ids) if id_ >= FIRST_TEXT_ID]
-    assert all(a < b for (a, _), (b, _) in pairwise(found))
-    assert all(at <= group[0] <= at + 1 for at, group in found)
 
 
 def test_text_after_eos_is_counted() -> None:
@@ -118,14 +108,6 @@ def test_split_words_join_again(text: str) -> None:
     words = split_words(text)
     assert "".join(words) == (text if text.strip() else "")
     assert all(word.strip() and " " not in word.strip() for word in words)
-
-
-def test_split_words_of_an_example() -> None:
-    """Each word keeps the space before it, and white space at the end stays with the last word."""
-    assert split_words(" one two") == [" one", " two"]
-    assert split_words("one  two ") == ["one", "  two "]
-    assert split_words(" \n one") == [" \n one"]
-    assert split_words("  ") == split_words("") == []
 
 
 @pytest.mark.parametrize("first", ["one", "é", "один", "एक", "'t", "안녕"])
@@ -202,16 +184,6 @@ def test_each_word_has_a_confidence_between_its_probabilities(
     assert len(found) == len(words)
     assert all(each is not None and 0 <= each <= 1 for each in found)
     assert set(confidences(said, [0.25] * len(said))) <= {0.25}
-
-
-@given(st.lists(st.sampled_from([*b" a\xf0\x9f\x99\x82\xe4\xff"]), max_size=20))
-def test_bytes_that_are_no_text_have_words_with_confidences_too(data: list[int]) -> None:
-    """Each word has one confidence, whatever bytes the tokens hold."""
-    said = [W, *(FIRST_TEXT_ID + byte for byte in data)]
-    words = list(timed_words([group[:2] for group in decode_groups(said, bytewise)], 10.0))
-    found = confidences(said, [0.5] * len(said))
-    assert len(found) == len(words)
-    assert set(found) <= {0.5, None}
 
 
 def test_the_longest_pause_of_an_example() -> None:

@@ -23,6 +23,8 @@ class _Loader(yaml.SafeLoader):
 def _long_form(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
     if isinstance(node, yaml.ScalarNode):
         value: Any = loader.construct_scalar(node)
+        if suffix == "GetAtt":
+            value = value.split(".", 1)
     elif isinstance(node, yaml.SequenceNode):
         value = loader.construct_sequence(node, deep=True)
     else:
@@ -38,19 +40,33 @@ def load(path: Path) -> Any:
     return yaml.load(path.read_text(), _Loader)
 
 
+class InvalidStack(Exception):
+    """Parameters that CloudFormation refuses."""
+
+
 class Stack:
     """A template with the values of its parameters. `resources` has what exists, by logical name."""
 
     def __init__(self, template: Mapping[str, Any], given: Mapping[str, Any], pseudo: Mapping[str, str]):
+        """Resolve a template.
+
+        Raises:
+            InvalidStack: a parameter does not fit, or an assertion of the rules does not hold.
+        """
         assert given.keys() <= template["Parameters"].keys()
         defaults = {name: each["Default"] for name, each in template["Parameters"].items() if "Default" in each}
         self._template, self._values = template, {**pseudo, **defaults, **given}
         for name, parameter in template["Parameters"].items():
-            pattern = parameter.get("AllowedPattern", ".*")
-            assert re.fullmatch(pattern, str(self._values[name])), f"{name} is {self._values[name]!r}: not {pattern}"
-            assert self._values[name] in parameter.get("AllowedValues", [self._values[name]])
+            if name not in self._values:
+                raise InvalidStack(f"Parameters: [{name}] must have values")
+            _check(name, str(self._values[name]), parameter)
             if parameter["Type"] == "CommaDelimitedList":
                 self._values[name] = str(self._values[name]).split(",")
+        for rule in template.get("Rules", {}).values():
+            if self._resolve(rule.get("RuleCondition", {"Fn::Equals": ["", ""]})):
+                for assertion in rule["Assertions"]:
+                    if not self._resolve(assertion["Assert"]):
+                        raise InvalidStack(f"Template constraint violated: {assertion['AssertDescription']}")
         self.resources = {
             name: (each["Type"], self._resolve(each["Properties"]))
             for name, each in template["Resources"].items()
@@ -92,14 +108,18 @@ class Stack:
         if name == "If":
             return self._resolve(value[1] if self._holds(value[0]) else value[2])
         if name == "GetAtt":
-            resource, attribute = value.split(".")
-            return self._name(resource) if attribute != "Arn" else f"arn:aws:iam::123456789012:role/{resource}"
+            resource, attribute = value
+            return (
+                self._name(resource) if attribute != "Arn" else f"arn:aws:iam::123456789012:role/{self._name(resource)}"
+            )
         if name == "Sub":
             text, more = (value, {}) if isinstance(value, str) else value
             return self._substituted(text, {key: self._resolve(each) for key, each in more.items()})
         given = self._resolve(value)
         if name == "Join":
             return given[0].join(given[1])
+        if name == "Select":
+            return given[1][int(given[0])]
         if name == "Split":
             return given[1].split(given[0])
         if name == "Equals":
@@ -117,3 +137,16 @@ class Stack:
             return str(more[name] if name in more else self._name(name))
 
         return re.sub(r"\$\{([^}]+)\}", value, text)
+
+
+def _check(name: str, value: str, parameter: Mapping[str, Any]) -> None:
+    """Raise InvalidStack as CloudFormation refuses a parameter, by its pattern, its list of values or its limits."""
+    is_valid = bool(re.fullmatch(parameter.get("AllowedPattern", ".*"), value, re.DOTALL))
+    is_valid &= value in parameter.get("AllowedValues", [value])
+    if parameter["Type"] == "Number":
+        if not value.isdigit():
+            raise InvalidStack(f"Parameter '{name}' must be a number.")
+        is_valid &= parameter.get("MinValue", 0) <= int(value) <= parameter.get("MaxValue", int(value))
+    if not is_valid:
+        said = parameter.get("ConstraintDescription", f"Member must satisfy the constraint, and is {value!r}")
+        raise InvalidStack(f"Parameter {name} failed to satisfy constraint: {said}")

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 Schema = dict[str, Any]
-REQUIRED = re.compile(r"required(?! if)", re.IGNORECASE)
+REQUIRED = re.compile(r"required(?! if| for some)", re.IGNORECASE)
 TYPES: dict[str, Any] = {
     "string": str,
     "integer": int,

@@ -1,18 +1,15 @@
 """A fake `aws` program that validates and records commands, and forwards them to a local server (moto).
 
 It accepts a command only if the published model of the service has it with these flags, and their values fit the
-shapes. It keeps stacks of CloudFormation itself, because moto does not know all of their resources. The program on PATH
-only sends its arguments over a socket, so that a script of fifty commands takes seconds.
+shapes. moto makes the stacks of CloudFormation, except for the kinds of resources that it does not know.
 """
 
 from __future__ import annotations
 
 import json
-import socket
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,18 +21,9 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 from botocore.model import OperationModel, ServiceModel, Shape
 from botocore.validate import ParamValidator
-from cloudformation import Stack, load
+from cloudformation import InvalidStack, Stack, load
+from fake_program import fake_program
 
-PROGRAM = """#!{python} -IS
-import json, socket, sys
-with socket.socket(socket.AF_UNIX) as line:
-    line.connect({address!r})
-    line.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
-    code, out, error = json.loads(line.makefile().read())
-sys.stdout.write(out)
-sys.stderr.write(error)
-sys.exit(code)
-"""
 GLOBAL = {"--query", "--output", "--region"}
 SERVICES = {"s3api": "s3"}
 RENAMED = {("Subscribe", "--notification-endpoint"): "Endpoint"}
@@ -51,6 +39,9 @@ PSEUDO = {
     "AWS::Partition": "aws", "AWS::Region": "eu-central-1", "AWS::AccountId": "123456789012",
     "AWS::URLSuffix": "amazonaws.com",
 }  # fmt: skip
+UNMADE = {"AWS::SageMaker::EndpointConfig", "AWS::SageMaker::Endpoint", "AWS::IAM::ManagedPolicy"}
+"""Kinds of resources that moto refuses: its list of machines ends before the G6, and it writes AWS::NoValue as null
+into the statements of a policy, which it then finds invalid."""
 
 
 class Unparsed(Exception):
@@ -75,13 +66,17 @@ class FakeAws:
     log: list[list[str]] = field(default_factory=list)
     deny: str = ""
     """The service:operation that is denied, such as iam:create-role."""
+    quotas: dict[str, float] = field(default_factory=dict)
+    """Service quotas of SageMaker by name: moto has none."""
+    on_build: Callable[[dict[str, str]], None] = lambda variables: None
+    """The work of a build, given its variables: moto's builds do nothing, and succeed."""
+    on_run: Callable[[dict[str, str]], None] = lambda parameters: None
+    """The work of a run of the pipeline, given its parameters: moto's do nothing, and succeed."""
+    stacks: dict[str, MadeStack] = field(default_factory=dict)
     _clients: dict[str, Any] = field(default_factory=dict)
     _models: dict[str, ServiceModel] = field(default_factory=dict)
     _events: set[str] = field(default_factory=set)
     """Buckets whose events go to EventBridge: moto accepts that setting but does not report it."""
-    tags: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Tags by ARN: moto's Resource Groups Tagging API does not know every service."""
-    stacks: dict[str, MadeStack] = field(default_factory=dict)
 
     def answer(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         """Execute a command and return exit code, standard output and standard error."""
@@ -89,6 +84,11 @@ class FakeAws:
         if (service, command) == ("configure", "get"):
             return 1, "", ""
         self.log.append(list(arguments))
+        if self.deny == f"{service}:{command}":
+            said = f"An error occurred (AccessDenied) when calling the {command} operation"
+            return REFUSED, "", f"\n{said}: User: x is not authorized\n"
+        if (service, command) == ("s3", "cp"):
+            return self._copy(*(word for word in rest if not word.startswith("--")))
         if (service, command) in {("cloudformation", "deploy"), ("cloudformation", "wait")}:
             return self._waiter(rest) if command == "wait" else self._deploy(dict(pairs(rest)))
         try:
@@ -97,17 +97,10 @@ class FakeAws:
             found = parameters(operation, flags)
         except Unparsed as e:
             return UNPARSED, "", f"\n{e}\n"
-        if self.deny == f"{service}:{command}":
-            said = f"An error occurred (AccessDenied) when calling the {operation.name} operation"
-            return REFUSED, "", f"\n{said}: User: x is not authorized\n"
         try:
             return 0, shown(self._call(operation, found), settings), ""
         except ClientError as e:
             return REFUSED, "", f"\n{e}\n"
-
-    def has_events(self, bucket: str) -> bool:
-        """Return whether the events of a bucket go to EventBridge."""
-        return bucket in self._events
 
     def operation(self, service: str, command: str) -> OperationModel:
         """Return the operation of a command.
@@ -128,41 +121,81 @@ class FakeAws:
         if unknown := flags.keys() - DEPLOY_FLAGS:
             return UNPARSED, "", f"\nUnknown options: {', '.join(unknown)}\n"
         [name], [template] = flags["--stack-name"], flags["--template-file"]
-        given = dict(each.split("=", 1) for each in flags.get("--parameter-overrides", []))
+        before = self.stacks.get(name)
+        overrides = dict(each.split("=", 1) for each in flags.get("--parameter-overrides", []))
+        given = {**(before.given if before else {}), **overrides}
         tags = dict(each.split("=", 1) for each in flags.get("--tags", []))
-        made = MadeStack(Path(template).read_text(), given, tags, Stack(load(Path(template)), given, PSEUDO))
-        if name in self.stacks and self.stacks[name] == made:
+        try:
+            made = MadeStack(Path(template).read_text(), given, tags, Stack(load(Path(template)), given, PSEUDO))
+        except InvalidStack as e:
+            said = "An error occurred (ValidationError) when calling the CreateChangeSet operation"
+            return REFUSED, "", f"\n{said}: {e}\n"
+        if before == made:
             return 0, f"\nNo changes to deploy. Stack {name} is up to date\n", ""
+        client = self.client("cloudformation")
+        (client.update_stack if before else client.create_stack)(
+            StackName=name, TemplateBody=makeable(load(Path(template))), Capabilities=["CAPABILITY_NAMED_IAM"],
+            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()],
+        )  # fmt: skip
+        self._make_the_rest(made.stack, before.stack if before else None)
         self.stacks[name] = made
         return 0, f"\nWaiting for stack create/update to complete\nSuccessfully created/updated stack - {name}\n", ""
+
+    def _make_the_rest(self, stack: Stack, before: Stack | None) -> None:
+        """Make the resources that moto's CloudFormation does not know, with the properties of the template."""
+        for name, (kind, properties) in stack.resources.items():
+            is_new = before is None or name not in before.resources
+            if kind == "AWS::SageMaker::Pipeline":
+                definition = properties["PipelineDefinition"]["PipelineDefinitionBody"]
+                request = {key: properties[key] for key in ("PipelineName", "RoleArn")}
+                client = self.client("sagemaker")
+                (client.create_pipeline if is_new else client.update_pipeline)(**request, PipelineDefinition=definition)
+            if kind == "AWS::CodeBuild::Project" and is_new:
+                self.client("codebuild").create_project(**lower(properties))
+
+    def _remove_the_rest(self, stack: Stack) -> None:
+        for kind, properties in stack.resources.values():
+            if kind == "AWS::SageMaker::Pipeline":
+                self.client("sagemaker").delete_pipeline(
+                    PipelineName=properties["PipelineName"], ClientRequestToken="x" * 32
+                )
+            if kind == "AWS::CodeBuild::Project":
+                self.client("codebuild").delete_project(name=properties["Name"])
 
     def _waiter(self, rest: Sequence[str]) -> tuple[int, str, str]:
         gone = rest[0] == "stack-delete-complete" and rest[1] == "--stack-name" and rest[2] not in self.stacks
         return (0, "", "") if gone else (255, "", "\nWaiter failed\n")
 
-    def _stack(self, operation: OperationModel, name: str) -> dict[str, Any]:
-        if operation.name == "DeleteStack":
-            self.stacks.pop(name, None)
-            return {}
-        assert operation.name == "DescribeStacks"
-        if name not in self.stacks:
-            said = {"Code": "ValidationError", "Message": f"Stack with id {name} does not exist"}
-            raise ClientError({"Error": said}, operation.name)
-        given = [{"ParameterKey": key, "ParameterValue": each} for key, each in self.stacks[name].given.items()]
-        return {"Stacks": [{"StackName": name, "StackStatus": "UPDATE_COMPLETE", "Parameters": given}]}
+    def _copy(self, source: str, target: str) -> tuple[int, str, str]:
+        """Copy one file, as `aws s3 cp` does."""
+        try:
+            if target.startswith("s3://"):
+                self.client("s3").upload_file(source, *target.removeprefix("s3://").split("/", 1))
+            else:
+                self.client("s3").download_file(*source.removeprefix("s3://").split("/", 1), target)
+        except ClientError as e:
+            return 1, "", f"\n{e}\n"
+        return 0, "", ""
 
-    def _call(self, operation: OperationModel, found: Mapping[str, Any]) -> dict[str, Any]:
-        name = operation.service_model.service_name
-        if name == "cloudformation":
-            return self._stack(operation, found["StackName"])
-        if name == "resourcegroupstaggingapi":
-            return self._tagging(operation.name, found)
+    def client(self, name: str) -> Any:
+        """Return a client of the server."""
         if name not in self._clients:
             keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "eu-central-1"}
             self._clients[name] = boto3.client(name, endpoint_url=self.endpoint, **keys)
-        with self._with_tls(self._clients[name], operation.name, found):
-            answer = getattr(self._clients[name], xform_name(operation.name))(**found)
+        return self._clients[name]
+
+    def _call(self, operation: OperationModel, found: Mapping[str, Any]) -> dict[str, Any]:
+        if operation.name == "ListServiceQuotas":
+            named = self.quotas.items()
+            return {"Quotas": [{"QuotaName": name, "QuotaCode": "L-1", "Value": value} for name, value in named]}
+        if operation.name == "DeleteStack" and (made := self.stacks.pop(found["StackName"], None)):
+            self._remove_the_rest(made.stack)
+        answer = getattr(self.client(operation.service_model.service_name), xform_name(operation.name))(**found)
         answer.pop("ResponseMetadata", None)
+        if operation.name == "StartBuild":
+            self.on_build({each["name"]: each["value"] for each in found["environmentVariablesOverride"]})
+        if operation.name == "StartPipelineExecution":
+            self.on_run({each["Name"]: each["Value"] for each in found["PipelineParameters"]})
         if operation.name == "PutBucketNotificationConfiguration":
             self._events.add(found["Bucket"])
         if operation.name == "GetBucketNotificationConfiguration" and found["Bucket"] in self._events:
@@ -170,59 +203,17 @@ class FakeAws:
         return dict(answer)
 
     @contextmanager
-    def _with_tls(self, client: Any, operation: str, found: Mapping[str, Any]) -> Iterator[None]:
-        """Take the policy from a bucket while an object is read or written: moto does not look at the condition of a
-        statement, and would deny all that the scripts' policy denies to connections without TLS.
-        """
-        if operation not in {"HeadObject", "PutObject", "DeleteObject"}:
-            yield
-            return
-        policy = None
-        with suppress(ClientError):
-            policy = client.get_bucket_policy(Bucket=found["Bucket"])["Policy"]
-            client.delete_bucket_policy(Bucket=found["Bucket"])
-        try:
-            yield
-        finally:
-            if policy is not None:
-                client.put_bucket_policy(Bucket=found["Bucket"], Policy=policy)
-
-    def _tagging(self, operation: str, found: Mapping[str, Any]) -> dict[str, Any]:
-        if operation == "TagResources":
-            for arn in found["ResourceARNList"]:
-                self.tags.setdefault(arn, {}).update(found["Tags"])
-            return {"FailedResourcesMap": {}}
-        given = {arn: self.tags[arn] for arn in found["ResourceARNList"] if arn in self.tags}
-        tags = {arn: [{"Key": key, "Value": value} for key, value in each.items()] for arn, each in given.items()}
-        return {"ResourceTagMappingList": [{"ResourceARN": arn, "Tags": each} for arn, each in tags.items()]}
-
-    @contextmanager
     def on_path(self, folder: Path) -> Iterator[str]:
         """Yield the folder to put first on PATH; it also contains this Python."""
-        address = str(folder / "aws.socket")
-        program = folder / "aws"
-        program.write_text(PROGRAM.format(python=sys.executable, address=address))
-        program.chmod(0o755)
         (folder / "python3").symlink_to(Path(sys.executable).resolve())
-        with closing(socket.socket(socket.AF_UNIX)) as door:
-            door.bind(address)
-            door.listen()
-            thread = threading.Thread(target=self._serve, args=(door,))
-            thread.start()
-            try:
-                yield str(folder)
-            finally:
-                door.shutdown(socket.SHUT_RDWR)
-                thread.join()
+        with fake_program(folder / "aws", lambda arguments, *_: self.answer(arguments)):
+            yield str(folder)
 
-    def _serve(self, door: socket.socket) -> None:
-        while True:
-            try:
-                line, _ = door.accept()
-            except OSError:
-                return
-            with line, line.makefile() as asked:
-                line.sendall(json.dumps(self.answer(json.loads(asked.readline()))).encode())
+
+def makeable(template: Mapping[str, Any]) -> str:
+    """Return the part of a template that moto can make."""
+    resources = {name: each for name, each in template["Resources"].items() if each["Type"] not in UNMADE}
+    return json.dumps({**template, "Resources": resources, "Outputs": {}})
 
 
 def pairs(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -286,7 +277,8 @@ def shown(answer: dict[str, Any], settings: Mapping[str, str]) -> str:
     if "--query" in settings:
         chosen = jmespath.search(settings["--query"], answer)
         if settings.get("--output") == "text":
-            return "\t".join(map(str, chosen)) + "\n" if isinstance(chosen, list) else f"{chosen}\n"
+            rows = chosen if isinstance(chosen, list) and chosen and isinstance(chosen[0], list) else [chosen]
+            return "".join("\t".join(map(str, row if isinstance(row, list) else [row])) + "\n" for row in rows)
         return f"{json.dumps(chosen, default=str)}\n"
     return f"{json.dumps(answer, default=str)}\n" if answer else ""
 
@@ -296,3 +288,13 @@ def validated(service: str, shape: str, value: Mapping[str, Any]) -> None:
     model = botocore.session.get_session().get_service_model(service)
     report = ParamValidator().validate(value, model.shape_for(shape))
     assert not report.has_errors(), report.generate_report()
+
+
+def lower(node: Any) -> Any:
+    """Return properties of CodeBuild's resource as a request of its API, which has the same names in lower case."""
+    if isinstance(node, list):
+        return [lower(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    names = {"BuildSpec": "buildspec"}
+    return {names.get(key, key[0].lower() + key[1:]): lower(value) for key, value in node.items()}

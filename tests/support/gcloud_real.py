@@ -3,8 +3,7 @@
 The script reads a JSON object from standard input and writes a list of faults:
 - "commands": command lines, checked by gcloud's own parser for unknown commands and flags, missing arguments, bad
   values;
-- "shown": the fake gcloud's output of resources, compared with gcloud's own printer;
-- "messages": documents, checked against the messages that gcloud sends to Google.
+- "shown": the fake gcloud's output of resources, compared with gcloud's own printer.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from typing import Any
 sys.path[:0] = sys.argv[1:]
 
 from googlecloudsdk import gcloud_main
-from googlecloudsdk.api_lib.run import global_methods
-from googlecloudsdk.api_lib.util import apis, messages
 from googlecloudsdk.calliope import display_taps, parser_extensions
 from googlecloudsdk.core.resource import resource_printer
 from googlecloudsdk.core.util import peek_iterable
@@ -59,21 +56,9 @@ def shown(each: dict[str, Any]) -> str | None:
     return None
 
 
-def message(each: dict[str, Any]) -> str | None:
-    """Return None, or the fault that gcloud's own classes find in a document."""
-    api, version, name = each["message"]
-    module = apis.GetMessagesModule(api or global_methods.SERVERLESS_API_NAME, version)
-    try:
-        messages.DictToMessageWithErrorCheck(each["document"], getattr(module, name))
-    except Exception as e:  # noqa: BLE001 -- any exception is the answer
-        return f"{name}: {e}"
-    return None
-
-
 parser_extensions.ArgumentParser.exit = refuse
 PARSER = gcloud_main.CreateCLI([])._CLI__parser
 asked = json.load(sys.stdin)
 complaints = [parsed(argv) for argv in asked.get("commands", [])]
 complaints += [shown(each) for each in asked.get("shown", [])]
-complaints += [message(each) for each in asked.get("messages", [])]
 json.dump([c for c in complaints if c], sys.stdout)

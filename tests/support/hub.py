@@ -20,16 +20,26 @@ class _Handler(BaseHTTPRequestHandler):
     folders: dict[str, Path]
     seconds_per_block: float
     asked: list[str]
+    tokens: set[str]
     damaged: str
+    dropped: str
+    gated: str
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         self.asked.append(f"{self.command} {path}")
+        self.tokens.add(self.headers.get("Authorization", ""))
         if path.startswith("/api/models/"):
             self._api(*path.removeprefix("/api/models/").split("/", 3))
         else:
             owner, name, _, _, file = path.lstrip("/").split("/", 4)
-            self._file(self.folders.get(f"{owner}/{name}", Path("/nowhere")) / file)
+            local = self.folders.get(f"{owner}/{name}", Path("/nowhere")) / file
+            if f"{owner}/{name}" == self.gated:
+                self._error(403, "GatedRepo")
+            elif local.name == self.dropped:
+                self.close_connection = True
+            else:
+                self._file(local)
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -38,6 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
         folder = self.folders.get(f"{owner}/{name}")
         if folder is None:
             self._error(401, "RepoNotFound")  # as the real hub answers strangers
+            return
+        if revision not in ("", "main", COMMIT):
+            self._error(404, "RevisionNotFound")
             return
         listed = sorted(folder.iterdir())
         files = [(path.name, path.stat().st_size) for path in listed]
@@ -96,12 +109,31 @@ def _large(path: Path) -> dict[str, Any]:
 
 
 class Hub:
-    """A running hub. The bytes of the file `damaged` are not those that it describes."""
+    """A running hub.
 
-    def __init__(self, folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0, damaged: str = ""):
+    Args:
+        damaged: name of a file whose bytes are not those that the hub describes.
+        dropped: name of a file whose download ends without an answer.
+        gated: name of a model whose terms nobody has accepted.
+    """
+
+    def __init__(
+        self,
+        folders: dict[str, Path],
+        home: Path,
+        seconds_per_block: float = 0.0,
+        damaged: str = "",
+        dropped: str = "",
+        gated: str = "",
+    ):
         self.asked: list[str] = []
         """Requests so far: method and path."""
-        settings = {"folders": folders, "seconds_per_block": seconds_per_block, "asked": self.asked, "damaged": damaged}
+        self.tokens: set[str] = set()
+        """Authorization headers of the requests so far; "" for a request without one."""
+        settings = {
+            "folders": folders, "seconds_per_block": seconds_per_block, "damaged": damaged, "dropped": dropped,
+            "gated": gated, "asked": self.asked, "tokens": self.tokens,
+        }  # fmt: skip
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), settings))
         self.environment = variables(f"http://127.0.0.1:{self._server.server_port}", home)
         """Variables that make the hub's client use this hub."""
@@ -122,9 +154,9 @@ def variables(endpoint: str, home: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0, damaged: str = "") -> Iterator[Hub]:
-    """Serve folders as models of a hub, by their names (owner/name)."""
-    hub = Hub(folders, home, seconds_per_block, damaged)
+def serving(folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0, **faults: str) -> Iterator[Hub]:
+    """Serve folders as models of a hub, by their names (owner/name). `faults` are those of Hub."""
+    hub = Hub(folders, home, seconds_per_block, **faults)
     try:
         yield hub
     finally:

@@ -209,3 +209,12 @@ def lock_line(wheel: Path) -> str:
     """Return the line of a lock file for this wheel, with its hash."""
     name, version = wheel.name.split("-")[:2]
     return f"{name}=={version} \\\n    --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+
+
+def tool(name: str) -> str:
+    """Return the path of a program of the development packages or the system."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        pytest.skip(f"{name} is not installed: make test brings it where there is a wheel of it")
+    return found

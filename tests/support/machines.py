@@ -8,8 +8,7 @@ from pathlib import Path
 
 import vllm_sources
 
-from voxbatch.engines.vllm.default_model import PARAMS
-from voxbatch.engines.vllm.model import DEFAULT_MODEL
+from voxbatch.engines.vllm.model import DEFAULT_MODEL, DEFAULT_PARAMS
 
 NVML = """
 class NVMLError(Exception): ...
@@ -54,7 +53,7 @@ def package(folder: Path, name: str, release: str, **files: str) -> None:
 def gpu_machine(
     folder: Path,
     *,
-    vllm: str = "0.26.0",
+    vllm: str = "0.32.0",
     cards: int = 2,
     driver: str = "580.95.05",
     cuda: int = 13000,
@@ -72,8 +71,8 @@ def gpu_machine(
     """
     package(folder, "vllm", vllm)
     vllm_sources.write(folder)
-    version = f"from typing import Optional\n__version__ = '2.11.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
-    package(folder, "torch", "2.11.0", __init__=TORCH.format(fault=fault, cards=cards, hang=hang), version=version)
+    version = f"from typing import Optional\n__version__ = '2.13.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
+    package(folder, "torch", "2.13.0", __init__=TORCH.format(fault=fault, cards=cards, hang=hang), version=version)
     package(folder, "voxbatch", "0")
     (folder / "voxbatch-0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
     (folder / "pynvml.py").write_text(NVML.format(cards=cards, driver=driver, cuda=cuda))
@@ -84,9 +83,9 @@ def small_files(folder: Path) -> None:
     """Write Voxtral Realtime's configuration and the settings of its tokenizer, without the weights."""
     folder.mkdir(parents=True)
     audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
-    encoder = {**PARAMS["multimodal"]["whisper_model_args"]["encoder_args"], **audio}
+    encoder = {**DEFAULT_PARAMS["multimodal"]["whisper_model_args"]["encoder_args"], **audio}
     (folder / "params.json").write_text(
-        json.dumps({**PARAMS, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}})
+        json.dumps({**DEFAULT_PARAMS, "multimodal": {"whisper_model_args": {"encoder_args": encoder}}})
     )
     settings = {"transcription_delay_ms": 480, "frame_rate": 12.5, "streaming_n_left_pad_tokens": 32}
     (folder / "tekken.json").write_text(json.dumps({"audio": {**settings, "sampling_rate": 16_000}}))
@@ -104,3 +103,14 @@ def hub_cache(folder: Path) -> dict[str, str]:
 def path(*folders: Path) -> str:
     """Return a PYTHONPATH with this checkout last."""
     return os.pathsep.join(map(str, [*folders, Path(__file__).parents[2]]))
+
+
+def model_folder(folder: Path, gigabytes: float = 8.9) -> str:
+    """Write a model of this size, whose weights are a hole of a file."""
+    small_files(folder)
+    count = int(gigabytes * 1e9)
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [count // 2], "data_offsets": [0, count]}}).encode()
+    with (folder / "consolidated.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + count)
+    return str(folder)

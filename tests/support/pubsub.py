@@ -10,9 +10,6 @@ import functools
 import json
 import os
 import shutil
-import socket
-import socketserver
-import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -192,70 +189,14 @@ def pubsub_projects(host: str) -> Iterator[Callable[..., PubsubProject]]:
         publisher.transport.close()
 
 
-# ── a broken connection and a refusing server ─────────────────────────────────────────────────────────────────────────
-
-
-class Relay(socketserver.ThreadingTCPServer):
-    """A relay to the emulator that, once cut, breaks its connections and accepts no more."""
-
-    daemon_threads = True
-
-    def __init__(self, upstream: str):
-        super().__init__(("127.0.0.1", 0), _Through)
-        self.host = f"127.0.0.1:{self.server_address[1]}"
-        name, _, port = upstream.partition(":")
-        self.upstream = (name, int(port))
-        self.is_cut = False
-        self.ends: list[socket.socket] = []
-
-    def cut(self) -> None:
-        """Break all connections and accept no new ones."""
-        self.is_cut = True
-        for end in self.ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors: connections are broken on purpose."""
-
-
-class _Through(socketserver.BaseRequestHandler):
-    server: Relay
-
-    def handle(self) -> None:
-        if self.server.is_cut:
-            return
-        with socket.create_connection(self.server.upstream) as other:
-            self.server.ends += [self.request, other]
-            back = threading.Thread(target=_pump, args=(other, self.request), daemon=True)
-            back.start()
-            _pump(self.request, other)
-            back.join()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    for end in (source, sink):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def relayed(upstream: str) -> Iterator[Relay]:
-    """Run a relay to the emulator for the duration of the context."""
-    with Relay(upstream) as relay:
-        threading.Thread(target=relay.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        yield relay
-        relay.cut()
-        relay.shutdown()
+# ── servers in front of the emulator ──────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager
 def recorded(upstream: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Start a relay to the emulator that records calls. Yield its "host:port", and the list of (method, resource), such
-    as ("/google.pubsub.v1.Subscriber/Pull", "projects/p/subscriptions/s").
+    as ("/google.pubsub.v1.Subscriber/Pull", "projects/p/subscriptions/s"). The end of the context breaks its
+    connections.
     """
     import grpc
 

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,6 +70,15 @@ def _send_all(port: int, requests: Iterable[tuple[str, str]]) -> None:
             reply = connection.getresponse()
             assert reply.status == 200, reply.read()
             reply.read()
+
+
+def mainly(first: str, *others: str) -> list[Any]:
+    """Return the parameters of a fixture: the name of the server of every run, and those of `make test-long`.
+
+    The contract of a store is tested on all servers, in test_bucket_store.py and test_bucket_access.py. Other tests
+    need one server.
+    """
+    return [first, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
 
 
 class Server(Protocol):
@@ -124,12 +134,6 @@ class GoogleServer:
 
     def settings(self, url: str) -> dict[str, str]:
         return {"STORAGE_EMULATOR_HOST": url}
-
-    def relabel(self, bucket: str, key: str) -> None:
-        """Change the metadata of an object."""
-        blob = self.client.bucket(bucket).get_blob(key)
-        blob.metadata = {"label": "1"}
-        blob.patch()
 
     def remove(self, bucket: str, key: str) -> None:
         self.client.bucket(bucket).blob(key).delete()
@@ -332,6 +336,7 @@ Fault = str | Reply
 - `short`: half a body with a matching length
 - `stall`: no reply until the client gives up
 - `hold`: the second half of the body is sent when the test releases it
+- `drip`: the body is sent byte by byte, ten bytes a second
 """
 
 BUSY = Reply(429, (("Retry-After", "1"),), b"too many")
@@ -523,6 +528,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.held.set()
                 self.server.release.wait(30)
                 self.wfile.write(reply.body[half:])
+        elif fault == "drip":
+            self._answer(asked, reply, b"")
+            for byte in reply.body:
+                self.wfile.write(bytes([byte]))
+                self.server.release.wait(0.1)
         else:
             self._answer(asked, reply)
 
@@ -598,14 +608,19 @@ def vending(*answers: Reply) -> Iterator[Vendor]:
 
 def account(token_uri: str) -> dict[str, str]:
     """Return a service account key file as a dictionary."""
+    who = {"type": "service_account", "project_id": "p", "client_email": "robot@p.iam.gserviceaccount.com"}
+    return {**who, "private_key_id": "1", "private_key": _private_key(), "client_id": "1", "token_uri": token_uri}
+
+
+@cache
+def _private_key() -> str:
+    """Return the private key of all service accounts, because it takes a while to generate one."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
     private = rsa.generate_private_key(65537, 2048)
     form = serialization.PrivateFormat.PKCS8
-    pem = private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
-    who = {"type": "service_account", "project_id": "p", "client_email": "robot@p.iam.gserviceaccount.com"}
-    return {**who, "private_key_id": "1", "private_key": pem, "client_id": "1", "token_uri": token_uri}
+    return private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
 
 
 # ── a store for one test ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,8 +23,9 @@ from hcl2.utils import SerializationOptions
 Values = dict[str, Any]
 META = {"count", "depends_on", "for_each", "lifecycle", "provider"}
 """Arguments of every resource. Terraform itself reads them."""
-TOP_BLOCK = re.compile(r"^(?:resource|data|terraform) .*?^}\n", re.DOTALL | re.MULTILINE)
+TOP_BLOCK = re.compile(r"^(?:resource|data) .*?^}\n|^  required_providers .*?^  }\n", re.DOTALL | re.MULTILINE)
 """The blocks that are replaced, as `terraform fmt` lays them out."""
+BACKEND = re.compile(r"^  backend .*\n", re.MULTILINE)
 AS_TEXT = SerializationOptions(with_comments=False, wrap_objects=True, wrap_tuples=True)
 
 PROJECT_NUMBER = 42
@@ -37,6 +38,7 @@ COMPUTED = {
     "google_pubsub_topic": {"id": '"projects/${%(project)s}/topics/${%(name)s}"'},
     "google_pubsub_subscription": {"id": '"projects/${%(project)s}/subscriptions/${%(name)s}"'},
     "google_cloud_run_v2_job": {"id": '"projects/${%(project)s}/locations/${%(location)s}/jobs/${%(name)s}"'},
+    "google_cloud_run_v2_service": {"uri": f'"https://${{%(name)s}}-{PROJECT_NUMBER}.${{%(location)s}}.run.app"'},
     "google_workflows_workflow": {"id": '"projects/${%(project)s}/locations/${%(region)s}/workflows/${%(name)s}"'},
     "google_monitoring_notification_channel": {"id": '"projects/${%(project)s}/notificationChannels/7"'},
     "google_project_service_identity": {
@@ -138,10 +140,10 @@ def terraform() -> str | None:
     return shutil.which("terraform")
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Terraform without the configuration of the person who runs the tests."""
+def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Terraform with these variables, without the configuration of the person who runs the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
-    environment = {**kept, "CHECKPOINT_DISABLE": "1", "TF_CLI_CONFIG_FILE": os.devnull}
+    environment = {**kept, "CHECKPOINT_DISABLE": "1", "TF_CLI_CONFIG_FILE": os.devnull, **variables}
     command = [terraform() or "terraform", *words, "-no-color"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
@@ -160,28 +162,34 @@ class Plan:
     outputs: Values
 
 
+def stand_in(module: Path, folder: Path, **variables: Any) -> Path:
+    """Return the folder of a copy of a module whose resources are replaced, with these variables."""
+    shutil.copytree(module, folder, ignore=shutil.ignore_patterns(".terraform*"))
+    names = {each.address: each.stand_in for each in resources(module)}
+    for path in folder.glob("*.tf"):
+        path.write_text(_rewired(TOP_BLOCK.sub("", path.read_text(encoding="utf-8")), names, "local"))
+    (folder / "stand_ins.tf").write_text("".join(_stand_in(each, names) for each in resources(module)))
+    (folder / "terraform.tfvars.json").write_text(json.dumps(variables))
+    return folder
+
+
 def evaluate(module: Path, folder: Path, **variables: Any) -> Plan:
     """Return what a module would make with these variables.
 
     Args:
-        folder: an empty folder for copies of the module and of the folder that contains it.
+        folder: the place for a copy of the module.
 
     Raises:
         Refused: Terraform refuses the module or the variables.
     """
-    copy = folder / module.parent.name / module.name
-    shutil.copytree(module.parent, copy.parent)
-    found = resources(module)
-    names = {each.address: each.stand_in for each in found}
-    for path in copy.glob("*.tf"):
-        path.write_text(_rewired(TOP_BLOCK.sub("", path.read_text(encoding="utf-8")), names, "local"))
-    (copy / "stand_ins.tf").write_text("".join(_stand_in(each, names) for each in found))
-    (copy / "terraform.tfvars.json").write_text(json.dumps(variables))
+    copy = stand_in(module, folder, **variables)
+    for path in copy.glob("*.tf"):  # the state stays in the folder
+        path.write_text(BACKEND.sub("", path.read_text(encoding="utf-8")))
     applied = run(copy, "apply", "-auto-approve", "-input=false")
     if applied.returncode != 0:
         raise Refused(applied.stderr)
     state: Values = json.loads((copy / "terraform.tfstate").read_text(encoding="utf-8"))
-    addresses = {each.stand_in: each.address for each in found}
+    addresses = {each.stand_in: each.address for each in resources(module)}
     made = {
         f"{addresses[each['name']]}{_index(instance)}": _without_null(instance["attributes"]["output"]["value"])
         for each in state["resources"]

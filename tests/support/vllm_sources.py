@@ -13,7 +13,7 @@ def write(folder: Path) -> Path:
     methods: dict[str, dict[str, str]] = defaultdict(dict)
     functions: dict[str, str] = {}
     given = {name: f"({', '.join(text.split())})" for name, text in ARGUMENTS.items()}
-    for name, parameters in {**{name: known[0] for name, known in SIGNATURES.items()}, **given}.items():
+    for name, parameters in {**SIGNATURES, **given}.items():
         owner, _, method = name.partition(":")[2].partition(".")
         if method:
             methods[name.removesuffix(f".{method}")][method] = parameters

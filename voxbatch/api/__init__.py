@@ -1,14 +1,26 @@
-"""The Python interface: transcribe one recording, run a whole source, ask about its recordings, read the results, score
-texts, and compare runs.
+"""The Python interface: transcribe one recording, run a whole source, ask about its recordings, speak texts, read the
+results, score texts, and compare runs.
 
 `voxbatch/__init__` offers these names. A run made here has the guarantees of `voxbatch run`: it calls the same runner.
 No signal handler is installed, nothing is printed, and the process is never ended: the messages of a run go to the
 logger "voxbatch" of Python's `logging`.
 """
 
+from voxbatch.api.answers import ask
 from voxbatch.api.background_run import BackgroundRun, read_results, run, start
-from voxbatch.api.questions import ask
 from voxbatch.api.scores import compare, score
+from voxbatch.api.speech import speak
 from voxbatch.api.transcriber import Transcriber, transcribe
 
-__all__ = ["BackgroundRun", "Transcriber", "ask", "compare", "read_results", "run", "score", "start", "transcribe"]
+__all__ = [
+    "BackgroundRun",
+    "Transcriber",
+    "ask",
+    "compare",
+    "read_results",
+    "run",
+    "score",
+    "speak",
+    "start",
+    "transcribe",
+]

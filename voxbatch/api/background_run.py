@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 from typing import Self, Unpack
 
 from voxbatch import runner
-from voxbatch.api.keywords import RunKeywords, TranscribeKeywords, run_options
+from voxbatch.analysis import results
+from voxbatch.analysis.results import Result, ResultReader
+from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
+from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError, RunMismatchError
-from voxbatch.output import results, run_file
+from voxbatch.output import run_file
 from voxbatch.output.layout import default_out
-from voxbatch.output.results import Result, ResultReader
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, Stop, StopRequested
 from voxbatch.storage import open_store
@@ -147,21 +149,20 @@ class BackgroundRun:
         run = run_file.read(store)
         if run is None:
             raise RunMismatchError(f"{self.out}: run.json was deleted while the run was in progress")
-        return ResultReader(store, run.key)
+        return ResultReader(store, run)
 
 
-def config_of(source: Source, out: str | os.PathLike[str] | None, options: RunKeywords) -> Config:
+def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mapping[str, object]) -> Config:
     """Return the config of a run.
 
     Raises:
         ConfigError: an option is unknown or has a wrong value, or there is no source.
     """
-    names = [os.fspath(each) for each in ([source] if isinstance(source, str | os.PathLike) else source)]
+    names = [os.fspath(name) for name in ([source] if isinstance(source, str | os.PathLike) else source)]
     if not names:
         raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
-    given = run_options(options, RunKeywords)
     place = names[0] if len(names) == 1 else tuple(names)
-    return Config.of(given, place, default_out(place) if out is None else os.fspath(out))
+    return Config.of(run_options(options, RunKeywords), place, default_out(place) if out is None else os.fspath(out))
 
 
 def start(source: Source, out: str | os.PathLike[str] | None = None, **options: Unpack[RunKeywords]) -> BackgroundRun:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable
 from typing import overload
 
+from voxbatch.analysis.compare import Comparison, compare_places
+from voxbatch.analysis.score import score_place
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.output.compare import Comparison, compare_places
-from voxbatch.output.score import score_place
 from voxbatch.scoring import CorpusScore, Rules, ScoreOptions
 from voxbatch.scoring.replacements import read_replacements
 
@@ -72,7 +72,7 @@ def score(
         ref: with a file: another file with the references, joined by `id`.
         language: language of the texts, such as "en". Lists need it. With a run or a file it is for the lines that do
             not name one.
-        normalizer: rules for the texts: "auto", "english", "basic", "whisper-basic" or "none".
+        normalizer: rules for the texts: "auto", "english", "basic", "whisper", "whisper-basic" or "none".
         case: upper and lower case differ.
         punctuation: punctuation counts.
         replace: a file of words to replace after the normaliser.
@@ -96,11 +96,13 @@ def score(
         raise ConfigError("two lists of texts have no keys: give `by` and `cluster` with a run or a file")
     if tag is None:
         raise ConfigError("score needs the language of the texts, such as language='en', which decides their rules")
-    wanted, found = list(references), list(hypotheses)
-    if len(wanted) != len(found):
-        raise ConfigError(f"there are {len(wanted):,} references and {len(found):,} hypotheses; give as many of both")
+    right, recognised = list(references), list(hypotheses)
+    if len(right) != len(recognised):
+        raise ConfigError(
+            f"there are {len(right):,} references and {len(recognised):,} hypotheses; give as many of both"
+        )
     corpus = CorpusScore(options=options)
-    for reference, hypothesis in zip(wanted, found, strict=True):
+    for reference, hypothesis in zip(right, recognised, strict=True):
         corpus.add_pair(tag, reference, hypothesis)
     return corpus
 

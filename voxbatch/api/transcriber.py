@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -16,7 +17,8 @@ from numpy.typing import NDArray
 
 from voxbatch import engines, errors
 from voxbatch.api.array_file import array_file
-from voxbatch.api.keywords import TranscribeKeywords, run_options
+from voxbatch.api.keyword_types import TranscribeKeywords
+from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
 from voxbatch.decoding import warm_pool
 from voxbatch.engines import Engine, EngineCache
@@ -24,9 +26,8 @@ from voxbatch.errors import AudioError, ConfigError, UsageError
 from voxbatch.manifest import LineError, PathPolicy, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
 from voxbatch.runner import Stop
-from voxbatch.runner.one_recording import transcribe_recording
-from voxbatch.runner.pipeline import PipelineOptions
-from voxbatch.runner.transcribe import log_engine_message
+from voxbatch.runner.abilities import check_abilities
+from voxbatch.runner.transcribe import log_engine_message, transcribe_recording
 from voxbatch.storage import is_remote, open_recording
 
 Audio = str | os.PathLike[str] | NDArray[Any]
@@ -60,8 +61,7 @@ class Transcriber:
         """The last call's work. It may still be in progress if its caller was interrupted twice."""
         self._is_closed = False
         engine = self._engine()
-        if self._options.language:
-            engines.require_language(engine, self._options.language)
+        self._diarization = check_abilities(self._options, engine.spec)
         for warning in engine.spec.warnings:
             self._log.warning("engine", text=warning)
         warm_pool.open()
@@ -105,7 +105,7 @@ class Transcriber:
             channel: channel to take, from 0. Default: a mixdown of all.
 
         Raises:
-            ItemError: the recording cannot be transcribed: AudioError, LanguageError or TranscriptionError.
+            ItemError: the recording cannot be transcribed: AudioError, LanguageError, TranscriptionError, CrashError.
             UsageError: an argument is wrong.
             RunError: the engine cannot start or has died.
         """
@@ -113,9 +113,11 @@ class Transcriber:
         with self._lock, _place(audio, sampling_rate) as place:
             if self._is_closed:
                 raise UsageError("this Transcriber is closed; make another one")
-            outcome = self._outcome(_item({"audio_filepath": place, **row}))
+            outcome = self._outcome(_item({"audio_filepath": place, **row}, self._options.task))
         if isinstance(outcome, Failure):
-            raise _error_of(outcome)
+            error: errors.ItemError = getattr(errors, outcome.error)(outcome.message, outcome.kind)
+            error.retryable = outcome.retryable
+            raise error
         return outcome
 
     def _engine(self) -> Engine:
@@ -131,25 +133,18 @@ class Transcriber:
             try:
                 open_recording(item.audio).close()
             except AudioError as e:
-                return Failure(AudioError.__name__, str(e), e.retryable)
+                return Failure(e.kind, str(e), e.retryable)
         if self._last is not None:
             wait([self._last])
         future = self._last = Future[Outcome]()
-        pipeline = PipelineOptions(
-            language=options.language,
-            decoders=1,
-            part_items=1,
-            part_seconds=options.part_seconds,
-            audio_stream=options.audio_stream,
-            max_hours=options.max_hours,
-            store_options=options.store_options,
-        )
+        pipeline = replace(options, decoders=1, part_items=1)
         on_message = functools.partial(log_engine_message, self._log)
         engine = self._engine()
 
         def work() -> None:
             try:
-                future.set_result(transcribe_recording(engine, item, pipeline, stop, on_message))
+                outcome = transcribe_recording(engine, item, pipeline, stop, on_message, self._diarization)
+                future.set_result(outcome)
             except BaseException as e:  # noqa: BLE001 the thread that waits raises it
                 future.set_exception(e)
 
@@ -183,7 +178,7 @@ def transcribe(
         options: `model`, `language`, `engine`, …: see docs/python.md.
 
     Raises:
-        ItemError: the recording cannot be transcribed: AudioError, LanguageError or TranscriptionError.
+        ItemError: the recording cannot be transcribed: AudioError, LanguageError, TranscriptionError, CrashError.
         UsageError: an argument is wrong, or the engine is not installed.
         RunError: the engine cannot start or has died.
     """
@@ -215,16 +210,9 @@ def _place(audio: Audio, sampling_rate: int | None) -> Iterator[str]:
         )
 
 
-def _item(row: dict[str, Any]) -> Item:
-    """Return the item of a row, which is checked like a manifest's line."""
+def _item(row: dict[str, Any], task: str) -> Item:
+    """Return the item of a row, which is checked like a manifest's line, for one of TASKS."""
     try:
-        return parse_line(json.dumps(row).encode(), 1, 0, "/", PathPolicy(allow_outside=True))
+        return parse_line(json.dumps(row).encode(), 1, 0, "/", PathPolicy(allow_outside=True, task=task))
     except LineError as e:
         raise ConfigError(str(e)) from e
-
-
-def _error_of(failure: Failure) -> errors.ItemError:
-    """Return the exception that a failure records."""
-    error: errors.ItemError = getattr(errors, failure.error)(failure.message)
-    error.retryable = failure.retryable
-    return error

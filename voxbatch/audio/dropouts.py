@@ -16,7 +16,7 @@ class Dropouts:
     """Finder of stretches of equal samples with other samples before and after them, over the blocks of a recording."""
 
     def __init__(self, rate: int):
-        self.found: list[tuple[float, float]] = []
+        self.stretches: list[tuple[float, float]] = []
         """Start and end of each stretch, in seconds from the first block on."""
         self._step, self._rate = max(1, int(rate * STEP_SECONDS)), rate
         self._pending: NativeBlock | None = None
@@ -34,5 +34,5 @@ class Dropouts:
         for number in self._num_steps + np.flatnonzero((steps != steps[:, :1]).any(axis=(1, 2))):
             before, self._last_varied = self._last_varied, int(number)
             if before is not None and (number - before - 1) * self._step >= MIN_SECONDS * self._rate:
-                self.found.append(((before + 1) * self._step / self._rate, number * self._step / self._rate))
+                self.stretches.append(((before + 1) * self._step / self._rate, number * self._step / self._rate))
         self._num_steps += count

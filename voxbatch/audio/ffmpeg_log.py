@@ -21,10 +21,9 @@ _LINE = re.compile(r"(?:\[[^]]* @ 0x[0-9a-f]+\] )*\[(?P<level>[a-z]+)\] (?P<text
 _INPUT = re.compile(r"Input #0, (\S+), from ")
 _DURATION = re.compile(r" *Duration: (\d+):(\d\d):(\d\d\.\d+)")
 _STREAM = re.compile(
-    r" *Stream #0:\d+(?:\[\w+\])?(?:\((\w+)\))?: (Audio|Video): (?!.*\(attached pic\))([^,(]*)[^,]*(.*)"
+    r" *Stream #0:\d+(?:\[\w+\])?(?:\((\w+)\))?: (Audio|Video|Subtitle): (?!.*\(attached pic\))([^,(]*)[^,]*(.*)"
 )
 """A stream: " Stream #0:1[0x2](eng): Audio: aac (LC) (mp4a / 0x6134706D), 44100 Hz, stereo, fltp, 128 kb/s"."""
-_SILENCE = re.compile(r"adding (\d+) audio samples of silence")
 _JUMP = re.compile(r"timestamp discontinuity .*?: (\d+), new offset=")
 """Message about a gap in the timestamps that ffmpeg closes, with the gap in microseconds. It closes gaps of more than
 10 s in MPEG-TS. A negative number means that files were joined."""
@@ -42,19 +41,20 @@ class FFmpegLog:
     def __init__(self) -> None:
         self.format = ""
         """Name of the container: "mp3"."""
-        self._duration_s: float | None = None
+        self.duration_s: float | None = None
+        """Length of the file in seconds by the container or by the bit rate."""
         self._is_estimate = False
         self.audio_streams: list[str] = []
         """Description of each audio stream: "eng, aac, 44100 Hz, stereo"."""
         self.has_video = False
+        self.num_subtitles = 0
+        """Number of subtitle tracks."""
         self.first_error: str | None = None
         """First message of an error of any kind. It gives the cause; later messages only say that ffmpeg stopped."""
         self.damage: str | None = None
         """First message about damage."""
         self.read_error: str | None = None
         """The kernel's message, if ffmpeg could not read the file."""
-        self.silent_samples = 0
-        """Samples of silence for gaps in the timestamps, without the silence before a late start of the audio."""
         self.closed_gaps_s = 0.0
         """Seconds of the gaps in the timestamps that ffmpeg closed."""
         self._has_started = self._has_output = False
@@ -65,18 +65,18 @@ class FFmpegLog:
         """Length of the audio in seconds by the container. None if it is not known: containers give the length of their
         longest stream, and ffmpeg calculates some lengths from the bit rate, which is right for PCM only, except for
         the headers."""
-        if self._duration_s is None or self.has_video or len(self.audio_streams) != 1:
+        if self.duration_s is None or self.has_video or len(self.audio_streams) != 1:
             return None
         if self._is_estimate:
-            return MIN_PCM_SHARE * self._duration_s if "pcm_" in self.audio_streams[0] else None
-        return self._duration_s
+            return MIN_PCM_SHARE * self.duration_s if "pcm_" in self.audio_streams[0] else None
+        return self.duration_s
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the messages."""
-        *lines, rest = (self._line + data).split(b"\n")
+        *lines, incomplete = (self._line + data).split(b"\n")
         for line in lines:
             self._read(line.decode("utf-8", "replace"))
-        self._line = rest[:MAX_LINE_BYTES]
+        self._line = incomplete[:MAX_LINE_BYTES]
 
     def finish(self) -> None:
         """Read the last message, if it has no line end."""
@@ -95,34 +95,31 @@ class FFmpegLog:
                 text = text[:MAX_MESSAGE_LENGTH]
                 self.first_error = self.first_error or text
                 self.damage = self.damage or text
-                self.read_error = self.read_error or next((each for each in _READ_ERRORS if each in text), None)
-            case "warning":
-                self._read_warning(text)
+                self.read_error = self.read_error or next(
+                    (message for message in _READ_ERRORS if message in text), None
+                )
+            case "warning" if text.startswith("Estimating duration from bitrate"):
+                self._is_estimate = True
+            case "warning" if gap := _JUMP.match(text):
+                self.closed_gaps_s += int(gap[1]) / 1e6
+            case "warning" if _DAMAGE.search(text):
+                self.damage = self.damage or text[:MAX_MESSAGE_LENGTH]
             case "info" if not self._has_output:
                 self._read_input(text)
-            case "verbose" if found := _SILENCE.match(text):
-                self.silent_samples += int(found[1]) if self._has_output else 0
-
-    def _read_warning(self, text: str) -> None:
-        if text.startswith("Estimating duration from bitrate"):
-            self._is_estimate = True
-        elif found := _JUMP.match(text):
-            self.closed_gaps_s += int(found[1]) / 1e6
-        elif _DAMAGE.search(text):
-            self.damage = self.damage or text[:MAX_MESSAGE_LENGTH]
 
     def _read_input(self, text: str) -> None:
         if text.startswith("Output #0"):
             self._has_output = True
-        elif found := _INPUT.match(text):
-            self.format = found[1]
-        elif found := _DURATION.match(text):
-            hours, minutes, seconds = found.groups()
-            self._duration_s = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-        elif found := _STREAM.match(text):
-            language, kind, codec, details = found.groups()
-            if kind == "Video":
-                self.has_video = True
+        elif header := _INPUT.match(text):
+            self.format = header[1]
+        elif duration := _DURATION.match(text):
+            hours, minutes, seconds = duration.groups()
+            self.duration_s = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
+        elif stream := _STREAM.match(text):
+            language, kind, codec, details = stream.groups()
+            if kind != "Audio":
+                self.has_video |= kind == "Video"
+                self.num_subtitles += kind == "Subtitle"
                 return
             description = [codec.strip(), *details.split(", ")[1:3]]
             self.audio_streams.append(", ".join(([] if language in (None, "und") else [language]) + description))

@@ -10,9 +10,9 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from voxbatch.audio.mpeg_frames import FrameCounter
-from voxbatch.audio.structure import TOLERANCE_S, AudioBytes
+from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, unknown_tag_bytes
 from voxbatch.errors import AudioError, VoxbatchError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import Recording, verify_readable
 
 NativeBlock = NDArray[np.float32]
@@ -68,11 +68,12 @@ class _RemoteFile(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position. The recording's size is known without reading, so seeking fetches nothing."""
-        self._position = (
-            offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._recording.size}[whence]
-        )
-        return self._position
+        """Set the position. The recording's size is known without reading, so seeking fetches nothing. A negative
+        position, which a header with a nonsensical length gives, is an error for libsndfile, and nothing is set."""
+        position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._recording.size}[whence]
+        if position >= 0:
+            self._position = position
+        return position
 
     def tell(self) -> int:
         """Return the position in bytes."""
@@ -95,6 +96,9 @@ class SoundFileStream:
         VoxbatchError: reading a remote recording failed.
     """
 
+    layout = ""
+    """Name of the layout of the channels: unknown. (A FLAC file of eight microphones claims to be 7.1.)"""
+
     def __init__(self, recording: Recording, offset: float = 0.0, audio_bytes: AudioBytes | None = None):
         self._recording, self._audio_bytes = recording, audio_bytes
         self._remote = None if recording.is_file else _RemoteFile(recording)
@@ -112,9 +116,14 @@ class SoundFileStream:
                 if frame >= self._file.frames:
                     kind = HeaderShortError if self.format == "MP3" else AudioError
                     seconds = self._file.frames / max(1, self.rate)
-                    raise kind(f"offset {offset:g} s is past the recording's end ({seconds:.2f} s)")
+                    text = f"offset {offset:g} s is past the recording's end ({seconds:.2f} s)"
+                    raise kind(text, FailureKind.NO_SUCH_PART)
                 self._file.seek(frame)
-            self._mpeg_frames = FrameCounter(self._recording) if self.format == "MP3" and not offset else None
+            self._mpeg_frames = None
+            if self.format == "MP3" and not offset:
+                from voxbatch.audio.mpeg_frames import FrameCounter
+
+                self._mpeg_frames = FrameCounter(self._recording)
         except soundfile.LibsndfileError:
             self._raise_read_error()
             raise
@@ -152,11 +161,10 @@ class SoundFileStream:
                     self._mpeg_frames.count_to(self._position())
             if self.format in ("MP3", "FLAC"):
                 # Files are sometimes appended to each other, and libsndfile stops at the length in the first file's
-                # header. Tags at the end of a file are smaller than this threshold. A tag with a picture exceeds it,
-                # which only costs a second decoding.
-                size = self._recording.size
-                if size - self._position() > min(0.05 * size, 1 << 16):
-                    raise HeaderShortError("the header claims too little")
+                # header. A tag that is taken for such a file only costs a second decoding.
+                unread = self._recording.size - self._position()
+                if unread > unknown_tag_bytes(self._recording.size):
+                    raise HeaderShortError(f"the {unread:,} bytes after the claimed length were not read")
 
     def _position(self) -> int:
         """Return the position in bytes up to which libsndfile has read the file."""

@@ -60,18 +60,19 @@ class Mixdown:
     def __call__(self, block: NativeBlock) -> Samples:
         """Return a block of shape (frames, channels) as one channel of shape (frames,)."""
         if self._channel is not None:
-            one: Samples = block[:, self._channel]
-            return one
+            samples: Samples = block[:, self._channel]
+            return samples
         if len(self._pending):
             block = np.concatenate([self._pending, block])
-        whole = len(block) // self._step * self._step
-        self._pending = block[whole:]
-        steps = [self._mix(block[at : at + self._step]) for at in range(0, whole, self._step)]
+        end = len(block) // self._step * self._step
+        self._pending = block[end:]
+        steps = [self._mix(block[at : at + self._step]) for at in range(0, end, self._step)]
         return np.concatenate(steps) if steps else np.zeros(0, np.float32)
 
     def finish(self) -> Samples:
         """Return the mixed samples of the unfinished last step."""
-        return self._mix(self._pending) if len(self._pending) else np.zeros(0, np.float32)
+        pending, self._pending = self._pending, self._pending[:0]
+        return self._mix(pending) if len(pending) else np.zeros(0, np.float32)
 
     def _mix(self, step: NativeBlock) -> Samples:
         mean, is_first = step @ self._mean, not self._has_begun

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from voxbatch.audio.structure import TOLERANCE_S
+from voxbatch.audio.structure import TOLERANCE_S, unknown_tag_bytes
 from voxbatch.storage import Recording
 
 MIN_FRAMES = 3
@@ -42,6 +42,8 @@ class FrameCount:
     """Length of the audio that the bytes between the frames may have held, by the average of the frames."""
     is_cut: bool
     """True if the last frame is incomplete."""
+    unread_bytes: int
+    """Number of bytes after the last frame that are no tag and no padding, if they are more than a tag has."""
 
     def losses(self) -> Iterator[str]:
         """Yield a message for each sign of lost audio."""
@@ -55,6 +57,8 @@ class FrameCount:
             yield f"the file was cut off: it ends after {seconds:.2f} s, and its header claims {claimed:.2f} s"
         elif claimed is not None and seconds > claimed + TOLERANCE_S:
             yield f"the header claims {claimed:.2f} s, and the file holds {seconds:.2f} s, all of which was read"
+        if self.unread_bytes:
+            yield f"the last {self.unread_bytes:,} bytes of the file are no MPEG audio and were not read"
         if self.is_cut and (claimed is None or claimed <= seconds):
             yield f"the file was cut off: it ends after {seconds:.2f} s in the middle of a frame"
 
@@ -92,7 +96,15 @@ class FrameCounter:
         self.count_to(self._recording.size)
         self._count(len(self._buffer))
         average = self._seconds / self._frame_bytes if self._frame_bytes else 0.0
-        return FrameCount(self._seconds, self._claimed_seconds, self._lost_bytes * average, bool(self._buffer))
+        unread, size = self._unexplained_bytes, self._recording.size
+        is_other = unread > unknown_tag_bytes(size) and any(self._recording.pread(_READ_BYTES, size - unread))
+        return FrameCount(
+            self._seconds,
+            self._claimed_seconds,
+            self._lost_bytes * average,
+            bool(self._buffer),
+            unread if is_other else 0,
+        )
 
     def _count(self, end: int) -> None:
         """Count the frames that begin before `end` in the buffer, and remove them from it."""
@@ -101,28 +113,26 @@ class FrameCounter:
             if (self._is_in_sync or _are_frames(buffer, at)) and (frame := _frame(buffer, at)):
                 if at + frame[0] > len(buffer):
                     break  # the file ends in this frame
-                self._add(buffer[at : at + frame[0]], frame[1])
-                at += frame[0]
+                size, seconds = frame
+                if not self._frame_bytes and (claimed := _claimed_frames(buffer[at : at + size])) is not None:
+                    self._claimed_seconds = claimed * seconds
+                else:
+                    self._seconds += seconds
+                    self._lost_bytes += self._unexplained_bytes if self._frame_bytes else 0
+                self._frame_bytes += size
+                self._unexplained_bytes, self._is_in_sync = 0, True
+                at += size
                 continue
-            if size := _tag_bytes(buffer, at):
+            if size := tag_bytes(buffer, at):
                 at += size
                 continue
             self._is_in_sync = False
-            found = buffer.find(b"\xff", at + 1)
-            skipped = (found if found >= 0 else len(buffer)) - at
+            next_sync = buffer.find(b"\xff", at + 1)
+            skipped = (next_sync if next_sync >= 0 else len(buffer)) - at
             self._unexplained_bytes += skipped
             at += skipped
         self._buffer = buffer[at:]
         self._read_to += max(0, at - len(buffer))  # a tag that is longer than the buffer
-
-    def _add(self, frame: bytes, seconds: float) -> None:
-        if not self._frame_bytes and (claimed := _claimed_frames(frame)) is not None:
-            self._claimed_seconds = claimed * seconds
-        else:
-            self._seconds += seconds
-            self._lost_bytes += self._unexplained_bytes if self._frame_bytes else 0
-        self._frame_bytes += len(frame)
-        self._unexplained_bytes, self._is_in_sync = 0, True
 
 
 def _are_frames(buffer: bytes, at: int) -> bool:
@@ -156,8 +166,16 @@ def _read_header(header: bytes) -> tuple[int, float] | None:
     return samples // 8 * bits // hz + padding, samples / hz
 
 
-def _tag_bytes(buffer: bytes, at: int) -> int:
-    """Return the length of the tag at a position; 0 if there is none (id3.org: ID3v1 and ID3v2)."""
+def frame_bytes(head: bytes) -> int | None:
+    """Return the length of the frame with these first bytes; None if they are no header of a frame."""
+    return frame[0] if (frame := _frame(head, 0)) else None
+
+
+def tag_bytes(buffer: bytes, at: int) -> int:
+    """Return the length of the tag at a position; 0 if there is none: ID3v1 and ID3v2 (id3.org), and APEv2 from its
+    header on."""
+    if buffer.startswith(b"APETAGEX", at):
+        return 32 + int.from_bytes(buffer[at + 12 : at + 16], "little")
     if buffer.startswith(b"ID3", at) and len(head := buffer[at + 5 : at + 10]) == 5:
         flags, *size = head
         return 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(size))) + (10 if flags & 0x10 else 0)

@@ -16,6 +16,8 @@ from voxbatch.storage import Recording
 UNKNOWN_LENGTHS = (range(0x7FFFF000, 0x80000100), range(0xFFFFFE00, 0x100000000))
 """Values of a 32-bit length that mean "unknown": programs that write to a pipe cannot return to the header. ffmpeg
 writes 0xFFFFFFFF there, SoX 0x7FFFF000 and arecord 0x80000000, less the size of the header."""
+MAX_LENGTH = 1 << 62
+"""64-bit length from which a length means "unknown". ffmpeg writes 2⁶³ - 1 or so into a pipe, and CAF has -1."""
 MAX_CHUNKS = 10_000
 """Number of chunks before and after the audio that are looked at. Files have fewer than 20."""
 
@@ -104,8 +106,8 @@ def audio_bytes(recording: Recording) -> AudioBytes | None:
     head = recording.pread(16, 0)
     match head[:4], head[8:12]:
         case b"RIFF", b"WAVE":
-            found = _in_chunks(recording, _RIFF)
-            return found and replace(found, is_wav=True)
+            audio = _in_chunks(recording, _RIFF)
+            return audio and replace(audio, is_wav=True)
         case b"RF64" | b"BW64", b"WAVE":
             return _in_chunks(recording, _RIFF)
         case b"FORM", b"AIFF" | b"AIFC":
@@ -116,31 +118,38 @@ def audio_bytes(recording: Recording) -> AudioBytes | None:
             return _in_chunks(recording, _W64)
         case b".snd", _ if len(head) >= _AU_HEADER.size:
             _, start, claimed = _AU_HEADER.unpack_from(head)
-            return _compared(recording.size, start, None if _is_unknown(claimed) else claimed, start + claimed)
+            return _compared(recording.size, start, None if is_unknown_length(claimed) else claimed, start + claimed)
     return None
 
 
-def _is_unknown(length: int) -> bool:
+def unknown_tag_bytes(size: int) -> int:
+    """Return the number of bytes at the end of a file of `size` bytes up to which they are taken for a tag. A tag with
+    a picture exceeds it."""
+    return min(size // 20, 1 << 16)
+
+
+def is_unknown_length(length: int) -> bool:
+    """Return whether a 32-bit length in a header means "unknown"."""
     return any(length in unknown for unknown in UNKNOWN_LENGTHS)
 
 
 def _in_chunks(recording: Recording, layout: _ChunkFormat) -> AudioBytes | None:
-    found: tuple[int, int] | None = None  # start and length of the audio
+    position: tuple[int, int] | None = None  # start and length of the audio
     long_length = None  # RF64 keeps the length of the audio in the chunk ds64
     at, end, num_chunks = layout.first, layout.first, 0
     for at, name, length, end in _chunks(recording, layout):
-        if name == b"ds64" and found is None:
+        if name == b"ds64" and position is None:
             long_length = int.from_bytes(recording.pread(8, at + 8), "little")
         elif name == layout.audio and (num_chunks := num_chunks + 1) == 1:
             if length == 0xFFFFFFFF and long_length is not None:
                 length, end = long_length, at + long_length
-            found = at + layout.audio_offset, length - layout.audio_offset
-            if _is_unknown(length) or length == (1 << 64) - 1 or end > recording.size:
+            position = at + layout.audio_offset, length - layout.audio_offset
+            if is_unknown_length(length) or length >= MAX_LENGTH or end > recording.size:
                 break
-    if found is None:
+    if position is None:
         return None
-    start, length = found
-    claimed = None if _is_unknown(length + layout.audio_offset) or length >= 1 << 63 else length
+    start, length = position
+    claimed = None if is_unknown_length(length + layout.audio_offset) or length >= MAX_LENGTH else length
     return replace(_compared(recording.size, start, claimed, end), num_chunks=num_chunks)
 
 
@@ -179,7 +188,8 @@ _OGG_FIRST_PAGE = 0x02
 OGG_GAP_FACTOR = 3
 """Factor above the longest page so far from which the time between two pages counts as a gap. ffmpeg then decodes the
 file, which changes nothing if there is none."""
-_MAX_OGG_PAGE = _OGG_PAGE.size + 255 + 255 * 255
+_MAX_OGG_HEADER = _OGG_PAGE.size + 255
+_MAX_OGG_PAGE = _MAX_OGG_HEADER + 255 * 255
 _READ_BYTES = 1 << 20
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
@@ -200,7 +210,7 @@ class OggPages:
     """The state of the pages of an Ogg file."""
 
     has_several_streams: bool
-    """True if the file holds several recordings, one after the other or side by side."""
+    """True if the file holds several recordings, side by side or one after the other."""
     is_damaged: bool
     """True if pages are damaged or missing."""
     may_have_gap: bool
@@ -241,29 +251,27 @@ def _read_ogg_pages(recording: Recording) -> Iterator[tuple[int, int, int, int, 
         if at + _MAX_OGG_PAGE > start + len(buffer):
             buffer, start = recording.pread(_READ_BYTES, at), at
         offset = at - start
-        page_end = _ogg_page_end(buffer, offset)
-        if page_end is None:
-            found = buffer.find(b"OggS", offset + 1)
-            if found < 0 and len(buffer) < _READ_BYTES:
+        length = ogg_page_bytes(buffer[offset : offset + _MAX_OGG_HEADER])
+        if length is None or offset + length > len(buffer):
+            next_page = buffer.find(b"OggS", offset + 1)
+            if next_page < 0 and len(buffer) < _READ_BYTES:
                 return
-            is_lost, at = True, start + found if found >= 0 else start + len(buffer) - 3
+            is_lost, at = True, start + next_page if next_page >= 0 else start + len(buffer) - 3
             continue
-        page = buffer[offset:page_end]
+        page = buffer[offset : offset + length]
         _, _, flags, time, serial, number, checksum, _ = _OGG_PAGE.unpack_from(page)
         is_intact = not is_lost and checksum == _ogg_checksum(page)
         if is_intact or not is_lost:
-            yield flags, serial, number, time, is_intact, start + page_end
-        is_lost, at = False, start + page_end
+            yield flags, serial, number, time, is_intact, at + length
+        is_lost, at = False, at + length
 
 
-def _ogg_page_end(buffer: bytes, offset: int) -> int | None:
-    """Return the end of the page at an offset of a buffer; None if there is none, or if it is incomplete."""
-    table = offset + _OGG_PAGE.size
-    if buffer[offset : offset + 4] != b"OggS" or len(buffer) < table:
+def ogg_page_bytes(head: bytes) -> int | None:
+    """Return the length of the Ogg page with these first bytes, of which 282 are enough; None if it is no page."""
+    if not head.startswith(b"OggS") or len(head) < _OGG_PAGE.size:
         return None
-    body = table + buffer[table - 1]
-    end = body + sum(buffer[table:body])
-    return end if end <= len(buffer) else None
+    body = _OGG_PAGE.size + head[_OGG_PAGE.size - 1]
+    return body + sum(head[_OGG_PAGE.size : body])
 
 
 def _ogg_checksum(page: bytes) -> int:
@@ -273,22 +281,3 @@ def _ogg_checksum(page: bytes) -> int:
     bare[_OGG_CHECKSUM] = bytes(4)
     reflected = zlib.crc32(bare.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{reflected:032b}"[::-1], 2)
-
-
-def is_chained_ogg(recording: Recording) -> bool:
-    """Return whether an Ogg file holds several recordings one after the other; libsndfile plays only the first.
-
-    RFC 3533: the first page of a logical stream carries flag 0x02, and only at the start of the file may several such
-    pages follow each other.
-    """
-    at, begun = 0, False
-    while len(head := recording.pread(_OGG_PAGE.size + 255, at)) >= _OGG_PAGE.size:
-        capture, _, flags, *_, segments = _OGG_PAGE.unpack_from(head)
-        if capture != b"OggS":
-            return False
-        if not flags & _OGG_FIRST_PAGE:
-            begun = True
-        elif begun:
-            return True
-        at += _OGG_PAGE.size + segments + sum(head[_OGG_PAGE.size : _OGG_PAGE.size + segments])
-    return False

@@ -6,20 +6,43 @@ from typing import Any
 
 import click
 
+from voxbatch.answer_format import checked_schema, checked_tools
 from voxbatch.cli.options import (
-    OptionalValueCommand,
+    FILE,
+    ForwardedOption,
+    RunCommand,
     ask_options,
+    combined,
+    language,
     manifest_options,
-    question_options,
-    questions_of,
+    option,
+    read_text,
+    setting_option,
     source_argument,
     store_options,
 )
 from voxbatch.cli.run_command import start
+from voxbatch.config import QuestionOptions
+from voxbatch.errors import ConfigError
+from voxbatch.languages import language_name
+from voxbatch.records import AnswerOptions
+from voxbatch.settings import QUESTION, settings_of
+
+_QUESTION = settings_of(QuestionOptions)
+further_question_options = combined(
+    option("--prompt-file", cls=ForwardedOption, group=QUESTION, metavar="FILE", **FILE,
+           help="File with the question, in place of --prompt."),
+    option("--translate-to", cls=ForwardedOption, callback=language, group=QUESTION, metavar="LANG",
+           help="Ask for a translation into LANG, e.g. en, in place of --prompt."),
+    *map(setting_option, settings_of(AnswerOptions).values()),
+    setting_option(_QUESTION["map_reduce"]),
+)  # fmt: skip
+"""The options of questions but --prompt."""
+question_options = combined(setting_option(_QUESTION["prompt"]), further_question_options)
 
 
 @click.command(
-    cls=OptionalValueCommand,
+    cls=RunCommand,
     short_help="Ask a question about each recording.",
     epilog="Each option can also be given as an environment variable: VOXBATCH_PROMPT, VOXBATCH_MAX_TOKENS, …",
 )
@@ -36,3 +59,35 @@ def ask(ctx: click.Context, /, **settings: Any) -> None:
     `audio_filepaths`. The answers are in OUT/transcripts.jsonl. Engine vllm with Voxtral Mini 3B or Small 24B.
     """
     start(ctx, questions=questions_of(settings), **settings)
+
+
+def questions_of(settings: dict[str, Any]) -> QuestionOptions:
+    """Return what `ask` asks, and remove the values of `question_options` from the settings.
+
+    Args:
+        settings: the values of the options, with store_options among them.
+
+    Raises:
+        ConfigError: an option is invalid, a file holds something else, or two options contradict each other.
+        StorageError: the address of a file cannot be read.
+    """
+    prompts = {name: settings.pop(name) for name in ("prompt", "prompt_file", "translate_to")}
+    flags = [f"--{name.replace('_', '-')}" for name, value in prompts.items() if value is not None]
+    if len(flags) > 1:
+        raise ConfigError(f"{' and '.join(flags)} each give the question; leave out all but one")
+    access = settings["store_options"]
+    prompt = prompts["prompt"]
+    if file := prompts["prompt_file"]:
+        prompt = read_text("--prompt-file", file, access).strip()
+    elif tag := prompts["translate_to"]:
+        prompt = (
+            f"Translate everything that is said in the recording into {language_name(tag)}. Answer with the "
+            "translation only."
+        )
+    schema, tools = settings.pop("json_schema"), settings.pop("tools")
+    answer = AnswerOptions(
+        **{name: settings.pop(name) for name in settings_of(AnswerOptions) if name in settings},
+        json_schema=checked_schema(read_text("--json-schema", schema, access), schema) if schema else None,
+        tools=checked_tools(read_text("--tools", tools, access), tools) if tools else None,
+    )
+    return QuestionOptions(prompt=prompt, answer=answer, map_reduce=settings.pop("map_reduce"))

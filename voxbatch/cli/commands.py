@@ -6,23 +6,63 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
 
 import click
 
 from voxbatch.config import FORMATS
+from voxbatch.settings import COMMON, GROUPS
 
-ORDER = (
-    "run", "ask", "status", "report", "doctor", "models", "validate", "manifest", "score", "compare", "flags",
-    "calibrate", "merge", "profiles", "submit", "listen", "serve",
-)  # fmt: skip
-"""Commands in the order of the help, the most used first. Others follow."""
+HELP_WIDTH = 100
+"""Columns of the help, and of YAML."""
+WIDTH = 79
+"""Columns of text for people: a terminal's usual 80, without the last one."""
+MODULES = {
+    "run": "run_command",
+    "align": "align_command",
+    "ask": "ask_command",
+    "speak": "speak_command",
+    "status": "out_commands",
+    "report": "out_commands",
+    "doctor": "doctor_command",
+    "models": "models_command",
+    "validate": "validate_command",
+    "manifest": "validate_command",
+    "score": "score_command",
+    "compare": "compare_command",
+    "flags": "flags_command",
+    "calibrate": "flags_command",
+    "merge": "out_commands",
+    "profiles": "models_command",
+    "submit": "submit_command",
+    "listen": "listen_command",
+    "serve": "serve_command",
+}
+"""The module of each command in this package, in the order of the help: the most used first. The module's function has
+the name of the command."""
 MEANT = {
     "transcribe": "voxbatch run SOURCE transcribes",
     "help": "Try voxbatch --help",
     "version": "Try voxbatch --version",
 }
 """Words that people type as commands, and the answer."""
+_OPTIONS_ELSEWHERE = {
+    **dict.fromkeys(("--beam-size", "--beam_size"), "With faster-whisper: --engine-option beam_size=5"),
+    **dict.fromkeys(("--compute-type", "--compute_type"), "With faster-whisper: --engine-option compute_type=int8"),
+    "--device": "With faster-whisper: --engine-option device=cuda; vLLM takes all GPUs",
+    "--threads": "With faster-whisper: --engine-option threads=4",
+    "--batch-size": "The engine fills its batches by itself",
+    "--task": "For a translation: voxbatch ask SOURCE --translate-to en, with a Voxtral model on a GPU",
+    "--translate": "For a translation: voxbatch ask SOURCE --translate-to en, with a Voxtral model on a GPU",
+    **dict.fromkeys(("--diarize", "--min-speakers", "--max-speakers"), "Speakers are told apart by --speakers 2-4"),
+    "--output-dir": "OUT is given by -o",
+    "--output-format": "Formats are given by --formats srt,vtt",
+    "--word-timestamps": "Each output has the times of words",
+    "--lang": "The language is given by --language",
+}
+"""Options of other programs, and what voxbatch has in their place."""
 _MISSING_SOURCE = """
 
 Give one of these as SOURCE:
@@ -31,12 +71,31 @@ Give one of these as SOURCE:
   voxbatch run calls.jsonl   a manifest"""
 
 
+class _CommandModules(Mapping[str, click.Command]):
+    """The commands by their names, each imported with its module when it is looked up."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        command: click.Command = getattr(import_module(f"voxbatch.cli.{MODULES[name]}"), name)
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
 class Commands(click.Group):
     """The commands of voxbatch, in the order of their use."""
 
+    def __init__(self, *args: Any, **settings: Any):
+        """Begin with all commands; see click.Group."""
+        super().__init__(*args, **settings)
+        self.commands = _CommandModules()  # type: ignore[assignment]  # no command is added later
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return sorted(self.commands, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -54,25 +113,35 @@ class WithFormats(click.Command):
     """A command with --formats. It also takes the formats as separate arguments: `--formats srt vtt`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; see click.Command."""
-        return super().parse_args(ctx, _joined_formats(args))
+        """Join the formats to one argument, and parse; see click.Command.
+
+        An argument that is a file or a folder is no format.
+        """
+        joined: list[str] = []
+        is_list = False
+        for arg in args:
+            names = [format_name(part) for part in arg.split(",") if part]
+            if is_list and names and set(names) <= set(FORMATS) and not os.path.exists(arg):
+                joined[-1] += f",{arg}"
+                continue
+            is_list = arg.startswith("--formats=") or bool(joined and joined[-1] == "--formats")
+            joined.append(arg)
+        return super().parse_args(ctx, joined)
 
 
-def _joined_formats(args: Sequence[str]) -> list[str]:
-    """Return the arguments with the formats after --formats as one argument: ["--formats", "srt,vtt"].
+class GroupedCommand(WithFormats):
+    """A command whose help shows the options in groups."""
 
-    An argument that is a file or a folder is no format.
-    """
-    joined: list[str] = []
-    is_list = False
-    for arg in args:
-        names = [format_name(part) for part in arg.split(",") if part]
-        if is_list and names and set(names) <= set(FORMATS) and not os.path.exists(arg):
-            joined[-1] += f",{arg}"
-            continue
-        is_list = arg.startswith("--formats=") or bool(joined and joined[-1] == "--formats")
-        joined.append(arg)
-    return joined
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of a group together; see click.Command."""
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in GROUPS}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                groups[getattr(param, "group", COMMON)].append(record)
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def format_name(text: str) -> str:
@@ -85,6 +154,13 @@ def usage(error: click.ClickException) -> str:
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return ""
     return f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n"
+
+
+def message_of(error: click.ClickException) -> str:
+    """Return the message of an error. That of an option of another program names what voxbatch has in its place."""
+    if isinstance(error, click.NoSuchOption) and (place := _OPTIONS_ELSEWHERE.get(error.option_name)):
+        return f"{error.message} {place}."
+    return error.format_message()
 
 
 def next_step(error: click.ClickException) -> str:

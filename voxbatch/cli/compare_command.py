@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import PathOrAddress, language, store_options
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.address import StoreOptions
 
 if TYPE_CHECKING:
-    from voxbatch.output.compare import ChangedItem, Comparison
+    from voxbatch.analysis.compare import ChangedItem, Comparison
     from voxbatch.scoring.bootstrap import PairedDifference
     from voxbatch.scoring.counts import ErrorCounts
 
-WIDTH = 79
-"""Columns of the printed text: a terminal's usual 80, without the last one."""
 MAX_BLOCKS = 6
 """Most groups of lines for the texts of one item."""
 EXIT_WORSE = 1
@@ -53,6 +52,9 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
     "--limit", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="Show N changed items."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option(
+    "--html", "page", metavar="FILE", help="Also write a page with both sides, word by word: a file or an address."
+)
 @click.option("--language", metavar="LANG", callback=language, help="Language of items that name none, e.g. en.")
 @store_options
 def compare(
@@ -62,6 +64,7 @@ def compare(
     cluster: str | None,
     limit: int,
     as_json: bool,
+    page: str | None,
     language: str | None,
     store_options: StoreOptions,
 ) -> None:
@@ -70,53 +73,98 @@ def compare(
     Items match by id, else by audio_filepath. An item without a transcript counts as deletions. Both are scored by the
     same rules against the same references. A difference of less than 0 means that RUN_B is better.
     """
-    from voxbatch.output.compare import compare_places
+    from voxbatch.analysis.compare import compare_places
 
-    found = compare_places(run_a, run_b, language, cluster, limit, store_options)
-    for text in _warnings(found):
+    comparison = compare_places(run_a, run_b, language, cluster, limit, store_options)
+    for text in _warnings(comparison):
         click.echo(f"Warning: {text}", err=True)
+    if page is not None:
+        _write_page(page, comparison, cluster, store_options)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
     else:
-        for line in _report(found, cluster):
+        for line in _report(comparison, cluster):
             click.echo(line)
-    if fail_if_worse is not None and found.is_worse_by_more_than(fail_if_worse):
+    if fail_if_worse is not None and comparison.is_worse_by_more_than(fail_if_worse):
         click.echo(f"RUN_B is worse by more than --fail-if-worse {fail_if_worse:g} points", err=True)
         sys.exit(EXIT_WORSE)
 
 
-def _warnings(found: Comparison) -> Iterator[str]:
-    if found.other_references:
-        count = counted(found.other_references, "item")
+def _warnings(comparison: Comparison) -> Iterator[str]:
+    if comparison.other_references:
+        count = counted(comparison.other_references, "item")
         yield f"references that differ between A and B: {count}; both are scored against the reference of B"
-    if found.other_languages:
-        count = counted(found.other_languages, "item")
+    if comparison.other_languages:
+        count = counted(comparison.other_languages, "item")
         yield f"languages that differ between A and B: {count}; both are scored by the rules of one language"
-    for name, side in (("A", found.a), ("B", found.b)):
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
         if side.missing:
             yield f"no transcript in {name}: {counted(side.missing, 'item')} in common; their words count as deleted"
 
 
-def _report(found: Comparison, cluster: str | None) -> Iterator[str]:
-    yield from _table(found)
+def _write_page(place: str, comparison: Comparison, cluster: str | None, store_options: StoreOptions) -> None:
+    from voxbatch.analysis import open_target
+    from voxbatch.cli.side_by_side import word_columns
+    from voxbatch.report import ComparedItem, render_comparison
+
+    differences = (("WER", comparison.words), ("CER", comparison.characters))
+    lines = [line for name, value in differences if value is not None for line in _verdict(name, value, cluster)]
+    verdict = next(
+        (line[2:] for line in lines if line.startswith("→ ")), "more items are needed to say which is better"
+    )
+    items = [
+        ComparedItem(
+            escape_controls(item.id),
+            _errors(item),
+            *word_columns(item.reference, {"A": item.text_a, "B": item.text_b}, item.lang),
+        )
+        for item in comparison.changed
+    ]
+    facts = [*(line for line in lines if not line.startswith("→ ")), _common(comparison)]
+    content = render_comparison(f"{verdict[0].upper()}{verdict[1:]}", facts, list(_rows(comparison)), items)
+    target, name = open_target(place, store_options, alternative="choose another file with --html")
+    target.write(name, [content])
+
+
+def _errors(item: ChangedItem) -> str:
+    return f"{item.errors_a:,} → {item.errors_b:,} errors of {item.reference_length:,}"
+
+
+def _common(comparison: Comparison) -> str:
+    common = f"{counted(comparison.common, 'item')} in common"
+    common += f", {comparison.only_a:,} only in A, {comparison.only_b:,} only in B"
+    return f"{common}; {comparison.without_reference:,} without a reference" if comparison.without_reference else common
+
+
+def _report(comparison: Comparison, cluster: str | None) -> Iterator[str]:
+    yield from _table(comparison)
     yield ""
-    common = f"{counted(found.common, 'item')} in common, {found.only_a:,} only in A, {found.only_b:,} only in B"
-    yield f"{common}; {found.without_reference:,} without a reference" if found.without_reference else common
-    for lang, name in found.normalizers.items():
+    yield _common(comparison)
+    for lang, name in comparison.normalizers.items():
         yield from textwrap.wrap(escape_controls(f"rules for {lang}: {name}"), WIDTH, subsequent_indent="  ")
-    for name, difference in (("WER", found.words), ("CER", found.characters)):
+    for name, difference in (("WER", comparison.words), ("CER", comparison.characters)):
         if difference is not None:
             yield ""
             yield from _verdict(name, difference, cluster)
-    if found.changed:
+    if comparison.changed:
         yield ""
-        yield f"Items that changed most, with errors in brackets ({len(found.changed)}):"
-        for item in found.changed:
+        yield f"Items that changed most, with errors in brackets ({len(comparison.changed)}):"
+        for item in comparison.changed:
             yield ""
             yield from _changed(item)
 
 
-def _table(found: Comparison) -> Iterator[str]:
+def _table(comparison: Comparison) -> Iterator[str]:
+    from voxbatch.display import end_of
+
+    column = (WIDTH - 15) // 2
+    for label, values in [("", ["A", "B"]), *_rows(comparison)]:
+        cells = [end_of(value, column - 2) for value in values]
+        yield f"{label:<15}{cells[0]:<{column}}{cells[1]}".rstrip()
+
+
+def _rows(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:
+    """Yield the label and the values of A and B of each row that has a value."""
     from voxbatch.display import format_duration
 
     def percent(counts: ErrorCounts) -> str:
@@ -128,21 +176,20 @@ def _table(found: Comparison) -> Iterator[str]:
     def kinds(counts: ErrorCounts) -> str:
         return f"{counts.substitutions:,} / {counts.deletions:,} / {counts.insertions:,}"
 
-    sides = found.a, found.b
+    sides = comparison.a, comparison.b
     rows = [
-        ("", ["A", "B"]),
         ("run", [side.place for side in sides]),
         ("model", [side.model or "" for side in sides]),
         ("engine", [side.engine or "" for side in sides]),
         ("items", [f"{side.items:,}" for side in sides]),
     ]
-    if found.words:
+    if comparison.words:
         rows += [
             ("WER", [percent(side.words) for side in sides]),
             ("word errors", [errors(side.words) for side in sides]),
             ("  sub/del/ins", [kinds(side.words) for side in sides]),
         ]
-    if found.characters:
+    if comparison.characters:
         rows += [
             ("CER", [percent(side.characters) for side in sides]),
             ("char. errors", [errors(side.characters) for side in sides]),
@@ -153,16 +200,9 @@ def _table(found: Comparison) -> Iterator[str]:
         ("wall time", ["" if side.wall_s is None else format_duration(side.wall_s) for side in sides]),
         ("cost", ["" if side.usd is None else f"${side.usd:,.2f}" for side in sides]),
     ]
-    column = (WIDTH - 15) // 2
     for label, values in rows:
         if any(values):
-            cells = [_end(escape_controls(value), column - 2) for value in values]
-            yield f"{label:<15}{cells[0]:<{column}}{cells[1]}".rstrip()
-
-
-def _end(text: str, width: int) -> str:
-    """Return the end of a text, which tells paths apart."""
-    return text if len(text) <= width else f"…{text[1 - width :]}"
+            yield label, [escape_controls(value) for value in values]
 
 
 def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> Iterator[str]:
@@ -192,8 +232,9 @@ def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> It
 
 def _changed(item: ChangedItem) -> Iterator[str]:
     from voxbatch.cli.side_by_side import side_by_side
+    from voxbatch.display import end_of
 
-    counts = f"{item.errors_a:,} → {item.errors_b:,} errors of {item.reference_length:,}"
-    yield f"{_end(escape_controls(item.id), WIDTH - len(counts) - 2)}: {counts}"
+    counts = _errors(item)
+    yield f"{end_of(escape_controls(item.id), WIDTH - len(counts) - 2)}: {counts}"
     texts = {"A": item.text_a, "B": item.text_b}
     yield from side_by_side(item.reference, texts, item.lang, WIDTH, MAX_BLOCKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import textwrap
 from collections.abc import Iterator
@@ -10,46 +11,49 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.options import FolderOrAddress, store_options
+from voxbatch.cli.commands import WIDTH
+from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
+from voxbatch.failure_kinds import in_words
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.address import StoreOptions
 
 if TYPE_CHECKING:
-    from voxbatch.output.flagged import Flagged, FlaggedItem
+    from voxbatch.analysis.flagged import Flagged, FlaggedItem
     from voxbatch.records import Flag
 
-WIDTH = 79
-"""Columns of the printed text: a terminal's usual 80, without the last one."""
 SHOWN_ITEMS = 20
 """Number of items that are listed without --limit."""
 
 
 @click.command(short_help="List the transcripts to distrust, the worst first.")
-@click.argument("out", type=FolderOrAddress())
+@click.argument("place", metavar="OUT", type=PathOrAddress(exists=True))
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"Items to list. Default: {SHOWN_ITEMS}.")
 @click.option("--kind", metavar="KIND", help="Only flags of this kind, e.g. lost_speech.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with all items.")
 @store_options
-def flags(out: str, limit: int | None, kind: str | None, as_json: bool, store_options: StoreOptions) -> None:
-    """List the transcripts of the run in OUT that have flags, the worst first, with the reason and the place.
+def flags(place: str, limit: int | None, kind: str | None, as_json: bool, store_options: StoreOptions) -> None:
+    """List the transcripts of the run in OUT that have flags, the worst first, with the reason and the place. OUT may
+    also be a transcripts.jsonl.
 
     The order is by severity: the weight of the kind times the seconds of the stretch. The run may still be in progress.
     """
-    from voxbatch.output.flagged import find_flagged
+    from voxbatch.analysis.flagged import find_flagged
+    from voxbatch.analysis.score import is_run
     from voxbatch.records import FLAG_KINDS
     from voxbatch.storage import open_store
 
     if kind not in (None, *FLAG_KINDS):
         raise ConfigError(f"--kind {kind!r} is no kind of flag; known are {', '.join(FLAG_KINDS)}")
     shown = SHOWN_ITEMS if limit is None and not as_json else limit
-    found = find_flagged(open_store(out, store_options), shown, kind)
+    folder, name = (place, None) if os.path.isdir(place) or is_run(place) else os.path.split(place)
+    flagged = find_flagged(open_store(folder or ".", store_options), shown, kind, name)
     if as_json:
-        heads = {"items": found.items, "transcripts": found.transcripts, "flags": found.counts.to_dict()}
-        listed = [item.to_dict() for item in found.worst]
+        heads = {"items": flagged.items, "transcripts": flagged.transcripts, "flags": flagged.counts.to_dict()}
+        listed = [item.to_dict() for item in flagged.worst]
         click.echo(json.dumps({**heads, "worst": listed}))
         return
-    for line in _lines(found, out):
+    for line in _lines(flagged, place):
         click.echo(escape_controls(line))
 
 
@@ -67,8 +71,7 @@ def calibrate(out: str, path: str, cluster: str | None, store_options: StoreOpti
     With --cluster, the interval of an estimate allows for other speakers, for example, and not only for other
     recordings of the same speakers.
     """
-    from voxbatch.output.calibrate import calibrate_run
-    from voxbatch.output.calibration_file import write_calibration
+    from voxbatch.analysis.calibrate import calibrate_run, write_calibration
     from voxbatch.storage import open_store
 
     made = calibrate_run(open_store(out, store_options), cluster)
@@ -84,24 +87,26 @@ def calibrate(out: str, path: str, cluster: str | None, store_options: StoreOpti
         click.echo(escape_controls(line))
 
 
-def _lines(found: Flagged, out: str) -> Iterator[str]:
+def _lines(flagged: Flagged, out: str) -> Iterator[str]:
     """Yield the lines for people: how many items are flagged, the worst ones, and how to list the others."""
-    kinds = sorted(found.counts.by_kind.items(), key=lambda pair: -pair[1])
-    by_kind = f": {', '.join(f'{kind} {count:,}' for kind, count in kinds)}" if kinds else ""
-    yield from _wrapped(f"{found.counts.items:,} of {counted(found.transcripts, 'transcript')} flagged{by_kind}")
-    if found.transcripts < found.items:
-        without = counted(found.items - found.transcripts, "item")
-        yield f"{without} failed or not done yet; see: voxbatch status {shlex.quote(out)}"
-    if found.without_flags_key:
-        yield from _wrapped(
-            f"{counted(found.without_flags_key, 'transcript')} of an earlier version of voxbatch, which wrote no flags"
-        )
-    for item in found.worst:
+    flag_kinds = sorted(flagged.counts.by_kind.items(), key=lambda pair: -pair[1])
+    by_kind = f": {', '.join(f'{kind} {count:,}' for kind, count in flag_kinds)}" if flag_kinds else ""
+    yield from _wrapped(f"{flagged.counts.items:,} of {counted(flagged.transcripts, 'transcript')} flagged{by_kind}")
+    if flagged.transcripts < flagged.items:
+        failed = flagged.failures_by_kind.total()
+        kinds = in_words(dict(flagged.failures_by_kind.most_common()))
+        open_items = flagged.items - flagged.transcripts - failed
+        counts = f"{counted(failed, 'item')} failed{f' ({kinds})' if kinds else ''}, {open_items:,} not done yet"
+        yield from _wrapped(f"{counts}; see: voxbatch status {shlex.quote(out)}")
+    if flagged.without_flags_key:
+        without = counted(flagged.without_flags_key, "transcript")
+        yield from _wrapped(f"{without} of an earlier version of voxbatch, which wrote no flags")
+    for item in flagged.worst:
         yield ""
         yield from _item(item)
-    if left := found.counts.items - len(found.worst):
+    if left := flagged.counts.items - len(flagged.worst):
         yield ""
-        yield f"… and {left:,} more; --limit {found.counts.items} lists all"
+        yield f"… and {left:,} more; --limit {flagged.counts.items} lists all"
 
 
 def _item(item: FlaggedItem) -> Iterator[str]:

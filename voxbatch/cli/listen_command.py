@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from voxbatch.cli.commands import WithFormats
+from voxbatch.cli.commands import GroupedCommand
 from voxbatch.cli.options import (
-    forwarded,
     include_option,
     is_given,
     job_options,
     option,
-    run_option,
+    prompt_option,
     run_options_of,
+    setting_option,
     store_options,
 )
-from voxbatch.cli.submit_command import tasks_option
+from voxbatch.cli.submit_command import forwarded, tasks_option
+from voxbatch.config import RunOptions
 from voxbatch.errors import RunError, UsageError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import find, in_job, sagemaker, usd_per_hour
+from voxbatch.platforms.tasks import find, in_job, sagemaker_root, usd_per_hour
+from voxbatch.settings import settings_of
 
 if TYPE_CHECKING:
     from voxbatch.platforms.listen import ListenerOptions
@@ -38,7 +41,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
 
 
 @click.command(
-    cls=WithFormats,
+    cls=GroupedCommand,
     short_help="Run what Pub/Sub messages name.",
     epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …",
 )
@@ -79,16 +82,17 @@ _OUR_OWN = ("include", "quiet", "log_format")
     metavar="SECONDS",
     help="Make one run of the recordings that are uploaded within this time. Default: one run for each recording.",
 )
-@run_option(
-    "--allow-outside",
-    is_flag=True,
-    help="Let manifests name any local file and any address, not only those next to them.",
+@setting_option(
+    replace(
+        settings_of(RunOptions)["allow_outside"],
+        help="Let manifests name any local file and any address, not only those next to them.",
+    )
 )
-@run_option(
-    "--only-under",
-    multiple=True,
-    metavar="PLACE",
-    help="Let manifests name only files below PLACE, a folder or the address of a folder. Repeatable.",
+@setting_option(
+    replace(
+        settings_of(RunOptions)["only_under"],
+        help="Let manifests name only files below PLACE, a folder or the address of a folder. Repeatable.",
+    )
 )
 @option(
     "--dead-letter",
@@ -96,6 +100,12 @@ _OUR_OWN = ("include", "quiet", "log_format")
     help="Topic for messages that cannot be run, with the reason. Default: the subscription's own dead-letter topic.",
 )
 @option("--drain", is_flag=True, help="Handle the waiting messages, then exit.")
+@option(
+    "--backfill",
+    "backfills",
+    is_flag=True,
+    help="Send a message for each object that already lies below --prefix and --recordings, then exit.",
+)
 @option(
     "--to",
     type=click.Choice((HERE, CLOUD_RUN)),
@@ -107,6 +117,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
 @option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
 @option("--region", metavar="REGION", help="Cloud Run: region of the job. Default: CLOUDSDK_RUN_REGION.")
 @tasks_option
+@prompt_option
 @job_options
 @store_options
 @click.pass_context
@@ -122,6 +133,7 @@ def listen(
     batch_window: float,
     dead_letter: str | None,
     drain: bool,
+    backfills: bool,
     to: str,
     job: str,
     region: str | None,
@@ -149,7 +161,7 @@ def listen(
     from voxbatch.runner.prepare import path_policy
 
     asked_price = settings["usd_per_hour"] if is_given(ctx, "usd_per_hour") else None
-    task = find(os.environ, sagemaker.root_folder(os.environ))
+    task = find(os.environ, sagemaker_root(os.environ))
     if task and asked_price is None and (price := usd_per_hour(task, os.environ)) is not None:
         settings["usd_per_hour"] = price
     run_options = run_options_of(ctx, settings)
@@ -159,6 +171,8 @@ def listen(
     try:
         rules = Rules.from_options(out, prefix, recordings)
         options = ListenerOptions(rules, run_options.store_options, include, batch_window, drain)
+        if backfills:
+            leave(_backfill(options, (subscription, project, dead_letter), log))
         path_policy(run_options)  # an invalid policy is an error of the options, not of a message
         if to == HERE:
             executor = LocalExecutor(shared, stop, log)
@@ -170,6 +184,21 @@ def listen(
     except UsageError as e:
         code = refuse(e, log)
     leave(code)
+
+
+def _backfill(options: ListenerOptions, source: tuple[str, str | None, str | None], log: Log) -> int:
+    """Send the messages of objects that are there, and return the exit code; see `_serve` for the arguments."""
+    from voxbatch.platforms.listen.backfill import backfill
+    from voxbatch.platforms.listen.subscription import Subscription
+
+    try:
+        with closing(Subscription(*source, log)) as messages:
+            count = backfill(options.rules, options.store_options, messages)
+    except RunError as e:
+        log.error("backfill_failed", text=f"{e}\nsome messages may have been sent; those that come twice do no harm")
+        return e.exit_code
+    log.info("backfilled", messages=count, text=f"{count:,} messages sent to the topic of {messages.name}")
+    return 0
 
 
 def _serve(

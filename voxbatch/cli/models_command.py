@@ -1,20 +1,18 @@
-"""The command `models`: which models there are, and which of them are on this machine."""
+"""The commands `models` (which models there are, and which of them are on this machine) and `profiles`."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from voxbatch.cli.commands import HELP_WIDTH, WIDTH
 from voxbatch.safe_text import escape_controls
 
 if TYPE_CHECKING:
     from voxbatch.engines.known_models import KnownModel
-
-WIDTH = 79
-"""Columns of the printed text: a terminal's usual 80, without the last one."""
 
 
 @click.command(short_help="List the models, or explain one.")
@@ -37,23 +35,32 @@ def models(name: str | None) -> None:
 
 
 def _table() -> Iterator[str]:
-    from voxbatch.engines import install_command
+    from voxbatch.engines import ENGINES, install_command
     from voxbatch.engines.known_models import KNOWN_MODELS, LEADERBOARD
+    from voxbatch.speakers.weights import EMBEDDING, SEGMENTATION
 
-    for engine, use in (("faster-whisper", "on a CPU"), ("vllm", "on NVIDIA GPUs")):
+    for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
         install = install_command(engine)
         yield f"engine {engine}, {use}{f'; not installed: {install}' if install else ''}"
-        yield f"  {'MODEL':<40} {'LANGUAGES':<9} {'MB':>6} {'WER':>5} HERE"
-        for each in KNOWN_MODELS:
-            if each.engine == engine:
-                languages = "English" if each.languages == ("en",) else str(len(each.languages))
-                wer = "" if each.wer is None else f"{each.wer:.2f}"
-                yield f"  {each.name:<40} {languages:<9} {each.megabytes:>6,} {wer:>5} {each.place:<8}".rstrip()
+        yield f"  {'MODEL':<39} {'LANG':>4} {'MB':>6} {'WER':>4} {'LICENCE':<10} HERE"
+        for model in KNOWN_MODELS:
+            if model.engine == engine:
+                languages = "en" if model.languages == ("en",) else str(len(model.languages))
+                size = f"{model.megabytes:,}" if model.megabytes else ""
+                wer = "" if model.wer is None else f"{model.wer:.2f}"
+                yield f"  {model.name:<39} {languages:>4} {size:>6} {wer:>4} {model.license:<10} {model.place}"
         yield ""
-    yield f"WER: {LEADERBOARD}; in %."
+    yield "networks of --speakers, from the hub"
+    for network in (SEGMENTATION, EMBEDDING):
+        yield f"  {network.repository:<40} {network.license:<9}{network.megabytes:>7,}"
+        yield f"    {network.origin}"
+    yield ""
+    yield "LANG: en, or the number of languages."
+    yield from textwrap.wrap(f"WER: {LEADERBOARD}; in %.", WIDTH - 1)
     yield "HERE: bundled (installed as a package), cached (downloaded before), no (the"
-    yield "first run downloads it). Licences: Whisper MIT, Voxtral Apache-2.0."
-    yield "voxbatch models NAME explains one: languages, licence, how to get it."
+    yield "first run downloads it)."
+    yield "voxbatch models NAME explains one: languages, what was tested, how to get it."
+    yield "vLLM runs other models of the same classes, too: docs/gpus-and-models.md."
 
 
 def _details(model: KnownModel) -> Iterator[str]:
@@ -77,9 +84,10 @@ def _details(model: KnownModel) -> Iterator[str]:
         "engine": f"{model.engine}{f', not installed: {install}' if install else ''}",
         "hub": model.hub,
         "languages": languages,
-        "size": f"about {model.megabytes:,} MB",
+        "size": f"about {model.megabytes:,} MB" if model.megabytes else "unknown here",
         "licence": model.license,
         "WER": "no published figure is known here" if model.wer is None else f"{model.wer:.2f} %: {LEADERBOARD}",
+        "tested": model.tested or "nothing with this model",
         "here": here[model.place],
         "run": f"voxbatch run recordings/ --engine {model.engine} --model {model.name}",
     }
@@ -91,3 +99,31 @@ def _details(model: KnownModel) -> Iterator[str]:
     for label, text in {"model": model.name, **rows}.items():
         for number, line in enumerate(textwrap.wrap(text, WIDTH - 12, break_long_words=False, break_on_hyphens=False)):
             yield f"{label if not number else '':<11} {line}"
+
+
+@click.command(short_help="List the profiles, or show one.")
+@click.argument("name", required=False)
+@click.pass_context
+def profiles(ctx: click.Context, name: str | None) -> None:
+    """List the profiles, or print the settings of profile NAME and the arguments that vLLM would get."""
+    from voxbatch.config import PROFILE_KEYS, load_profile, profile_names
+
+    if name is None:
+        for profile in profile_names():
+            click.echo(f"{profile:<12} {load_profile(profile).get('description', '')}")
+        return
+    import yaml
+
+    from voxbatch.cli.options import parsed_run_options
+    from voxbatch.cli.run_command import run
+    from voxbatch.engines import preview_arguments
+
+    with run.make_context(run.name, ["--profile", name, "-"], ctx) as running:
+        settings = parsed_run_options(running).to_dict()
+    resolved: dict[str, Any] = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in settings.items()
+        if key in PROFILE_KEYS
+    }
+    resolved |= preview_arguments(resolved["engine"], resolved["model"], resolved["engine_options"])
+    click.echo(yaml.safe_dump(resolved, sort_keys=False, width=HELP_WIDTH), nl=False)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from voxbatch.cli.options import (
-    OptionalValueCommand,
+    RunCommand,
     file_for_vllm,
     is_given,
     limiting_variables,
@@ -17,25 +17,34 @@ from voxbatch.cli.options import (
     run_options_of,
     source_argument,
     store_options,
+    unknown_variables,
+    video_options,
 )
-from voxbatch.config import Config
+from voxbatch.config import FORMATS, Config
+from voxbatch.errors import ConfigError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import announce, in_job, own_task, usd_per_hour
-from voxbatch.safe_text import escape_controls
 
 
 @click.command(
-    cls=OptionalValueCommand,
+    cls=RunCommand,
     short_help="Transcribe recordings: files, a folder, a manifest.",
     epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
 )
 @source_argument
 @run_options
+@video_options
 @manifest_options
 @store_options
 @click.pass_context
 def run(ctx: click.Context, /, **settings: Any) -> None:
     """Transcribe SOURCE: recordings, folders of recordings, or a manifest.
+
+    \b
+    Examples:
+      voxbatch run talk.mp3
+      voxbatch run recordings/ -o out --language en --formats srt,txt
+      voxbatch run calls.jsonl -o out --model small --dry-run
 
     Give several files and folders, a pattern in quotes ('calls/*.wav'), or @list.txt, which has one path or address a
     line. A manifest (.jsonl, .csv, .tsv, .parquet, wav.scp, - for standard input) is given alone. All may be at gs://,
@@ -53,11 +62,11 @@ def start(
     vllm_config: str | None,
     tasks: str,
     shard: tuple[int, int] | None,
-    resume: bool,
     dry_run: bool,
     quiet: bool,
     log_format: str,
     exit_zero: bool,
+    videos: str = "",
     **settings: Any,
 ) -> None:
     """Run the options of `run` or `ask`, and exit with the code of the run."""
@@ -70,7 +79,8 @@ def start(
     task, (settings["shard"], settings["shards"]) = own_task(os.environ, tasks, shard, sources)
     if task and not is_given(ctx, "usd_per_hour") and (price := usd_per_hour(task, os.environ)) is not None:
         settings["usd_per_hour"] = price
-    options = run_options_of(ctx, {**settings, "overwrite": not resume}, served)
+    _refuse_file(out)
+    options = run_options_of(ctx, settings, served)
     config = Config.of(options, source, out or default_out(source))
     as_json = is_json(log_format, in_job(os.environ))
     shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
@@ -79,6 +89,8 @@ def start(
         announce(task, config.shard, config.shards, config.out, log, has_shard_option=shard is not None)
     for text in limiting_variables(ctx):
         log.warning("limited", text=text)
+    for text in unknown_variables(os.environ):
+        log.warning("unknown_variable", text=text)
     if served:
         event = served.flag[2:].replace("-", "_")
         if served.without_effect:
@@ -86,36 +98,26 @@ def start(
         for text in served.unknown:
             log.warning(event, text=text)
     if dry_run:
-        _print_plan(config)
+        from voxbatch.cli.estimates import print_plan
+
+        print_plan(config)
         return
     show_progress = can_animate() and not as_json and not quiet
-    leave(transcribe(config, log, show_progress, quiet, exit_zero))
+    leave(transcribe(config, log, show_progress, quiet, exit_zero, videos))
 
 
-def _print_plan(config: Config) -> None:
-    from voxbatch.display import format_audio, format_duration
-    from voxbatch.runner.forecast import estimate_run
+def _refuse_file(out: str | None) -> None:
+    """Refuse an OUT that has the name of a file, unless there is such a folder.
 
-    p = estimate_run(config)
-    speed = f" ({p.speed})" if p.speed else ""
-    no_audio = "unknown: give `duration` in the manifest"
-    time = (
-        f"about {format_duration(p.wall_s)} at RTFx {p.rtfx:g}{speed}"
-        if p.wall_s is not None
-        else (no_audio if p.unknown_items else "unknown: give --expected-rtfx")
-    )
-    cost = (
-        f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour, without the start of the machine"
-        if p.usd is not None
-        else (no_audio if p.unknown_items else "unknown: give --usd-per-hour")
-    )
-    for name, value in (
-        ("engine", f"{p.engine} (model {p.model})"),
-        ("items", f"{p.items:,}"),
-        ("audio", format_audio(p.audio_s, p.estimated_items, p.unknown_items)),
-        ("chunks", f"at least {p.chunks:,}"),
-        ("time", time),
-        ("cost", cost),
-        ("outputs", config.out),
-    ):
-        click.echo(escape_controls(f"{name:<8} {value}"))
+    Raises:
+        ConfigError: a file was meant.
+    """
+    suffix = os.path.splitext(out or "")[1].lower()[1:]
+    if out and suffix in (*FORMATS, *_FILES) and not os.path.isdir(out):
+        form = f"--formats {suffix}" if suffix in FORMATS else "transcripts.jsonl is always written"
+        folder = os.path.splitext(out)[0]
+        raise ConfigError(f"-o {out}: OUT is a folder, which holds all outputs; give -o {folder} and {form}")
+
+
+_FILES = ("jsonl", "csv", "tsv", "parquet", "html", "md", "docx")
+"""Extensions of files, besides those of the formats."""

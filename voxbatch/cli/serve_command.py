@@ -10,13 +10,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.options import file_for_vllm, option, server_options, server_settings, store_options
+from voxbatch.cli.options import PROFILE_ENGINE, file_for_vllm, option, run_options_of, server_options, store_options
+from voxbatch.config import LOG_FORMATS
 from voxbatch.errors import ConfigError
+from voxbatch.log import is_json
+from voxbatch.platforms.tasks import in_job
 from voxbatch.safe_text import escape_controls
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.address import StoreOptions
+from voxbatch.vllm_plugin.server_middleware import PERIODS, Rate
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.config_keys import FileSettings
+
+
+def rate_limit_of(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    """Return the value of --rate-limit, checked."""
+    if text:
+        try:
+            Rate.parse(text)
+        except ValueError as e:
+            raise click.BadParameter(str(e)) from e
+    return text
 
 
 @click.command(short_help="Serve a model with vLLM's OpenAI API.")
@@ -39,6 +53,20 @@ if TYPE_CHECKING:
     metavar="N",
     help="Port to listen at. The variable PORT sets it, too, as on Cloud Run.",
 )
+@option(
+    "--rate-limit",
+    callback=rate_limit_of,
+    metavar="N/PERIOD",
+    help=f"Requests that one address may send in a period ({', '.join(PERIODS)}), such as 60/minute; further ones are "
+    "answered 429. Each instance of a service counts for itself.",
+)
+@option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="auto",
+    show_default=True,
+    help="Format of the access log: auto means JSON on a cloud platform, and uvicorn's text elsewhere.",
+)
 @option("--dry-run", is_flag=True, help="Print the command of the server, and do not start it.")
 @store_options
 @click.pass_context
@@ -50,9 +78,11 @@ def serve(
     serving_properties: str | None,
     vllm_config: str | None,
     model: str | None,
-    engine_option: Mapping[str, str],
+    engine_options: Mapping[str, str],
     host: str,
     port: int,
+    rate_limit: str | None,
+    log_format: str,
     dry_run: bool,
     store_options: StoreOptions,
 ) -> None:
@@ -63,31 +93,34 @@ def serve(
     vLLM as they are.
     """
     from voxbatch import engines
-    from voxbatch.engines.vllm.server import Server, as_flags
+    from voxbatch.engines.vllm.server import Server, as_flags, middleware
 
     if install := engines.install_command("vllm"):
         raise ConfigError(f"engine vllm is not installed, and only vllm has a server: {install}")
     served = file_for_vllm(serving_properties, vllm_config)
-    server = Server(*server_settings(ctx, model, engine_option, served), store_options)
+    if (engine := ctx.meta.get(PROFILE_ENGINE)) not in (None, "vllm"):
+        raise ConfigError(
+            f"--profile {profile} is for the engine {engine}, and only vllm has a server; see voxbatch profiles"
+        )
+    settings = {"engine": "vllm", "model": model, "engine_options": engine_options}
+    options = run_options_of(ctx, settings, served)
+    server = Server(options.model, options.engine_options, store_options)
     if served:
         _tell_unknown(served)
-        others = (*as_flags(_of_file(served)), *others)
+        switches = {"true": True, "false": False}
+        of_file = {name: switches.get(value.lower(), value) for name, value in served.of_server.items()}
+        others = (*as_flags(of_file), *others)
     for message in server.bring_model():
         if not message.is_progress:
             click.echo(escape_controls(message.text), err=True)
-    command = server.command(host, port, others)
+    flags = middleware(rate_limit, is_json(log_format, in_job(os.environ)))
+    command = server.command(host, port, (*flags, *others))
     if dry_run:
         click.echo(shlex.join(command))
         return
     click.echo(escape_controls(f"serving {server.model} at http://{host}:{port}/v1, when vLLM is ready"), err=True)
     sys.stderr.flush()
     os.execv(command[0], command)  # noqa: S606 vLLM gets this process's id, signals and environment
-
-
-def _of_file(served: FileSettings) -> dict[str, str | bool]:
-    """Return the arguments of a server in a file for vLLM."""
-    switches = {"true": True, "false": False}
-    return {name: switches.get(value.lower(), value) for name, value in served.of_server.items()}
 
 
 def _tell_unknown(served: FileSettings) -> None:

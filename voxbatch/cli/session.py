@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-import click
-
-from voxbatch import display, runner, standard_streams
-from voxbatch.config import RETRY_CHOICES, Config
-from voxbatch.errors import EmptySourceError, RunError, StorageError, TakenOverError, UsageError, VoxbatchError
+from voxbatch import display, runner
+from voxbatch.cli.options import BURN
+from voxbatch.config import Config
+from voxbatch.errors import (
+    EmptySourceError,
+    RunError,
+    TakenOverError,
+    UsageError,
+    VoxbatchError,
+)
 from voxbatch.log import Log
-from voxbatch.output.failure_reasons import read_reasons
-from voxbatch.output.layout import FAILURES, existing_outputs
-from voxbatch.output.lines import first_texts
-from voxbatch.output.summary import Summary
-from voxbatch.platforms.tasks import sagemaker
+from voxbatch.output.layout import FAILURES
+from voxbatch.platforms.tasks import write_exit_message
+from voxbatch.process import streams
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested
-from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S
-from voxbatch.safe_text import counted, escape_controls, redact_secrets
-from voxbatch.storage import StoreOptions, is_remote, open_store, redacted, set_retry_deadline
+from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
+from voxbatch.safe_text import counted
+from voxbatch.storage import StoreOptions, open_store, set_retry_deadline
 
 EXIT_SOME_FAILED = 3
 """Exit code of a run that finished with failed items."""
@@ -46,19 +47,23 @@ WRITE_TIMEOUT_S = 1.0
 """Seconds that a process which was told to stop waits for the reader of its standard output and error."""
 
 
-def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_zero: bool = False) -> int:
+def transcribe(
+    config: Config, log: Log, show_progress: bool, quiet: bool, exit_zero: bool = False, videos: str = ""
+) -> int:
     """Run a config and return the exit code; after a run that does not end well, log what is safe and how to continue.
 
     Args:
         show_progress: show a live progress line instead of progress events.
         quiet: print no transcripts and no outcome.
         exit_zero: return 0 even if items failed.
+        videos: see cli.options.video_options.
 
     Raises:
         UsageError: the config or the manifest is invalid, nothing was started, and the log is text for people.
     """
-    stop, latest = Stop(), _Latest()
+    stop = Stop()
     signals: list[int] = []
+    latest: Progress | None = None
 
     def interrupted(reason: str = "") -> int:
         """Log the interruption, and return its exit code."""
@@ -68,8 +73,16 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
     try:
         on_signals(stop, signals, lambda: leave(interrupted(f"the last commit took over {LEAVE_S:.0f} s")))
         shown = display.live_progress if show_progress else display.progress_events
-        with shown(log, config.usd_per_hour) as observe:
-            finished = runner.run(config, log, latest.then(observe), stop, estimate_durations=show_progress)
+        with shown(log, config.usd_per_hour) as show:
+
+            def observe(progress: Progress) -> None:
+                nonlocal latest
+                latest = progress
+                show(progress)
+
+            finished = runner.run(config, log, observe, stop, estimate_durations=not quiet)
+        if videos and finished.summary is not None:
+            write_copies(config.out, config.store_options, videos, log)
         return report(config, finished, log, quiet, exit_zero)
     except StopRequested as e:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -78,8 +91,12 @@ def transcribe(config: Config, log: Log, show_progress: bool, quiet: bool, exit_
         if config.update and isinstance(e, EmptySourceError):
             log.info("nothing_to_do", text=f"{e}; nothing to do")
             return 0
-        sagemaker.write_exit_message(str(e), sagemaker.root_folder(os.environ))
-        if isinstance(e, UsageError) and latest.progress is None:  # nothing was started
+        if config.shards == 1:
+            from voxbatch.cli.advice import with_commands
+
+            e = with_commands(e, sys.argv, config.out)
+        write_exit_message(str(e))
+        if isinstance(e, UsageError) and latest is None:  # nothing was started
             return refuse(e, log)
         is_safe = not isinstance(e, TakenOverError)  # otherwise, the committed items are deleted or about to be
         log.error("run_failed", text=f"{e}\n{_safe(config, latest)}" if is_safe else str(e))
@@ -102,25 +119,8 @@ def refuse(error: UsageError, log: Log) -> int:
     return error.exit_code
 
 
-class _Latest:
-    """The latest progress of the run."""
-
-    def __init__(self) -> None:
-        self.progress: Progress | None = None
-
-    def then(self, observe: Callable[[Progress], None]) -> Callable[[Progress], None]:
-        """Return an observer that stores the progress and then calls `observe`."""
-
-        def both(progress: Progress) -> None:
-            self.progress = progress
-            observe(progress)
-
-        return both
-
-
-def _safe(config: Config, latest: _Latest) -> str:
-    """Return the sentence that says how many items are safe and how to continue."""
-    p = latest.progress
+def _safe(config: Config, p: Progress | None) -> str:
+    """Return the sentence that says how many items are safe by the latest progress, and how to continue."""
     if p is None:
         return "no item was started, and all committed items are safe; run the same command again to continue"
     safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
@@ -149,14 +149,14 @@ def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn])
         nonlocal asked_at
         asked_at = time.monotonic()
         received.append(number)
-        for each in STOPPING:
-            signal.signal(each, insist)
+        for stopping in STOPPING:
+            signal.signal(stopping, insist)
         set_retry_deadline(FINAL_COMMIT_TIMEOUT_S)
-        standard_streams.set_write_deadline(WRITE_TIMEOUT_S)
+        streams.set_write_deadline(WRITE_TIMEOUT_S)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         stop.request()
 
-    standard_streams.install()
+    streams.install()
     signal.signal(signal.SIGALRM, lambda *_: give_up())
     for number in STOPPING:
         signal.signal(number, handle)
@@ -170,54 +170,24 @@ def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: 
     else:
         failed = result.summary.failed
         if not quiet:
+            from voxbatch.cli.outcome import print_outcome
+
             # Several tasks cannot retry: each would have to know what the others have done.
-            command = retry_command(sys.argv) if config.shards == 1 else ""
-            print_outcome(result.summary, config.out, config.store_options, command)
+            argv = sys.argv if config.shards == 1 else []
+            print_outcome(result.summary, config.out, config.store_options, argv)
     if not failed or exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
     reason = f"finished, but {counted(failed, 'item')} failed: see {FAILURES}; --exit-zero makes that exit code 0"
-    sagemaker.write_exit_message(reason, sagemaker.root_folder(os.environ))
+    write_exit_message(reason)
     return EXIT_SOME_FAILED
 
 
-def retry_command(argv: Sequence[str]) -> str:
-    """Return the command of a run without the options that --retry-failed excludes, or "" for another program.
+def write_copies(out: str, store_options: StoreOptions, videos: str, log: Log) -> None:
+    """Write the copies of the videos of a finished run; see cli.options.video_options for `videos`."""
+    from voxbatch.analysis.videos import write_videos
 
-    The arguments are left out if one of them holds a secret.
-    """
-    if len(argv) < 2 or argv[1] != "run":
-        return ""
-    words = [word for word in argv[2:] if word != "--overwrite" and not word.startswith("--retry-failed")]
-    if "--retry-failed" in argv:  # its value, if it stands there, is the word after it
-        at = argv.index("--retry-failed") + 1
-        if at < len(argv) and argv[at] in RETRY_CHOICES:
-            words.remove(argv[at])
-    if any(redact_secrets(word) != word or (is_remote(word) and redacted(word) != word) for word in words):
-        return "voxbatch run …"
-    return shlex.join(["voxbatch", "run", *words])
-
-
-def print_outcome(summary: Summary, out: str, store_options: StoreOptions, command: str = "") -> None:
-    """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
-
-    Args:
-        summary: the summary of the run.
-        out: OUT.
-        store_options: access to OUT.
-        command: the command of the run, to which --retry-failed can be added. Empty if there is none.
-    """
-    store = open_store(out, store_options)
-    texts, places = list[tuple[str, str]](), list[tuple[str, str]]()
-    with contextlib.suppress(StorageError):
-        texts = first_texts(store, display.SHOWN_TRANSCRIPTS)
-    with contextlib.suppress(StorageError):
-        places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
-    reasons = None
-    with contextlib.suppress(StorageError):
-        reasons = read_reasons(store) if summary.failed else None
-    for line in display.outcome_lines(summary, texts, places, reasons, command, out):
-        click.echo(escape_controls(line))
+    write_videos(open_store(out, store_options), videos == BURN, log)
 
 
 def leave(code: int) -> NoReturn:

@@ -11,8 +11,9 @@ normalisation. Words far from every difference are left out.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+
+from rich.cells import cell_len, set_cell_size
 
 from voxbatch.safe_text import escape_controls
 from voxbatch.scoring.alignment import align
@@ -42,13 +43,11 @@ def side_by_side(
         width: columns of a line.
         max_blocks: most groups of lines; longer texts are cut.
     """
-    found = {label: tokens(text, lang) for label, text in texts.items() if text is not None}
-    columns = [tuple(map(_shown, column)) for column in _columns(tokens(reference, lang), list(found.values()))]
-    labels = ["REF", *found]
+    labels, columns = word_columns(reference, texts, lang)
     block: list[Row] = []
     num_blocks, used = 0, _LABEL
-    for column in _near_differences(columns):
-        needed = max(map(_width, column)) + 1
+    for column in columns:
+        needed = max(map(cell_len, column)) + 1
         if block and used + needed > width + 1:
             yield from _lines(labels, block)
             num_blocks, used, block = num_blocks + 1, _LABEL, []
@@ -63,6 +62,13 @@ def side_by_side(
     for label, text in texts.items():
         if text is None:
             yield f"{label:<{_LABEL}}(no transcript)"
+
+
+def word_columns(reference: str, texts: Mapping[str, str | None], lang: str | None) -> tuple[list[str], list[Row]]:
+    """Return the labels of the rows, and the columns near the differences; see `side_by_side` for the arguments."""
+    words = {label: tokens(text, lang) for label, text in texts.items() if text is not None}
+    columns = [tuple(map(_shown, column)) for column in _columns(tokens(reference, lang), list(words.values()))]
+    return ["REF", *words], list(_near_differences(columns))
 
 
 def _columns(reference: Sequence[str], texts: Sequence[Sequence[str]]) -> Iterator[Row]:
@@ -83,11 +89,11 @@ def _columns(reference: Sequence[str], texts: Sequence[Sequence[str]]) -> Iterat
                 word = text[edit.hypothesis]
                 words[-1].append(word if edit.kind == "equal" else f"[{word}]")
     for position in range(len(reference) + 1):
-        here = [each[position] for each in added]
+        here = [row[position] for row in added]
         for k in range(max(map(len, here), default=0)):
-            yield ("", *(each[k] if k < len(each) else "" for each in here))
+            yield ("", *(row[k] if k < len(row) else "" for row in here))
         if position < len(reference):
-            yield (reference[position], *(each[position] for each in words))
+            yield (reference[position], *(row[position] for row in words))
 
 
 def _near_differences(columns: Sequence[Row]) -> Iterator[Row]:
@@ -104,9 +110,9 @@ def _near_differences(columns: Sequence[Row]) -> Iterator[Row]:
 
 
 def _lines(labels: Sequence[str], block: Sequence[Row]) -> Iterator[str]:
-    widths = [max(map(_width, column)) for column in block]
+    widths = [max(map(cell_len, column)) for column in block]
     for row, label in enumerate(labels):
-        words = (column[row] + " " * (width - _width(column[row])) for column, width in zip(block, widths, strict=True))
+        words = (set_cell_size(column[row], width) for column, width in zip(block, widths, strict=True))
         yield f"{label:<{_LABEL}}{' '.join(words)}".rstrip()
 
 
@@ -114,15 +120,3 @@ def _shown(word: str) -> str:
     """Return a word that moves no cursor and turns no line around, with at most MAX_WORD columns."""
     word = escape_controls(_DIRECTION.sub("", word))
     return word if len(word) <= MAX_WORD else f"{word[: MAX_WORD - 2]}…{']' if word[0] == '[' else ''}"
-
-
-def _width(word: str) -> int:
-    """Return the number of columns of a word: East Asian characters have two, combining marks none."""
-    return sum(
-        0
-        if unicodedata.category(char) in ("Mn", "Me", "Cf")
-        else 2
-        if unicodedata.east_asian_width(char) in "WF"
-        else 1
-        for char in word
-    )

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from voxbatch.cli.ask_command import ask
-from voxbatch.cli.commands import WithFormats
+from voxbatch.cli.ask_command import ask, further_question_options, questions_of
+from voxbatch.cli.commands import GroupedCommand
 from voxbatch.cli.options import (
-    forwarded,
+    ForwardedOption,
     is_given,
     job_options,
     limiting_variables,
     manifest_options,
     name_value,
     option,
-    question_options,
-    questions_of,
     run_options_of,
+    setting_option,
     source_argument,
     store_options,
 )
 from voxbatch.cli.run_command import run
-from voxbatch.config import Config
+from voxbatch.config import Config, QuestionOptions, RunOptions
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.safe_text import escape_controls
+from voxbatch.settings import settings_of
 from voxbatch.storage.address import is_remote
 
 if TYPE_CHECKING:
-    from voxbatch.platforms.submit import Forecast, Target
-    from voxbatch.questions import QuestionOptions
+    from voxbatch.platforms.submit import Target
 
 AUTO = "auto"
 TARGETS = {
@@ -63,7 +62,7 @@ tasks_option = option(
 )  # fmt: skip
 
 
-@click.command(cls=WithFormats, short_help="Start a run on Cloud Run or SageMaker.")
+@click.command(cls=GroupedCommand, short_help="Start a run on Cloud Run or SageMaker.")
 @source_argument
 @option(
     "-o", "--out", metavar="OUT", help="Address of the outputs, gs:// or s3://. Default: NAME.voxbatch next to SOURCE."
@@ -81,7 +80,7 @@ tasks_option = option(
     type=float,
     metavar="H",
     help="Hours that a task should take, for --tasks auto. Default: 0.83 on Cloud Run, where a task may take one "
-    "hour; 4 on SageMaker.",
+    "hour unless the job has another limit; 4 on SageMaker.",
 )
 @option("--again", is_flag=True, help="Start the run even if a run with the same arguments is in progress.")
 @option(
@@ -121,7 +120,14 @@ tasks_option = option(
     "credentials, except to read SOURCE from a bucket.",
 )
 @click.option("--ask", "asks", is_flag=True, help="Ask questions, as voxbatch ask does, with the options of --prompt.")
-@question_options
+@setting_option(
+    replace(
+        settings_of(RunOptions)["prompt"],
+        help="With --ask, the question about each recording. Otherwise, for Whisper models, a text that could stand "
+        "before each recording, in its style and with its names.",
+    )
+)
+@further_question_options
 @job_options
 @manifest_options
 @store_options
@@ -148,10 +154,11 @@ def submit(
     from voxbatch.output.layout import default_out
     from voxbatch.platforms.submit import Submission, redact_addresses, size_run, size_without_source, start
 
-    for name in ("quiet", "exit_zero", "log_format"):  # they concern only the run
+    for name in ("quiet", "exit_zero", "log_format", "hotwords"):  # they concern only the run
         settings.pop(name)
     platform = _platform(ctx, target, settings)
-    settings["questions"] = _questions(ctx, asks, settings)
+    prompt = settings["prompt"]
+    settings |= {"questions": _questions(ctx, asks, settings), "prompt": None if asks else prompt}
     config = Config.of(run_options_of(ctx, settings), source, out or default_out(source))
     submission = Submission(
         config.source, config.out, forwarded(ctx), command="ask" if asks else "run", environment=env
@@ -174,11 +181,12 @@ def submit(
         click.echo(f"tasks    {tasks:,}")
     request = platform.request(submission)
     if forecast:
-        _print_forecast(forecast, platform)
+        from voxbatch.cli.estimates import print_forecast
+
+        print_forecast(forecast, platform)
     if dry_run:
         click.echo(escape_controls(f"request  {request.where}"))
         click.echo(json.dumps(redact_addresses(request.body), indent=2, ensure_ascii=False))
-    if dry_run:
         return
     started = start(submission, platform, again)
     if started.was_running:
@@ -190,11 +198,31 @@ def submit(
     sys.stdout.flush()
 
 
+def forwarded(ctx: click.Context, omit: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the options of `run` that were given by flags and variables, as arguments for a run elsewhere.
+
+    Args:
+        ctx: the parsed command.
+        omit: names of options that have another meaning for this command; they are left out.
+
+    Raises:
+        ConfigError: an option names a file of this machine.
+    """
+    for name in ("hotwords", "speaker_names", "prompt_file", "json_schema", "tools"):
+        if (place := ctx.params.get(name)) and not is_remote(place):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {place} lies on this machine, where a job elsewhere cannot see it: upload "
+                "it, and give its address"
+            )
+    options = [param for param in ctx.command.params if isinstance(param, ForwardedOption) and param.name not in omit]
+    return tuple(argument for option in options for argument in option.arguments(ctx))
+
+
 def _questions(ctx: click.Context, asks: bool, settings: dict[str, Any]) -> QuestionOptions | None:
     """Return what is asked, if `asks`, and remove the options of questions from the settings.
 
     Raises:
-        ConfigError: see `questions_of`; or an option is not for the command, or names a file of this machine.
+        ConfigError: see `questions_of`; or an option is not for the command.
     """
     command, other = (ask, run) if asks else (run, ask)
     allowed = {param.name for param in command.params}
@@ -202,12 +230,6 @@ def _questions(ctx: click.Context, asks: bool, settings: dict[str, Any]) -> Ques
         if param.name not in allowed and is_given(ctx, str(param.name)):
             advice = "leave it out" if asks else "add --ask"
             raise ConfigError(f"{param.opts[0]} is an option of voxbatch {other.name}; {advice}")
-    for name in ("prompt_file", "json_schema", "tools"):
-        if (place := ctx.params[name]) and not is_remote(place):
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {place} lies on this machine, where a job elsewhere cannot see it: upload "
-                "it, and give its address"
-            )
     questions = questions_of(settings)
     return questions if asks else None
 
@@ -222,94 +244,15 @@ def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target
     """
     from voxbatch.platforms.submit import CloudRun, SageMaker
 
-    own = {each: settings.pop(each) for names in TARGETS.values() for each in names}
+    own = {option_name: settings.pop(option_name) for names in TARGETS.values() for option_name in names}
     for other, names in TARGETS.items():
-        for each in names:
-            if other != name and ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE:
-                raise ConfigError(f"--{each.replace('_', '-')} is for --target {other}; leave it out for {name}")
-    own = {each: own[each] for each in TARGETS[name] if own[each] is not None}
+        for option_name in names:
+            if other != name and ctx.get_parameter_source(option_name) is ParameterSource.COMMANDLINE:
+                raise ConfigError(f"--{option_name.replace('_', '-')} is for --target {other}; leave it out for {name}")
+    own = {option_name: own[option_name] for option_name in TARGETS[name] if own[option_name] is not None}
     region = settings.pop("region")
     if name == "cloudrun":
         return CloudRun(**own, region=region)
-    if missing := [f"--{each}" for each in ("image", "role") if each not in own]:
+    if missing := [f"--{option_name}" for option_name in ("image", "role") if option_name not in own]:
         raise ConfigError(f"--target sagemaker needs {' and '.join(missing)}, because each run creates its own job")
     return SageMaker(**own, region=region)
-
-
-def _print_forecast(forecast: Forecast, platform: Target) -> None:
-    """Print the forecast; warn if the platform ends a task before its work is done."""
-    from voxbatch.display import format_duration
-
-    for line in _forecast_lines(forecast):
-        click.echo(line)
-    if forecast.wall_s is not None and forecast.wall_s[1] > forecast.limit_s:
-        click.echo(
-            f"Warning: {platform.title} ends a task after {format_duration(forecast.limit_s)}. The work that is done "
-            "by then is safe. It continues if the job retries the task, or if you submit the run again. Give "
-            "more --tasks",
-            err=True,
-        )
-
-
-def _forecast_lines(forecast: Forecast) -> Iterator[str]:
-    """Yield the expected size, time and cost of a run, for people."""
-    from voxbatch.display import format_audio, format_duration
-
-    f = forecast
-    yield f"items    {f.items:,}"
-    yield f"audio    {format_audio(f.audio_s, f.estimated_items, f.unknown_items)}"
-    yield f"tasks    {f.tasks:,}"
-    missing = "`duration` in the manifest" if f.unknown_items else "--expected-rtfx"
-    if f.work_s is None or f.wall_s is None:
-        yield f"time     unknown: give {missing}"
-    else:
-        work = f"{format_duration(f.work_s / f.tasks)}{{}} at RTFx {f.rtfx:g}{f' ({f.speed})' if f.speed else ''}"
-        if f.start:
-            start = _range(format_duration(f.start.shortest_s), format_duration(f.start.longest_s))
-            total = _range(*map(format_duration, f.wall_s))
-            yield f"time     about {total}: {work.format(' of work')}, after a start of {start} (modelled)"
-        else:
-            yield f"time     about {work.format('')}, and a start of unknown length"
-    if f.usd is None:
-        yield f"cost     unknown: give {missing if f.wall_s is None else '--usd-per-hour'}"
-    elif f.start_usd:
-        parts = f"${f.work_usd:,.2f} of work, {_usd(f.start_usd)} of starts"
-        yield f"cost     about {_usd(f.usd)} at ${f.usd_per_hour:g} an hour and task: {parts}"
-    else:
-        yield f"cost     about ${f.usd[0]:,.2f} at ${f.usd_per_hour:g} an hour and task, and the start of each"
-    if f.starts_outweigh:
-        yield f"advice   {_advice(f)}"
-
-
-def _advice(forecast: Forecast) -> str:
-    """Return what to do about starts that cost more than the work."""
-    from voxbatch.display import format_duration
-
-    assert forecast.start is not None  # starts_outweigh
-    hours = f"{forecast.break_even_hours:,.1f} hours of audio"
-    formula = f"{format_duration(forecast.start.average_s)} x RTFx {forecast.rtfx:g}"
-    if forecast.tasks > 1:
-        fewer = replace(forecast, tasks=forecast.paying_tasks)
-        usd = f" is about {_usd(fewer.usd)}, in" if fewer.usd else " takes about"
-        time = _range(*map(format_duration, fewer.wall_s or ()))
-        return (
-            f"the starts cost more than the work: --tasks {fewer.tasks}{usd} {time}. A start costs as much as {hours} "
-            f"({formula})"
-        )
-    usd_per_hour, starts = forecast.usd_per_hour, 24 * 3600 / forecast.start.average_s
-    price = "" if usd_per_hour is None else f"${24 * usd_per_hour:,.2f} a day, "
-    return (
-        f"the start costs more than the work: a run pays from {hours} ({formula}). Collect recordings for fewer runs. "
-        f"A worker that is always on has no start; it costs {price}as much as {starts:.0f} starts"
-        f"{'' if price else ' a day'}"
-    )
-
-
-def _range(lowest: str, highest: str) -> str:
-    """Return a range for people: "3:00 to 6:00", or one value if both are the same."""
-    return lowest if lowest == highest else f"{lowest} to {highest}"
-
-
-def _usd(prices: tuple[float, float]) -> str:
-    """Return a range of prices for people: "$0.07 to $0.14"."""
-    return _range(*(f"${price:,.2f}" for price in prices))

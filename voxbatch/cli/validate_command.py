@@ -1,18 +1,27 @@
-"""`voxbatch validate`: check a manifest and its recordings, and print one line for each kind of problem."""
+"""The commands of a source: `validate` checks a manifest and its recordings, and prints one line for each kind of
+problem; `manifest` prints a manifest of a folder's recordings."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.options import limiting_variables, manifest_options, source_argument, store_options
+from voxbatch.cli.options import (
+    FolderOrAddress,
+    include_option,
+    limiting_variables,
+    manifest_options,
+    source_argument,
+    store_options,
+)
 from voxbatch.errors import ManifestError, UsageError
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.address import StoreOptions
 
 if TYPE_CHECKING:
     from voxbatch.manifest import Source
@@ -57,37 +66,39 @@ def validate(
 
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
-    policy = PathPolicy.from_options(allow_outside, only_under)
-    kinds, problems, unchecked, known_s, unknown = Kinds(), 0, 0, 0.0, 0
+    policy = PathPolicy(allow_outside, only_under)
+    kinds, problems, unchecked, known, known_s, unknown = Kinds(), 0, 0, 0, 0.0, 0
     with open_source(source, store_options=store_options, include=include) as opened:
         try:
-            found = survey(opened, policy, limit)
+            surveyed = survey(opened, policy, limit)
         except ManifestError as e:
             raise UsageError(_bad_lines(e, list_all)) from e
         with contextlib.ExitStack() as stack:
-            show = stack.enter_context(counter(found.items, "recordings checked"))
-            for number, each in enumerate(check_recordings(opened, policy, limit, store_options, check_audio), 1):
+            show = stack.enter_context(counter(surveyed.items, "recordings checked"))
+            for number, check in enumerate(check_recordings(opened, policy, limit, store_options, check_audio), 1):
                 show(number)
-                unchecked += not each.was_checked
-                known_s, unknown = known_s + (each.seconds or 0), unknown + (each.seconds is None)
-                if each.problem is not None:
+                unchecked += not check.was_checked
+                known, known_s = known + (check.seconds is not None), known_s + (check.seconds or 0)
+                unknown += check.seconds is None and check.problem is None
+                if check.problem is not None:
                     problems += 1
-                    example = each.audio if opened.grows else f"{opened.place(each.line)}: {each.audio}"
-                    kinds.add(each.problem, example)
+                    example = check.audio if opened.grows else f"{opened.place(check.line)}: {check.audio}"
+                    kinds.add(check.problem, example)
                     if list_all:
-                        click.echo(escape_controls(f"{example}: {each.problem}"))
-    click.echo("\n".join(map(escape_controls, _outcome(opened, found.items, problems, unchecked))))
+                        click.echo(escape_controls(f"{example}: {check.problem}"))
+    click.echo("\n".join(map(escape_controls, _outcome(opened, surveyed.items, problems, unchecked))))
     if not list_all:
         _print_kinds(kinds)
     if unchecked:
         were = "1 recording at an address was" if unchecked == 1 else f"{unchecked:,} recordings at addresses were"
         click.echo(f"{were} not looked at; --check-audio reads the headers")
     if check_audio:
-        hours = f"{known_s / 3600:,.2f} hours by the headers of {found.items - unknown:,} recordings"
+        rest = f", and {unknown:,} of unknown duration" if unknown else ""
+        hours = f"{known_s / 3600:,.2f} hours by the headers of {counted(known, 'recording')}{rest}"
     else:
-        hours = f"{found.known_hours:,.2f} hours in the items that give a duration"
-    click.echo(f"{hours}; {found.with_text:,} with a reference")
-    if languages := ", ".join(f"{lang} {count:,}" for lang, count in found.languages.most_common(10)):
+        hours = f"{surveyed.known_hours:,.2f} hours in the items that give a duration"
+    click.echo(f"{hours}; {surveyed.with_text:,} with a reference")
+    if languages := ", ".join(f"{lang} {count:,}" for lang, count in surveyed.languages.most_common(10)):
         click.echo(escape_controls(f"languages: {languages}"))
     sys.exit(EXIT_SOME_UNUSABLE if problems else 0)
 
@@ -107,7 +118,7 @@ def _bad_lines(error: ManifestError, list_all: bool) -> str:
     others = error.total - len(error.bad_lines)
     more = [f"{error.source}: … and {others:,} more bad lines"] if others else []
     if list_all or error.total <= ManifestError.EXAMPLES:
-        return "\n".join([*(f"{error.source}: {each}" for each in error.bad_lines), *more])
+        return "\n".join([*(f"{error.source}: {bad_line}" for bad_line in error.bad_lines), *more])
     kinds = Kinds()
     for bad in error.bad_lines:
         kinds.add(bad.reason, bad.place)
@@ -123,9 +134,40 @@ def _lines(kinds: Kinds) -> Iterable[str]:
     """Yield one line for each kind of problem: the number, the reason and examples."""
     every = kinds.by_count()
     for kind in every[:SHOWN_KINDS]:
-        examples = [each for each in kind.examples if each]
+        examples = [example for example in kind.examples if example]
         more = ", …" if kind.count > len(examples) else ""
         shown = f" ({', '.join(examples)}{more})" if examples else ""
         yield f"  {kind.count:,} × {kind.reason}{shown}"
     if len(every) > SHOWN_KINDS:
         yield f"  … and {len(every) - SHOWN_KINDS:,} more kinds; --all lists every problem"
+
+
+@click.command(short_help="Print a manifest of a folder's recordings.")
+@click.argument("folder", type=FolderOrAddress())
+@include_option
+@store_options
+def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions) -> None:
+    """Print a manifest of FOLDER's recordings. The reference of a recording is the file NAME.txt next to it.
+
+    Paths are relative to FOLDER, so save the manifest there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/.
+    For these no recording is opened, and no line has a `duration`.
+    """
+    from voxbatch.manifest.folder import folder_manifest, others_note
+    from voxbatch.manifest.prefix import prefix_manifest
+    from voxbatch.manifest.references import References
+    from voxbatch.storage import is_remote
+
+    others, references = Counter[str](), References()
+    if is_remote(folder):
+        lines = prefix_manifest(folder, store_options, include, others=others, decoder=references.decoder)
+    else:
+        from voxbatch.runner.forecast import probe_duration
+
+        lines = folder_manifest(
+            folder, lambda path: probe_duration(path, store_options, certain=True), include, others, references
+        )
+    for line in lines:
+        click.echo(line)
+    for note in (references.notes(), "" if include else others_note(others)):
+        if note:
+            click.echo(escape_controls(note), err=True)

@@ -5,12 +5,11 @@ from this process. A decoder that crashes or hangs on a hostile file must lose o
 messages are not read stops by itself, because its socket bounds the data that it can send ahead. A decoder process
 imports no engine. The order is not kept: chunks of different recordings interleave as they become ready.
 
-`pool` distributes the tasks and judges the results. `process` is the pool's handle of a decoder process, `decoder` is
-the program of that process, and `messages` defines the messages between them.
+`pool` distributes the tasks to the decoder processes and judges the results. `decoder` is the program of such a
+process, and `messages` defines the messages between them.
 """
 
 from voxbatch.decoding.messages import SPLIT_ADVICE, Decoded, Message, Task, Undecodable
-from voxbatch.decoding.pool import DecoderPool
-from voxbatch.decoding.process import warm_pool
+from voxbatch.decoding.pool import DecoderPool, warm_pool
 
 __all__ = ["SPLIT_ADVICE", "Decoded", "DecoderPool", "Message", "Task", "Undecodable", "warm_pool"]

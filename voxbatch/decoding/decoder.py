@@ -21,11 +21,15 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from voxbatch.child_process import handle_stop_signals
-from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
+from voxbatch.decoding.messages import Decoded, DecoderRefused, Message, Task, Undecodable
+from voxbatch.decoding.voices import Listener, cut_channels
 from voxbatch.errors import AudioError, ItemError, StorageError
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.process.child import handle_stop_signals
+from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Waveform
 from voxbatch.storage import (
+    DamagedObject,
     LocalReadError,
     Recording,
     RecordingChangedError,
@@ -46,6 +50,8 @@ MIN_BYTES_PER_S = 1000
 """Bytes of a second of audio in a file whose header is certain to tell its length. Lossless speech takes ten times as
 many; a header that claims more seconds than that may be wrong, and its file is decoded."""
 _EMPTY = np.zeros(0, np.float32)
+_Received = tuple[Task, Prefetch] | Exception | None
+"""A task and its recording, the error that keeps the threads from fetching it, or None: the parent is gone."""
 
 
 def main(connection: Connection) -> None:
@@ -57,39 +63,54 @@ def main(connection: Connection) -> None:
 
     handle_stop_signals(lambda *_: None)  # unlike SIG_IGN, ffmpeg does not inherit a handler
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
-    import voxbatch.audio  # noqa: F401 an import error stops the decoder here, once, and not in each task
+    import voxbatch.audio.waveforms  # noqa: F401 an import error stops the decoder here, once, and not in each task
 
-    store_options: StoreOptions = connection.recv()
-    connection.send(None)
-    received: queue.SimpleQueue[tuple[Task, Prefetch] | None] = queue.SimpleQueue()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
+        try:
+            _decode_tasks(connection, connection.recv())
+        except (OSError, RuntimeError, MemoryError, AudioError) as e:
+            if (limit := find_limit(e)) is None:
+                raise
+            connection.send(DecoderRefused(limit))
+
+
+def _decode_tasks(connection: Connection, store_options: StoreOptions) -> None:
+    received: queue.SimpleQueue[_Received] = queue.SimpleQueue()
     prefetcher = Prefetcher(functools.partial(open_recording, store_options=store_options))
     threading.Thread(
         target=_receive_tasks, args=(connection, prefetcher, received), daemon=True, name="receive"
     ).start()
+    connection.send(None)
 
     def heartbeat() -> None:
         """Say that this process waits for a store, and for which one if that is being retried."""
         connection.send(longest_wait())
 
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
-        while (next_task := received.get()) is not None:
-            task, prefetch = next_task
-            for message in _messages(task, prefetcher.opened(prefetch, heartbeat)):
-                if isinstance(message, Chunk):
-                    connection.send(replace(message, samples=_EMPTY))
-                    connection.send_bytes(np.ascontiguousarray(message.samples).data)
-                else:
-                    connection.send(message)
+    while (next_task := received.get()) is not None:
+        if isinstance(next_task, Exception):
+            raise next_task
+        task, prefetch = next_task
+        for message in _messages(task, prefetcher.opened(prefetch, heartbeat)):
+            if isinstance(message, Chunk):
+                connection.send(replace(message, samples=_EMPTY))
+                connection.send_bytes(np.ascontiguousarray(message.samples).data)
+            else:
+                connection.send(message)
 
 
 def _receive_tasks(
-    connection: Connection, prefetcher: Prefetcher, received: queue.SimpleQueue[tuple[Task, Prefetch] | None]
+    connection: Connection,
+    prefetcher: Prefetcher,
+    received: queue.SimpleQueue[_Received],
 ) -> None:
     """Receive tasks as they arrive, and begin to fetch their recordings. When the parent is gone, end this process."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task: Task = connection.recv()
-            received.put((task, prefetcher.start(task.audio)))
+            try:
+                received.put((task, prefetcher.start(task.audio)))
+            except RuntimeError as e:  # the threads that fetch cannot start
+                received.put(e)
     received.put(None)
     time.sleep(EXIT_TIMEOUT_S)  # the main thread fails to send its next message, and returns
     os.killpg(0, signal.SIGKILL)  # it waits for a store or is in native code; ffmpeg must end, too
@@ -99,11 +120,12 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
     """Yield the chunks of a task and its final message, which is the task's failure for any error."""
     spans: list[Span] = []
     warnings: list[str] = []
+    listener = Listener(task.diarization)
     recording: Recording | None = None
     try:
         with opened as recording:
             began = time.process_time()
-            for samples, span in chunks(task, recording, warnings):
+            for samples, span in chunks(task, recording, warnings, listener):
                 index = len(spans)
                 if index >= len(task.received):
                     yield Chunk(task.item, task.recording + index, samples, span, task.lang)
@@ -112,13 +134,16 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
                 spans.append(span)
             if len(spans) < len(task.received):
                 raise RecordingChangedError(f"cannot decode {redacted(task.audio)}: it was replaced meanwhile")
+            turns = listener.turns()
             cpu_s = time.process_time() - began
             report = report_success(task.audio, recording.last_arrival)
             notes = tuple(dict.fromkeys([*recording.warnings, *warnings]))
-            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording)
+            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording, listener.levels, turns)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
-    except Exception as e:  # noqa: BLE001 a bug in a decoder fails only this item, with the error in its message
+    except Exception as e:  # a bug in a decoder fails only this item, with the error in its message
+        if find_limit(e) is not None:
+            raise
         yield _failed(task, e, tuple(spans), recording)
 
 
@@ -126,14 +151,14 @@ def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Re
     report = report_error(task.item, task.audio, error)
     match error:
         case ItemError():
-            failure = Failure(AudioError.__name__, str(error), error.retryable)
+            failure = Failure(error.kind, str(error), error.retryable)
         case StorageError():
-            failure = Failure(AudioError.__name__, str(error), retryable=True)
+            failure = Failure(error.kind, str(error), retryable=True)
         case MemoryError():
-            failure = Failure(AudioError.__name__, f"{redacted(task.audio)} needs too much memory")
+            failure = Failure(FailureKind.DECODER, f"{redacted(task.audio)} needs too much memory")
         case _:
             text = f"cannot decode {redacted(task.audio)}: {type(error).__name__}: {error}"
-            failure = Failure(AudioError.__name__, text, retryable=True)
+            failure = Failure(FailureKind.DECODER, text, retryable=True)
     retry = None
     if isinstance(report, Unreachable) and len(spans) <= len(task.received):  # no chunk was sent
         retry = task
@@ -144,17 +169,22 @@ def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Re
     return Undecodable(task.item, failure, report, retry, task.recording)
 
 
-def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tuple[Samples, Span]]:
+def chunks(task: Task, recording: Recording, warnings: list[str], listener: Listener) -> Iterator[tuple[Samples, Span]]:
     """Yield the chunks of one recording, decoded in this process.
+
+    Args:
+        task: the task.
+        recording: its recording.
+        warnings: gets the warnings about the recording.
+        listener: listens to the recording.
 
     Raises:
         AudioError, FFmpegKilledError: see audio.decode.
         RecordingChangedError: the recording was changed while it was decoded.
         StorageError: the place that the recording is fetched from fails.
     """
-    from voxbatch.audio import decode
     from voxbatch.audio.ffmpeg import FFmpegKilledError
-    from voxbatch.chunking import cut_into_chunks
+    from voxbatch.audio.waveforms import decode
 
     try:
         _check_claimed_length(task, recording)
@@ -165,22 +195,23 @@ def chunks(task: Task, recording: Recording, warnings: list[str]) -> Iterator[tu
             duration=task.duration,
             channel=task.channel,
             audio_stream=task.audio_stream,
+            channels=task.channels,
             warn=warnings.append,
         )
         try:
-            yield from cut_into_chunks(_limited(waveforms, task), task.limit, task.overlap)
+            yield from cut_channels(listener.heard(_limited(waveforms, task)), task.limit, task.overlap)
         except AudioError:
             recording.verify_unchanged()  # a file that is still being written may look damaged
             raise
         recording.verify_unchanged()
     except UnusableObject as e:
-        raise UnusableRecording(str(e)) from e
+        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
     except LocalReadError as e:
         raise LocalReadError(f"cannot read {redacted(task.audio)}: {e}") from e
     except UnusableRecording:
         raise
     except (AudioError, FFmpegKilledError) as e:
-        raise type(e)(f"cannot decode {redacted(task.audio)}: {e}") from e
+        raise type(e)(f"cannot decode {redacted(task.audio)}: {e}", e.kind) from e
 
 
 def _check_claimed_length(task: Task, recording: Recording) -> None:
@@ -192,7 +223,7 @@ def _check_claimed_length(task: Task, recording: Recording) -> None:
     max_s = task.max_samples / SAMPLING_RATE
     if recording.size < max_s * MIN_BYTES_PER_S or (task.duration is not None and task.duration <= max_s):
         return
-    from voxbatch.audio import probe
+    from voxbatch.audio.waveforms import probe
 
     claimed_s = probe(recording, certain=True)
     if claimed_s is None or recording.size < claimed_s * MIN_BYTES_PER_S:
@@ -218,4 +249,5 @@ def _limited(waveforms: Iterator[Waveform], task: Task) -> Iterator[Waveform]:
 
 def _too_long(hours: str, task: Task) -> AudioError:
     most = f"{task.max_samples / SAMPLING_RATE / 3600:,.10g}"
-    return AudioError(f"it has {hours} hours of audio, and at most {most} are allowed; {task.advice}")
+    text = f"it has {hours} hours of audio, and at most {most} are allowed; {task.advice}"
+    return AudioError(text, FailureKind.TOO_LONG)

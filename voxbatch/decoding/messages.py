@@ -1,20 +1,33 @@
 """Messages between a pool and its decoders.
 
 In addition, a decoder sends heartbeats while it waits for a recording: None, or the RetryWait of a store that does not
-answer.
+answer. A decoder that cannot work on this machine says so with a DecoderRefused.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from voxbatch.chunking import OVERLAP
-from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Span
+from voxbatch.records import OVERLAP, SAMPLING_RATE, Chunk, Failure, Span, SpeakerCount, Turn
 from voxbatch.storage.circuit_breaker import Reachable, Report
+
+if TYPE_CHECKING:  # a run that does not tell speakers apart does not import the package
+    from voxbatch.speakers import SpeakerWeights, Voice
 
 SPLIT_ADVICE = "raise --max-hours, or split it with `offset` and `duration`"
 """Advice about a recording with too many hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diarization:
+    """The way to tell the speakers of a recording apart."""
+
+    weights: SpeakerWeights
+    count: SpeakerCount
+    voices: tuple[Voice, ...] = ()
+    """The known voices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,10 @@ class Task:
     """True if a decoder died with this task, or its ffmpeg was killed. There is only one such retry."""
     received: tuple[Span, ...] = ()
     """Spans of the chunks that were received before the retry. They are not sent again."""
+    channels: str | None = None
+    """The way to recognise the channels alone: see audio.sides. None mixes them down."""
+    diarization: Diarization | None = None
+    """The way to tell the speakers apart. None does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +75,16 @@ class Decoded:
     """Report that the recording's place answers."""
     recording: int = 0
     """See Task."""
+    levels: tuple[bytes, ...] = ()
+    """Levels of the channels that were recognised alone, one byte for each LEVEL_FRAME samples of each channel: dB
+    above MIN_LEVEL_DB. Twelve hours of a channel take 2 MB. Empty if the channels were mixed down."""
+    turns: tuple[Turn, ...] | None = None
+    """The turns of the speakers on the recording's clock. None if they were not told apart."""
 
     @property
     def seconds(self) -> float:
-        """Seconds of audio in the cores of all chunks."""
-        return sum(span.core_end - span.core_start for span in self.spans) / SAMPLING_RATE
+        """Seconds of audio in the cores of all chunks. Channels that are recognised alone count once."""
+        return sum(span.core_end - span.core_start for span in self.spans if not span.channel) / SAMPLING_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +100,13 @@ class Undecodable:
     Without a report, ffmpeg was killed, and the retry is immediate. None if a retry cannot help."""
     recording: int = 0
     """See Task."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderRefused:
+    """Last message of a decoder that cannot work because of a limit of this machine. No recording is to blame."""
+
+    reason: str
 
 
 Message = Chunk | Decoded | Undecodable

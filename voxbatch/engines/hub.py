@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NoReturn
 
-from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.results import EngineMessage
 from voxbatch.errors import ConfigError, EngineError, VoxbatchError
 
 REPORT_S = 1.0
@@ -22,7 +22,7 @@ MAX_CACHED_NAMES = 5
 """Largest number of cached models that a message lists."""
 
 
-def snapshot(name: str, revision: str | None, patterns: Iterable[str]) -> Path:
+def snapshot(name: str, revision: str | None, patterns: Iterable[str], option: str = "--model") -> Path:
     """Return the local folder of a model at one commit, with the files that match a pattern.
 
     The name of the folder is the commit. If the hub cannot be reached, the folder of an earlier download is returned,
@@ -31,6 +31,7 @@ def snapshot(name: str, revision: str | None, patterns: Iterable[str]) -> Path:
     Args:
         name: owner/name.
         revision: branch, tag or commit; None means the main branch.
+        option: the option that names the model, for messages.
 
     Raises:
         ConfigError: the hub does not have the model or does not give it to this user; or the hub is switched off by
@@ -44,7 +45,7 @@ def snapshot(name: str, revision: str | None, patterns: Iterable[str]) -> Path:
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except Exception as e:  # noqa: BLE001 the hub's client raises other types in each major version
-        _refuse(name, revision, e)
+        _refuse(name, revision, e, option)
 
 
 def file_sizes(name: str, revision: str, patterns: Iterable[str]) -> dict[str, int]:
@@ -59,9 +60,11 @@ def file_sizes(name: str, revision: str, patterns: Iterable[str]) -> dict[str, i
         files = HfApi().model_info(name, revision=revision, files_metadata=True).siblings or []
     except Exception as e:  # noqa: BLE001 see `snapshot`
         _refuse(name, revision, e)
-    wanted = list(patterns)
+    patterns = list(patterns)
     return {
-        file.rfilename: file.size or 0 for file in files if any(fnmatch(file.rfilename, pattern) for pattern in wanted)
+        file.rfilename: file.size or 0
+        for file in files
+        if any(fnmatch(file.rfilename, pattern) for pattern in patterns)
     }
 
 
@@ -71,15 +74,15 @@ def download(name: str, revision: str, patterns: Iterable[str]) -> Iterator[Engi
     Raises:
         ConfigError, EngineError: see `snapshot`.
     """
-    wanted = list(patterns)
-    total = sum(file_sizes(name, revision, wanted).values())
+    patterns = list(patterns)
+    total = sum(file_sizes(name, revision, patterns).values())
     of = f" of {total / 1e6:,.0f} MB" if total else " MB"
     blobs = cache_folder() / f"models--{name.replace('/', '--')}" / "blobs"
-    before, errors = _bytes_below(blobs), list[VoxbatchError]()
+    initial_bytes, errors = _bytes_below(blobs), list[VoxbatchError]()
 
     def fetch() -> None:
         try:
-            snapshot(name, revision, wanted)
+            snapshot(name, revision, patterns)
         except VoxbatchError as e:
             errors.append(e)
 
@@ -91,7 +94,7 @@ def download(name: str, revision: str, patterns: Iterable[str]) -> Iterator[Engi
     while thread.is_alive():
         thread.join(REPORT_S)
         if thread.is_alive():
-            text = f"downloading {name}: {(_bytes_below(blobs) - before) / 1e6:,.0f}{of}"
+            text = f"downloading {name}: {(_bytes_below(blobs) - initial_bytes) / 1e6:,.0f}{of}"
             yield EngineMessage(text, is_progress=True)
     if errors:
         raise errors[0]
@@ -130,7 +133,7 @@ def _bytes_below(folder: Path) -> int:
     return sizes
 
 
-def _refuse(name: str, revision: str | None, error: Exception) -> NoReturn:
+def _refuse(name: str, revision: str | None, error: Exception, option: str = "--model") -> NoReturn:
     """Raise the project's error for an error of the hub's client."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
@@ -148,30 +151,27 @@ def _refuse(name: str, revision: str | None, error: Exception) -> NoReturn:
         raise ConfigError(f"{name} has no revision {revision!r}: give a branch, a tag or a commit of it") from error
     if isinstance(error, RepositoryNotFoundError):
         raise ConfigError(
-            f"--model {name}: there is no such folder here and no such model on the hub; if it is private, set HF_TOKEN"
+            f"{option} {name}: there is no such folder here and no such model on the hub; if it is private, "
+            "set HF_TOKEN"
         ) from error
     if isinstance(error, HFValidationError):
         raise ConfigError(
-            f"--model {name}: there is no such folder here, and a hub name is owner/name ({first_line(error)})"
+            f"{option} {name}: there is no such folder here, and a hub name is owner/name ({first_line(error)})"
         ) from error
-    remedy = f"{_cached_names()}; or copy the model into a folder, and give that as --model"
+    names = sorted(path.name.removeprefix("models--").replace("--", "/") for path in cache_folder().glob("models--*/"))
+    shown = ", ".join(names[:MAX_CACHED_NAMES]) + (", …" if len(names) > MAX_CACHED_NAMES else "")
+    cached = f"the cache has {shown}" if names else "the cache has none, and `voxbatch models` lists the bundled ones"
+    remedy = f"{cached}; or copy the model into a folder, and give that as {option}"
     if constants.HF_HUB_OFFLINE:
         raise ConfigError(
-            f"--model {name}: HF_HUB_OFFLINE is set, and the model is not in the cache {cache_folder()}: unset it, or "
+            f"{option} {name}: HF_HUB_OFFLINE is set, and the model is not in the cache {cache_folder()}: unset it, or "
             f"take one that is here: {remedy}"
         ) from error
     raise EngineError(
-        f"--model {name}: the hub {constants.ENDPOINT} cannot be reached ({first_line(error)}), and the model is not "
+        f"{option} {name}: the hub {constants.ENDPOINT} cannot be reached ({first_line(error)}), and the model is not "
         f"in its cache {cache_folder()}. Check the network and HF_ENDPOINT, and run again; or take a model that is "
         f"here: {remedy}"
     ) from error
-
-
-def _cached_names() -> str:
-    """Return, as text for people, the models in the hub's cache."""
-    names = sorted(path.name.removeprefix("models--").replace("--", "/") for path in cache_folder().glob("models--*/"))
-    shown = ", ".join(names[:MAX_CACHED_NAMES]) + (", …" if len(names) > MAX_CACHED_NAMES else "")
-    return f"the cache has {shown}" if names else "the cache has none, and `voxbatch models` lists the bundled ones"
 
 
 def first_line(error: Exception) -> str:

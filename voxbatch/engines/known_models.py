@@ -7,11 +7,12 @@ suggestions.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from voxbatch.engines.hub import is_cached
+from voxbatch.engines import ENGINES
 from voxbatch.errors import ConfigError
 
 BUNDLED = "tiny.en"
@@ -31,7 +32,15 @@ LATER_LANGUAGES = (*WHISPER_LANGUAGES, "yue")
 ENGLISH = ("en",)
 _VOXTRAL = ("en", "es", "fr", "pt", "hi", "de", "nl", "it")
 _REALTIME = (*_VOXTRAL, "ar", "zh", "ja", "ko", "ru")
-LEADERBOARD = "mean English WER of the Open ASR Leaderboard, read in 2026-03"
+_QWEN_CODES = "ar yue zh cs da nl en tl fi fr de el hi hu id it ja ko mk ms fa pl pt ro ru es sv th tr vi"
+_QWEN = tuple(_QWEN_CODES.split())
+"""The languages of Qwen3-ASR (transformers, processing_qwen3_asr.py)."""
+_COHERE = ("en", "fr", "de", "it", "es", "pt", "el", "nl", "pl", "zh", "ja", "ko", "vi", "ar")
+_GRANITE = ("en", "fr", "de", "es", "pt", "ja")
+LEADERBOARD = "mean English WER of the Open ASR Leaderboard, read in 2026-03 (Granite Speech 4.1: 2026-05)"
+_WORDS = "word error rate and times, with real weights"
+_SPEED = "tokens beside stock vLLM's, speed and memory; with made-up weights"
+_CLASS = "tokens beside vLLM's endpoint, with a tiny random model of its class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +54,33 @@ class KnownModel:
     """Name on the hub: owner/name."""
     languages: tuple[str, ...]
     megabytes: int
-    """Size of the weights in the format that the engine takes, in MB (10⁶ bytes), rounded."""
+    """Size of the weights in the format that the engine takes, in MB (10⁶ bytes), rounded; 0 if it is unknown."""
     license: str
     wer: float | None = None
     """Published word error rate in percent; see LEADERBOARD. None if none was found."""
+    tested: str = ""
+    """Tests and benchmarks of voxbatch that ran with this model, as text for people. Empty for none."""
 
     @property
     def place(self) -> str:
         """Return "bundled", "cached", or "no" if the model must be downloaded."""
+        from voxbatch.engines.hub import is_cached
+
         if self.name == BUNDLED and bundled_folder():
             return "bundled"
-        pattern = "model.bin" if self.engine == "faster-whisper" else "*.safetensors"
-        return "cached" if is_cached(self.hub, pattern) else "no"
+        return "cached" if is_cached(self.hub, ENGINES[self.engine].weights) else "no"
 
 
 def _whisper(
-    name: str, languages: tuple[str, ...], megabytes: int, hub: str = "", wer: float | None = None
+    name: str,
+    languages: tuple[str, ...],
+    megabytes: int,
+    hub: str = "",
+    wer: float | None = None,
+    tested: str = "",
 ) -> KnownModel:
-    return KnownModel(name, "faster-whisper", hub or f"Systran/faster-whisper-{name}", languages, megabytes, "MIT", wer)
+    hub = hub or f"Systran/faster-whisper-{name}"
+    return KnownModel(name, "faster-whisper", hub, languages, megabytes, "MIT", wer, tested)
 
 
 def _distil(name: str, megabytes: int) -> KnownModel:
@@ -70,17 +88,17 @@ def _distil(name: str, megabytes: int) -> KnownModel:
 
 
 def _for_vllm(
-    hub: str, languages: tuple[str, ...], megabytes: int, license_: str, wer: float | None = None
+    hub: str, languages: tuple[str, ...], megabytes: int, license_: str, wer: float | None = None, tested: str = ""
 ) -> KnownModel:
-    return KnownModel(hub, "vllm", hub, languages, megabytes, license_, wer)
+    return KnownModel(hub, "vllm", hub, languages, megabytes, license_, wer, tested)
 
 
 _TURBO = "mobiuslabsgmbh/faster-whisper-large-v3-turbo"
 KNOWN_MODELS = (
-    _whisper("tiny.en", ENGLISH, 76),
+    _whisper("tiny.en", ENGLISH, 76, tested=_WORDS),
     _whisper("tiny", WHISPER_LANGUAGES, 76),
     _whisper("base.en", ENGLISH, 145),
-    _whisper("base", WHISPER_LANGUAGES, 145),
+    _whisper("base", WHISPER_LANGUAGES, 145, tested=_WORDS),
     _whisper("small.en", ENGLISH, 484),
     _whisper("small", WHISPER_LANGUAGES, 484),
     _whisper("medium.en", ENGLISH, 1528),
@@ -94,17 +112,28 @@ KNOWN_MODELS = (
     _distil("large-v2", 1513),
     _distil("large-v3", 1513),
     _whisper("distil-large-v3.5", ENGLISH, 1513, "distil-whisper/distil-large-v3.5-ct2"),
-    _for_vllm("mistralai/Voxtral-Mini-4B-Realtime-2602", _REALTIME, 8860, "Apache-2.0", 7.68),
-    _for_vllm("mistralai/Voxtral-Mini-3B-2507", _VOXTRAL, 9350, "Apache-2.0", 7.05),
-    _for_vllm("mistralai/Voxtral-Small-24B-2507", _VOXTRAL, 48500, "Apache-2.0"),
+    _for_vllm("mistralai/Voxtral-Mini-4B-Realtime-2602", _REALTIME, 8860, "Apache-2.0", 7.68, _SPEED),
+    _for_vllm("mistralai/Voxtral-Mini-3B-2507", _VOXTRAL, 9350, "Apache-2.0", 7.05, _SPEED),
+    _for_vllm("mistralai/Voxtral-Small-24B-2507", _VOXTRAL, 48500, "Apache-2.0", None, _SPEED),
     _for_vllm("openai/whisper-large-v3", LATER_LANGUAGES, 3087, "MIT", 7.44),
-    _for_vllm("openai/whisper-large-v3-turbo", LATER_LANGUAGES, 1618, "MIT"),
+    _for_vllm("openai/whisper-large-v3-turbo", LATER_LANGUAGES, 1618, "MIT", None, _SPEED),
+    _for_vllm("ibm-granite/granite-speech-4.1-2b", _GRANITE, 0, "Apache-2.0", 5.33, _CLASS),
+    _for_vllm("ibm-granite/granite-4.0-1b-speech", _GRANITE, 4630, "Apache-2.0", 5.52, _CLASS),
+    _for_vllm("CohereLabs/cohere-transcribe-03-2026", _COHERE, 0, "Apache-2.0", 5.42),
+    _for_vllm("Qwen/Qwen3-ASR-1.7B", _QWEN, 4700, "Apache-2.0", 5.76, _CLASS),
+    _for_vllm("zai-org/GLM-ASR-Nano-2512", ("en", "zh"), 0, "MIT", None, _CLASS),
 )
 OTHER_NAMES = {
     "turbo": "large-v3-turbo",
     "large": "large-v3",
 }
 """Other short names, by which faster-whisper knows a model."""
+
+
+def is_trained_to_translate(name: str) -> bool:
+    """Return whether a multilingual Whisper model learnt to translate. Those that were trained again, to be faster, did
+    not, and write the spoken language (README of openai/whisper)."""
+    return not re.search("turbo|distil", name, re.IGNORECASE)
 
 
 def find(name: str, engine: str | None = None) -> KnownModel | None:
@@ -114,13 +143,13 @@ def find(name: str, engine: str | None = None) -> KnownModel | None:
         engine: take only models of this engine.
     """
     name = OTHER_NAMES.get(name, name)
-    models = (each for each in KNOWN_MODELS if engine in (None, each.engine))
-    return next((each for each in models if name in (each.name, each.hub)), None)
+    models = (model for model in KNOWN_MODELS if engine in (None, model.engine))
+    return next((model for model in models if name in (model.name, model.hub)), None)
 
 
 def unknown_name(name: str, engine: str | None = None) -> ConfigError:
     """Return the error for a short name that no model has, with a suggestion."""
-    names = [each.name for each in KNOWN_MODELS if engine in (None, each.engine)]
+    names = [model.name for model in KNOWN_MODELS if engine in (None, model.engine)]
     close = difflib.get_close_matches(name, [*names, *OTHER_NAMES], n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return ConfigError(

@@ -1,4 +1,4 @@
-"""Pieces of a chunk: the audio of one call of a model, its text, and the other pieces of a second attempt.
+"""Pieces of a chunk: the audio of one call of a model, and the other pieces of a second attempt.
 
 A chunk is one piece at first. If its text is suspect (`suspect_text`), `recut` makes other pieces of the same audio,
 and `joined` makes one text of their texts.
@@ -11,8 +11,9 @@ from statistics import fmean
 
 import numpy as np
 
-from voxbatch.chunking import quietest_position
-from voxbatch.records import SAMPLING_RATE, Question, Samples, Word
+from voxbatch.engines.suspect_text import PieceText
+from voxbatch.records import SAMPLING_RATE, TRANSCRIBE, Hints, Question, Samples, Word
+from voxbatch.text.chunking import quietest_position
 
 SPLIT_S = 8.0
 """Length from which a suspect chunk is decoded again in two halves. A shorter chunk is decoded again behind a little
@@ -33,6 +34,9 @@ class Piece:
     """Primary subtag of the language. None means that the language is unknown."""
     lead: int = 0
     """Number of samples of silence at the front that are not part of the chunk."""
+    hints: Hints | None = None
+    task: str = TRANSCRIBE
+    """See Chunk."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -44,29 +48,6 @@ class QuestionPiece(Piece):
     """Lengths of the recordings, one after another in `samples`; see `Chunk.recordings`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PieceText:
-    """The text of one piece, and what is known about it."""
-
-    text: str
-    words: tuple[Word, ...] = ()
-    """Words with times from the first sample of the piece. Empty if the model gives no word times."""
-    longest_pause: tuple[float, float] | None = None
-    """Start and end of the longest stretch without text, in seconds from the first sample of the piece. None for models
-    that do not write text while they listen."""
-    untranscribed: tuple[float, float] | None = None
-    """Start and end of the audio after the point at which the model ended its text, in seconds from the first sample of
-    the piece. None if the model listened to the end, or does not write text while it listens."""
-    truncated: bool = False
-    """True if the text ended because no more tokens were allowed."""
-    text_after_eos: tuple[tuple[float, int], ...] = ()
-    """Points at which the model wrote EOS and then more text: seconds from the first sample of the piece, and number of
-    characters that follow. Each request gives at most one."""
-    confidence: float | None = None
-    """Mean probability of the text's tokens, for a model without word times. None if it is unknown, or if there is no
-    text."""
-
-
 def joined(pieces: list[Piece], texts: list[PieceText]) -> PieceText:
     """Join the texts of consecutive pieces into one, with times from the chunk's first sample."""
     if len(texts) == 1 and not pieces[0].lead:
@@ -74,20 +55,22 @@ def joined(pieces: list[Piece], texts: list[PieceText]) -> PieceText:
     offset, words = 0.0, list[Word]()
     pauses, untranscribed = list[tuple[float, float]](), list[tuple[float, float]]()
     text_after_eos = list[tuple[float, int]]()
-    for piece, each in zip(pieces, texts, strict=True):
+    for piece, piece_text in zip(pieces, texts, strict=True):
         zero = offset - piece.lead / SAMPLING_RATE
-        words += [replace(w, start=max(offset, w.start + zero), end=max(offset, w.end + zero)) for w in each.words]
-        if each.longest_pause:
-            start, end = (max(offset, place + zero) for place in each.longest_pause)
+        words += [
+            replace(w, start=max(offset, w.start + zero), end=max(offset, w.end + zero)) for w in piece_text.words
+        ]
+        if piece_text.longest_pause:
+            start, end = (max(offset, place + zero) for place in piece_text.longest_pause)
             pauses.append((pauses.pop()[0] if pauses and pauses[-1][1] == start else start, end))
-        if each.untranscribed:
-            untranscribed.append((max(offset, each.untranscribed[0] + zero), each.untranscribed[1] + zero))
-        text_after_eos += [(max(offset, at + zero), characters) for at, characters in each.text_after_eos]
+        if piece_text.untranscribed:
+            untranscribed.append((max(offset, piece_text.untranscribed[0] + zero), piece_text.untranscribed[1] + zero))
+        text_after_eos += [(max(offset, at + zero), characters) for at, characters in piece_text.text_after_eos]
         offset = zero + len(piece.samples) / SAMPLING_RATE
-    parts = filter(None, (each.text.strip() for each in texts))
+    parts = filter(None, (piece_text.text.strip() for piece_text in texts))
     text = "".join(word.text for word in words) if words else " ".join(parts)
-    truncated = any(each.truncated for each in texts)
-    sure = [each.confidence for each in texts if each.confidence is not None]
+    truncated = any(piece_text.truncated for piece_text in texts)
+    sure = [piece_text.confidence for piece_text in texts if piece_text.confidence is not None]
     return PieceText(
         text, tuple(words), _longest(pauses), _longest(untranscribed), truncated, tuple(text_after_eos),
         fmean(sure) if sure else None,

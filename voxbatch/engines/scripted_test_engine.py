@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from voxbatch.engines import EngineMessage, EngineSpec, Feed
-from voxbatch.engines.failure_limit import Result
-from voxbatch.engines.options import parse
+from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Answer, Chunk, ChunkFailure, Hypothesis, Word
+from voxbatch.settings import parse
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 WORD_SECONDS = 0.5
@@ -46,6 +46,14 @@ class ScriptedOptions:
     """Number of results after which EngineError is raised. -1 means never."""
     kill_after: int = -1
     """Number of results after which the process is killed (SIGKILL). -1 means never."""
+    own_process: bool = False
+    """True to run the engine in a child process, as engines with native code do."""
+    crash_items: str = ""
+    """Indexes of the items at which the process of the engine crashes, separated by commas."""
+    crash_signal: int = signal.SIGSEGV
+    """Number of the signal with which it crashes. 0 means that it hangs."""
+    notices: bool = False
+    """True to follow each result by a notice."""
     only_worker: int = -1
     """Number of the worker, from 0, that dies or is killed. -1 means every worker that gives enough results."""
     workers: int = 1
@@ -65,12 +73,8 @@ class ScriptedTestEngine:
 
     def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
         script = self._script = parse(ScriptedOptions, "scripted", options)
-        try:
-            self._failing_items = {int(index) for index in script.fail_items.split(",") if index}
-        except ValueError as e:
-            raise ConfigError(
-                f"engine option fail_items={script.fail_items!r}: scripted takes item indexes, such as 0,3"
-            ) from e
+        self._failing_items = _indexes("fail_items", script.fail_items)
+        self._crashing_items = _indexes("crash_items", script.crash_items)
         if script.max_chunk_s < SHORTEST_LIMIT_S or min(script.concurrency, script.workers) < 1:
             raise ConfigError(
                 f"engine options max_chunk_s={script.max_chunk_s:g}, concurrency={script.concurrency}, "
@@ -86,6 +90,7 @@ class ScriptedTestEngine:
             max_chunk_samples=round(script.max_chunk_s * SAMPLING_RATE),
             concurrency=script.concurrency,
             word_times=script.words and not asks,
+            own_process=script.own_process,
             max_recordings=8 if asks else 0,
             max_question_samples=round(script.max_question_s * SAMPLING_RATE) if asks else 0,
             license="Apache-2.0",
@@ -110,20 +115,26 @@ class ScriptedTestEngine:
             if (left := in_flight[0][0] - time.monotonic()) > 0:
                 time.sleep(left)
             _, chunk = in_flight.pop() if self._script.shuffle else in_flight.popleft()
-            if chunk.item in self._failing_items:
-                yield ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
-            elif chunk.question is not None:
-                answer = _answer(chunk)
-                yield Hypothesis(chunk.item, chunk.index, answer.text, answer=answer)
-            else:
-                words = tuple(count_words(chunk))
-                text = "".join(word.text for word in words)
-                yield Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
+            yield self._result(chunk)
             done += 1
+            if self._script.notices:
+                yield EngineMessage(f"scripted has done {done}")
             if self._dies and done == self._script.kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)
             if self._dies and done == self._script.die_after:
                 raise EngineError(f"scripted to die after {done} results")
+
+    def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
+        if chunk.item in self._crashing_items:
+            _crash(self._script.crash_signal)
+        if chunk.item in self._failing_items:
+            return ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
+        if chunk.question is not None:
+            answer = _answer(chunk)
+            return Hypothesis(chunk.item, chunk.index, answer.text, answer=answer)
+        words = tuple(count_words(chunk))
+        text = "".join(word.text for word in words)
+        return Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
 
     def gpu_bytes(self) -> None:
         """Return None, because there is no GPU."""
@@ -131,6 +142,21 @@ class ScriptedTestEngine:
     def close(self) -> None:
         """Load again at the next stream; see `Engine.close`."""
         self._loaded = False
+
+
+def _indexes(option: str, text: str) -> set[int]:
+    try:
+        return {int(index) for index in text.split(",") if index}
+    except ValueError as e:
+        raise ConfigError(f"engine option {option}={text!r}: scripted takes item indexes, such as 0,3") from e
+
+
+def _crash(number: int) -> None:
+    """End this process with a signal, as native code does that crashes, or hang."""
+    if number:
+        os.kill(os.getpid(), number)
+    while True:
+        time.sleep(1)
 
 
 def _answer(chunk: Chunk) -> Answer:

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
-from voxbatch.chunking import FRAME, is_silent, loudness
-from voxbatch.engines.pieces import PieceText
 from voxbatch.records import (
     CUT_OFF,
     LOST_SPEECH,
@@ -29,6 +26,7 @@ from voxbatch.records import (
     Samples,
     Word,
 )
+from voxbatch.voice import FRAME, VOICE_PROBABILITY, VOICE_WINDOW, Voice, is_silent, loudness, voice_seconds
 
 MOST_CHARACTERS_A_SECOND = 30.0
 """Number of characters per second above which a text is suspect: the fastest speakers say 10 syllables per second. Of
@@ -46,13 +44,13 @@ compression_ratio_threshold)."""
 COMPRESSION_CHARACTERS = 60
 """Number of characters from which COMPRESSION applies. Shorter texts compress badly, whether they repeat or not."""
 
-VOICE_WINDOW = 512
-"""Samples of one probability of the voice detector: 32 ms (Silero VAD)."""
-VOICE_PROBABILITY = 0.5
-"""Probability above which a window counts as voice (Silero VAD's own threshold)."""
 LOST_VOICE_S = 1.2
 """Seconds of voice in one gap of a text that are suspect. With tiny.en on 387 stretches of real recordings, the gaps of
 right texts had at most 0.64 s, and the 8 gaps with more than 1.2 s had lost words."""
+FAINT_GAP_S = 3.0
+"""Length in seconds of a gap from which the voice detector gets the gap alone, too, to hear a quiet speaker."""
+GAP_EDGE_S = 0.3
+"""Seconds at both ends of such a gap in which the voice of a word beside it may still sound."""
 NO_VOICE_PROBABILITY = 0.3
 """Probability that no window reaches where nobody speaks."""
 NO_VOICE_WORDS = 3
@@ -73,13 +71,33 @@ SPEECH_BELOW_PEAK_DB, SPEECH_ABOVE_DB = 25.0, -50.0
 """Levels from which a frame counts as loud: at most SPEECH_BELOW_PEAK_DB below the 95th percentile of the chunk's
 frames, and above SPEECH_ABOVE_DB."""
 
-Voice = NDArray[np.float32]
-"""Speech probability of each VOICE_WINDOW of a chunk, by a voice detector."""
+
+@dataclass(frozen=True, slots=True)
+class PieceText:
+    """The text of a piece with its words, pauses and confidence."""
+
+    text: str
+    words: tuple[Word, ...] = ()
+    """Words with times from the first sample of the piece. Empty if the model gives no word times."""
+    longest_pause: tuple[float, float] | None = None
+    """Start and end of the longest stretch without text, in seconds from the first sample of the piece. None for models
+    that do not write text while they listen."""
+    untranscribed: tuple[float, float] | None = None
+    """Start and end of the audio after the point at which the model ended its text, in seconds from the first sample of
+    the piece. None if the model listened to the end, or does not write text while it listens."""
+    truncated: bool = False
+    """True if the text ended because no more tokens were allowed."""
+    text_after_eos: tuple[tuple[float, int], ...] = ()
+    """Points at which the model wrote EOS and then more text: seconds from the first sample of the piece, and number of
+    characters that follow. Each request gives at most one."""
+    confidence: float | None = None
+    """Mean probability of the text's tokens, for a model without word times. None if it is unknown, or if there is no
+    text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """One reason why a text is suspect."""
+    """A reason to suspect a text."""
 
     flag: Flag
     """The kind, the reason as text for people, and the place in seconds from the first sample of the chunk."""
@@ -110,11 +128,33 @@ class _Speech:
         self.seconds = self.between(self.start, self.end)
 
     def between(self, start: float, end: float) -> float:
-        """Return the seconds of a stretch that are likely speech."""
-        if self.voice is None:
-            return _loud_seconds(self._samples, start - self.start, end - self.start)
-        first, last = (round(max(0.0, at - self.start) * SAMPLING_RATE / VOICE_WINDOW) for at in (start, end))
-        return float((self.voice[first:last] > VOICE_PROBABILITY).sum()) * VOICE_WINDOW / SAMPLING_RATE
+        """Return the seconds of a stretch that are likely speech.
+
+        Without a voice detector, these are the frames that are loud for this chunk, and neither silence nor steady
+        noise.
+        """
+        offsets = [max(0.0, at - self.start) for at in (start, end)]
+        if self.voice is not None:
+            first, last = (round(offset * SAMPLING_RATE / VOICE_WINDOW) for offset in offsets)
+            return float((self.voice[first:last] > VOICE_PROBABILITY).sum()) * VOICE_WINDOW / SAMPLING_RATE
+        first, last = (round(offset * SAMPLING_RATE) for offset in offsets)
+        stretch = self._samples[first:last]
+        if is_silent(stretch) or not len(levels := loudness(self._samples)):
+            return 0.0
+        threshold = max(float(np.percentile(levels, 95)) - SPEECH_BELOW_PEAK_DB, SPEECH_ABOVE_DB)
+        return float((loudness(stretch) > threshold).sum()) * FRAME / SAMPLING_RATE
+
+    def without_text(self, start: float, end: float) -> float:
+        """Return the seconds of a stretch without text that are likely speech.
+
+        After a loud speaker, the voice detector does not hear one who is 24 dB quieter, unless it gets the stretch
+        alone.
+        """
+        seconds = self.between(start, end)
+        if self.voice is None or seconds >= LOST_VOICE_S or end - start < FAINT_GAP_S:
+            return seconds
+        first, last = (round((at - self.start) * SAMPLING_RATE) for at in (start + GAP_EDGE_S, end - GAP_EDGE_S))
+        return max(seconds, voice_seconds(self._samples[max(0, first) : last]))
 
     def probability(self, start: float, end: float) -> float:
         """Return the highest speech probability of a stretch."""
@@ -132,12 +172,18 @@ def _about_the_text(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
         yield _suspicion(
             SPEAKING_RATE, 4, f"{characters} characters in {spoken:.1f} s of {of_what}, more than anybody speaks"
         )
-    if len(text.text) >= COMPRESSION_CHARACTERS and (ratio := _compression_ratio(text.text)) > COMPRESSION:
-        yield _suspicion(REPETITION, 4, f"the text repeats itself (it compresses {ratio:.1f} times)")
+    if len(text.text) >= COMPRESSION_CHARACTERS:
+        # One byte for each character: in UTF-8, every text in Devanagari would look repetitive.
+        ranks = {character: i % 256 for i, character in enumerate(dict.fromkeys(text.text))}
+        ratio = len(text.text) / len(zlib.compress(bytes(ranks[character] for character in text.text)))
+        if ratio > COMPRESSION:
+            yield _suspicion(REPETITION, 4, f"the text repeats itself (it compresses {ratio:.1f} times)")
     if text.truncated:
         yield _suspicion(CUT_OFF, 1, "the text was cut off at the maximum length")
-    if not characters and speech.seconds >= (EMPTY_S if speech.voice is None else LOST_VOICE_S):
-        yield _suspicion(LOST_SPEECH, 3, f"no text over {speech.seconds:.1f} s of speech")
+    if not characters:
+        missed = speech.without_text(speech.start, speech.end)
+        if missed >= (EMPTY_S if speech.voice is None else LOST_VOICE_S):
+            yield _suspicion(LOST_SPEECH, 3, f"no text over {missed:.1f} s of speech")
     if speech.seconds >= SLOW_S and 0 < characters < FEWEST_CHARACTERS_A_SECOND * speech.seconds:
         yield _suspicion(SPEAKING_RATE, 2, f"only {characters} characters over {speech.seconds:.1f} s of speech")
 
@@ -148,7 +194,7 @@ def _about_gaps(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
         return
     least_s, least_speech_s = (PAUSE_S, PAUSE_SPEECH_S) if speech.voice is None else (0.0, LOST_VOICE_S)
     for start, end in [text.longest_pause] if text.longest_pause else _gaps(text.words, speech):
-        if end - start >= least_s and (missed := speech.between(start, end)) >= least_speech_s:
+        if end - start >= least_s and (missed := speech.without_text(start, end)) >= least_speech_s:
             yield _suspicion(LOST_SPEECH, 2, f"no text over {missed:.1f} s of speech", start, end)
     if text.untranscribed:
         start, end = text.untranscribed
@@ -171,16 +217,16 @@ def _over_silence(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
     """Yield the suspicions about words where the voice detector hears nobody."""
     if speech.voice is None:
         return
-    for silent, group in groupby(text.words, key=lambda word: _is_over_silence(speech, word)):
+
+    def probability(word: Word) -> float:
+        return speech.probability(word.start - NO_VOICE_MARGIN_S, word.end + NO_VOICE_MARGIN_S)
+
+    for silent, group in groupby(text.words, key=lambda word: probability(word) < NO_VOICE_PROBABILITY):
         run = list(group)
         if silent and len(run) >= NO_VOICE_WORDS:
             start, end = run[0].start, run[-1].end
-            said = "".join(word.text for word in run).strip()
-            yield _suspicion(TEXT_OVER_SILENCE, 2, f"nobody speaks where the text is {said[:80]!r}", start, end)
-
-
-def _is_over_silence(speech: _Speech, word: Word) -> bool:
-    return speech.probability(word.start - NO_VOICE_MARGIN_S, word.end + NO_VOICE_MARGIN_S) < NO_VOICE_PROBABILITY
+            run_text = "".join(word.text for word in run).strip()
+            yield _suspicion(TEXT_OVER_SILENCE, 2, f"nobody speaks where the text is {run_text[:80]!r}", start, end)
 
 
 def _suspicion(
@@ -189,56 +235,25 @@ def _suspicion(
     return Suspicion(Flag(kind, reason, start, end), weight)
 
 
-def weight(found: Sequence[Suspicion]) -> float:
+def weight(text_suspicions: Sequence[Suspicion]) -> float:
     """Return the weight of a text with these suspicions: the largest weight of each kind, added up.
 
     Invented text weighs more than lost speech, however many gaps there are.
     """
-    kinds = {each.flag.kind for each in found}
-    return sum(max(each.weight for each in found if each.flag.kind == kind) for kind in kinds)
+    kinds = {suspicion.flag.kind for suspicion in text_suspicions}
+    return sum(max(suspicion.weight for suspicion in text_suspicions if suspicion.flag.kind == kind) for kind in kinds)
 
 
-def reasons(found: Sequence[Suspicion]) -> str:
+def reasons(text_suspicions: Sequence[Suspicion]) -> str:
     """Return the reasons with their places as one text for people."""
     return "; ".join(
-        each.flag.reason
-        if each.flag.start is None
-        else f"{each.flag.reason} (from {each.flag.start:.1f} to {each.flag.end:.1f} s of this chunk)"
-        for each in found
+        suspicion.flag.reason
+        if suspicion.flag.start is None
+        else f"{suspicion.flag.reason} (from {suspicion.flag.start:.1f} to {suspicion.flag.end:.1f} s of this chunk)"
+        for suspicion in text_suspicions
     )
 
 
-def flags(found: Sequence[Suspicion]) -> tuple[Flag, ...]:
+def flags(text_suspicions: Sequence[Suspicion]) -> tuple[Flag, ...]:
     """Return the flags of a text that is kept with these suspicions."""
-    return tuple(each.flag for each in found)
-
-
-def _compression_ratio(text: str) -> float:
-    """Return the compression ratio of a text by zlib, with one byte for each character.
-
-    In UTF-8, every text in Devanagari would look repetitive.
-    """
-    ranks = {character: i % 256 for i, character in enumerate(dict.fromkeys(text))}
-    data = bytes(ranks[character] for character in text)
-    return len(data) / len(zlib.compress(data))
-
-
-def _loud_seconds(samples: Samples, start_s: float, end_s: float) -> float:
-    """Return the seconds of a stretch that are likely speech.
-
-    Such frames are loud for this chunk, and neither silence nor steady noise.
-
-    Args:
-        samples: the audio of the chunk.
-        start_s: start of the stretch in seconds; a negative value means 0.
-        end_s: end of the stretch in seconds; a negative value means 0.
-    """
-    start, end = (max(0, round(at * SAMPLING_RATE)) for at in (start_s, end_s))
-    stretch = samples[start:end]
-    if is_silent(stretch):
-        return 0.0
-    levels = loudness(samples)
-    if not len(levels):
-        return 0.0
-    threshold = max(float(np.percentile(levels, 95)) - SPEECH_BELOW_PEAK_DB, SPEECH_ABOVE_DB)
-    return float((loudness(stretch) > threshold).sum()) * FRAME / SAMPLING_RATE
+    return tuple(suspicion.flag for suspicion in text_suspicions)

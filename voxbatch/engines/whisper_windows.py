@@ -10,18 +10,17 @@ of English.) So the loop is here, and its steps are faster-whisper's.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.chunking import is_silent
-from voxbatch.engines.pieces import PieceText
-from voxbatch.engines.suspect_text import VOICE_WINDOW, Suspicion, Voice, flags, reasons, suspicions, weight
-from voxbatch.records import CUT_OFF, SAMPLING_RATE, SPEAKING_RATE, Flag, Samples, Word
+from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, suspicions, weight
+from voxbatch.records import CUT_OFF, SAMPLING_RATE, SPEAKING_RATE, TRANSCRIBE, Flag, Samples, Word
+from voxbatch.voice import SPEECH_PROBABILITY, VOICE_WINDOW, is_silent, speech_probabilities
 
 FRAMES_PER_SECOND = 100
 """Frames of Whisper's spectrogram (openai/whisper, audio.py: FRAMES_PER_SECOND)."""
@@ -55,10 +54,10 @@ and 40 in scripts whose letters take several tokens."""
 INVENTED_WORDS = 8
 """Number of words up to which the voice detector checks a window: Whisper answers noise and music with "you" or "Thank
 you.", seldom with more words."""
-SPEECH_PROBABILITY = 0.4
-"""Speech probability that at least one window of 32 ms must reach in Silero VAD; otherwise the audio holds no voice. On
-460 chunks of real speech in five languages, with telephone speech and single digits among them, the highest window was
-never below 0.63. On white noise it was 0.25."""
+
+
+HOTWORD_TOKENS = 111
+"""Largest number of tokens of the hotwords: half of the text before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,12 @@ class DecodingOptions:
     """True to let the model write timestamps, which say where the next window begins."""
     no_repeat_ngram: int = 0
     """Number of tokens in a row that the text may not have twice. 0 means that it may repeat itself."""
+    task: str = TRANSCRIBE
+    """One of TASKS."""
+    hotwords: str = ""
+    """Words that may be spoken, divided by commas. They stand before the text before."""
 
-    def for_suspect_text(self, found: Sequence[Suspicion]) -> DecodingOptions:
+    def for_suspect_text(self, text_suspicions: Sequence[Suspicion]) -> DecodingOptions:
         """Return the options of a second attempt.
 
         Without context, timestamps and repetitions, the model leaves nearly all loops. A temperature would do the same
@@ -82,9 +85,9 @@ class DecodingOptions:
         people do repeat themselves.
 
         Args:
-            found: the suspicions that hold for the first text.
+            text_suspicions: the suspicions that hold for the first text.
         """
-        is_too_long = any(each.flag.kind in (SPEAKING_RATE, CUT_OFF) for each in found)
+        is_too_long = any(suspicion.flag.kind in (SPEAKING_RATE, CUT_OFF) for suspicion in text_suspicions)
         return replace(self, context_tokens=0, timestamps=False, no_repeat_ngram=3 if is_too_long else 0)
 
 
@@ -148,40 +151,45 @@ class WindowDecoder:
         The text with the smaller weight of suspicions is kept. The args are those of `decode`.
         """
         first = self.decode(encoded, start, language, context, speech_end, options)
-        why = self._suspicions(first)
-        if not why:
-            return self._without_invented(first, why)
-        second = self.decode(encoded, start, language, (), speech_end, options.for_suspect_text(why))
-        still = self._suspicions(second)
-        kept, found, which = (second, still, "second") if weight(still) < weight(why) else (first, why, "first")
-        warning = f"{reasons(why)}: decoded again without context, and the {which} text was kept"
+        first_suspicions = self._suspicions(first)
+        if not first_suspicions:
+            return self._without_invented(first, first_suspicions)
+        second = self.decode(encoded, start, language, (), speech_end, options.for_suspect_text(first_suspicions))
+        second_suspicions = self._suspicions(second)
+        window, window_suspicions, ordinal = (
+            (second, second_suspicions, "second")
+            if weight(second_suspicions) < weight(first_suspicions)
+            else (first, first_suspicions, "first")
+        )
+        warning = f"{reasons(first_suspicions)}: decoded again without context, and the {ordinal} text was kept"
         # A text that is still suspect is no context: the next window would repeat its mistakes.
-        kept = replace(kept, warnings=(warning,), flags=flags(found), tokens=() if found else kept.tokens)
-        return self._without_invented(kept, found)
+        window = replace(
+            window,
+            warnings=(warning,),
+            flags=flags(window_suspicions),
+            tokens=() if window_suspicions else window.tokens,
+        )
+        return self._without_invented(window, window_suspicions)
 
     def _suspicions(self, window: Window) -> list[Suspicion]:
-        audio, voice = self._samples_of(window), self._voice_of(window)
+        first, last = (round(at * SAMPLING_RATE / VOICE_WINDOW) for at in (window.start, window.end))
         text = PieceText("".join(word.text for word in window.words), window.words, truncated=window.truncated)
-        return suspicions(audio, text, voice, window.start)
+        return suspicions(self._samples_of(window), text, self._voice[first:last], window.start)
 
-    def _without_invented(self, window: Window, found: Sequence[Suspicion]) -> Window:
+    def _without_invented(self, window: Window, window_suspicions: Sequence[Suspicion]) -> Window:
         """Drop a text that is short or suspect, with a warning, if nobody speaks in the window."""
-        if not window.words or (len(window.words) > INVENTED_WORDS and not found):
+        if not window.words or (len(window.words) > INVENTED_WORDS and not window_suspicions):
             return window
         # The window alone: in the whole stretch, the detector still hears the voice before the window at its start.
         if (speech := float(speech_probabilities(self._samples_of(window)).max())) >= SPEECH_PROBABILITY:
             return window
         text = "".join(word.text for word in window.words).strip()
-        where = f"from {window.start:.2f} to {window.end:.2f} s of this chunk"
-        reason = f"no voice {where} (Silero VAD gives a speech probability of at most {speech:.2f})"
+        place = f"from {window.start:.2f} to {window.end:.2f} s of this chunk"
+        reason = f"no voice {place} (Silero VAD gives a speech probability of at most {speech:.2f})"
         return Window(window.start, window.end, warnings=(*window.warnings, f"dropped {text[:80]!r}: {reason}"))
 
     def _samples_of(self, window: Window) -> Samples:
         return self._samples[round(window.start * SAMPLING_RATE) : round(window.end * SAMPLING_RATE)]
-
-    def _voice_of(self, window: Window) -> Voice:
-        first, last = (round(at * SAMPLING_RATE / VOICE_WINDOW) for at in (window.start, window.end))
-        return self._voice[first:last]
 
     def decode(
         self,
@@ -208,9 +216,11 @@ class WindowDecoder:
         model = self._model
         size = min(WINDOW_FRAMES, self.num_frames - start)
         start_s, size_s = start / FRAMES_PER_SECOND, size / FRAMES_PER_SECOND
-        tokenizer = Tokenizer(model.hf_tokenizer, model.model.is_multilingual, "transcribe", language)
-        used = list(context[-options.context_tokens :]) if options.context_tokens else []
-        prompt = model.get_prompt(tokenizer, used, without_timestamps=not options.timestamps)
+        tokenizer = Tokenizer(model.hf_tokenizer, model.model.is_multilingual, options.task, language)
+        hotwords = options.hotwords or None
+        room = options.context_tokens - (len(encoded_text(model, hotwords)) if hotwords else 0)
+        used = list(context[-room:]) if room > 0 else []
+        prompt = model.get_prompt(tokenizer, used, without_timestamps=not options.timestamps, hotwords=hotwords)
         per_second = MANY_TOKENS_A_SECOND if model.model.is_multilingual else TOKENS_A_SECOND
         max_tokens = min(MORE_TOKENS + round(per_second * size_s), MAX_TOKENS - len(prompt))
         (result,) = model.model.generate(
@@ -230,7 +240,9 @@ class WindowDecoder:
             return Window(start_s, start_s + size_s)
         segments, following, _ = model._split_segments_by_timestamps(tokenizer, tokens, start_s, size, size_s, start)
         segments = [
-            each for each in segments if each["start"] != each["end"] and tokenizer.decode(each["tokens"]).strip()
+            segment
+            for segment in segments
+            if segment["start"] != segment["end"] and tokenizer.decode(segment["tokens"]).strip()
         ]
         end_s = min(max(following, start + MIN_STEP_FRAMES), self.num_frames) / FRAMES_PER_SECOND
         if not segments:
@@ -277,7 +289,32 @@ def spectrogram(model: Any, samples: Samples) -> NDArray[np.float32]:
     return floored
 
 
-def windows(model: Any, samples: Samples, language: str | None, options: DecodingOptions) -> Iterator[Window]:
+def encoded_text(model: Any, text: str) -> tuple[int, ...]:
+    """Return the tokens of a text that stands before others."""
+    return tuple(model.hf_tokenizer.encode(f" {text.strip()}", add_special_tokens=False).ids)
+
+
+def fitting_hotwords(
+    encode: Callable[[str], Sequence[int]], hotwords: str, room: int = HOTWORD_TOKENS
+) -> tuple[str, str | None]:
+    """Return the first hotwords that have `room` tokens together, and a warning if there are more.
+
+    Args:
+        encode: returns the tokens of a text; see `encoded_text`.
+        hotwords: see Hints.
+        room: largest number of tokens.
+    """
+    words = hotwords.split(",")
+    kept = list(words)
+    while kept and len(encode(",".join(kept))) > room:
+        kept.pop()
+    left_out = len(words) - len(kept)
+    return ",".join(kept), f"the last {left_out} of {len(words)} hotwords have no room" if left_out else None
+
+
+def windows(
+    model: Any, samples: Samples, language: str | None, options: DecodingOptions, prompt: str = ""
+) -> Iterator[Window]:
     """Decode a stretch of audio, window after window.
 
     Args:
@@ -285,12 +322,15 @@ def windows(model: Any, samples: Samples, language: str | None, options: Decodin
         samples: the audio, of shape (num_samples,).
         language: Whisper's code of the language. None means that the language of each window is detected.
         options: the options of every window.
+        prompt: a text that could stand before the audio.
 
     Yields:
         The windows in order. Together they are the whole stretch.
     """
     decoder = WindowDecoder(model, samples)
-    context: tuple[int, ...] = ()
+    context = encoded_text(model, prompt) if prompt else ()
+    hotwords, warning = fitting_hotwords(functools.partial(encoded_text, model), options.hotwords)
+    options = replace(options, hotwords=hotwords)
     heard, certain = language or "", language is not None
     speech_end, frame = 0.0, 0
     while frame < decoder.num_frames:
@@ -302,24 +342,13 @@ def windows(model: Any, samples: Samples, language: str | None, options: Decodin
             if not certain or (language is None and decoder.num_frames - frame >= LANGUAGE_FRAMES):
                 detected, probability = decoder.detect_language(encoded)
                 if detected != heard and (not certain or probability >= LANGUAGE_PROBABILITY):
-                    heard, context = detected, ()
+                    heard, context = detected, () if heard else context
                 certain = certain or probability >= LANGUAGE_PROBABILITY
             window = decoder.decode_watched(encoded, frame, heard, context, speech_end, options)
             window = window if certain else replace(window, language=None)
+        if warning:
+            window, warning = replace(window, warnings=(warning, *window.warnings)), None
         yield window
         context = (*context, *window.tokens)[-options.context_tokens :]
         speech_end = window.words[-1].end if window.words else speech_end
         frame = round(window.end * FRAMES_PER_SECOND)
-
-
-def speech_probabilities(samples: Samples) -> Voice:
-    """Return the speech probability that Silero VAD gives to each VOICE_WINDOW of the audio.
-
-    Silero VAD is part of faster-whisper's wheel.
-    """
-    # onnxruntime 1.31, which runs the model, otherwise sends statistics to its makers and keeps a device id on disk.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    from faster_whisper.vad import get_vad_model
-
-    found: Voice = get_vad_model()(np.pad(samples, (0, -len(samples) % VOICE_WINDOW))).ravel()
-    return found

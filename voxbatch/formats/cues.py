@@ -8,15 +8,32 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import accumulate, pairwise
 
-from voxbatch.records import Segment, Transcript, Word
+import regex
+
+from voxbatch.formats import (
+    DEFAULT_LIMITS,
+    CueLimits,
+    complete_sources,
+    visible_text,
+    without_control_characters,
+)
+from voxbatch.formats.function_words import CONJUNCTIONS, EVERY_CONJUNCTION, EVERY_LEANING_WORD, LEANING_WORDS
+from voxbatch.languages import primary_subtag
+from voxbatch.records import Segment, Transcript
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
 """Shortest time of a cue, if the gap to the next cue allows it."""
+FLASH_S = 5 / 6
+"""A cue below this length is a flash that nobody can read (Netflix's shortest time)."""
+SHORTEST_OPEN_GAP_S = 0.5
+"""A gap between two cues is the shortest allowed one, or at least this long: a shorter blank looks like a flicker."""
 PAUSE_S = 0.5
 """Shortest gap between two words that counts as a pause."""
 _SENTENCE_END = re.compile(r"[.?!…。？！．｡।॥؟۔።]['\"”’»)\]」』）]*$")
@@ -25,31 +42,18 @@ _ABBREVIATION = re.compile(r"(^|\s)(Mrs?|Ms|Dr|St|Prof|[A-HJ-Z])\.$")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：–—]['\"”’»)\]」』）]*$")
 
 
-_CONJUNCTION_WORDS = (
-    "but because although though unless until while whereas which who whose if when where since "
-    "aber sondern denn weil dass obwohl wenn während mais donc parce puisque lorsque quand "
-    "pero porque aunque cuando sino oppure perché mentre quando"
+_CLUSTER = regex.compile(
+    r"[\u0e40-\u0e44\u0ec0-\u0ec4]*\X"  # Thai and Lao vowels that are written before their consonant
+    r"(?:[\p{M}\u0e2f-\u0e33\u0e45\u0e46\u0eaf-\u0eb3\u0ebd\u0ec6"  # those after it, and signs of repetition
+    r"\u0f08\u0f0b-\u0f14]"  # Tibetan marks between syllables
+    r"|(?<=[\u1039\u17d2])\X"  # Burmese and Khmer consonants that are stacked
+    r"|(?=[\u1000-\u1021]\u1037?\u103a)\X)*"  # Burmese consonants that end a syllable
 )
-_CONJUNCTIONS = frozenset(_CONJUNCTION_WORDS.split())
-"""Words in English, German, French, Spanish and Italian that begin a clause. A break before one of them disturbs less
-than any other break within a clause."""
+"""A grapheme cluster of Unicode, and in scripts without spaces what belongs to it: no line may begin with a sign that
+needs the letter before it."""
 
-
-@dataclass(frozen=True, slots=True)
-class CueLimits:
-    """The shape of cues. The defaults are those of Netflix's Timed Text Style Guide for adult programmes in English: 42
-    characters, 2 lines, 20 characters per second."""
-
-    max_line: int = 42
-    """Columns of a line. A wide character (Chinese, Japanese, Korean) takes two columns, so 21 of them fill 42."""
-    max_lines: int = 2
-    """Lines of a cue."""
-    max_cps: float = 20.0
-    """Reading speed in columns per second. A cue outlasts its speech if a reader needs more time and the gap after it
-    allows it. Faster speech is not cut."""
-
-
-DEFAULT_LIMITS = CueLimits()
+_NEEDS_DICTIONARY = regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+"""Scripts without spaces, in which only a dictionary tells the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,12 @@ class Piece:
     text: str
     start: float
     end: float
+    speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """One subtitle."""
+    """One subtitle, of one speaker."""
 
     start_ms: int
     end_ms: int
@@ -71,89 +76,153 @@ class Cue:
     """At most CueLimits.max_lines lines."""
     pieces: tuple[tuple[Piece, ...], ...] = field(default=(), compare=False, repr=False)
     """The pieces of each line."""
+    speaker: str | None = None
+    """See Word. None if speakers are not told apart."""
 
 
-def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS) -> list[Cue]:
-    """Return the text of the transcript as readable cues within the limits, in order, never overlapping.
+def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, has_labels: bool = False) -> list[Cue]:
+    """Return the text of the transcript as readable cues within the limits, in order, with gaps that do not flicker.
 
-    Of all ways to cut, the one with the lowest total cost (`_costs`) is taken, so that a sentence's last word is not
-    left alone in a cue. The joined lines of the cues are the text, apart from white space and control characters. A
-    word that is wider than a line is split. Times come from the words. Without word times they come from the segments,
-    each spread over its characters.
+    Of all ways to cut, the one with the lowest total cost (`_CuttingPlan`) is taken, so that a sentence's last word is
+    not left alone in a cue. The joined lines of the cues are the text, apart from white space and control characters. A
+    word that is wider than a line is split. Times come from the words, rounded to frames. Without word times they come
+    from the segments, each spread over its characters.
+
+    Args:
+        has_labels: begin the text of a speaker with the speaker's label: "Speaker 1: Hello."
     """
     pieces = list(_pieces(transcript, limits.max_line))
-    groups = [pieces[i:j] for i, j in _cheapest_partition(pieces, limits)]
-    starts = list(accumulate((round(group[0].start * 1000) for group in groups), lambda a, b: max(a + 1, b)))
-    nexts = [*starts[1:], *(start + MAX_CUE_MS for start in starts[-1:])]
-    result = []
-    for group, start, following in zip(groups, starts, nexts, strict=True):
+    if has_labels:
+        pieces = list(_labelled(pieces, limits.max_line))
+    plan = _CuttingPlan(pieces, limits, transcript.language)
+    cues = plan.cheapest_cues()
+    lines = [plan.lines(i, j) for i, j in cues]
+    times = _frames_on_screen([pieces[i:j] for i, j in cues], limits)
+    return [
+        Cue(
+            round(start * 1000 / limits.frame_rate),
+            round(end * 1000 / limits.frame_rate),
+            tuple(map(_joined, line)),
+            line,
+            line[0][0].speaker,
+        )
+        for (start, end), line in zip(times, lines, strict=True)
+    ]
+
+
+def _frames_on_screen(groups: Sequence[Sequence[Piece]], limits: CueLimits) -> Iterator[tuple[int, int]]:
+    """Yield the first frame of each cue, and the first frame after it."""
+    rate, gap = limits.frame_rate, limits.min_gap
+    shortest, longest, open_gap = (
+        math.ceil(MIN_CUE_MS * rate / 1000),
+        math.floor(MAX_CUE_MS * rate / 1000),
+        max(gap, round(SHORTEST_OPEN_GAP_S * rate)),
+    )
+    spoken_starts = (math.floor(group[0].start * rate + 1e-6) for group in groups)
+    starts = list(accumulate(spoken_starts, lambda earlier, start: max(earlier + gap + 1, start)))
+    for group, start, following in zip(groups, starts, [*starts, math.inf][1:], strict=True):
         columns = sum(_width(piece.text) for piece in group)
-        readable = start + max(MIN_CUE_MS, int(columns * 1000 // limits.max_cps))
-        spoken = round(max(piece.end for piece in group) * 1000)
-        end = min(max(readable, spoken), start + MAX_CUE_MS, following)
-        lines = _lines(group, limits.max_line)
-        result.append(Cue(start, end, tuple(map(_joined, lines)), lines))
-    return result
+        spoken_end = math.ceil(max(piece.end for piece in group) * rate - 1e-6)
+        readable_end = start + max(shortest, math.ceil(columns * rate / limits.max_cps))
+        end = min(max(readable_end, spoken_end), start + longest, following - gap)
+        if following - end < open_gap:
+            end = following - gap if following - gap <= start + longest else following - open_gap
+        yield start, int(end)
 
 
 def _pieces(transcript: Transcript, max_line: int) -> Iterator[Piece]:
     now = 0.0
-    for (text, start, end), following in pairwise([*_timed_text(transcript), ("", math.inf, math.inf)]):
+    for (text, start, end, speaker), following in pairwise([*_timed_text(transcript), ("", math.inf, math.inf, None)]):
         now = max(now, start)
         parts = [part for token in re.findall(r"\s*\S+", text) for part in _fit_to_line(token, max_line)]
         step = max(0.0, min(end, following[1]) - now) / max(1, sum(map(len, parts)))
         for part in parts:
-            yield Piece(part, now, now + step * len(part))
+            yield Piece(part, now, now + step * len(part), speaker)
             now += step * len(part)
 
 
-def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float]]:
-    """Yield (text, start, end) of the words, else of the segments, else of the whole: the first that spells the text.
+def _labelled(pieces: Iterable[Piece], max_line: int) -> Iterator[Piece]:
+    """Yield the pieces. The first one of a speaker follows the speaker's label, in one piece with it if there is room
+    in a line."""
+    before = None
+    for piece in pieces:
+        if piece.speaker in (None, before):
+            yield piece
+        elif _width(text := f" {piece.speaker}: {piece.text.strip()}") - 1 <= max_line:
+            yield replace(piece, text=text)
+        else:
+            tokens = re.findall(r"\s*\S+", without_control_characters(f" {piece.speaker}:"))
+            labels = (part for token in tokens for part in _fit_to_line(token, max_line))
+            yield from (Piece(part, piece.start, piece.start, piece.speaker) for part in labels)
+            yield replace(piece, text=f" {piece.text.strip()}")
+        before = piece.speaker
+
+
+def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float, str | None]]:
+    """Yield (text, start, end, speaker) of the words, else of the segments, else of the whole: the first that spells
+    the text.
 
     The slices are cut from the text itself, because only the text says where spaces are.
     """
     text = without_control_characters(transcript.text)
     visible = [i for i, char in enumerate(text) if not char.isspace()]
-    whole = Segment(text, 0.0, transcript.audio_duration)
+    full_text = Segment(text, 0.0, transcript.audio_duration)
     position = count = 0
-    for source in complete_sources(transcript.words, text) or complete_sources(transcript.segments, text) or (whole,):
+    ends = range(len(text) + 1) if text.isascii() else [0, *accumulate(map(len, _units(text)))]
+    for source in (
+        complete_sources(transcript.words, text) or complete_sources(transcript.segments, text) or (full_text,)
+    ):
         count += len(visible_text(source.text))
         end = visible[count - 1] + 1 if count else 0
-        yield text[position:end], source.start, source.end
+        end = max(position, ends[bisect_left(ends, end)])  # Whisper's words may end within one
+        yield text[position:end], source.start, source.end, source.speaker
         position = end
 
 
-def complete_sources(sources: Sequence[Word] | Sequence[Segment], text: str) -> Sequence[Word] | Sequence[Segment]:
-    """Return the sources if they, joined, are the text; else nothing, because a subtitle must not leave out speech."""
-    return sources if "".join(visible_text(source.text) for source in sources) == visible_text(text) else ()
-
-
-def without_control_characters(text: str) -> str:
-    """Replace control characters by spaces."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)
-
-
-def visible_text(text: str) -> str:
-    """Return the text without white space and control characters."""
-    return "".join(without_control_characters(text).split())
-
-
 def _fit_to_line(token: str, max_line: int) -> Iterator[str]:
-    """Yield a token whole if it fits a line, else its characters one by one. Marks and closing punctuation stay with
-    the character before them."""
+    """Yield a token whole if it fits a line, else its units one by one. Closing punctuation stays with the unit before
+    it."""
     token = " " * token[0].isspace() + token.strip()
     if _width(token.strip()) <= max_line:
         yield token
         return
     part = ""
-    for char in token:
-        category = unicodedata.category(char)
-        attaches = category[0] == "M" or category in {"Cf", "Po", "Pe", "Pf", "Pd"}
-        if part.strip() and not (attaches and _width(part + char) <= max_line):
+    units = (part for unit in _units(token) for part in _divided(unit, max_line))
+    for unit in units:
+        attaches = unicodedata.category(unit[0]) in {"Cf", "Po", "Pe", "Pf", "Pd"}
+        if part.strip() and not (attaches and _width(part + unit) <= max_line):
             yield part
             part = ""
-        part += char
+        part += unit
     yield part
+
+
+def _units(text: str) -> list[str]:
+    """Return the parts of a text that no break divides: words of scripts without spaces, if ICU is installed, else
+    clusters."""
+    if text.isascii():
+        return list(text)
+    breaker = _icu_line_breaker() if _NEEDS_DICTIONARY.search(text) else None
+    if breaker is None:
+        return list(_CLUSTER.findall(text))
+    return [unit for segment in breaker(text, "th") for unit in re.findall(r"\S+|\s+", segment)]
+
+
+def _divided(unit: str, max_line: int) -> Iterator[str]:
+    """Yield a unit whole if it fits a line, else its clusters, or characters."""
+    for cluster in [unit] if _width(unit) <= max_line else _CLUSTER.findall(unit):
+        yield from [cluster] if _width(cluster) <= max_line else cluster
+
+
+@cache
+def _icu_line_breaker() -> Callable[[str, str], Iterable[str]] | None:
+    """Return ICU's class of line breaks, which has dictionaries of words; None if it is not installed."""
+    try:
+        from icu4py.breakers import LineBreaker
+    except ImportError:
+        return None
+    breaker: Callable[[str, str], Iterable[str]] = LineBreaker
+    return breaker
 
 
 def _width(text: str) -> int:
@@ -161,100 +230,153 @@ def _width(text: str) -> int:
     return len(text) + sum(unicodedata.east_asian_width(char) in "WF" for char in text)
 
 
-def _cheapest_partition(pieces: Sequence[Piece], limits: CueLimits) -> list[tuple[int, int]]:
-    """Return the cheapest partition of the pieces into cues, as [i, j) pairs. It is a shortest path over all pieces
-    that fit a cue."""
-    widths = [0, *accumulate(_width(piece.text) for piece in pieces)]
-    edges, inner = _costs(pieces)
-    small = limits.max_line / 2  # a cue of less than half a line costs more: up to 1, like another cue
-    best, origin = [0.0], [0]
-    for j in range(1, len(pieces) + 1):
-        cost, i = min(
-            (best[i] + edges[j] + inner[j - 1] - inner[i] + max(0.0, 1.0 - (widths[j] - widths[i]) / small), i)
-            for i in _possible_starts(pieces, widths, j, limits)
-        )
-        best.append(cost)
-        origin.append(i)
-    cuts = [len(pieces)]
-    while cuts[-1]:
-        cuts.append(origin[cuts[-1]])
-    return list(pairwise(reversed(cuts)))
+class _CuttingPlan:
+    """The costs of all ways to cut pieces into cues and lines.
 
+    The unit is a cue: one more cue costs 1. To that come, for each cue,
 
-def _costs(pieces: Sequence[Piece]) -> tuple[list[float], list[float]]:
-    """Return the cost to end a cue after j pieces, and the running sum of the costs to continue.
-
-    The unit is a cue: one more cue costs 1. An end is free at the end of a sentence, cheap at a comma or pause,
-    expensive elsewhere, and most expensive within a word. To continue over a pause costs more, the longer the pause is.
+    - its end (`_break_penalty`): free at the end of a sentence, cheap at a comma or pause, expensive elsewhere, most
+      expensive after a word that leans on the next one and within a word;
+    - each line end within it that is worse than between two usual words;
+    - each pause and each end of a sentence within it, because they are good places to end a cue;
+    - a length below half a line, and too little time to read it before the next cue begins.
     """
-    edges, inner = [0.0], [0.0]
-    for before, after in pairwise([*pieces, None]):
-        pause = after.start - before.end if before and after else 0.0
-        edge = 1.0 + _break_penalty(before.text, after.text if after else " ", pause) if before else 0.0
-        edges.append(edge)
-        inner.append(inner[-1] + (2.5 * pause if pause >= PAUSE_S else 0.0) + 0.3 * (edge == 1.0))
-    return edges, inner
+
+    def __init__(self, pieces: Sequence[Piece], limits: CueLimits, language: str | None):
+        self._pieces, self._limits = pieces, limits
+        self._widths = [0, *accumulate(_width(piece.text) for piece in pieces)]
+        words = _breaking_words(language)
+        self._penalties = [0.0]
+        """Penalty of a break before each piece, and at the end."""
+        self._inner = [0.0]
+        """Running sum of the costs to continue after each piece."""
+        for before, after in pairwise([*pieces, None]):
+            if before is None:
+                continue
+            pause = after.start - before.end if after else 0.0
+            penalty = _break_penalty(before.text, after.text if after else " ", pause, words)
+            self._penalties.append(penalty)
+            to_continue = 2.5 * pause if pause >= PAUSE_S else 0.0
+            self._inner.append(self._inner[-1] + to_continue + 0.5 * (penalty == 0.0))
+
+    def cheapest_cues(self) -> list[tuple[int, int]]:
+        """Return the cues as [i, j) pairs of pieces. It is a shortest path over all pieces that fit a cue."""
+        best, origin = [0.0], [0]
+        for j in range(1, len(self._pieces) + 1):
+            lowest, start = math.inf, j - 1
+            end_cost = 1.0 + self._penalties[j] + self._inner[j - 1]
+            for i, num_lines in self._possible_starts(j):
+                cost = best[i] + end_cost - self._inner[i]
+                if cost < lowest:
+                    cost += self._size_cost(i, j)
+                if cost < lowest and num_lines > 1:
+                    cost += self._line_ends_cost(i, j, num_lines)
+                if cost < lowest:
+                    lowest, start = cost, i
+            best.append(lowest)
+            origin.append(start)
+        cuts = [len(self._pieces)]
+        while cuts[-1]:
+            cuts.append(origin[cuts[-1]])
+        return list(pairwise(reversed(cuts)))
+
+    def lines(self, i: int, j: int) -> tuple[tuple[Piece, ...], ...]:
+        """Return the pieces [i, j) of a cue as few lines of similar width, with a preference for good breaks."""
+        num_lines = next(lines for start, lines in self._possible_starts(j) if start == i)
+        ends = self._line_ends(i, j, num_lines, self._width(i, j) / num_lines)[1]
+        return tuple(tuple(self._pieces[start:end]) for start, end in pairwise((i, *ends)))
+
+    def _possible_starts(self, j: int) -> Iterator[tuple[int, int]]:
+        """Yield every i for which the pieces [i, j) fit a cue, with the least number of lines. j - 1 always fits: a
+        piece fits a line, and its time can be cut. Pieces of two speakers never fit."""
+        yield j - 1, 1
+        line_end, num_lines = j, 1  # each line takes as many pieces as fit, from the end
+        for i in range(j - 2, -1, -1):
+            first, last = self._pieces[i], self._pieces[j - 1]
+            if first.speaker != last.speaker or (last.end - first.start) * 1000 > MAX_CUE_MS:
+                return
+            if self._width(i, line_end) > self._limits.max_line:
+                line_end, num_lines = i + 1, num_lines + 1
+                if num_lines > self._limits.max_lines:
+                    return
+            yield i, num_lines
+
+    def _width(self, i: int, j: int) -> int:
+        """Return the columns of the pieces [i, j) in a line."""
+        return self._widths[j] - self._widths[i] - (self._pieces[i].text[0] == " ")
+
+    def _size_cost(self, i: int, j: int) -> float:
+        """Return the cost of a cue that is short, or that is shown for too little time."""
+        columns = self._widths[j] - self._widths[i]
+        cost = max(0.0, 1.0 - columns / (self._limits.max_line / 2))
+        if j < len(self._pieces):
+            shown_s = self._pieces[j].start - self._pieces[i].start - self._limits.min_gap / self._limits.frame_rate
+            cost += max(0.0, 1.5 - 1.5 * shown_s / FLASH_S)
+            cost += min(2.0, max(0.0, columns - self._limits.max_cps * shown_s) / 20)
+        return cost
+
+    def _line_ends_cost(self, i: int, j: int, num_lines: int) -> float:
+        """Return the cost of the line ends within a cue that are worse than one between two usual words."""
+        ends = self._line_ends(i, j, num_lines, self._width(i, j) / num_lines)[1]
+        return sum(max(0.0, self._penalties[end] - USUAL_PENALTY) for end in ends[:-1])
+
+    def _line_ends(self, i: int, j: int, num_lines: int, mean: float) -> tuple[float, tuple[int, ...]]:
+        """Return the cost and the ends of the best lines of the pieces [i, j).
+
+        The cost is the difference of each line from the mean width in columns, and 20 columns for each unit of penalty.
+        """
+        if num_lines == 1:
+            width = self._width(i, j)
+            return (abs(width - mean), (j,)) if width <= self._limits.max_line else (math.inf, (j,))
+        lowest: tuple[float, tuple[int, ...]] = (math.inf, ())
+        for end in range(i + 1, j - num_lines + 2):
+            width = self._width(i, end)
+            if width > self._limits.max_line:
+                break
+            if self._width(end, j) <= (num_lines - 1) * (self._limits.max_line + 1):
+                rest, ends = self._line_ends(end, j, num_lines - 1, mean)
+                lowest = min(lowest, (rest + abs(width - mean) + 20 * self._penalties[end], (end, *ends)))
+        return lowest
 
 
-def _break_penalty(before: str, after: str, pause: float) -> float:
+_BreakingWords = tuple[frozenset[str], frozenset[str], bool]
+"""Words before which a break is good, words after which it is bad, and whether capitals mark names."""
+
+
+def _breaking_words(language: str | None) -> _BreakingWords:
+    """Return the words of a language; those of all languages if it is unknown."""
+    if language is None:
+        return EVERY_CONJUNCTION, EVERY_LEANING_WORD, False
+    language = primary_subtag(language)
+    none = frozenset[str]()
+    return CONJUNCTIONS.get(language, none), LEANING_WORDS.get(language, none), language != "de"
+
+
+USUAL_PENALTY = 1.5
+"""Penalty of a break between two usual words."""
+
+
+def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords) -> float:
     """Return how much a break between two pieces disturbs a reader, from 0 at the end of a sentence to 3
     within a word."""
     if _SENTENCE_END.search(before) and not _ABBREVIATION.search(before):
-        return 0.0 if after[0] == " " or not after[0].isalnum() or _width(after[0]) == 2 else 1.5
+        return 0.0 if after[0] == " " or not after[0].isalnum() or _width(after[0]) == 2 else USUAL_PENALTY
+    conjunctions, leaning, capitals_are_names = words
+    leans = before.strip().casefold().rstrip("'’") in leaning
     if _CLAUSE_END.search(before) or pause >= PAUSE_S:
-        return 0.6
+        return 3.0 if leans else 0.6
     wide = _width(before[-1]) == 2 or _width(after[0]) == 2
     if after[0] != " " and not wide:
         return 3.0
-    return 1.1 if after.strip().casefold() in _CONJUNCTIONS else 1.5
-
-
-def _possible_starts(pieces: Sequence[Piece], widths: Sequence[int], j: int, limits: CueLimits) -> Iterator[int]:
-    """Yield every i for which the pieces [i, j) fit a cue. j - 1 always fits: a piece fits a line, and its time can be
-    cut."""
-    yield j - 1
-    line_end, lines = j, 1  # each line takes as many pieces as fit, from the end
-    for i in range(j - 2, -1, -1):
-        if (pieces[j - 1].end - pieces[i].start) * 1000 > MAX_CUE_MS:
-            return
-        if _line_width(pieces, widths, i, line_end) > limits.max_line:
-            line_end, lines = i + 1, lines + 1
-            if lines > limits.max_lines:
-                return
-        yield i
-
-
-def _line_width(pieces: Sequence[Piece], widths: Sequence[int], i: int, j: int) -> int:
-    return widths[j] - widths[i] - (pieces[i].text[0] == " ")
+    if leans:
+        return 5.0
+    following = after.strip().casefold()
+    if capitals_are_names and before.strip()[:1].isupper() and after.strip()[:1].isupper() and following != "i":
+        return 2.2
+    if following in conjunctions:
+        return 1.1
+    return 1.4 if following in leaning else USUAL_PENALTY
 
 
 def _joined(line: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in line).strip()
-
-
-def _lines(group: Sequence[Piece], max_line: int) -> tuple[tuple[Piece, ...], ...]:
-    """Return the pieces of a cue as few lines of similar width, with a preference for breaks at punctuation.
-
-    Of all ways to divide into the least number of lines, the one with the lowest total cost is taken: the difference
-    of each line from the mean width, and 20 columns for each unit of `_break_penalty`.
-    """
-    widths = [0, *accumulate(_width(piece.text) for piece in group)]
-    n = len(group)
-    fits = [[j for j in range(i + 1, n + 1) if _line_width(group, widths, i, j) <= max_line] for i in range(n)]
-    count, end = 0, 0
-    while end < n:
-        count, end = count + 1, max(fits[end])
-    mean = _width(_joined(group)) / count
-    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, (0,))}  # by the end of the lines so far
-    for number in range(1, count + 1):
-        longer: dict[int, tuple[float, tuple[int, ...]]] = {}
-        for i, (cost, cuts) in best.items():
-            for j in fits[i] if i < n else ():
-                if (j == n) != (number == count):
-                    continue
-                pause = group[j].start - group[j - 1].end if j < n else 0.0
-                penalty = _break_penalty(group[j - 1].text, group[j].text, pause) if j < n else 0.0
-                total = cost + abs(_line_width(group, widths, i, j) - mean) + 20 * penalty
-                longer[j] = min(longer.get(j, (math.inf, ())), (total, (*cuts, j)))
-        best = longer
-    return tuple(tuple(group[i:j]) for i, j in pairwise(best[n][1]))

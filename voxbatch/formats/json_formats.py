@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from voxbatch.formats.document import Document
+from voxbatch.formats import Document
 from voxbatch.records import Segment, Transcript, Word
 
 
@@ -28,7 +28,7 @@ def to_json(document: Document) -> str:
 def whisperx_json(document: Document) -> str:
     """Return the object that WhisperX writes: `segments` with their `words`, `word_segments`, and `language`."""
     segments = [
-        {**_span(segment), "text": segment.text.strip(), "words": [_word(word, "score") for word in words]}
+        {**_span(segment), **_text(segment), "words": [_word(word, "score") for word in words]}
         for segment, words in document.words_by_segment()
     ]
     words = [_word(word, "score") for word in document.transcript.words]
@@ -43,10 +43,9 @@ def openai_json(document: Document) -> str:
         "language": transcript.language,
         "duration": _rounded(transcript.audio_duration),
         "text": transcript.text,
-        "words": [{"word": word.text.strip(), **_span(word)} for word in transcript.words],
+        "words": [{"word": word.text.strip(), **_span(word), **_speaker(word)} for word in transcript.words],
         "segments": [
-            {"id": number, **_span(segment), "text": segment.text.strip()}
-            for number, segment in enumerate(document.segments)
+            {"id": number, **_span(segment), **_text(segment)} for number, segment in enumerate(document.segments)
         ],
     }
     return _line(content)
@@ -54,6 +53,7 @@ def openai_json(document: Document) -> str:
 
 def transcript_dict(transcript: Transcript) -> dict[str, Any]:
     """Return the transcript as values for JSON. Seconds and confidences have 3 decimals; words have no leading space.
+    Words and segments have a `speaker` if speakers are told apart.
 
     {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
      "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
@@ -68,12 +68,22 @@ def transcript_dict(transcript: Transcript) -> dict[str, Any]:
 
 
 def _word(word: Word, confidence: str) -> dict[str, Any]:
-    found = {"word": word.text.strip(), **_span(word)}
-    return found if word.confidence is None else {**found, confidence: _rounded(word.confidence)}
+    """Return a word. `confidence` is the name of that key."""
+    score = {} if word.confidence is None else {confidence: _rounded(word.confidence)}
+    return {"word": word.text.strip(), **_span(word), **score, **_speaker(word)}
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
-    return {"text": segment.text.strip(), **_span(segment)}
+    return {"text": segment.text.strip(), **_span(segment), **_speaker(segment)}
+
+
+def _text(segment: Segment) -> dict[str, str]:
+    return {"text": segment.text.strip(), **_speaker(segment)}
+
+
+def _speaker(timed: Word | Segment) -> dict[str, str]:
+    """Return the speaker, if speakers are told apart."""
+    return {} if timed.speaker is None else {"speaker": timed.speaker}
 
 
 def _span(timed: Word | Segment) -> dict[str, float]:

@@ -1,13 +1,13 @@
-"""Write cues as SubRip, WebVTT and TTML, so that every character is shown and none acts as markup."""
+"""Write cues as SubRip, WebVTT, TTML and ASS, so that every character is shown and none acts as markup."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+from voxbatch.formats import Document, without_control_characters
 from voxbatch.formats.cues import Cue, split_into_cues
-from voxbatch.formats.document import Document
 
 _WORD_JOINER = "\u2060"
 """WORD JOINER: an invisible character without width that allows no line break. It splits text that a player takes for
@@ -16,20 +16,23 @@ markup."""
 
 def srt(document: Document) -> str:
     """Return SubRip. The format has no escapes, so text that a player takes for markup gets an invisible WORD JOINER
-    (U+2060) inside."""
+    (U+2060) inside. The text of a speaker begins with the label, "Speaker 1: "."""
     return _numbered_cues(
-        _cues(document),
+        split_into_cues(document.transcript, document.limits, has_labels=True),
         ",",
         lambda cue: _without_markup("\n".join(cue.lines), r"[<{\\]|--(?=>)|&(?=#|[A-Za-z]+;)"),
     )
 
 
 def vtt(document: Document) -> str:
-    """Return WebVTT with `&amp;`, `&lt;` and `&gt;`, as the standard demands.
+    """Return WebVTT with `&amp;`, `&lt;` and `&gt;`, as the standard demands, and with the speaker as the voice of
+    a cue: `<v Speaker 1>`.
 
     Braces and backslashes get a WORD JOINER, because some players take them for markup.
     """
-    return "WEBVTT\n\n" + _numbered_cues(_cues(document), ".", lambda cue: _vtt_text("\n".join(cue.lines)))
+    return "WEBVTT\n\n" + _numbered_cues(
+        _cues(document), ".", lambda cue: _voice(cue) + _vtt_text("\n".join(cue.lines))
+    )
 
 
 def vtt_words(document: Document) -> str:
@@ -37,27 +40,78 @@ def vtt_words(document: Document) -> str:
 
     A word that begins with its cue has no time of its own: the standard demands times inside the cue, in order.
     """
-    return "WEBVTT\n\n" + _numbered_cues(_cues(document), ".", _karaoke)
+    return "WEBVTT\n\n" + _numbered_cues(_cues(document), ".", lambda cue: _voice(cue) + _karaoke(cue))
 
 
 def ttml(document: Document) -> str:
-    """Return TTML with the features of W3C's profile IMSC 1.1 Text: one region at the bottom, and a `p` for each
-    cue."""
+    """Return TTML with the features of W3C's profile IMSC 1.1 Text: one region at the bottom, and a `p` for each cue.
+    Speakers are agents in the metadata; their labels are also text, as in SubRip, because players show no agents."""
     language = document.transcript.language or ""
+    cues = split_into_cues(document.transcript, document.limits, has_labels=True)
+    agents = {name: f"speaker{at}" for at, name in enumerate(dict.fromkeys(cue.speaker for cue in cues)) if name}
     paragraphs = "".join(
-        f'      <p begin="{_timestamp(cue.start_ms, ".")}" end="{_timestamp(cue.end_ms, ".")}">'
+        f'      <p begin="{_timestamp(cue.start_ms, ".")}" end="{_timestamp(cue.end_ms, ".")}"{_agent(agents, cue)}>'
         f"{'<br/>'.join(html.escape(_xml_text(line), quote=False) for line in cue.lines)}</p>\n"
+        for cue in cues
+    )
+    names = "".join(
+        f'      <ttm:agent xml:id="{agent}" type="person"><ttm:name type="full">{html.escape(_xml_text(name))}'
+        "</ttm:name></ttm:agent>\n"
+        for name, agent in agents.items()
+    )
+    return _TTML.format(
+        namespace=' xmlns:ttm="http://www.w3.org/ns/ttml#metadata"' if names else "",
+        language=html.escape(_xml_text(language)),
+        metadata=f"    <metadata>\n{names}    </metadata>\n" if names else "",
+        paragraphs=paragraphs,
+    )
+
+
+def _agent(agents: Mapping[str, str], cue: Cue) -> str:
+    """Return the attribute that names the agent of a cue, if speakers are told apart."""
+    return f' ttm:agent="{agents[cue.speaker]}"' if cue.speaker else ""
+
+
+def ass(document: Document) -> str:
+    """Return Advanced SubStation Alpha. Braces and backslashes are escaped as ffmpeg does it."""
+    return _ASS + "".join(
+        f"Dialogue: 0,{_centiseconds(cue.start_ms)},{_centiseconds(cue.end_ms)},Default,,0,0,0,,{_ass_text(cue)}\n"
         for cue in _cues(document)
     )
-    return _TTML.format(language=html.escape(_xml_text(language)), paragraphs=paragraphs)
+
+
+_ASS = """[Script Info]
+ScriptType: v4.00+
+PlayResX: 1920
+PlayResY: 1080
+WrapStyle: 2
+
+[V4+ Styles]
+Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, Italic, Underline, \
+StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, Alignment, MarginL, MarginR, MarginV, Encoding
+Style: Default,Arial,56,&H00FFFFFF,&H00FFFFFF,&H00000000,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,120,120,60,1
+
+[Events]
+Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
+"""
+
+
+def _centiseconds(ms: int) -> str:
+    """Return a time in the form of ASS: 3661009 → "1:01:01.00"."""
+    return _timestamp(ms, ".")[1:-1]
+
+
+def _ass_text(cue: Cue) -> str:
+    lines = (re.sub(r"[{}]", r"\\\g<0>", line.replace("\\", f"\\{_WORD_JOINER}")) for line in cue.lines)
+    return r"\N".join(lines)
 
 
 _TTML = """<?xml version="1.0" encoding="UTF-8"?>
 <tt xmlns="http://www.w3.org/ns/ttml" xmlns:ttp="http://www.w3.org/ns/ttml#parameter" \
 xmlns:tts="http://www.w3.org/ns/ttml#styling" ttp:contentProfiles="http://www.w3.org/ns/ttml/profile/imsc1.1/text" \
-ttp:timeBase="media" xml:lang="{language}">
+ttp:timeBase="media"{namespace} xml:lang="{language}">
   <head>
-    <layout>
+{metadata}    <layout>
       <region xml:id="bottom" tts:origin="10% 80%" tts:extent="80% 15%" tts:displayAlign="after" \
 tts:textAlign="center"/>
     </layout>
@@ -85,12 +139,13 @@ def _numbered_cues(cues: Iterable[Cue], decimal_mark: str, text: Callable[[Cue],
 
 def _karaoke(cue: Cue) -> str:
     """Return the lines of a cue with the time of each word."""
-    lines, latest = [], cue.start_ms
+    lines, latest = list[str](), cue.start_ms
     for line in cue.pieces:
         text = ""
         for piece in line:
             at, space = round(piece.start * 1000), " " if text and piece.text[0] == " " else ""
-            if latest < at < cue.end_ms:
+            is_first = not text and not lines  # the cue begins with the frame before its first word
+            if not is_first and latest < at < cue.end_ms:
                 latest = at
                 text += f"{space}<{_timestamp(at, '.')}>"
             else:
@@ -98,6 +153,12 @@ def _karaoke(cue: Cue) -> str:
             text += f"<c>{_vtt_text(piece.text.strip())}</c>"
         lines.append(text)
     return "\n".join(lines)
+
+
+def _voice(cue: Cue) -> str:
+    """Return the tag of the speaker of a cue, if speakers are told apart."""
+    name = " ".join(without_control_characters(cue.speaker or "").split())
+    return f"<v {html.escape(name, quote=False)}>" if name else ""
 
 
 def _vtt_text(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Write words and segments with their times for programs that score or annotate: CTM, TSV and Praat's TextGrid."""
+"""Write plain text; and words and segments with their times for programs that score or annotate: CTM, TSV and Praat's
+TextGrid."""
 
 from __future__ import annotations
 
@@ -7,13 +8,23 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from voxbatch.formats.cues import without_control_characters
-from voxbatch.formats.document import Document
-from voxbatch.formats.file_names import percent_encode
+from voxbatch.formats import Document, percent_encode, without_control_characters
 from voxbatch.records import Segment, Word
 
 _READ_ALOUD = frozenset("%&#")
 """Characters that are words, although Unicode's categories call them punctuation."""
+
+
+def txt(document: Document) -> str:
+    """Return the transcript with one segment per line, or on one line if there are no segments. The first line of
+    a speaker begins with the label: "Speaker 1: Hello."""
+    segments = document.segments or (Segment(document.transcript.text, 0.0, 0.0),)
+    speakers = [None, *(segment.speaker for segment in segments)]
+    texts = (
+        segment.text if segment.speaker in (None, before) else f"{segment.speaker}: {segment.text}"
+        for segment, before in zip(segments, speakers, strict=False)
+    )
+    return "".join(_one_line(text) + "\n" for text in texts)
 
 
 def ctm(document: Document) -> str:
@@ -25,14 +36,26 @@ def ctm(document: Document) -> str:
     percent-encoded in the name, and "_" replaces a space within a word. The text is empty if the engine gives no word
     times.
     """
-    name = re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", percent_encode, document.name or document.item_id)
-    lines = []
+    name, lines = _file_field(document), []
     for word in document.transcript.words:
         if text := "_".join(_without_punctuation(without_control_characters(word.text)).split()):
             confidence = "" if word.confidence is None else f" {word.confidence:.3f}"
             duration = max(0.0, word.end - word.start)
             lines.append(f"{name} 1 {word.start:.3f} {duration:.3f} {text}{confidence}\n")
     return "".join(lines)
+
+
+def _file_field(document: Document) -> str:
+    return _field(document.name or document.item_id)
+
+
+def _field(name: str) -> str:
+    """Return a name without characters that a field of NIST's formats may not hold."""
+    return re.sub(r"^;|[\s%\x00-\x20\x7f-\x9f\ud800-\udfff]", percent_encode, name)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(without_control_characters(text).split())
 
 
 def _without_punctuation(text: str) -> str:
@@ -53,22 +76,45 @@ def _without_punctuation(text: str) -> str:
 
 def tsv(document: Document) -> str:
     """Return the table that OpenAI's Whisper writes: a header, then start and end in milliseconds and the text of each
-    segment, divided by tabs."""
-    lines = [
-        f"{round(s.start * 1000)}\t{round(s.end * 1000)}\t{' '.join(without_control_characters(s.text).split())}\n"
+    segment, divided by tabs. If speakers are told apart, they are a fourth column."""
+    rows = [("start", "end", "text", "speaker")]
+    rows += [
+        (str(round(s.start * 1000)), str(round(s.end * 1000)), _one_line(s.text), _one_line(s.speaker or ""))
         for s in document.segments
     ]
-    return "".join(["start\tend\ttext\n", *lines])
+    columns = 4 if any(segment.speaker for segment in document.segments) else 3
+    return "".join("\t".join(row[:columns]) + "\n" for row in rows)
+
+
+def rttm(document: Document) -> str:
+    """Return NIST RTTM, one line for each segment with a speaker: its file, start, duration and speaker.
+
+    The names of the file and of the speaker are written as in `ctm`, with "_" for a space in a speaker's label. The
+    text is empty if speakers are not told apart.
+    """
+    return "".join(
+        f"SPEAKER {_file_field(document)} 1 {segment.start:.3f} {max(0.0, segment.end - segment.start):.3f} <NA> <NA> "
+        f"{_field(segment.speaker.replace(' ', '_'))} <NA> <NA>\n"
+        for segment in document.segments
+        if segment.speaker
+    )
 
 
 def textgrid(document: Document) -> str:
-    """Return Praat's TextGrid with the interval tiers "words" and "segments".
+    """Return Praat's TextGrid with the interval tiers "words" and "segments". If speakers are told apart, each speaker
+    has two tiers, which are named as by the Montreal Forced Aligner: "Speaker 1 - words" and "Speaker 1".
 
     The intervals of a tier partition the time from 0 to the end of the recording, so there are empty ones. Praat admits
     neither overlaps nor intervals without length: a word that begins before its predecessor ends begins at that end,
     and lasts 1 ms at least.
     """
-    tiers = {name: list(_spans(timed)) for name, timed in _tiers(document).items()}
+    words: Sequence[Word | Segment] = document.transcript.words
+    segments: Sequence[Word | Segment] = document.segments
+    tiers = {}
+    for speaker in dict.fromkeys(timed.speaker for timed in (*segments, *words)) or (None,):
+        names = ("words", "segments") if speaker is None else (f"{_one_line(speaker)} - words", _one_line(speaker))
+        for name, timed in zip(names, (words, segments), strict=True):
+            tiers[name] = list(_spans(text for text in timed if text.speaker == speaker))
     ends = [end for spans in tiers.values() for _, end, _ in spans]
     total = max([round(document.transcript.audio_duration * 1000), 1, *ends])
     lines = [
@@ -78,30 +124,29 @@ def textgrid(document: Document) -> str:
     for number, (name, spans) in enumerate(tiers.items(), 1):
         intervals = list(_partition(spans, total))
         lines += [
-            f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{name}"', "        xmin = 0",
+            f"    item [{number}]:", '        class = "IntervalTier"', f'        name = "{_quoted(name)}"',
+            "        xmin = 0",
             f"        xmax = {total / 1000}", f"        intervals: size = {len(intervals)}",
         ]  # fmt: skip
         for i, (start, end, text) in enumerate(intervals, 1):
-            quoted = text.replace('"', '""')
             lines += [
                 f"        intervals [{i}]:", f"            xmin = {start / 1000}", f"            xmax = {end / 1000}",
-                f'            text = "{quoted}"',
+                f'            text = "{_quoted(text)}"',
             ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _tiers(document: Document) -> dict[str, Sequence[Word] | Sequence[Segment]]:
-    return {"words": document.transcript.words, "segments": document.segments}
+def _quoted(text: str) -> str:
+    return text.replace('"', '""')
 
 
 def _spans(timed: Iterable[Word | Segment]) -> Iterator[tuple[int, int, str]]:
     """Yield (start, end, text) in milliseconds, in order, without overlaps, each 1 ms at least."""
     earliest = 0
-    for each in timed:
-        text = " ".join(without_control_characters(each.text).split())
-        if text:
-            start = max(earliest, round(each.start * 1000))
-            earliest = max(start + 1, round(each.end * 1000))
+    for timed_text in timed:
+        if text := _one_line(timed_text.text):
+            start = max(earliest, round(timed_text.start * 1000))
+            earliest = max(start + 1, round(timed_text.end * 1000))
             yield start, earliest, text
 
 

@@ -6,10 +6,11 @@ again and builds the items that are wanted. Finding the lines is the job of open
 does not open recordings and does not check that they exist.
 
 A line is a JSON object with `audio_filepath`. These keys are optional and may be null: `offset` ≥ 0 and `duration` > 0
-(seconds), `channel` (from 0), `text`, `lang`, `id`. Other keys pass through.
+(seconds), `channel` (from 0), `text`, `lang`, `hotwords`, `id`. Other keys pass through.
 
 If the line gives no id, the id is `audio_filepath` as written, normalised ("./a.wav" and "a.wav" are one recording) and
-without leading "/" and "../". `#offset-duration` follows if `offset` is given, then `#chN` if `channel` is given:
+without leading "/" and "../". If all paths are absolute, the folder that holds all recordings is left out.
+`#offset-duration` follows if `offset` is given, then `#chN` if `channel` is given:
 
     {"audio_filepath": "./a.wav", "offset": 12.5, "duration": 5, "channel": 1}  →  a.wav#12.5-5#ch1
 
@@ -35,26 +36,21 @@ from urllib.parse import quote as percent_encoded
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.languages import language_tag
-from voxbatch.manifest.bad_lines import BadLines
-from voxbatch.manifest.duplicates import earliest_duplicates, repeated_hashes
 from voxbatch.manifest.folder import FILE_SCHEME, folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
 from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
-from voxbatch.manifest.prefix import prefix_manifest, upload_line, uploads_manifest
-from voxbatch.manifest.questions import QuestionPolicy
-from voxbatch.manifest.source import CHANGED_ADVICE, InheritableSource, Source
-from voxbatch.records import Item
+from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, InheritableSource, Source
+from voxbatch.records import ALIGN, TRANSLATE, Item
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import name_of
-from voxbatch.storage.columns import Column, ItemSet
+from voxbatch.storage.columns import Column, ItemSet, repeated_hashes
 
 __all__ = [
     "DEFAULT_POLICY",
     "InheritableSource",
     "LineError",
     "PathPolicy",
-    "QuestionPolicy",
     "Source",
     "Survey",
     "folder_manifest",
@@ -62,10 +58,7 @@ __all__ = [
     "items",
     "open_source",
     "parse_line",
-    "prefix_manifest",
     "survey",
-    "upload_line",
-    "uploads_manifest",
 ]
 
 MAX_SECONDS = 30 * 24 * 3600
@@ -111,6 +104,8 @@ class Survey:
     """Number of items with a reference."""
     languages: Counter[str]
     """Number of items by `lang`, for the items that have one."""
+    with_hotwords: int = 0
+    """Number of items with hotwords of their own."""
 
     @property
     def known_hours(self) -> float:
@@ -128,11 +123,11 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
     bad, digest = BadLines(), hashlib.sha256()
     durations, keys, known_s = Column("<f4"), Column("<u8", width=2), 0.0
     languages: Counter[str] = Counter()
-    with_text = 0
+    with_text = with_hotwords = 0
     for index, (line, text) in enumerate(islice(source.lines(), limit)):
         digest.update(text + b"\n")
         try:
-            item = parse_line(text, line, index, source.base, policy)
+            item = parse_line(text, line, index, source.base, policy, source.id_root)
         except LineError as error:
             bad.add(line, str(error))
             continue
@@ -140,16 +135,17 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
         durations.append(_FLOAT(math.nan if item.duration is None else item.duration))
         known_s += item.duration or 0.0
         with_text += item.text is not None
+        with_hotwords += item.hotwords is not None
         if (lang := item.lang) is not None:
             languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
     bad += _duplicates(source, policy, limit, keys)
     if source.has_changed():  # it may have been read before its writer had finished
         raise ManifestError(source.name, [BadLine(0, f"changed while it was being read; {CHANGED_ADVICE}")])
     if bad.total:
-        raise ManifestError(source.name, [source.placed(each) for each in bad.first], bad.total)
+        raise ManifestError(source.name, [source.placed(bad_line) for bad_line in bad.first], bad.total)
     if not durations:
         raise ManifestError(source.name, [BadLine(0, "no items: the manifest has no line that is not blank")])
-    return Survey(len(durations), digest.hexdigest(), durations, keys, known_s, with_text, languages)
+    return Survey(len(durations), digest.hexdigest(), durations, keys, known_s, with_text, languages, with_hotwords)
 
 
 def item_key(item_id: str, text: bytes) -> bytes:
@@ -184,13 +180,15 @@ def items(
     every = enumerate(islice(source.lines(), limit))
     for index, (line, text) in every if wanted is None else compress(every, wanted):
         try:
-            item = parse_line(text, line, index, source.base, policy)
+            item = parse_line(text, line, index, source.base, policy, source.id_root)
         except LineError as error:
             raise ManifestError(source.name, [source.placed(BadLine(line, str(error)))]) from error
         yield item
 
 
-def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy = DEFAULT_POLICY) -> Item:
+def parse_line(
+    text: bytes, line: int, index: int, base: str, policy: PathPolicy = DEFAULT_POLICY, id_root: str = ""
+) -> Item:
     """Parse one line, without its line end, to an Item.
 
     Args:
@@ -199,24 +197,27 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         index: 0-based position among the manifest's items.
         base: absolute folder of the manifest, or the address of that folder.
         policy: paths that the manifest may name.
+        id_root: see Source.id_root.
 
     Raises:
         LineError: the line cannot be used.
     """
     row = parse_json_line(text)
-    asks = isinstance(policy, QuestionPolicy)
-    named = policy.recordings(row) if isinstance(policy, QuestionPolicy) else [row.get(AUDIO_KEY)]
-    path, *further = [_path(row, value) for value in named or [None]]
+    path, *further = [_path(row, value) for value in policy.recordings(row) or [None]]
     offset, duration, channel = _seconds(row, "offset"), _seconds(row, "duration"), row.get("channel")
     if channel is not None and not (type(channel) is int and 0 <= channel <= MAX_CHANNEL):
         allowed = f"give a whole number from 0 to {MAX_CHANNEL:,}, or null to mix all"
         raise LineError(f"`channel` is {quote(channel)}; {allowed}")
-    item_id, audio = _id(row, path, offset, duration, channel), policy.resolve(path, base)
+    audio = policy.resolve(path, base)
+    item_id = _id(row, path.removeprefix(id_root), offset, duration, channel)
     reference, lang = _string(row, "text"), _string(row, "lang") or None
     if reference is not None and len(reference) > MAX_TEXT_CHARACTERS // NFKC_GROWTH:
         _check_reference(reference)
     if lang is not None and len(lang.encode()) > MAX_LANG_BYTES:
         raise LineError(f"`lang` is {quote(lang)}; it must be a language tag such as en or pt-BR")
+    prompt = policy.question(row)
+    if policy.task == ALIGN and not (reference and reference.strip()):
+        raise LineError("has no `text`; give the text whose times are looked for")
     return Item(
         index=index,
         line=line,
@@ -224,12 +225,14 @@ def parse_line(text: bytes, line: int, index: int, base: str, policy: PathPolicy
         audio=audio,
         offset=offset or 0.0,
         duration=duration,
-        text=None if asks else reference,
+        text=reference if prompt is None and policy.task != TRANSLATE else None,
         lang=language_tag(lang) if lang else None,
         channel=channel,
         row=text,
-        prompt=policy.question(row) if isinstance(policy, QuestionPolicy) else None,
-        further=tuple(policy.resolve(each, base) for each in further),
+        prompt=prompt,
+        further=tuple(policy.resolve(recording, base) for recording in further),
+        hotwords=_hotwords(row) if prompt is None else None,
+        task=policy.task,
     )
 
 
@@ -240,11 +243,12 @@ def _duplicates(source: Source, policy: PathPolicy, limit: int | None, keys: Col
     repeated = repeated_hashes(keys)
     if not len(repeated):
         return bad
+    from voxbatch.manifest.duplicates import earliest_duplicates
 
     def hash_of(item: Item) -> int:
         return int.from_bytes(_id_key(item.id), "little", signed=True)
 
-    suspects, others = earliest_duplicates(
+    suspects, num_others = earliest_duplicates(
         repeated, map(hash_of, _good_items(source, policy, limit)), ManifestError.LIMIT
     )
     first_line: dict[str, int] = {}
@@ -255,7 +259,7 @@ def _duplicates(source: Source, policy: PathPolicy, limit: int | None, keys: Col
         if first != item.line:
             advice = "name each recording once" if source.grows else "give each line its own `id`"
             bad.add(item.line, f"id {quote(item.id)} is also {source.place(first)}'s; {advice}")
-    bad.total += others
+    bad.total += num_others
     return bad
 
 
@@ -263,7 +267,7 @@ def _good_items(source: Source, policy: PathPolicy, limit: int | None) -> Iterat
     """Yield the items of the lines that can be used."""
     for index, (line, text) in enumerate(islice(source.lines(), limit)):
         with contextlib.suppress(LineError):
-            yield parse_line(text, line, index, source.base, policy)
+            yield parse_line(text, line, index, source.base, policy, source.id_root)
 
 
 def _path(row: dict[str, Any], path: Any) -> str:
@@ -303,6 +307,15 @@ def _string(row: dict[str, Any], key: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise LineError(f"`{key}` is {quote(value)}; it must be a string or null")
+
+
+def _hotwords(row: dict[str, Any]) -> str | None:
+    """Return the hotwords of a row, a text or a list of texts, divided by commas."""
+    value = row.get("hotwords")
+    words = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(word, str) for word in words):
+        raise LineError(f"`hotwords` is {quote(value)}; it must be a string, a list of strings, or null")
+    return ", ".join(word.strip() for word in words if word.strip()) or None
 
 
 def _check_reference(text: str) -> None:
@@ -346,7 +359,7 @@ def _path_id(path: str) -> str:
         if value in ("", "."):
             raise LineError(f"`{AUDIO_KEY}` {quote(path)} is a folder; name a recording")
     if not value.isprintable():
-        value = _CONTROL_CHARACTERS.sub(lambda found: percent_encoded(found[0]), value)
+        value = _CONTROL_CHARACTERS.sub(lambda match: percent_encoded(match[0]), value)
     return value
 
 

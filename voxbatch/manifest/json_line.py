@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 from voxbatch.safe_text import mask_secrets, redact_secrets, shorten_masks
 
-AUDIO_KEY = "audio_filepath"
+AUDIO_KEY, AUDIOS_KEY = "audio_filepath", "audio_filepaths"
+"""Keys of a recording, and of the several recordings of a question."""
 MAX_LINE_BYTES = 10_000_000
 """Longest line in bytes. A longer one belongs to a manifest that lost its line ends, or is not a manifest. The words of
 ten hours with their times take 8 MB."""

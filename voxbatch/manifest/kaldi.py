@@ -4,7 +4,8 @@
     segments   call1-a call1 1.50 4.25   →    "duration": 2.75, "text": "good morning"}
     text       call1-a good morning
 
-The files are joined in a temporary database on disk, in any order. Commands (`sox … |`) are refused and never run.
+The files are joined in a temporary database on disk, in any order. Commands (`sox … |`) are
+refused and never run; of those that only decode a file (`flac -c -d -s a.flac |`), the file is taken.
 """
 
 from __future__ import annotations
@@ -15,23 +16,27 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from voxbatch.errors import BadLine
 from voxbatch.manifest.json_line import LongLine, quote
+from voxbatch.manifest.manifest_file import file_beside
+from voxbatch.manifest.references import canonical
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.manifest.tables import Rows
-from voxbatch.storage import is_remote
+from voxbatch.storage import StoreOptions, is_remote
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 WAV_SCP = "wav.scp"
 _ARCHIVE = re.compile(r"\.ark:\d+$")
+_PLAIN_COMMAND = re.compile(r"(?:cat|flac(?: -[cds]+)+|sph2pipe(?: -f wav| -p)*) ([^\s|;&<>$`'\"*]+) *\|")
+"""Commands that only decode a file, which voxbatch reads itself."""
 
 
-def kaldi_rows(wav_scp: Source, open_beside: Callable[[str], Source | None]) -> Rows:
+def scp_manifest(wav_scp: Source, store_options: StoreOptions, _: str | None) -> tuple[Rows, str]:
+    """Return the rows of a data directory; see manifest_file.manifest_rows."""
+    return _rows(wav_scp, store_options), _recordings_folder(wav_scp)
+
+
+def _rows(wav_scp: Source, store_options: StoreOptions) -> Rows:
     """Yield the rows of a data directory. The number of a row is its line in `segments`, or else in wav.scp.
-
-    Args:
-        wav_scp: the list of recordings.
-        open_beside: opens a file of the same directory; None if there is none.
 
     Raises:
         ManifestError, StorageError: a file cannot be read.
@@ -42,32 +47,32 @@ def kaldi_rows(wav_scp: Source, open_beside: Callable[[str], Source | None]) -> 
         database.execute("PRAGMA journal_mode=OFF")
         tables = {}
         for name in ("text", "utt2lang"):
-            with open_beside(name) or contextlib.nullcontext() as beside:
+            with file_beside(wav_scp, name, store_options) or contextlib.nullcontext() as beside:
                 tables[name] = _load(database, name, beside)
 
         def value(table: str, key: str) -> str | None:
             if not tables[table]:
                 return None
-            found = database.execute(f"SELECT value FROM {table} WHERE id = ?", (key,)).fetchone()  # noqa: S608 -- ours
-            return str(found[0]) if found else None
+            record = database.execute(f"SELECT value FROM {table} WHERE id = ?", (canonical(key),)).fetchone()  # noqa: S608 -- ours
+            return str(record[0]) if record else None
 
-        with open_beside("segments") or contextlib.nullcontext() as segments:
+        with file_beside(wav_scp, "segments", store_options) or contextlib.nullcontext() as segments:
             if segments is not None:
                 tables["wav"] = _load(database, "wav", wav_scp)
-            for number, key, rest in _pairs(segments or wav_scp):
-                row = _segment(rest, value) if segments else {"audio_filepath": rest}
+            for number, key, entry in _pairs(segments or wav_scp):
+                row = _segment(entry, value) if segments else {"audio_filepath": entry}
                 if isinstance(row, dict):
                     reason = _unusable(str(row["audio_filepath"]))
                     fields = {"id": key, "text": value("text", key), "lang": value("utt2lang", key)}
-                    row = reason or {**row, **{name: each for name, each in fields.items() if each is not None}}
-                yield number, BadLine(number, row) if isinstance(row, str) else row
+                    row = reason or {**row, **{name: field for name, field in fields.items() if field is not None}}
+                yield number, row
     except sqlite3.Error as error:
         raise TemporaryFileError(wav_scp.name, OSError(str(error))) from error
     finally:
         database.close()
 
 
-def recordings_folder(wav_scp: Source) -> str:
+def _recordings_folder(wav_scp: Source) -> str:
     """Return the folder that relative paths resolve against: that of wav.scp, or as in Kaldi's own scripts the current
     one, if the first recording lies only there."""
     for _, _, path in _pairs(wav_scp):
@@ -80,22 +85,17 @@ def recordings_folder(wav_scp: Source) -> str:
 def _pairs(source: Source) -> Iterator[tuple[int, str, str]]:
     """Yield (line number, first word, rest) of each line."""
     for number, line in source.lines():
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            reason = f"line {number}: byte 0x{line[error.start]:02X} is not UTF-8; save the file again as UTF-8"
-            raise manifest_error(source.name, reason) from error
         if isinstance(line, LongLine):
             raise manifest_error(source.name, f"line {number} has {line.num_bytes:,} bytes; write one entry a line")
-        key, _, rest = text.replace("\t", " ").strip().partition(" ")
-        yield number, key, rest.strip()
+        key, _, rest = source.text(line).replace("\t", " ").strip().partition(" ")
+        yield number, key, _PLAIN_COMMAND.sub(r"\1", rest.strip())
 
 
 def _load(database: sqlite3.Connection, table: str, source: Source | None) -> bool:
     if source is None:
         return False
     database.execute(f"CREATE TABLE {table} (id TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
-    rows = ((key, rest) for _, key, rest in _pairs(source))
+    rows = ((canonical(key), rest) for _, key, rest in _pairs(source))
     database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)  # noqa: S608 -- a name of ours
     return True
 

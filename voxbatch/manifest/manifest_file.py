@@ -7,27 +7,128 @@ from __future__ import annotations
 
 import json
 import os
-import posixpath
 import stat
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, BinaryIO
 
-from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest import tables
-from voxbatch.manifest.bad_lines import BadLines
+from voxbatch.errors import ManifestError
+from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.folder import is_included
-from voxbatch.manifest.json_line import AUDIO_KEY, quote
-from voxbatch.manifest.kaldi import kaldi_rows, recordings_folder
-from voxbatch.manifest.named import LIST_MARK, missing
-from voxbatch.manifest.source import CHANGED_ADVICE, GZIP_MAGIC, Source, manifest_error
-from voxbatch.storage import StoreOptions, is_remote, open_remote, redacted
+from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
+from voxbatch.manifest.kinds import KINDS, kind_of
+from voxbatch.manifest.named import missing
+from voxbatch.manifest.source import (
+    CHANGED_ADVICE,
+    GZIP_MAGIC,
+    SNIFFED_BYTES,
+    BadLines,
+    Source,
+    is_binary,
+    manifest_error,
+)
+from voxbatch.storage import (
+    DEFAULT_STORE_OPTIONS,
+    WEB_PAGE,
+    StoreOptions,
+    is_remote,
+    is_web_page,
+    open_remote,
+    redacted,
+)
 from voxbatch.storage.address import folder_of, normalized
 from voxbatch.storage.objects import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
-METADATA = "metadata"
-"""Stem of the file that describes an audio folder of Hugging Face's datasets."""
-JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+if TYPE_CHECKING:
+    from voxbatch.manifest import tables
+
+_FILE_NAME = "file_name"
+"""Column that Hugging Face's metadata of an audio folder must have."""
+MIN_WORDS = 2
+"""Words of a value from which it seems to be a text. Most other values have one."""
+
+
+def open_manifest(name: str, stdin: BinaryIO, store_options: StoreOptions) -> Source:
+    """Open a manifest by its path or address; "-" is `stdin`.
+
+    Raises:
+        ManifestError, StorageError: see `open_file` and `manifest_rows`.
+    """
+    if name == "-":
+        source = _temporary_source("standard input", stdin)
+        if is_binary(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
+            source.close()
+            advice = "write it to a file, and give that: cat > talk.mp3, then voxbatch run talk.mp3"
+            raise manifest_error("standard input", f"is a recording or other binary data, not a manifest; {advice}")
+        return source
+    source = open_file(name, store_options)
+    try:
+        rows, base = manifest_rows(source, store_options)
+        if rows is not None:
+            with source:
+                source = converted(source, rows, base)
+        source.note = "; ".join(filter(None, (source.note, _reference_note(source))))
+        return source
+    except BaseException:
+        source.close()
+        raise
+
+
+def _reference_note(source: Source) -> str:
+    """Return a sentence about a key of the first row that seems to be the reference and is not `text`, or ""."""
+    from voxbatch.manifest.tables import COLUMNS
+
+    try:
+        row = parse_json_line(next(source.lines(), (0, b"{}"))[1])
+    except LineError:
+        return ""  # the survey refuses it
+    texts = {key: value for key, value in row.items() if isinstance(value, str) and key not in COLUMNS}
+    similar = [
+        key
+        for key, value in texts.items()
+        if key.lower() in COLUMNS["text"] or (len(value.split()) >= MIN_WORDS and not key.startswith("pred_text"))
+    ]
+    if row.get("text") is not None or AUDIO_KEY not in row or "prompt" in row or not similar:
+        return ""
+    return f"no reference: the rows have no `text`; if {quote(similar[0])} is the reference, rename it to `text`"
+
+
+def described_folder(folder: str, include: Sequence[str]) -> Source | None:
+    """Return the Source of a folder that a file at its top describes: Hugging Face's metadata, or Kaldi's wav.scp."""
+    for name in sorted(kind.folder_file for kind in KINDS if kind.folder_file):
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path):
+            continue
+        with Source(path, folder, open(path, "rb")) as source:
+            rows, base = manifest_rows(source, DEFAULT_STORE_OPTIONS, _FILE_NAME)
+            if rows is not None:
+                note = f"{path} names the recordings; other files of the folder are left out"
+                return converted(source, rows, base, include, folder, note)
+    return None
+
+
+def described_texts(path: str, decoder: TextDecoder) -> dict[str, str] | None:
+    """Return the references in a table of recordings, by the paths of the recordings below its folder; None if it is no
+    such table. Rows that cannot be used are left out.
+
+    Raises:
+        ConfigError: it is a Parquet file, and pyarrow is missing.
+    """
+    folder = os.path.dirname(path)
+    try:
+        with Source(path, folder, open(path, "rb"), decoder=decoder) as source:
+            required = _FILE_NAME if os.path.basename(path).lower().startswith("metadata.") else None
+            rows, base = manifest_rows(source, DEFAULT_STORE_OPTIONS, required)
+            if rows is None:
+                return None
+            return {
+                os.path.relpath(os.path.join(base, str(row.get(AUDIO_KEY))), folder): str(row["text"])
+                for _, row in rows
+                if isinstance(row, dict) and isinstance(row.get("text"), str)
+            }
+    except (ManifestError, OSError):
+        return None
 
 
 def open_file(name: str, store_options: StoreOptions) -> Source:
@@ -40,42 +141,39 @@ def open_file(name: str, store_options: StoreOptions) -> Source:
     source = _remote_manifest(name, store_options) if is_remote(name) else _local_manifest(name)
     if source.name.lower().endswith(".gz") and os.pread(source.file.fileno(), 2, 0) != GZIP_MAGIC:
         source.close()
-        what = "is not gzip, though its name says so; compress it, or remove .gz from the name"
-        raise manifest_error(source.name, what)
+        reason = "is not gzip, though its name says so; compress it, or remove .gz from the name"
+        raise manifest_error(source.name, reason)
     return source
 
 
-def foreign_rows(source: Source, name: str, store_options: StoreOptions) -> tuple[tables.Rows | None, str]:
-    """Return the rows of a manifest that is not in JSON lines with our keys, or None; and the folder of its paths."""
-    base, file_name = source.base, posixpath.basename(redacted(name, "")).lower().removesuffix(".gz")
-    suffix = os.path.splitext(file_name)[1]
-    if suffix in (".csv", ".tsv"):
-        header, rows = tables.text_table(source, suffix)
-        clips = os.path.join(base, "clips", "")
-        is_common_voice = {"client_id", "path", "sentence"} <= set(header) and (is_remote(base) or os.path.isdir(clips))
-        return rows, clips if is_common_voice else base
-    if suffix == ".parquet":
-        return tables.parquet_rows(source.name, source.file), base
-    if suffix == ".scp":
-        return kaldi_rows(source, lambda beside: file_beside(base, beside, store_options)), recordings_folder(source)
-    number, line = next(source.lines(), (0, b"{"))
-    begin = line.lstrip()[:1]
-    if begin == b"[":
-        return tables.array_rows(source), base
-    if begin != b"{" and not source.name.lower().endswith(JSON_SUFFIXES):
-        seen = f"line {number} is {quote(line[:200].decode(errors='replace'))} and no JSON object"
-        advice = f"give a list of paths as {LIST_MARK}{source.name}, a table as .csv or .tsv, a manifest as JSON lines"
-        raise manifest_error(source.name, f"{seen}; {advice}")
-    if file_name == METADATA + ".jsonl" and b'"file_name"' in line and AUDIO_KEY.encode() not in line:
-        return tables.json_rows(source), base
-    return None, base
+def manifest_rows(
+    source: Source, store_options: StoreOptions, required: str | None = None
+) -> tuple[tables.Rows | None, str]:
+    """Return the rows of a manifest that is not in JSON lines with our keys, or None; and the folder of its paths.
+
+    Args:
+        source: the manifest.
+        store_options: credentials and settings of the stores, for files beside the manifest.
+        required: key or column that the rows must have. Without it, there are no rows; Kaldi's files need none.
+
+    Raises:
+        ManifestError: it cannot be read.
+    """
+    read = resolve_name(f"voxbatch.manifest.{kind_of(source.name).rows}")
+    rows: tuple[tables.Rows | None, str] = read(source, store_options, required)
+    return rows
 
 
-def file_beside(base: str, name: str, store_options: StoreOptions) -> Source | None:
-    """Open a file in the same folder, or address of a folder; None if there is none."""
-    place = os.path.join(base, name)
+def file_beside(manifest: Source, name: str, store_options: StoreOptions) -> Source | None:
+    """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder."""
+    place = os.path.join(manifest.base, name)
     try:
-        return Source(place, base, open_remote(place, store_options) if is_remote(place) else open(place, "rb"))
+        return Source(
+            place,
+            manifest.base,
+            open_remote(place, store_options) if is_remote(place) else open(place, "rb"),
+            decoder=manifest.decoder,
+        )
     except (FileNotFoundError, ObjectNotFound):
         return None
     except OSError as error:
@@ -99,6 +197,7 @@ def converted(
     if bad.total:
         file.close()
         raise ManifestError(source.name, bad.first, bad.total)
+    note = "; ".join(filter(None, (note, source.decoder.note())))
     return Source(name or source.name, base, file, note=note)
 
 
@@ -107,8 +206,8 @@ def json_lines(rows: tables.Rows, bad: BadLines, include: Sequence[str] = ()) ->
     cannot be used are added to `bad`."""
     written = 0
     for number, row in rows:
-        if isinstance(row, BadLine):
-            bad.add(row.line, row.reason)
+        if isinstance(row, str):
+            bad.add(number, row)
         elif is_included(str(row.get(AUDIO_KEY)), include):
             yield b"\n" * (number - 1 - written)
             yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
@@ -116,37 +215,37 @@ def json_lines(rows: tables.Rows, bad: BadLines, include: Sequence[str] = ()) ->
 
 
 def _local_manifest(name: str) -> Source:
-    file = _open_file(name)
+    try:
+        file = open(name, "rb")  # noqa: SIM115 -- the Source closes it
+    except FileNotFoundError:
+        if "://" not in name:
+            raise manifest_error(name, missing(name)) from None
+        advice = "give a path, or a gs://, s3:// or http(s):// address"
+        raise manifest_error(name, f"is of an unsupported kind; {advice}") from None
+    except OSError as error:
+        raise manifest_error(name, f"cannot be opened: {error.strerror}; check its permissions and its path") from error
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return Source(name, os.path.dirname(name), file)
     with file:
-        return temporary_source(name, file)
+        return _temporary_source(name, file)
 
 
 def _remote_manifest(spec: str, store_options: StoreOptions) -> Source:
     name = redacted(spec)
     try:
         uri = normalized(spec)
-        return Source(name, folder_of(uri), open_remote(uri, store_options))
+        source = Source(name, folder_of(uri), open_remote(uri, store_options))
+        if is_web_page(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
+            source.close()
+            raise manifest_error(name, WEB_PAGE)
+        return source
     except ValueError as error:
         raise manifest_error(name, f"cannot be opened: {error}") from error
     except ObjectNotFound:
-        what = "give a .jsonl or .jsonl.gz manifest; the address of a folder in a bucket ends in /"
-        raise manifest_error(name, f"does not exist; {what}") from None
+        advice = "give a .jsonl or .jsonl.gz manifest; the address of a folder in a bucket ends in /"
+        raise manifest_error(name, f"does not exist; {advice}") from None
 
 
-def _open_file(name: str) -> BinaryIO:
-    try:
-        return open(name, "rb")
-    except FileNotFoundError:
-        if "://" not in name:
-            raise manifest_error(name, missing(name)) from None
-        what = "give a path, or a gs://, s3:// or http(s):// address"
-        raise manifest_error(name, f"is of an unsupported kind; {what}") from None
-    except OSError as error:
-        raise manifest_error(name, f"cannot be opened: {error.strerror}; check its permissions and its path") from error
-
-
-def temporary_source(name: str, stream: BinaryIO) -> Source:
+def _temporary_source(name: str, stream: BinaryIO) -> Source:
     """Return the Source of a stream that cannot be read twice."""
     return Source(name, os.curdir, temporary_file(name, iter(lambda: stream.read(1 << 20), b"")))

@@ -3,7 +3,7 @@
     talk.mp3   calls/   'calls/*.wav'   gs://calls/day/   'gs://calls/day/*.flac'   https://host/talk.mp3   @list.txt
 
 Paths are relative to the common folder of all that is named, so that files of one name in different folders have
-different ids. `NAME.txt` beside a recording is its reference. A list has one path or address a line; its paths are
+different ids. `references` finds the references of local files. A list has one path or address a line; its paths are
 relative to its own folder, and a line that begins with # is a comment.
 """
 
@@ -21,9 +21,17 @@ from itertools import islice
 from typing import BinaryIO
 
 from voxbatch.errors import BadLine, EmptySourceError, ManifestError
-from voxbatch.manifest.folder import RECORDING_SUFFIXES, file_line, find_reference, is_included, natural_key, walk
+from voxbatch.manifest.folder import (
+    RECORDING_SUFFIXES,
+    file_line,
+    file_state,
+    is_included,
+    natural_key,
+    others_note,
+    walk,
+)
 from voxbatch.manifest.json_line import LongLine
-from voxbatch.manifest.prefix import object_line, object_state, prefix_manifest, relative_address
+from voxbatch.manifest.references import References
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.storage import StoreOptions, is_remote, list_objects, open_remote, redacted, stat_object
 from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
@@ -96,10 +104,10 @@ def missing(name: str) -> str:
     folder, base = os.path.split(name)
     try:
         with os.scandir(folder or os.curdir) as entries:
-            known = [entry.name for entry in islice(entries, LISTED_NAMES)]
+            names = [entry.name for entry in islice(entries, LISTED_NAMES)]
     except OSError:
         return f"does not exist: there is no folder {folder}"
-    close = difflib.get_close_matches(base, known, 1)
+    close = difflib.get_close_matches(base, names, 1)
     meant = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
     return f"does not exist in {folder or os.getcwd()}{meant}"
 
@@ -119,6 +127,9 @@ class _Recordings:
     problems: list[BadLine] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Files among several without a recording's extension. References and other texts are not among them."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Extensions of the files of folders that were left out; see folder.count_other."""
+    references: References = field(default_factory=References)
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the manifest, without line ends. A comment of a list is an empty line, so that the other
@@ -130,14 +141,14 @@ class _Recordings:
         """
         for name in self.names:
             if is_list(name):
-                found = self._list(name.removeprefix(LIST_MARK))
+                lines = self._list(name.removeprefix(LIST_MARK))
             elif is_remote(name):
-                found = self._remote(name)
+                lines = self._remote(name)
             elif is_pattern(name):
-                found = self._pattern(name)
+                lines = self._pattern(name)
             else:
-                found = self._local(name, is_alone=len(self.names) == 1)
-            for line in found:
+                lines = self._local(name, is_alone=len(self.names) == 1)
+            for line in lines:
                 if isinstance(line, BadLine):
                     self.problems.append(line)
                 else:
@@ -147,12 +158,12 @@ class _Recordings:
 
     def note(self) -> str:
         """Return the sentence about the files that were left out, or ""."""
+        references = self.references.notes()
+        if not self.left_out:
+            return "; ".join(filter(None, ("" if self.include else others_note(self.others), references)))
         shown = ", ".join(self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
-        return (
-            f"left out {len(self.left_out):,} of the files, which have no recording's extension: {shown}"
-            if shown
-            else ""
-        )
+        left_out = f"left out {len(self.left_out):,} of the files, which have no recording's extension: {shown}"
+        return "; ".join(filter(None, (left_out, references)))
 
     def content(self) -> str:
         """Return the sentence that says what is there in place of recordings."""
@@ -160,12 +171,14 @@ class _Recordings:
             return self.note()
         name = self.names[0]
         if is_remote(name):
-            found = (stat.key for stat in list_objects(folder_of_name(name), self.store_options))
+            file_names = (stat.key for stat in list_objects(folder_of_name(name), self.store_options))
         elif os.path.isdir(name):
-            found = (file for _, _, files in os.walk(name) for file in files)
+            file_names = (file for _, _, files in os.walk(name) for file in files)
         else:
             return "name at least one"
-        counts = Counter(os.path.splitext(file)[1].lower() or "no extension" for file in islice(found, LISTED_NAMES))
+        counts = Counter(
+            os.path.splitext(file)[1].lower() or "no extension" for file in islice(file_names, LISTED_NAMES)
+        )
         listed = ", ".join(f"{count:,} with {suffix}" for suffix, count in counts.most_common(5))
         return f"its files: {listed}{', …' if len(counts) > 5 else ''}" if counts else "it is empty"
 
@@ -173,19 +186,18 @@ class _Recordings:
         """Yield the lines of a file or a folder. A file that is named alone may have any extension."""
         below = os.path.relpath(name, self.base)
         if os.path.isdir(name):
-            for path, reference in walk(name, self.problems):
-                inside = "" if below == os.curdir else below
-                yield from self._file(os.path.join(inside, path), reference and os.path.join(inside, reference))
+            for path in walk(name, self.problems, self.others):
+                yield from self._file(path if below == os.curdir else os.path.join(below, path))
         elif not os.path.lexists(name):
             yield BadLine(0, missing(name) if is_alone else f"{name} {missing(name)}")
         elif is_alone or is_recording(name):
-            yield from self._file(below, find_reference(os.path.abspath(name)))
+            yield from self._file(below)
         elif not name.lower().endswith(".txt"):
             self.left_out.append(name)
 
-    def _file(self, path: str, reference: str | None) -> Iterator[str | BadLine]:
+    def _file(self, path: str) -> Iterator[str | BadLine]:
         if is_included(path, self.include):
-            yield file_line(self.base, path, reference, with_state=True)
+            yield file_line(self.base, path, self.references, file_state(os.path.join(self.base, path)))
 
     def _pattern(self, name: str) -> Iterator[str | BadLine]:
         paths = sorted(glob.iglob(name, recursive=True), key=natural_key)
@@ -196,11 +208,20 @@ class _Recordings:
 
     def _remote(self, address: str) -> Iterator[str | BadLine]:
         """Yield the lines of a prefix, of a pattern of objects, or of one recording."""
+        from voxbatch.manifest.prefix import object_line, object_state, prefix_manifest, relative_address
+
         if is_folder(address) or is_pattern(address):
             prefix = folder_of_name(address)
             pattern = translated_pattern(address.removeprefix(prefix)) if address != prefix else None
             yield from prefix_manifest(
-                prefix, self.store_options, self.include, with_state=True, base=self.base, pattern=pattern
+                prefix,
+                self.store_options,
+                self.include,
+                with_state=True,
+                base=self.base,
+                pattern=pattern,
+                others=self.others,
+                decoder=self.references.decoder,
             )
             return
         row = {"audio_filepath": relative_address(self.base, address)}
@@ -216,7 +237,7 @@ class _Recordings:
             yield BadLine(0, "does not exist" if len(self.names) == 1 else f"{address} does not exist")
 
     def _list(self, place: str) -> Iterator[str | BadLine]:
-        """Yield one line for each line of a list."""
+        """Yield one line for each line of a list. A file that does not exist is listed, so that its item fails."""
         folder, written = folder_of_name(LIST_MARK + place), 0
         with self._open_list(place, folder) as source:
             for number, line in source.lines():
@@ -225,7 +246,14 @@ class _Recordings:
                 elif not line.lstrip().startswith(b"#"):
                     yield from [""] * (number - 1 - written)
                     written = number
-                    yield self._entry(os.fsdecode(line), folder)
+                    text = os.fsdecode(line)
+                    if _URI.match(text) or is_remote(folder):
+                        path = text if _URI.match(text) or folder == self.base else join(folder, text)
+                        yield json.dumps({"audio_filepath": path}, ensure_ascii=False)
+                        continue
+                    full = os.path.normpath(os.path.join(folder, text))
+                    path = full.removeprefix(os.path.join(self.base, ""))
+                    yield file_line(self.base, path, self.references, file_state(full))
 
     def _open_list(self, place: str, folder: str) -> Source:
         if place == "-":
@@ -243,15 +271,6 @@ class _Recordings:
             ) from None
         except OSError as error:
             raise manifest_error(self.title, f"the list {place} cannot be opened: {error.strerror}") from error
-
-    def _entry(self, text: str, folder: str) -> str | BadLine:
-        """Return the line for an entry of a list. A file that does not exist is listed, so that its item fails."""
-        if _URI.match(text) or is_remote(folder):
-            path = text if _URI.match(text) or folder == self.base else join(folder, text)
-            return json.dumps({"audio_filepath": path}, ensure_ascii=False)
-        full = os.path.normpath(os.path.join(folder, text))
-        path = full.removeprefix(os.path.join(self.base, ""))
-        return file_line(self.base, path, find_reference(full), with_state=True)
 
 
 def folder_of_name(name: str) -> str:
@@ -271,7 +290,7 @@ def folder_of_name(name: str) -> str:
 def translated_pattern(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a shell pattern, in which * does not match /, and ** does."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]/]+\])", pattern)
-    known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    odd = (known.get(part) or part.replace("[!", "[^", 1).replace("\\", "\\\\") for part in parts[1::2])
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    odd = (wildcards.get(part) or part.replace("[!", "[^", 1).replace("\\", "\\\\") for part in parts[1::2])
     plain = (re.escape(part) for part in parts[::2])
-    return re.compile("".join(each for pair in zip(plain, [*odd, ""], strict=True) for each in pair), re.DOTALL)
+    return re.compile("".join(part for pair in zip(plain, [*odd, ""], strict=True) for part in pair), re.DOTALL)

@@ -11,32 +11,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from itertools import chain
 from typing import BinaryIO
 
-from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest import tables
-from voxbatch.manifest.kaldi import WAV_SCP, kaldi_rows, recordings_folder
-from voxbatch.manifest.manifest_file import (
-    JSON_SUFFIXES,
-    METADATA,
-    converted,
-    file_beside,
-    foreign_rows,
-    open_file,
-    temporary_source,
-)
+from voxbatch.errors import ConfigError
+from voxbatch.manifest.kinds import KINDS, SUFFIXES
 from voxbatch.manifest.named import is_list, is_pattern, is_recording, named_source
-from voxbatch.manifest.shards import find_shards, joined_shards
-from voxbatch.manifest.source import GZIP_MAGIC, UTF16_BOMS, Source, manifest_error
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, redacted
+from voxbatch.manifest.path_policy import is_page
+from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary, manifest_error
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, WEB_PAGE, StoreOptions, is_remote, redacted
 from voxbatch.storage.address import is_folder
 
-_FILE_NAME = "file_name"
-"""Column that such a file must have."""
-_TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".scp")
-_SNIFFED_BYTES = 4096
-"""First bytes of a file that show whether it is binary."""
+_TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_UNPACKED_BY = {**dict.fromkeys(_TAR, "mkdir calls && tar -xf {} -C calls"), ".zip": "unzip {} -d calls"}
+"""The command that unpacks an archive, by the end of its name."""
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 
 
 def open_source(
@@ -64,16 +52,43 @@ def open_source(
     """
     names = [os.fspath(spec)] if isinstance(spec, str | os.PathLike) else list(spec)
     stdin = stdin or sys.stdin.buffer
+    for name in names:
+        _refuse_unreadable(name)
     if len(names) == 1 and not _names_recordings(names[0]):
-        return _open_manifest(names[0], stdin, store_options, include)
-    if len(names) == 1 and os.path.isdir(names[0]) and (described := _described_folder(names[0], include)):
-        return described
-    if shards := find_shards(names, store_options):
+        from voxbatch.manifest.manifest_file import open_manifest
+
         _refuse_include(names[0], include)
-        return joined_shards(shards, store_options)
-    if len(names) > 1:
-        _refuse_manifests(names)
+        return open_manifest(names[0], stdin, store_options)
+    if len(names) == 1 and os.path.isdir(names[0]):
+        from voxbatch.manifest.manifest_file import described_folder
+
+        if described := described_folder(names[0], include):
+            return described
+    if not any(map(is_recording, names)):
+        from voxbatch.manifest.shards import find_shards, joined_shards
+
+        if shards := find_shards(names, store_options):
+            _refuse_include(names[0], include)
+            return joined_shards(shards, store_options)
+    for name in names if len(names) > 1 else ():
+        if name == "-" or name.lower().endswith(tuple(suffix for kind in KINDS for suffix in kind.certain)):
+            kind = "standard input" if name == "-" else "a manifest"
+            advice = "a manifest is given alone, or with others of its kind; recordings go into a run of their own"
+            raise manifest_error(redacted(name), f"is {kind}, and {advice}")
     return named_source(names, store_options, include, stdin)
+
+
+def _refuse_unreadable(name: str) -> None:
+    """Refuse an archive, a spreadsheet and a page with what to do."""
+    if is_page(name):
+        raise manifest_error(redacted(name), WEB_PAGE)
+    shown = redacted(name, "")
+    commands = [command for suffix, command in _UNPACKED_BY.items() if shown.lower().endswith(suffix)]
+    if commands and not os.path.isdir(name):
+        command = f"{commands[0].format(os.path.basename(shown))} && voxbatch run calls/"
+        raise manifest_error(redacted(name), f"is an archive; unpack it, and give the folder: {command}")
+    if shown.lower().endswith(_SPREADSHEETS):
+        raise manifest_error(redacted(name), "is a spreadsheet; save it as CSV (UTF-8), and give that")
 
 
 def _names_recordings(name: str) -> bool:
@@ -86,72 +101,16 @@ def _names_recordings(name: str) -> bool:
 
 def _is_binary(name: str) -> bool:
     """Return whether a file without an extension that tells is not a text: a recording, whose extension is unknown."""
-    if name.lower().endswith((*JSON_SUFFIXES, *_TABLE_SUFFIXES)) or not os.path.isfile(name):
+    if name.lower().endswith(SUFFIXES) or not os.path.isfile(name):
         return False
     try:
         with open(name, "rb") as file:
-            begin = file.read(_SNIFFED_BYTES)
+            return is_binary(file.read(SNIFFED_BYTES))
     except OSError:
         return False
-    return b"\0" in begin and not begin.startswith((GZIP_MAGIC, *UTF16_BOMS))
-
-
-def _refuse_manifests(names: Sequence[str]) -> None:
-    for name in names:
-        if name == "-" or name.lower().endswith((".jsonl", ".jsonl.gz", ".parquet", ".scp")):
-            what = "standard input" if name == "-" else "a manifest"
-            advice = "a manifest is given alone, or with others of its kind; recordings go into a run of their own"
-            raise manifest_error(redacted(name), f"is {what}, and {advice}")
-
-
-def _open_manifest(name: str, stdin: BinaryIO, store_options: StoreOptions, include: Sequence[str]) -> Source:
-    _refuse_include(name, include)
-    if name == "-":
-        return temporary_source("standard input", stdin)
-    source = open_file(name, store_options)
-    try:
-        rows, base = foreign_rows(source, name, store_options)
-        if rows is None:
-            return source
-        with source:
-            return converted(source, rows, base)
-    except BaseException:
-        source.close()
-        raise
 
 
 def _refuse_include(name: str, include: Sequence[str]) -> None:
     if include:
         globs = " ".join(f"--include {glob!r}" for glob in include)
         raise ConfigError(f"{globs} selects recordings of a folder, and {redacted(name)} is not a folder; leave it out")
-
-
-def _described_folder(folder: str, include: Sequence[str]) -> Source | None:
-    """Return the Source of a folder that a file at its top describes: Hugging Face's metadata, or Kaldi's wav.scp."""
-    for name in (METADATA + ".csv", METADATA + ".jsonl", METADATA + ".parquet", WAV_SCP):
-        path = os.path.join(folder, name)
-        if not os.path.isfile(path):
-            continue
-        with Source(path, folder, open(path, "rb")) as source:
-            rows, base = _described_rows(source, folder, name)
-            if rows is not None:
-                note = f"{path} names the recordings; other files of the folder are left out"
-                return converted(source, rows, base, include, folder, note)
-    return None
-
-
-def _described_rows(source: Source, folder: str, name: str) -> tuple[tables.Rows | None, str]:
-    if name == WAV_SCP:
-        return kaldi_rows(source, lambda beside: file_beside(folder, beside, DEFAULT_STORE_OPTIONS)), recordings_folder(
-            source
-        )
-    try:
-        if name.endswith(".csv"):
-            return tables.text_table(source, ".csv", _FILE_NAME)[1], folder
-        if name.endswith(".parquet"):
-            rows = tables.parquet_rows(source.name, source.file, _FILE_NAME)
-            return chain([next(rows)], rows), folder
-    except (ManifestError, StopIteration):  # a file of that name, and not Hugging Face's
-        return None, folder
-    _, line = next(source.lines(), (0, b""))
-    return (tables.json_rows(source) if b'"file_name"' in line else None), folder

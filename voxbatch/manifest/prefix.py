@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from posixpath import splitext
 from typing import Any, BinaryIO
 
 from voxbatch.errors import BadLine, ManifestError
+from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.folder import (
-    MAX_REFERENCE_BYTES,
     RECORDING_SUFFIXES,
-    REFERENCE_TOO_LONG,
     TRANSPORT_PACKETS,
     TRANSPORT_SUFFIXES,
-    bad_reference,
+    count_other,
     is_included,
     manifest_path,
+)
+from voxbatch.manifest.references import (
+    MAX_REFERENCE_BYTES,
+    REFERENCE_TOO_LONG,
+    bad_reference,
+    canonical,
     read_reference,
+    spellings,
 )
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, list_objects, open_remote, parallel_map, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
@@ -33,6 +40,8 @@ from voxbatch.storage.temporary_files import temporary_file
 CONCURRENT_READS = 16
 """Number of references read at a time."""
 
+_REFERENCE_SUFFIXES = (".txt", ".TXT")
+"""Extensions of references. Those in other forms are read of local folders only."""
 Row = dict[str, Any]
 
 
@@ -43,6 +52,8 @@ def prefix_manifest(
     with_state: bool = False,
     base: str | None = None,
     pattern: re.Pattern[str] | None = None,
+    others: Counter[str] | None = None,
+    decoder: TextDecoder | None = None,
 ) -> Iterator[str]:
     """Yield the JSON lines, without line ends, of the manifest that describes a prefix, in the order of the keys.
 
@@ -56,6 +67,8 @@ def prefix_manifest(
         with_state: write the state of each recording: its `size` in bytes and the `generation` of the object.
         base: address of the folder that paths are relative to; None takes the prefix.
         pattern: only recordings are listed whose names below the prefix match it as a whole.
+        others: counts the objects that are left out, unless there is a pattern; see folder.count_other.
+        decoder: decodes the references.
 
     Raises:
         ManifestError: the address is not a prefix; or, after the last line and with every reason: some references could
@@ -63,6 +76,7 @@ def prefix_manifest(
         StorageError: the store cannot be read.
     """
     prefix = _PrefixListing(_prefix_address(uri), store_options)
+    prefix.decoder = decoder or prefix.decoder
 
     def is_wanted(name: str, _: Stat) -> bool:
         return is_included(name, include) and (pattern is None or bool(pattern.fullmatch(name)))
@@ -72,15 +86,13 @@ def prefix_manifest(
         return {"audio_filepath": path, **(state if with_state else {})}
 
     with prefix.recordings(is_wanted) as names:
+        if others is not None and pattern is None:
+            others.update(prefix.others)
         yield from prefix.lines(names, row)
 
 
 def uploads_manifest(
-    uri: str,
-    since: float,
-    until: float,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
-    include: Sequence[str] = (),
+    uri: str, since: float, until: float, store_options: StoreOptions, include: Sequence[str]
 ) -> Iterator[str]:
     """Yield the lines of the recordings that arrived in a period, as prefix_manifest does.
 
@@ -99,7 +111,7 @@ def uploads_manifest(
         )
 
 
-def upload_line(uri: str, tag: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> str:
+def upload_line(uri: str, tag: str, store_options: StoreOptions) -> str:
     """Return the line that uploads_manifest would give for one recording; see `object_line`."""
     return object_line(uri, {"audio_filepath": uri, "generation": tag}, store_options)
 
@@ -111,23 +123,16 @@ def object_line(uri: str, row: Row, store_options: StoreOptions) -> str:
         ManifestError: its reference, NAME.txt or NAME.TXT beside it, cannot be read.
         StorageError: the store cannot be read.
     """
-    for suffix in (".txt", ".TXT"):
-        reference = splitext(uri)[0] + suffix
+    for reference in (stem + suffix for stem in spellings(splitext(uri)[0]) for suffix in _REFERENCE_SUFFIXES):
         try:
             with open_remote(reference, store_options) as file:
-                row["text"] = read_reference(file)
+                row["text"] = read_reference(file, reference, TextDecoder())
             break
         except ObjectNotFound:
             continue
         except (ValueError, UnusableObject) as e:
             raise ManifestError(uri, [bad_reference(reference, e)]) from e
     return json.dumps(row, ensure_ascii=False)
-
-
-def _is_source_code(stat: Stat) -> bool:
-    """Return whether an object with the extension of a transport stream is none: its size is no number of packets."""
-    is_transport = splitext(stat.key)[1].lower() in TRANSPORT_SUFFIXES
-    return is_transport and all(stat.size % packet for packet in TRANSPORT_PACKETS)
 
 
 def object_state(stat: Stat) -> Row:
@@ -161,16 +166,19 @@ def _prefix_address(uri: str) -> str:
 class _PrefixListing:
     def __init__(self, address: str, store_options: StoreOptions):
         self.address = address
-        self.references: set[str] = set()
-        """Names of the references, complete when the listing has ended."""
+        self.references: dict[str, str] = {}
+        """Names of the references by their canonical names, complete when the listing has ended."""
+        self.others = Counter[str]()
+        """Objects that are left out; see folder.count_other."""
         self._too_long: set[str] = set()
+        self.decoder = TextDecoder()
         self._store_options = store_options
 
     def recordings(self, is_wanted: Callable[[str, Stat], bool]) -> BinaryIO:
         """Return a temporary file with the names of the recordings below the prefix and their states, as one JSON array
         a line."""
-        found = self._recordings(is_wanted)
-        return temporary_file(self.address, ((json.dumps(each) + "\n").encode() for each in found))
+        recordings = self._recordings(is_wanted)
+        return temporary_file(self.address, ((json.dumps(recording) + "\n").encode() for recording in recordings))
 
     def _recordings(self, is_wanted: Callable[[str, Stat], bool]) -> Iterator[tuple[str, Row]]:
         start = len(self.address.split("/", 3)[3])
@@ -179,12 +187,17 @@ class _PrefixListing:
             suffix = splitext(name)[1]
             if any(part.startswith(".") for part in name.split("/")):
                 continue
-            if suffix in (".txt", ".TXT"):
-                self.references.add(name)
+            if suffix in _REFERENCE_SUFFIXES:
+                self.references.setdefault(canonical(name), name)
                 if stat.size > MAX_REFERENCE_BYTES:
                     self._too_long.add(name)
-            elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat) and not _is_source_code(stat):
-                yield name, object_state(stat)
+            elif suffix.lower() in RECORDING_SUFFIXES and is_wanted(name, stat):
+                # TypeScript has the extension of a transport stream, and not the size of a number of packets.
+                is_transport = suffix.lower() in TRANSPORT_SUFFIXES
+                if not is_transport or not all(stat.size % packet for packet in TRANSPORT_PACKETS):
+                    yield name, object_state(stat)
+            else:
+                count_other(name, self.others)
 
     def lines(self, names: BinaryIO, row: Callable[[str, Row], Row]) -> Iterator[str]:
         """Yield the lines of the manifest, with the texts of the references.
@@ -195,7 +208,7 @@ class _PrefixListing:
         problems: list[BadLine] = []
         concurrency = CONCURRENT_READS if self.references else 1
         named = (json.loads(line) for line in names)
-        for line in parallel_map(concurrency, lambda each: self._line(each[0], row(*each)), named):
+        for line in parallel_map(concurrency, lambda recording: self._line(recording[0], row(*recording)), named):
             if isinstance(line, BadLine):
                 problems.append(line)
             else:
@@ -205,13 +218,14 @@ class _PrefixListing:
 
     def _line(self, name: str, row: Row) -> str | BadLine:
         stem = splitext(name)[0]
-        reference = next((text for text in (stem + ".txt", stem + ".TXT") if text in self.references), None)
+        names = (self.references.get(canonical(stem) + suffix) for suffix in _REFERENCE_SUFFIXES)
+        reference = next(filter(None, names), None)
         if reference is not None:
             try:
                 if reference in self._too_long:
                     raise ValueError(REFERENCE_TOO_LONG)
                 with open_remote(self.address + reference, self._store_options) as file:
-                    row["text"] = read_reference(file)
+                    row["text"] = read_reference(file, reference, self.decoder)
             except (ValueError, ObjectNotFound, UnusableObject) as e:
                 return bad_reference(reference, e)
         return json.dumps(row, ensure_ascii=False)

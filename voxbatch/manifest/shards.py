@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest.bad_lines import BadLines
-from voxbatch.manifest.manifest_file import JSON_SUFFIXES, foreign_rows, json_lines, open_file
+from voxbatch.manifest.kinds import KINDS
+from voxbatch.manifest.manifest_file import json_lines, manifest_rows, open_file
 from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern, is_recording, translated_pattern
-from voxbatch.manifest.source import CHANGED_ADVICE, Shard, Source, manifest_error
+from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, Shard, Source, manifest_error
 from voxbatch.storage import StoreOptions, is_remote, list_objects, parallel_map, redacted, stat_object
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
 from voxbatch.storage.objects import ObjectNotFound
@@ -32,16 +32,9 @@ MAX_FILES = 100_000
 nearly empty."""
 CONCURRENT_FETCHES = 4
 """Number of remote shards that are fetched at a time. Twice as many wait in temporary files."""
-_KINDS = {
-    "Parquet": (".parquet",),
-    "JSON lines": JSON_SUFFIXES,
-    "CSV": (".csv", ".csv.gz"),
-    "TSV": (".tsv", ".tsv.gz"),
-}
+_KINDS = {kind.name: kind.suffixes for kind in KINDS if kind.has_shards}
 """Suffixes of shards, by their kind. Shards of a manifest are of one kind."""
 _SHARD_SUFFIXES = tuple(suffix for suffixes in _KINDS.values() for suffix in suffixes)
-
-
 _MARKERS = ("_", ".")
 """Begins of names that are no data: _SUCCESS, _temporary, .part-00000.crc."""
 
@@ -77,19 +70,19 @@ def find_shards(names: Sequence[str], store_options: StoreOptions) -> Shards | N
         return None
     states: dict[str, tuple[int, str]] = {}
     for name in names:
-        found = _shards_of(name, store_options)
-        if found is None:
+        shard_states = _shards_of(name, store_options)
+        if shard_states is None:
             return None
-        states |= found
+        states |= shard_states
         if len(states) > MAX_FILES:
             advice = "write fewer and larger shards, or give a pattern that matches some of them to each run"
             raise manifest_error(redacted(name), f"matches more than {MAX_FILES:,} files; {advice}")
     shards = Shards(names, {name: states[name] for name in sorted(states)})
     kinds = {kind: [name for name in states if name.lower().endswith(_KINDS[kind])] for kind in _KINDS}
-    seen = [f"{len(files):,} of {kind} ({os.path.basename(files[0])})" for kind, files in kinds.items() if files]
-    if len(seen) > 1:
+    counts = [f"{len(files):,} of {kind} ({os.path.basename(files[0])})" for kind, files in kinds.items() if files]
+    if len(counts) > 1:
         advice = "give a pattern that matches one kind, such as '*.parquet'"
-        raise manifest_error(shards.title, f"holds shards of different kinds: {', '.join(seen)}; {advice}")
+        raise manifest_error(shards.title, f"holds shards of different kinds: {', '.join(counts)}; {advice}")
     return shards
 
 
@@ -113,18 +106,25 @@ def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
             starts.append(Shard(redacted(name.removeprefix(base)), line))
             of_shard = BadLines()
             with source:
-                for block in _lines(source, name, of_shard, store_options):
+                for block in _lines(source, of_shard, store_options):
                     yield block
                     line += block.count(b"\n")
-            for each in of_shard.first:
-                bad.add(each.line, each.reason, starts[-1].name)
+            for bad_line in of_shard.first:
+                bad.add(bad_line.line, bad_line.reason, starts[-1].name)
             bad.total += of_shard.total - len(of_shard.first)
 
     file = temporary_file(shards.title, blocks())
     source = Source(shards.title, folder, file, note=f"{len(starts):,} files are one manifest", shards=starts)
-    changed = _changes(shards, find_shards(shards.names, store_options))
-    if changed:
+    after = find_shards(shards.names, store_options)
+    before, now = shards.states, after.states if after else {}
+    changes = {
+        "appeared": now.keys() - before.keys(),
+        "disappeared": before.keys() - now.keys(),
+        "changed": {name for name in before if name in now and now[name] != before[name]},
+    }
+    if any(changes.values()):
         source.close()
+        changed = ", ".join(f"{redacted(min(names))} {verb}" for verb, names in changes.items() if names)
         raise manifest_error(shards.title, f"{changed} while the shards were being read; {CHANGED_ADVICE}")
     if bad.total:
         source.close()
@@ -132,9 +132,9 @@ def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
     return source
 
 
-def _lines(source: Source, name: str, bad: BadLines, store_options: StoreOptions) -> Iterator[bytes]:
+def _lines(source: Source, bad: BadLines, store_options: StoreOptions) -> Iterator[bytes]:
     """Yield the JSON lines of a shard. Add the rows that cannot be used to `bad`."""
-    rows, _ = foreign_rows(source, name, store_options)
+    rows, _ = manifest_rows(source, store_options)
     if rows is not None:
         yield from json_lines(rows, bad)
         return
@@ -197,14 +197,3 @@ def _remote_files(name: str, store_options: StoreOptions) -> Iterator[tuple[str,
         below = stat.key[start:]
         if below and not below.endswith("/") and (pattern is None or pattern.fullmatch(below)):
             yield prefix + below, (stat.size, stat.tag)
-
-
-def _changes(before: Shards, after: Shards | None) -> str:
-    """Return what has changed between two looks at the shards, or ""."""
-    now = after.states if after else {}
-    what = {
-        "appeared": now.keys() - before.states.keys(),
-        "disappeared": before.states.keys() - now.keys(),
-        "changed": {name for name in before.states if name in now and now[name] != before.states[name]},
-    }
-    return ", ".join(f"{redacted(min(names))} {verb}" for verb, names in what.items() if names)

@@ -7,9 +7,12 @@ open recordings. `opening` decides which file it is.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import zlib
@@ -19,40 +22,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from voxbatch.errors import BadLine, ManifestError, StorageError
-from voxbatch.manifest.folder import RECORDING_SUFFIXES
-from voxbatch.manifest.json_line import MAX_LINE_BYTES, LongLine
-from voxbatch.storage import (
-    LocalReadError,
-    is_remote,
-    read_at,
-)
+from voxbatch.manifest.encoding import UTF16_BOMS, TextDecoder
+from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LongLine
+from voxbatch.storage import LocalReadError, is_remote, read_at
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-SUFFIXES = (".jsonl", ".jsonl.gz")
-_SUFFIX = re.compile(r"(\.(jsonl?|txt|csv|tsv|parquet|scp))?(\.gz)?$", re.IGNORECASE)
 _BOM = b"\xef\xbb\xbf"
-UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 GZIP_MAGIC = b"\x1f\x8b"
+SNIFFED_BYTES = 4096
+"""Number of the first bytes of a file that show whether it is binary."""
+
+_ABSOLUTE_PATH = re.compile(rb'"audio_filepath"\s*:\s*"(/[^"]+)"')
+_NOT_NORMAL = re.compile(rb"//|/\.\.?/")
 
 _REST_BYTES = 1 << 20
 """Bytes that are read at a time of the rest of a line that is too long."""
 BLOCK_BYTES = 1 << 18
 """Bytes of a block that is read and compared as a whole. A manifest of 10 GB has 38,000 blocks, whose digests take
 3 MB."""
+MAX_EXPANSION = 200
+"""Largest number of bytes for each compressed byte, besides MAX_LINE_BYTES. JSON lines have 5 to 30; gzip can give
+1,000, so that 3 MB would make an OUT of 6 GB."""
 CHANGED_ADVICE = (
     "let its writer finish, then start again. A run that has begun continues only with the lines that it began with: "
     "restore them, or choose another OUT with -o"
 )
 """Advice for a manifest that changed, for messages."""
-
-
-def without_suffix(name: str) -> str:
-    """Return the name or the address of a file without the suffix that marks a manifest, a list or a recording:
-    "calls.jsonl.gz" → "calls", "talk.mp3" → "talk"."""
-    stem, suffix = os.path.splitext(name)
-    return stem if suffix.lower() in RECORDING_SUFFIXES else _SUFFIX.sub("", name, count=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +66,14 @@ class InheritableSource:
     """Digest of each block that was read so far."""
     grows: bool = False
     """See Source.grows."""
+    id_root: str = ""
+    """See Source.id_root."""
 
     def open(self) -> Source:
         """Return the Source, in a process that has inherited the descriptor."""
-        return Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.size, self.digests, self.grows)
+        source = Source(self.name, self.base, os.fdopen(self.fd, "rb"), self.size, self.digests, self.grows)
+        source.id_root = self.id_root
+        return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class Source:
         grows: bool = False,
         note: str = "",
         shards: Sequence[Shard] = (),
+        decoder: TextDecoder | None = None,
     ):
         """Wrap an open file.
 
@@ -111,6 +113,7 @@ class Source:
                 rows then have the state of each recording.
             note: sentence for people about what was made of the source, or "".
             shards: files that the lines come from, in order, if there are several.
+            decoder: decodes lines; its note says which files are not in UTF-8.
         """
         self.name = name
         self.base = base if is_remote(base) else os.path.abspath(base)
@@ -120,11 +123,27 @@ class Source:
         self._digests = list(digests)
         self.grows = grows
         self.note = note
+        self.decoder = decoder or TextDecoder()
         self._shards = shards
 
     def inheritable(self) -> InheritableSource:
         """Return the form for a process that inherits the descriptor. The Source must stay open meanwhile."""
-        return InheritableSource(self.name, self.base, self._file.fileno(), self.size, tuple(self._digests), self.grows)
+        return InheritableSource(
+            self.name, self.base, self._file.fileno(), self.size, tuple(self._digests), self.grows, self.id_root
+        )
+
+    @functools.cached_property
+    def id_root(self) -> str:
+        """Begin of the absolute paths of all recordings, with a final slash, that ids made of paths leave out. "" if a
+        line names no absolute path. A run that continues sets that of its first list, so that its ids stay."""
+        root = b""
+        for _, line in self.lines():
+            if not (folder := _absolute_folder(line)):
+                return ""
+            root = root or folder
+            while not folder.startswith(root):
+                root = root[: root.rindex(b"/", 0, -1) + 1]
+        return "" if root == b"/" else os.fsdecode(root)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based line number, bytes without line end and byte order mark) of each line that is not blank.
@@ -161,20 +180,27 @@ class Source:
         if long_line is not None:
             yield number, long_line
 
+    def text(self, line: bytes) -> str:
+        """Return a line as a text. One that is not UTF-8 is read as Windows-1252, and `decoder` remembers it."""
+        return self.decoder.decode(line, self.name)
+
     def pieces(self) -> Iterator[bytes]:
-        """Yield all bytes, a line at a time; a line that is longer than MAX_LINE_BYTES comes in several pieces.
+        """Yield all bytes, a line at a time; a line that is longer than MAX_LINE_BYTES comes in several pieces. UTF-16
+        becomes UTF-8, and the line ends of old spreadsheets (CR) become LF.
 
         Raises:
-            ManifestError: the file changed since an earlier pass, is UTF-16, or cannot be read to its end.
+            ManifestError: the file changed since an earlier pass, expands too much, or cannot be read to its end.
             StorageError: the file cannot be read.
         """
-        number, is_first, limit = 0, True, MAX_LINE_BYTES + 1
+        number, limit = 0, MAX_LINE_BYTES + 1
+        bytes_left = MAX_EXPANSION * self.size + MAX_LINE_BYTES
         try:
             reader = self._reader()
             while piece := reader.readline(limit):
-                if is_first and piece.startswith(UTF16_BOMS):
-                    raise manifest_error(self.name, "is UTF-16; a manifest is UTF-8: save it again as UTF-8")
-                is_first = False
+                bytes_left -= len(piece)
+                if bytes_left < 0:
+                    reason = f"expands to more than {MAX_EXPANSION} times its size; if that is right, unpack it"
+                    raise manifest_error(self.name, f"{reason}: gunzip {self.name}")
                 is_end = piece.endswith(b"\n")
                 number += is_end
                 limit = MAX_LINE_BYTES + 1 if is_end else _REST_BYTES
@@ -185,7 +211,7 @@ class Source:
             ) from error
         except LocalReadError as error:
             raise StorageError(f"cannot read {self.name}: {error}") from error
-        except (EOFError, zlib.error, OSError) as error:
+        except (EOFError, zlib.error, OSError, UnicodeError) as error:
             raise manifest_error(self.name, f"cannot be read to its end: {error}; create the file again") from error
 
     def place(self, line: int) -> str:
@@ -224,8 +250,24 @@ class Source:
         reader: io.BufferedReader[io.RawIOBase] = io.BufferedReader(verified, BLOCK_BYTES)
         if reader.peek(2).startswith(GZIP_MAGIC):
             # GzipFile is a raw stream in all but its declared type. BufferedReader saves a Python call per line.
-            return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=reader)), 1 << 18)
+            reader = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=reader)), 1 << 18)
+        begin = reader.peek(2)
+        is_utf16, has_cr_only = begin.startswith(UTF16_BOMS), b"\r" in begin[:-1] and b"\n" not in begin
+        if is_utf16 or has_cr_only:
+            return io.BufferedReader(_ConvertedReader(reader, "utf-16" if is_utf16 else "utf-8"), 1 << 18)
         return reader
+
+
+def _absolute_folder(line: bytes) -> bytes:
+    """Return the folder of the recording of a line, with a final slash; b"" if the line names no absolute path."""
+    path = b""
+    if b"\\" in line:  # escapes
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
+            path = json.loads(line).get(AUDIO_KEY).encode()
+    elif match := _ABSOLUTE_PATH.search(line):
+        path = match[1]
+    folder = path[: path.rfind(b"/") + 1]
+    return folder if folder.startswith(b"/") and not _NOT_NORMAL.search(folder) else b""
 
 
 class _BlockChangedError(Exception):
@@ -257,30 +299,74 @@ class _VerifiedReader(io.RawIOBase):
             LocalReadError: the file cannot be read.
         """
         view = memoryview(buffer)
-        if not self._block:
-            self._block = memoryview(self._next_block())
+        at = self._num_blocks * BLOCK_BYTES
+        if not self._block and at < self._size:
+            size = min(BLOCK_BYTES, self._size - at)
+            block = read_at(self._fd, size, at)
+            if len(block) < size:
+                raise _BlockChangedError
+            digest = hashlib.blake2b(block, digest_size=16).digest()
+            if self._num_blocks == len(self._digests):
+                self._digests.append(digest)
+            elif digest != self._digests[self._num_blocks]:
+                raise _BlockChangedError
+            self._block, self._num_blocks = memoryview(block), self._num_blocks + 1
         count = min(len(view), len(self._block))
         view[:count] = self._block[:count]
         self._block = self._block[count:]
         return count
 
-    def _next_block(self) -> bytes:
-        at = self._num_blocks * BLOCK_BYTES
-        wanted = max(0, min(BLOCK_BYTES, self._size - at))
-        block = read_at(self._fd, wanted, at)
-        if len(block) < wanted:
-            raise _BlockChangedError
-        if not block:
-            return b""
-        digest = hashlib.blake2b(block, digest_size=16).digest()
-        if self._num_blocks == len(self._digests):
-            self._digests.append(digest)
-        elif digest != self._digests[self._num_blocks]:
-            raise _BlockChangedError
-        self._num_blocks += 1
-        return block
+
+def is_binary(begin: bytes) -> bool:
+    """Return whether a file that begins so is not a text, and not a compressed one."""
+    return b"\0" in begin and not begin.startswith((GZIP_MAGIC, *UTF16_BOMS))
+
+
+class _ConvertedReader(io.RawIOBase):
+    """Converts a text to UTF-8 with LF as the line end. Bytes that are not UTF-8 stay as they are."""
+
+    def __init__(self, reader: io.BufferedReader[io.RawIOBase], encoding: str):
+        self._text = io.TextIOWrapper(reader, encoding, "surrogateescape" if encoding == "utf-8" else "strict")
+        self._bytes = b""
+        """Converted bytes that were not given out."""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill the buffer as far as one read goes. Return 0 at the end of the text.
+
+        Raises:
+            UnicodeError: the text is not UTF-16.
+        """
+        view = memoryview(buffer)
+        self._bytes = self._bytes or self._text.read(BLOCK_BYTES).encode("utf-8", "surrogateescape")
+        count = min(len(view), len(self._bytes))
+        view[:count] = self._bytes[:count]
+        self._bytes = self._bytes[count:]
+        return count
 
 
 def manifest_error(name: str, reason: str) -> ManifestError:
     """Return the error of a manifest as a whole."""
     return ManifestError(name, [BadLine(0, reason)])
+
+
+class BadLines:
+    """Collects the first ManifestError.LIMIT bad lines of a manifest, and counts all."""
+
+    def __init__(self) -> None:
+        self.first: list[BadLine] = []
+        self.total = 0
+
+    def add(self, line: int, reason: str, shard: str = "") -> None:
+        """Add a bad line; see BadLine. Lines come in ascending order."""
+        self.total += 1
+        if len(self.first) < ManifestError.LIMIT:
+            self.first.append(BadLine(line, reason, shard))
+
+    def __iadd__(self, other: BadLines) -> BadLines:
+        self.first = sorted(self.first + other.first, key=lambda bad: bad.line)[: ManifestError.LIMIT]
+        self.total += other.total
+        return self

@@ -11,49 +11,116 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from itertools import chain
 from typing import Any, BinaryIO
 
-from voxbatch.errors import BadLine, ConfigError
+from voxbatch.errors import ConfigError, ManifestError
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, LongLine, parse_json_line, quote
+from voxbatch.manifest.kinds import JSON_LINES, kind_of
+from voxbatch.manifest.named import LIST_MARK, is_recording
 from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.storage import StoreOptions, is_remote
 
 Row = dict[str, Any]
-Rows = Iterator[tuple[int, Row | BadLine]]
+Rows = Iterator[tuple[int, Row | str]]
 """(line number, the row or the reason why there is none)."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     AUDIO_KEY: (
         "audio_filepath", "path", "file_name", "filename", "file", "audio", "wav", "audio_path", "audio_file", "url",
+        "wav_filename", "wav_path", "file_path", "filepath", "audio_file_name", "audio_file_path", "audio_filename",
+        "recording", "recording_path", "wav_file", "audio_url", "uri",
     ),
-    "text": ("text", "sentence", "transcription", "transcript", "reference"),
+    "text": (
+        "text", "sentence", "transcription", "transcript", "reference", "ref", "ground_truth", "wrd",
+        "raw_transcription", "normalized_text", "text_normalized", "raw_text", "txt", "reference_text", "ref_text",
+        "reference_transcript", "gold", "tgt_text", "text_tn",
+    ),
     "lang": ("lang", "language", "locale"),
     "offset": ("offset", "start"),
     "duration": ("duration",),
     "channel": ("channel",),
     "id": ("id",),
 }  # fmt: skip
-"""Names of columns that have a meaning, by the key of a manifest. The first one that a table has is taken."""
+"""Names of columns that have a meaning, by the key of a manifest, in any case of letters and with "_", "-" or a space
+between words. The first one that a table has is taken."""
 _END = "end"
 """Column with the end of a part, in seconds, in place of a duration."""
-_DELIMITERS = {".csv": ",;\t|", ".tsv": "\t"}
+_DATA_ROOT = re.compile(r"^(\$data_(root|folder)|\{data_(root|folder)\})/")
+"""SpeechBrain's name for the folder of the data set, which mostly holds the manifest."""
+_DELIMITERS = {"CSV": ",;\t|", "TSV": "\t"}
 PARQUET_ROWS = 1000
 """Rows of a Parquet file that are held at a time."""
 PARQUET_BUFFER_BYTES = 1 << 20
 """Bytes of a column that are read at a time. Otherwise, the whole column of a row group is."""
 
 
-def text_table(source: Source, suffix: str, required: str | None = None) -> tuple[list[str], Rows]:
-    """Return the columns and the rows of a CSV or TSV file.
+def text_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
+    """Return the rows of a CSV or TSV file; see manifest_file.manifest_rows."""
+    try:
+        header, rows = text_table(source, required)
+    except ManifestError:
+        if required is None:
+            raise
+        return None, source.base
+    clips = os.path.join(source.base, "clips", "")
+    is_common_voice = required is None and {"client_id", "path", "sentence"} <= set(header)
+    return rows, clips if is_common_voice and (is_remote(clips) or os.path.isdir(clips)) else source.base
+
+
+def parquet_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
+    """Return the rows of a Parquet file; see manifest_file.manifest_rows."""
+    rows = parquet_rows(source.name, source.file, required)
+    if required is not None:
+        try:
+            rows = chain([next(rows)], rows)
+        except (ManifestError, StopIteration):
+            return None, source.base
+    return rows, source.base
+
+
+def json_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
+    """Return the rows of a JSON array, or of JSON lines with the keys of others; see manifest_file.manifest_rows.
+
+    Raises:
+        ManifestError: it is no JSON, and no extension says that it is.
+    """
+    number, line = next(source.lines(), (0, b"{" if required is None else b""))
+    if required is not None:
+        return json_rows(source) if f'{required}"'.encode() in line else None, source.base
+    begin = line.lstrip()[:1]
+    if begin == b"[":
+        return array_rows(source), source.base
+    if begin != b"{" and not source.name.lower().endswith(JSON_LINES.suffixes):
+        problem = f"line {number} is {quote(line[:200].decode(errors='replace'))} and no JSON object"
+        advice = f"give a list of paths as {LIST_MARK}{source.name}, a table as .csv or .tsv, a manifest as JSON lines"
+        raise manifest_error(source.name, f"{problem}; {advice}")
+    if AUDIO_KEY.encode() in line:
+        return None, source.base
+    try:
+        row = renamed(parse_json_line(line))
+        is_row = AUDIO_KEY in row and ("text" in row or b'file_name"' in line)  # else a wrong key is a mistake
+    except LineError:  # perhaps the first line of an object of many lines
+        is_row = False
+    if is_row:
+        return json_rows(source), source.base
+    is_json = source.name.lower().removesuffix(".gz").endswith(".json")
+    return object_rows(source) if is_json else None, source.base
+
+
+def text_table(source: Source, required: str | None) -> tuple[list[str], Rows]:
+    """Return the columns and the rows of a CSV or TSV file. The header of a CSV file shows its delimiter: a comma, a
+    semicolon, a tab or a bar.
 
     Args:
         source: the file.
-        suffix: ".csv", whose delimiter is found by its header: a comma, a semicolon, a tab or a bar; or ".tsv".
         required: column that the table must have; None takes any of COLUMNS that names a recording.
 
     Raises:
@@ -61,25 +128,52 @@ def text_table(source: Source, suffix: str, required: str | None = None) -> tupl
     """
     csv.field_size_limit(MAX_LINE_BYTES)
     lines = _text_lines(source)
-    first = next(lines, (0, ""))[1]
-    found = [(next(csv.reader([first], delimiter=each), []), each) for each in _DELIMITERS[suffix]]
-    header, delimiter = max(found, key=lambda each: (_names_recordings(each[0], required), len(each[0])))
+    first = next((line for _, line in lines if line.strip()), "")
+    if re.fullmatch(r"\ufeff?sep=.\s*", first):  # a line for Excel, which finds the delimiter in it
+        first = next(lines, (0, ""))[1]
+    delimiters = _DELIMITERS[kind_of(source.name).name]
+    candidates = [(next(csv.reader([first], delimiter=separator), []), separator) for separator in delimiters]
+    header, delimiter = max(
+        candidates, key=lambda candidate: (_names_recordings(candidate[0], required), len(candidate[0]))
+    )
     header = [name.strip() for name in header]
+    begin: list[tuple[int, str]] = []
+    if required is None and not _names_recordings(header, None) and (columns := _columns_without_header(header)):
+        header, begin = columns, [(1, first)]
     if not _names_recordings(header, required):
-        seen = ", ".join(quote(name) for name in header[:10]) or "none"
+        listed = ", ".join(quote(name) for name in header[:10]) or "none"
         raise manifest_error(
             source.name,
-            f"line 1 names no column with the recordings: {seen}; add a header with `{AUDIO_KEY}` or `path`",
+            f"line 1 names no column with the recordings: {listed}; add a header with `{AUDIO_KEY}` or `path`",
         )
     if repeated := [name for name in header if name and header.count(name) > 1]:
         raise manifest_error(source.name, f"line 1 names the column {quote(repeated[0])} twice; rename one of them")
-    records = _tab_records(lines, len(header)) if delimiter == "\t" else _csv_records(lines, delimiter)
+    all_lines = chain(begin, lines)
+    records = _tab_records(all_lines, len(header)) if delimiter == "\t" else _csv_records(all_lines, delimiter)
     return header, _table_rows(header, records, decimal_comma=delimiter == ";")
 
 
+def _columns_without_header(fields: Sequence[str]) -> list[str] | None:
+    """Return names for the columns of a table whose first line is a row: "a.wav,he said,x" → path, text, 3. The text is
+    what follows the recording. None if no field, or the last one, is a recording."""
+    at = next((index for index, field in enumerate(fields[:-1]) if is_recording(field.strip())), None)
+    if at is None:
+        return None
+    names = [str(number) for number in range(1, len(fields) + 1)]
+    names[at : at + 2] = [AUDIO_KEY, "text"]
+    return names
+
+
 def _names_recordings(header: Sequence[str], required: str | None) -> bool:
-    names = {name.strip().lower() for name in header}
-    return required in names if required else not names.isdisjoint(COLUMNS[AUDIO_KEY])
+    names = set(map(_column, header))
+    if required:  # Hugging Face admits audio_file_name, too
+        return any(name.endswith(required) for name in names)
+    return not names.isdisjoint(COLUMNS[AUDIO_KEY])
+
+
+def _column(name: str) -> str:
+    """Return the name of a column as COLUMNS has it: " Audio-File " → "audio_file"."""
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
 def _text_lines(source: Source) -> Iterator[tuple[int, str]]:
@@ -87,17 +181,11 @@ def _text_lines(source: Source) -> Iterator[tuple[int, str]]:
     for number, raw in source.raw_lines():
         if isinstance(raw, LongLine):
             raise manifest_error(source.name, f"line {number} has {raw.num_bytes:,} bytes; write one row a line")
-        try:
-            yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise manifest_error(
-                source.name,
-                f"line {number}: byte 0x{raw[error.start]:02X} is not UTF-8; save the file again as UTF-8 (in "
-                "spreadsheets: CSV UTF-8)",
-            ) from error
+        # Some lines may end with a mere CR.
+        yield from ((number, line) for line in io.StringIO(source.text(raw), newline=""))
 
 
-def _csv_records(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str] | BadLine]]:
+def _csv_records(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
     """Yield (first line number, fields) of each record. A quoted field may hold line ends."""
     number = num_bytes = begun = 0
 
@@ -118,13 +206,13 @@ def _csv_records(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[t
         except StopIteration:
             return
         except csv.Error as error:
-            yield begun, BadLine(begun, f"is not CSV: {error}")
+            yield begun, f"is not CSV: {error}"
             return
         if record:
             yield begun, record
 
 
-def _tab_records(lines: Iterator[tuple[int, str]], width: int) -> Iterator[tuple[int, list[str] | BadLine]]:
+def _tab_records(lines: Iterator[tuple[int, str]], width: int) -> Iterator[tuple[int, list[str] | str]]:
     """Yield the records of a table with tabs.
 
     Some writers quote fields as in CSV (pandas), others never do (Common Voice): a quote that begins a field says
@@ -133,7 +221,7 @@ def _tab_records(lines: Iterator[tuple[int, str]], width: int) -> Iterator[tuple
     for number, line in lines:
         fields = line.rstrip("\r\n").split("\t")
         if len(fields) == width and (width > 1 or line.strip()):
-            yield number, [_unquoted(each) for each in fields]
+            yield number, [_unquoted(field) for field in fields]
         elif line.strip():
             yield number, next(_csv_records(chain([(number, line)], lines), "\t"))[1]
 
@@ -145,36 +233,41 @@ def _unquoted(field: str) -> str:
     return field
 
 
-def _table_rows(header: Sequence[str], records: Iterable[tuple[int, list[str] | BadLine]], decimal_comma: bool) -> Rows:
+def _table_rows(header: Sequence[str], records: Iterable[tuple[int, list[str] | str]], decimal_comma: bool) -> Rows:
     keys = _keys(header)
     for number, record in records:
-        if isinstance(record, BadLine):
+        if isinstance(record, str):
             yield number, record
             continue
+        if not any(map(str.strip, record)):  # spreadsheets write such rows at the end
+            continue
         if len(record) < len(header) or any(record[len(header) :]):
-            seen = f"has {len(record):,} columns, and the header has {len(header):,}"
-            yield number, BadLine(number, f"{seen}; quote the values that hold a delimiter")
+            problem = f"has {len(record):,} columns, and the header has {len(header):,}"
+            yield number, f"{problem}; quote the values that hold a delimiter"
             continue
         values = {name: value for name, value in zip(header, record, strict=False) if name}
         row = {key: values.pop(name) for key, name in keys.items()}
-        given = {key: _typed(key, value, decimal_comma) for key, value in row.items() if value.strip()}
-        yield number, {AUDIO_KEY: "", **_with_duration(given), **values}
+        if AUDIO_KEY in row:  # texts to speak need none
+            row[AUDIO_KEY] = _DATA_ROOT.sub("", row[AUDIO_KEY])
+        fields = {key: _typed(key, value.strip(), decimal_comma) for key, value in row.items() if value.strip()}
+        yield number, {AUDIO_KEY: "", **_with_duration(fields), **values}
 
 
 def _keys(names: Iterable[str]) -> dict[str, str]:
     """Return the column for each key of a manifest that a table has."""
-    known = {name.lower(): name for name in reversed(list(names))}
-    found = {key: next((known[each] for each in columns if each in known), None) for key, columns in COLUMNS.items()}
-    if "duration" not in known and "start" in known and _END in known:
-        found[_END] = known[_END]
-    return {key: name for key, name in found.items() if name is not None}
+    original = {_column(name): name for name in reversed(list(names))}
+    columns = {
+        key: next((original[alias] for alias in aliases if alias in original), None) for key, aliases in COLUMNS.items()
+    }
+    if "duration" not in original and "start" in original and _END in original:
+        columns[_END] = original[_END]
+    return {key: name for key, name in columns.items() if name is not None}
 
 
 def _typed(key: str, text: str, decimal_comma: bool) -> Any:
     """Return the value of a cell. A text that is no number stays, so that it is refused with its value."""
     if key not in ("offset", "duration", "channel", _END):
         return text
-    text = text.strip()
     try:
         number = float(text.replace(",", ".") if decimal_comma else text)
     except ValueError:
@@ -195,18 +288,65 @@ def _with_duration(row: Row) -> Row:
 
 def renamed(row: Row) -> Row:
     """Return a JSON object with the keys of a manifest in place of other usual names; see COLUMNS."""
-    values = dict(row)
-    given = {key: values.pop(name) for key, name in _keys(row).items()}
-    audio = given.get(AUDIO_KEY)
+    values = _of_lhotse(row)
+    fields = {key: values.pop(name) for key, name in _keys(values).items()}
+    audio = fields.get(AUDIO_KEY)
     if isinstance(audio, dict) and isinstance(audio.get("path"), str):
-        given[AUDIO_KEY] = audio["path"]
-    return {**_with_duration(given), **values}
+        fields[AUDIO_KEY] = audio["path"]
+    elif isinstance(audio, str):
+        fields[AUDIO_KEY] = _DATA_ROOT.sub("", audio)
+    if "text" not in fields and isinstance(values.get("words"), str):  # SpeechBrain; in other files, a list with times
+        fields["text"] = values.pop("words")
+    return {**_with_duration(fields), **values}
+
+
+def _of_lhotse(row: Row) -> Row:
+    """Return a copy of a row, of which a cut or a recording of Lhotse has the keys of a manifest.
+
+    Raises:
+        LineError: its audio comes from a command or from memory.
+    """
+    values = dict(row)
+    recording = values.pop("recording", values)
+    sources = recording.pop("sources", None) if isinstance(recording, dict) else None
+    if not isinstance(sources, list) or not sources or not isinstance(sources[0], dict):
+        return dict(row)
+    if sources[0].get("type") not in ("file", "url"):
+        raise LineError(f"has audio of the type {quote(sources[0].get('type'))}; write it to a file, and name that")
+    supervisions = [part for part in values.get("supervisions") or () if isinstance(part, dict)]
+    texts = [str(part["text"]) for part in supervisions if part.get("text")]
+    languages = [str(part["language"]) for part in supervisions if part.get("language")]
+    has_sides = len(sources[0].get("channels") or ()) > 1
+    channel = values.pop("channel", None)
+    return {
+        **values,
+        AUDIO_KEY: sources[0].get("source"),
+        **({"text": " ".join(texts)} if texts else {}),
+        **({"lang": languages[0]} if languages else {}),
+        **({"channel": channel} if has_sides and isinstance(channel, int) else {}),
+    }
+
+
+def object_rows(source: Source) -> Rows | None:
+    """Return the rows of a JSON object that holds them: SpeechBrain's `{"id": {…}}`, or `{"data": [{…}]}`. None if it
+    holds none, or is no JSON."""
+    if source.size > MAX_LINE_BYTES:
+        return None
+    try:
+        document = json.loads(b"".join(source.pieces()))
+    except (ValueError, RecursionError):
+        return None
+    values = list(document.items()) if isinstance(document, dict) else []
+    lists = [value for _, value in values if isinstance(value, list) and value and isinstance(value[0], dict)]
+    rows = lists[0] if lists else [{"id": key, **value} for key, value in values if isinstance(value, dict)]
+    lines = (json.dumps(row).encode() for row in rows)
+    return enumerate(map(_renamed_line, lines), 1) if rows else None
 
 
 def json_rows(source: Source) -> Rows:
     """Yield the rows of JSON lines whose keys are those of others, such as Hugging Face's metadata.jsonl."""
     for number, line in source.lines():
-        yield number, _renamed_line(number, line)
+        yield number, _renamed_line(line)
 
 
 def array_rows(source: Source) -> Rows:
@@ -217,7 +357,7 @@ def array_rows(source: Source) -> Rows:
         try:
             text += decode(piece, not piece)
         except UnicodeDecodeError:
-            yield number, BadLine(number, "is not UTF-8; save the file again as UTF-8")
+            yield number, "is not UTF-8; save the file again as UTF-8"
             return
         if piece and len(text) < next_try:
             continue
@@ -231,28 +371,28 @@ def array_rows(source: Source) -> Rows:
                 _, end = decoder.raw_decode(text, at)
             except (json.JSONDecodeError, RecursionError):  # it is perhaps not complete
                 break
-            yield number, _renamed_line(number, text[at:end].replace("\n", " ").replace("\r", " ").encode())
+            yield number, _renamed_line(text[at:end].replace("\n", " ").replace("\r", " ").encode())
             number, last, at = number + text.count("\n", at, end), "", end
         text = text[at:]
         next_try = 2 * len(text)  # a long object is not parsed again for each of its lines
         if len(text) > MAX_LINE_BYTES:
             break
     if text or last != "]":
-        seen = f"near {quote(text[:60])}" if text else "ends within the array"
-        yield number, BadLine(number, f"{seen}: not an array of JSON objects; create the file again")
+        position = f"near {quote(text[:60])}" if text else "ends within the array"
+        yield number, f"{position}: not an array of JSON objects; create the file again"
 
 
 _BETWEEN = re.compile(r"[ \t\r\n,\[\]]*")
 
 
-def _renamed_line(number: int, line: bytes) -> Row | BadLine:
+def _renamed_line(line: bytes) -> Row | str:
     try:
         return renamed(parse_json_line(line))
     except LineError as error:
-        return BadLine(number, str(error))
+        return str(error)
 
 
-def parquet_rows(name: str, file: BinaryIO, required: str | None = None) -> Rows:
+def parquet_rows(name: str, file: BinaryIO, required: str | None) -> Rows:
     """Yield the rows of a Parquet file; the number of a row stands for its line.
 
     Raises:
@@ -270,14 +410,14 @@ def parquet_rows(name: str, file: BinaryIO, required: str | None = None) -> Rows
         table = parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False)
         names = table.schema_arrow.names
         if not _names_recordings(names, required):
-            seen = ", ".join(quote(each) for each in names[:10])
-            raise manifest_error(name, f"no column names the recordings, its columns: {seen}; call one `{AUDIO_KEY}`")
+            listed = ", ".join(quote(column) for column in names[:10])
+            raise manifest_error(name, f"no column names the recordings, its columns: {listed}; call one `{AUDIO_KEY}`")
         _check_types(name, table.schema_arrow)
         number = 0
         for batch in table.iter_batches(PARQUET_ROWS, columns=_without_audio(name, table)):
             for row in batch.to_pylist():
                 number += 1
-                yield number, _plain(number, renamed(row))
+                yield number, _plain(renamed(row))
     except pa.ArrowException as error:
         raise manifest_error(name, f"cannot be read as Parquet: {error}; create the file again") from error
 
@@ -309,10 +449,11 @@ def _check_types(title: str, schema: Any) -> None:
         "id": ("a string or a whole number", lambda kind: is_string(kind) or types.is_integer(kind)),
     }
     for key, name in _keys(schema.names).items():
-        kind, (what, is_allowed) = schema.field(name).type, allowed[key]
+        kind, (expected, is_allowed) = schema.field(name).type, allowed[key]
         if not (is_allowed(kind) or types.is_null(kind)):
             raise manifest_error(
-                title, f"the column {quote(name)} has the type {str(kind)[:80]}; it must be {what}: convert the column"
+                title,
+                f"the column {quote(name)} has the type {str(kind)[:80]}; it must be {expected}: convert the column",
             )
 
 
@@ -335,23 +476,22 @@ def _without_audio(title: str, table: Any) -> list[str]:
     return [f"{name}.path" if name in with_bytes else name for name in table.schema_arrow.names]
 
 
-def _plain(number: int, row: Row) -> Row | BadLine:
+def _plain(row: Row) -> Row | str:
     """Return the row of a table with values that JSON has."""
-    values = {key: _plain_value(value) for key, value in row.items()}
-    for key in ("offset", "duration"):
-        if isinstance(row.get(key), Decimal):
-            values[key] = float(row[key])
+    values: Row = {}
+    for key, value in row.items():
+        if isinstance(value, Decimal) and key in ("offset", "duration"):
+            values[key] = float(value)
+        elif isinstance(value, float) and math.isnan(value):  # pandas writes this for a missing value
+            values[key] = None
+        else:
+            is_plain = value is None or isinstance(value, (str, int, float, bool, list, dict, bytes))
+            values[key] = value if is_plain else str(value)
     if isinstance(values.get("channel"), float) and values["channel"].is_integer():
         values["channel"] = int(values["channel"])
     try:
         json.dumps(values, allow_nan=False)
     except (TypeError, ValueError):
         wrong = [key for key, value in values.items() if isinstance(value, (bytes, float))]
-        return BadLine(number, f"the columns {', '.join(map(quote, wrong))} hold values that JSON does not have")
+        return f"the columns {', '.join(map(quote, wrong))} hold values that JSON does not have"
     return values
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, float) and math.isnan(value):  # pandas writes this for a missing value
-        return None
-    return value if value is None or isinstance(value, (str, int, float, bool, list, dict, bytes)) else str(value)

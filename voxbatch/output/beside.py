@@ -1,7 +1,8 @@
-"""Write items' files beside their recordings, and never over a file of somebody else.
+"""The files of single items that are written beside their recordings.
 
-A file there is voxbatch's if it is equal to the item's file in OUT, which is written after it. Any other file stays.
-Nothing else is recorded, so a merge that was killed continues by itself.
+A file beside a recording never replaces a file of somebody else. It is voxbatch's if it is equal to the item's file in
+OUT, which is written after it. Any other file stays. Nothing else is recorded, so a merge that was killed continues by
+itself.
 """
 
 from __future__ import annotations
@@ -9,29 +10,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.log import Log
-from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.output.item_names import ItemNames
-from voxbatch.storage import StoreOptions, is_remote, open_store, redacted
-
-
-def place_beside(line: dict[str, Any], names: ItemNames) -> str | None:
-    """Return the path or the address of an item's file beside its recording, without the extension.
-
-    talk.mp4 → talk. None means that the item is a part of its recording (`offset`, `channel`), or that another item has
-    the same recording, so that the file could not be named after the recording.
-
-    Args:
-        line: the output line.
-        names: the names of all recordings, by their paths.
-    """
-    path = line[AUDIO_KEY]
-    if line.get("offset") or line.get("channel") is not None or names.is_repeated(path):
-        return None
-    return names.name(path)
+from voxbatch.storage import Store, StoreOptions, is_remote, open_store, redacted
 
 
 @dataclass(slots=True)
@@ -50,6 +32,8 @@ class Beside:
     def __init__(self, store_options: StoreOptions):
         self._store_options = store_options
         self._lock = Lock()
+        self._stores = dict[int, Store]()
+        """A store in each local file system that a file was written to, by the number of its device."""
         self._written, self._foreign, self._refused, self._parts = _Outcome(), _Outcome(), _Outcome(), _Outcome()
 
     def leave_out(self, item_id: str) -> None:
@@ -63,7 +47,8 @@ class Beside:
         Args:
             place: path or address of the file.
             content: what to write.
-            previous: content of the item's file in OUT before this merge. A file that is equal to it is ours.
+            previous: content of the item's file in OUT before this merge. A file that is equal to it is ours. An empty
+                file is taken for ours, because a loss of power during a merge leaves such files.
         """
         folder, name = place.rsplit("/", 1)
         outcome, example = self._written, place
@@ -71,15 +56,25 @@ class Beside:
             if not is_remote(place) and not os.path.isdir(folder):
                 raise StorageError(f"{folder} is missing")
             store = open_store(folder, self._store_options)
-            if not store.create(name, [content], durable=False) and (found := store.read(name)) != content:
-                if found == previous:
-                    store.write(name, [content])
+            if not is_remote(place):
+                self._stores[os.stat(folder).st_dev] = store
+            if not store.create(name, [content], durable=False) and (present := store.read(name)) != content:
+                if present in (previous, b""):
+                    store.write(name, [content], durable=False)
                 else:
                     outcome = self._foreign
         except (StorageError, ConfigError) as e:
             outcome, example = self._refused, str(e)
         with self._lock:
             outcome.add(example)
+
+    def sync(self) -> None:
+        """Make the files durable."""
+        for store in self._stores.values():
+            try:
+                store.sync()
+            except StorageError as e:
+                self._refused.add(str(e))
 
     def report(self, log: Log, out: str) -> None:
         """Log what was written, and each reason why a file was not."""

@@ -7,11 +7,24 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from voxbatch.config import AUDIO_FORMATS
 from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS
-from voxbatch.output.checkpoint import PartEntry, read_part, readable_entries
-from voxbatch.output.item_names import possible_files
-from voxbatch.output.layout import FAILURES, REPORT, SUMMARY, TRANSCRIPTS, generation_folder, names_in_parts
+from voxbatch.output.item_files import possible_files
+from voxbatch.output.layout import (
+    BOOK,
+    FAILURES,
+    LISTS,
+    PARTS,
+    RECORDINGS,
+    REPORT,
+    SUMMARY,
+    TRACK,
+    TRANSCRIPTS,
+    checkpoint_names,
+    generation_folder,
+)
+from voxbatch.output.parts import PartEntry, read_part, readable_entries
 from voxbatch.output.run_file import Ownership
 from voxbatch.storage import Store, parallel_map
 
@@ -22,8 +35,8 @@ class OldFiles:
 
     merged: tuple[str, ...]
     """Names of the merged outputs."""
-    in_parts: tuple[str, ...]
-    """Names of the files below the folder of the parts."""
+    checkpoint: tuple[str, ...]
+    """Names of the parts and of the other files of the checkpoint."""
     formats: tuple[str, ...]
     """Formats for which single items may have files. The parts and the merged outputs contain the ids of the items."""
 
@@ -35,11 +48,12 @@ def find_old_files(store: Store, keep: str | None = None) -> OldFiles:
         keep: a generation whose files are not old. Then the merged outputs are not old either: the merge of this
             generation compares and replaces them.
     """
-    names = names_in_parts(store)
+    names = checkpoint_names(store)
     if keep is not None:
-        names = [name for name in names if not name.startswith(f"{generation_folder(keep)}/")]
-    merged = (SUMMARY, TRANSCRIPTS, FAILURES, REPORT) if keep is None else ()
-    formats = [form for form in WRITERS if names and store.exists(f"{form}/")]
+        kept = tuple(f"{generation_folder(folder, keep)}/" for folder in (PARTS, LISTS))
+        names = [name for name in names if not name.startswith(kept)]
+    merged = (SUMMARY, TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, BOOK, TRACK) if keep is None else ()
+    formats = [form for form in (*WRITERS, *AUDIO_FORMATS) if names and store.exists(f"{form}/")]
     return OldFiles(merged, tuple(names), tuple(formats))
 
 
@@ -52,12 +66,11 @@ def erase(store: Store, old: OldFiles, owner: Ownership) -> None:
     """
 
     def delete(name: str) -> None:
-        owner.check_again()
-        store.delete(name)
+        store.delete(name, owner.check_again)
 
     item_files = (name for item_id in _item_ids(store, old) for name in possible_files(item_id, old.formats))
     # First the file that says that a run is finished; last the files that are needed to find the others.
-    for names in (old.merged[:1], item_files if old.formats else (), old.merged[1:], old.in_parts):
+    for names in (old.merged[:1], item_files if old.formats else (), old.merged[1:], old.checkpoint):
         for _ in parallel_map(store.concurrency, delete, names):
             pass
 
@@ -69,7 +82,7 @@ def _item_ids(store: Store, old: OldFiles) -> Iterator[str]:
     The files of an item that is in neither stay. A later run of this item overwrites them.
     """
     is_damaged = False
-    for part in old.in_parts:
+    for part in old.checkpoint:
         if not part.endswith(".jsonl"):
             continue
         try:

@@ -1,16 +1,19 @@
 """Names of the files and folders that runs write into OUT.
 
 run.json                                       the run that OUT belongs to: written first
+lists/00002.bin                                a list of recordings of the run; see the module `run_file`
 parts/shard-00003-of-00016/part-00007.jsonl    the checkpoint; see the module `checkpoint`
-parts/shard-00003-of-00016/complete.json
-parts/items.bin                                the keys of the run's items; see the module `items_file`
-parts/next.json                                the run that continues this run with another list of recordings
-parts/generation-0123456789ab/…                the same of a run that took OUT over from an earlier run
-transcripts.jsonl, failures.jsonl              the merged outputs
-srt/, vtt/, json/, …                           one folder for each format, with one file for each item
+parts/shard-00003-of-00016/complete.json       all items of the shard are done; of a later list, complete-00002.json
+parts/shard-00003-of-00016/attempt-00007.json  a process works on the shard, or was killed; see the module `attempts`
+lists/generation-0123456789ab/…                the same of a run that took OUT over with `--overwrite`
+parts/generation-0123456789ab/…
+parts/shard-00003-of-00016/audio-….tar         recordings of a part, in a run that speaks; see audio_archive
+transcripts.jsonl, failures.jsonl              the merged outputs; recordings.jsonl in a run that speaks
+m4b/book.m4b, track.flac                       all recordings together; see the module `recordings`
+srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
-starts/start-00001.json                        the executions that a dispatcher started; see the module `starts`
+starts/start-00001.json                        the executions that a dispatcher started; see platforms.listen.starts
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from voxbatch.config import AUDIO_FORMATS
 from voxbatch.formats import WRITERS, output_name
+from voxbatch.manifest.kinds import without_suffix
 from voxbatch.manifest.named import LIST_MARK, common_folder, is_list, is_pattern
-from voxbatch.manifest.source import without_suffix
 from voxbatch.storage import Store, is_remote
 from voxbatch.storage.address import is_bucket_address, is_folder, name_of, scheme_of
 
@@ -30,52 +34,70 @@ VERSION = 1
 """Version of all written files."""
 RUN_FILE, SUMMARY = "run.json", "summary.json"
 TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
+RECORDINGS = "recordings.jsonl"
+"""Stands in the place of TRANSCRIPTS in a run that speaks: a manifest of its recordings."""
 REPORT = "report.html"
+BOOK, TRACK = "m4b/book.m4b", "track.flac"
+"""Files that a run that speaks makes of all recordings: an audiobook, and the track of subtitles."""
 LEASE = "claim.json"
-"""Lease of a listener that works on the run. It is there only during the work; see the module `lease`."""
+"""Lease of a listener that works on the run. It is there only during the work; see platforms.listen.lease."""
 STARTS = "starts"
 """Folder of the starts of executions elsewhere."""
-PARTS = "parts"
-"""Folder of the shards' folders."""
-COMPLETE = "complete.json"
-"""File in a shard's folder that says that each item of the shard is in a part."""
-
-ITEMS = "items.bin"
-"""File in the folder of a generation with the keys of its items."""
-NEXT = "next.json"
-"""File in the folder of a generation with the run.json of the run that continues it. It is created before run.json is
-replaced, so that of several processes exactly one decides which run that is."""
+PARTS, LISTS = "parts", "lists"
+"""Folders of the shards' folders, and of the lists of recordings."""
 
 GENERATION = "[0-9a-f]{12}"
 """Pattern of the id of a generation."""
+_IN_GENERATION = rf"(/generation-{GENERATION})?"
 _SHARD = r"/shard-\d{5}-of-\d{5}"
-_PART_FILE, _COMPLETE_FILE = r"/part-\d{5,9}\.jsonl", f"/{re.escape(COMPLETE)}"
-_IN_GENERATION = rf"({_SHARD}({_PART_FILE}|{_COMPLETE_FILE})|/{re.escape(ITEMS)}|/{re.escape(NEXT)})"
-_IN_PARTS = re.compile(rf"{PARTS}(/generation-{GENERATION})?{_IN_GENERATION}")
+_PART_FILE, _COMPLETE_FILE, _LIST_FILE = r"/part-\d{5,9}\.jsonl", r"/complete(-\d{5,9})?\.json", r"/\d{5,9}\.bin"
+_ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
+_AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
+_OLD_FILES = r"/(items\.bin|next\.json)"
+"""Files that older versions wrote in the folder of a generation."""
+_IN_PARTS = re.compile(
+    f"{PARTS}{_IN_GENERATION}({_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})|{_OLD_FILES})"
+)
+_IN_LISTS = re.compile(f"{LISTS}{_IN_GENERATION}{_LIST_FILE}")
 
 
-def generation_folder(generation: str) -> str:
-    """Return the folder of the shards of a generation: "" → "parts", "0123456789ab" →
+def generation_folder(folder: str, generation: str) -> str:
+    """Return the folder of the files of a generation: ("parts", "") → "parts", ("parts", "0123456789ab") →
     "parts/generation-0123456789ab".
 
-    So a run that takes OUT over never takes the name of a part that another process of an earlier run may still write.
+    So a run that takes OUT over never takes a name that another process of an earlier run may still write.
     """
-    return f"{PARTS}/generation-{generation}" if generation else PARTS
-
-
-def items_name(generation: str) -> str:
-    """Return the name of the file with the keys of a generation's items."""
-    return f"{generation_folder(generation)}/{ITEMS}"
-
-
-def next_name(generation: str) -> str:
-    """Return the name of the file that says which run continues a generation."""
-    return f"{generation_folder(generation)}/{NEXT}"
+    return f"{folder}/generation-{generation}" if generation else folder
 
 
 def shard_folder(shard: int, shards: int, generation: str = "") -> str:
     """Return the folder of a shard: (3, 16) → "parts/shard-00003-of-00016"."""
-    return f"{generation_folder(generation)}/shard-{shard:05d}-of-{shards:05d}"
+    return f"{generation_folder(PARTS, generation)}/shard-{shard:05d}-of-{shards:05d}"
+
+
+def complete_name(folder: str, list_number: int) -> str:
+    """Return the name of the file in a shard's folder that says that each item of a list is in a part."""
+    return f"{folder}/complete.json" if list_number == 1 else f"{folder}/complete-{list_number:05d}.json"
+
+
+def attempt_name(folder: str, number: int) -> str:
+    """Return the name of a record in a shard's folder: 7 → "parts/shard-00003-of-00016/attempt-00007.json"."""
+    return f"{folder}/attempt-{number:05d}.json"
+
+
+def list_name(number: int, generation: str = "") -> str:
+    """Return the name of a list of recordings: 2 → "lists/00002.bin"."""
+    return f"{generation_folder(LISTS, generation)}/{number:05d}.bin"
+
+
+def list_names(store: Store, generation: str = "") -> list[str]:
+    """Return the names of all lists of a generation, the latest last."""
+    return sorted(_matching(store, generation_folder(LISTS, generation), _LIST_FILE), key=number_of_list)
+
+
+def number_of_list(name: str) -> int:
+    """Return the number of a list: "lists/00002.bin" → 2."""
+    return int(name.rpartition("/")[2].partition(".")[0])
 
 
 def part_names(store: Store, generation: str = "") -> list[str]:
@@ -83,33 +105,43 @@ def part_names(store: Store, generation: str = "") -> list[str]:
 
     No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
     """
-    return _matching(store, generation, _PART_FILE)
+    return _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}")
 
 
 def complete_names(store: Store, generation: str = "") -> list[str]:
     """Return the names of the files that say that a shard is complete, of a generation, sorted."""
-    return _matching(store, generation, _COMPLETE_FILE)
+    return _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_COMPLETE_FILE}")
 
 
-def names_of_generation(store: Store, generation: str) -> list[str]:
-    """Return the names of all files of one generation, sorted."""
-    return _matching(store, generation, "", _IN_GENERATION)
+def attempt_numbers(store: Store, folder: str) -> list[int]:
+    """Return the numbers of the records in a shard's folder, in ascending order."""
+    return sorted(int(name.rpartition("-")[2].partition(".")[0]) for name in _matching(store, folder, _ATTEMPT_FILE))
 
 
-def _matching(store: Store, generation: str, file: str, below: str = _SHARD) -> list[str]:
-    folder = generation_folder(generation)
-    pattern = re.compile(f"{folder}{below}{file}")
+def audio_name(folder: str, digest: str) -> str:
+    """Return the name of an archive of recordings in a shard's folder, from 32 digits of the hash of its content."""
+    return f"{folder}/audio-{digest}.tar"
+
+
+def audio_names(store: Store, generation: str = "") -> list[str]:
+    """Return the names of all archives of recordings of a generation, sorted."""
+    return _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_AUDIO_FILE}")
+
+
+def _matching(store: Store, folder: str, files: str) -> list[str]:
+    pattern = re.compile(f"{folder}{files}")
     return [name for name in store.names(folder) if pattern.fullmatch(name)]
+
+
+def checkpoint_names(store: Store) -> list[str]:
+    """Return the names of all parts, lists and other files of the checkpoint, of any generation, sorted."""
+    in_lists = [name for name in store.names(LISTS) if _IN_LISTS.fullmatch(name)]
+    return [*in_lists, *(name for name in store.names(PARTS) if _IN_PARTS.fullmatch(name))]
 
 
 def item_file(name: str, form: str) -> str:
     """Return the file of one item, whose name ItemNames gives: ("day1/talk", "srt") → "srt/day1/talk.srt"."""
-    return f"{form}/{output_name(name, WRITERS[form].extension)}"
-
-
-def names_in_parts(store: Store) -> list[str]:
-    """Return the names of all files below the folder of the parts that runs of any generation wrote, sorted."""
-    return [name for name in store.names(PARTS) if _IN_PARTS.fullmatch(name)]
+    return f"{form}/{output_name(name, WRITERS[form].extension if form in WRITERS else form)}"
 
 
 def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
@@ -119,7 +151,8 @@ def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
 
     If the folder is an OUT, the path leads into its files.
     """
-    names = {RUN_FILE, SUMMARY, TRANSCRIPTS, FAILURES, REPORT, LEASE, STARTS, PARTS, *WRITERS}
+    files = {RUN_FILE, SUMMARY, TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, LEASE}
+    names = {*files, STARTS, PARTS, LISTS, *WRITERS, *AUDIO_FORMATS}
     steps = place.split("/")
     for i, step in enumerate(steps):
         if i and step in names:
@@ -130,7 +163,7 @@ def foreign_outputs(store: Store) -> list[str]:
     """Return the names of merged outputs in an OUT without run.json. A merge would take these files for its own."""
     if store.exists(RUN_FILE):
         return []
-    return [name for name in (TRANSCRIPTS, FAILURES, REPORT, SUMMARY) if store.exists(name)]
+    return [name for name in (TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, SUMMARY) if store.exists(name)]
 
 
 def default_out(source: str | Sequence[str]) -> str:
@@ -167,6 +200,6 @@ def _inside(folder: str, name: str) -> str:
 
 def existing_outputs(store: Store) -> list[tuple[str, str]]:
     """Return (label, name) of each merged output and each folder of a format that exists, in the order of display."""
-    names = [("transcripts", TRANSCRIPTS), ("failures", FAILURES), ("summary", SUMMARY), ("report", REPORT)]
-    names += [(form, f"{form}/") for form in WRITERS]
+    names = [("transcripts", TRANSCRIPTS), ("recordings", RECORDINGS), ("failures", FAILURES), ("summary", SUMMARY)]
+    names += [("report", REPORT), ("track", TRACK), *((form, f"{form}/") for form in (*WRITERS, *AUDIO_FORMATS))]
     return [(label, name) for label, name in names if store.exists(name)]

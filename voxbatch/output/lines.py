@@ -1,36 +1,45 @@
 """Convert between an Item with its outcome and the output line: the manifest's row plus the transcript or the error.
 
 The scripts of NeMo and of the Open ASR Leaderboard can score the line unchanged: they read `text` and `pred_text`.
+
+A person or a program may have changed a stored line. `parse_line` and `parse_merged_line` check it, because whatever
+reads OUT relies on the types here. The error names the line, and the command that repairs it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import islice
 from typing import Any
 
-from voxbatch.formats import transcript_dict
-from voxbatch.item_flags import item_flags, mean_confidence
+import msgspec
+
+from voxbatch.errors import CheckpointError
+from voxbatch.failure_kinds import KIND_KEY, FailureKind
+from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.languages import primary_subtag
 from voxbatch.manifest import LineError, PathPolicy
 from voxbatch.manifest.folder import json_path
-from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.manifest.questions import AUDIOS_KEY
+from voxbatch.manifest.json_line import AUDIO_KEY, AUDIOS_KEY
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
-from voxbatch.records import Answer, Failure, Flag, Item, Segment, Transcript, Word
+from voxbatch.output.parts import PartEntry, damaged_part
+from voxbatch.output.stored_json import Count, Number, parse_json, record_of
+from voxbatch.records import ALIGN, TRANSLATE, Answer, Failure, Flag, Item, Outcome, Segment, Transcript, Word
 from voxbatch.scoring import DETECTED_LANGUAGE, ErrorCounts, count_errors
-from voxbatch.scoring.corpus import RATE_DIGITS
-from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY
-from voxbatch.storage import Store, is_remote
+from voxbatch.scoring.counts import counts_in_line
+from voxbatch.storage import Store, is_remote, remove_command
+from voxbatch.text.item_flags import item_flags, mean_confidence
 
 _ANYWHERE = PathPolicy(allow_outside=True)
 """A manifest's paths were checked when it was read."""
 
-_FAILURE_KEYS = frozenset(("line", "error", "message", "retryable", "version"))
-"""Keys that each line of failures.jsonl has besides those of the manifest and `id`."""
+REFERENCE_WORDS_KEY = "text_words"
+"""Key of an output line for the words of `text`, which are `words` in the manifest. The `words` of the line are those
+of the transcript."""
+_OLD_FAILURE_KEYS = frozenset(("line", "error", "message", "retryable", "version"))
+"""Keys that each line of failures.jsonl has, also of an earlier version, besides those of the manifest and `id`."""
+_FAILURE_KEYS = _OLD_FAILURE_KEYS | {KIND_KEY}
 _TRANSCRIPT_KEYS = frozenset(
     ("pred_text", "words", "segments", "audio_duration", "engine", "model", "warnings", "version")
 )
@@ -43,8 +52,12 @@ _ANSWER_KEYS = frozenset(
 )
 """Further keys of the lines of answers."""
 REFERENCE_TEXT_KEY = "reference_text"
-"""Key of a manifest's `text` in the lines of questions. An answer is not scored against a reference of the speech."""
-RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS | {DETECTED_LANGUAGE}
+"""Key of a manifest's `text` in the lines of answers and translations: they are not scored against a reference of the
+speech."""
+SPOKEN_LANGUAGE = "spoken_language"
+"""Key of the language of the speech in the line of a translation."""
+_LANGUAGE_KEYS = frozenset((DETECTED_LANGUAGE, SPOKEN_LANGUAGE))
+RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS | _LANGUAGE_KEYS
 """All keys of output lines that are results, and not the manifest's."""
 
 
@@ -60,7 +73,7 @@ def transcript_line(
     """Return the line of an item that was transcribed. Each line has the same keys, apart from those of its row.
 
     The line has the language by which it is scored as `lang`, so that it gets the same score anywhere, and also as
-    `detected_language` if only the engine names it.
+    `detected_language` if only the engine names it. The `lang` of a translation is that of its text.
 
     Args:
         given: the language of the item, or else of the run. None means the one that the engine detected.
@@ -69,20 +82,17 @@ def transcript_line(
     """
     fields = transcript_dict(transcript)
     lang = given or transcript.language
-    if counts is None and item.text is not None:
+    if counts is None and item.text is not None and item.task != ALIGN:
         counts = count_errors(item.text, transcript.text, lang)
-    confidence, answer = mean_confidence(transcript), transcript.answer
-    flags = transcript.flags if answer else (*transcript.flags, *item_flags(transcript, given))
+    confidence, answer, translates = mean_confidence(transcript), transcript.answer, item.task == TRANSLATE
+    flags = transcript.flags if answer or translates else (*transcript.flags, *item_flags(transcript, given))
+    languages = {"lang": "en", SPOKEN_LANGUAGE: lang} if translates else {"lang": lang}
     return {
-        **_row(item, folder), "lang": lang, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
+        **manifest_keys(item, folder), **languages, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
         **(_answer_fields(answer) if answer else {}),
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
         "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
-        "wer": None if counts is None or counts.rate is None else round(counts.rate, RATE_DIGITS),
-        "substitutions": counts and counts.substitutions,
-        "insertions": counts and counts.insertions,
-        "deletions": counts and counts.deletions,
-        "reference_length": counts and counts.reference_length,
+        "wer": counts and counts.reported_rate, **counts_in_line(counts),
         "confidence": None if confidence is None else round(confidence, 3),
         "flags": [asdict(flag) for flag in flags],
         "warnings": fields["warnings"], "version": VERSION,
@@ -102,12 +112,12 @@ def _answer_fields(answer: Answer) -> dict[str, Any]:
 def failure_line(item: Item, failure: Failure, lang: str | None, folder: str | None) -> dict[str, Any]:
     """Return the line of an item that failed. See `transcript_line`."""
     return {
-        **_row(item, folder), "lang": lang, "id": item.id, "line": item.line, "error": failure.error,
-        "message": failure.message, "retryable": failure.retryable, "version": VERSION,
+        **manifest_keys(item, folder), "lang": lang, "id": item.id, "line": item.line, "error": failure.error,
+        KIND_KEY: failure.kind, "message": failure.message, "retryable": failure.retryable, "version": VERSION,
     }  # fmt: skip
 
 
-def _row(item: Item, folder: str | None) -> dict[str, Any]:
+def manifest_keys(item: Item, folder: str | None) -> dict[str, Any]:
     """Return the keys of the manifest's row that pass through: all of them, but not the results of an earlier run if
     the manifest is one of its outputs. The manifest's `words` are those of the reference; a line has them under another
     key than those of the transcript.
@@ -117,17 +127,17 @@ def _row(item: Item, folder: str | None) -> dict[str, Any]:
     elsewhere writes the same bytes. A line with several recordings names the first one also as `audio_filepath`.
     """
     row: dict[str, Any] = json.loads(item.row)
-    results = {DETECTED_LANGUAGE}
-    if row.keys() >= _FAILURE_KEYS:
+    results = _LANGUAGE_KEYS
+    if row.keys() >= _OLD_FAILURE_KEYS:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
         results |= _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS
     elif "words" in row:
         row[REFERENCE_WORDS_KEY] = row.pop("words")
+    if (item.text is None or item.task == ALIGN) and row.get("text") is not None:
+        row[REFERENCE_TEXT_KEY] = row.pop("text")
     if item.prompt is not None:
         row["prompt"] = item.prompt
-        if "text" in row:
-            row[REFERENCE_TEXT_KEY] = row.pop("text")
         if row.get(AUDIOS_KEY):
             places = zip(row[AUDIOS_KEY], (item.audio, *item.further), strict=True)
             row[AUDIOS_KEY] = [_absolute(path, place, folder) for path, place in places]
@@ -155,13 +165,14 @@ def _absolute(path: str, place: str, folder: str | None) -> str:
 def read_transcript(line: dict[str, Any]) -> Transcript:
     """Return the Transcript of a line that `transcript_line` wrote, in this version or an earlier one. Its words have
     lost their leading spaces; its text keeps them."""
-    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence")) for w in line["words"])
-    segments = tuple(Segment(**segment) for segment in line["segments"])
+    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in line["words"])
+    segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in line["segments"])
     language = primary_subtag(line.get("lang") or "") or None
-    flags = tuple(Flag(**flag) for flag in line.get("flags") or ())
+    flags = tuple(
+        Flag(flag["kind"], flag["reason"], flag.get("start"), flag.get("end")) for flag in line.get("flags") or ()
+    )
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
-    confidence = None if words else line.get("confidence")
-    return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags, confidence)
+    return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags, line.get("confidence"))
 
 
 def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
@@ -172,17 +183,130 @@ def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
 
 
 def read_failure(line: dict[str, Any]) -> Failure:
-    """Return the Failure of a line that `failure_line` wrote."""
-    return Failure(line["error"], line["message"], line["retryable"])
+    """Return the Failure of a line that `failure_line` wrote, in this version or an earlier one."""
+    return Failure(FailureKind.of_line(line), line["message"], line["retryable"])
 
 
-def first_texts(store: Store, count: int) -> list[tuple[str, str]]:
-    """Return (id, text) of the first transcripts in transcripts.jsonl; [] if they cannot be read.
+def outcome_of(kind: str, line: dict[str, Any]) -> Outcome:
+    """Return the outcome of an entry. Its kind decides, because a manifest may have keys of both kinds of lines."""
+    return read_transcript(line) if kind == "transcript" else read_failure(line)
+
+
+class _Span(msgspec.Struct):
+    start: Number
+    end: Number
+
+
+class _Word(_Span):
+    word: str
+    confidence: Number | None = None
+
+
+class _Segment(_Span):
+    text: str
+
+
+class _Flag(msgspec.Struct):
+    kind: str
+    reason: str
+    start: Number | None = None
+    end: Number | None = None
+
+
+class _Line(msgspec.Struct, kw_only=True):
+    """The keys that readers use. Those with a default are missing in lines of earlier versions, or of some items."""
+
+    id: str
+    audio_filepath: str
+    lang: str | None = None
+    text: str | None = None
+
+
+class _TranscriptLine(_Line, kw_only=True):
+    pred_text: str
+    words: list[_Word]
+    segments: list[_Segment]
+    audio_duration: Number
+    confidence: Number | None = None
+    flags: list[_Flag] = []
+    warnings: list[str]
+    substitutions: Count | None = None
+    insertions: Count | None = None
+    deletions: Count | None = None
+    reference_length: Count | None = None
+
+
+class _RecordingLine(_Line, kw_only=True):
+    """The line of a text that was spoken. It has the text that was heard, and its errors, if an engine listened."""
+
+    voice: str
+    segments: list[_Segment]
+    audio_duration: Number
+    flags: list[_Flag]
+    warnings: list[str]
+    pred_text: str | None = None
+    substitutions: Count | None = None
+    insertions: Count | None = None
+    deletions: Count | None = None
+    reference_length: Count | None = None
+
+
+class _FailureLine(_Line, kw_only=True):
+    error: str
+    message: str
+    retryable: bool
+
+
+def parse_line(store: Store, entry: PartEntry) -> dict[str, Any]:
+    """Return the output line of a committed entry as its JSON object.
 
     Raises:
-        StorageError: OUT cannot be read.
+        CheckpointError: the part is damaged. Its checksum is compared later, after its last entry.
     """
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        lines = (json.loads(line) for line in islice(store.lines(TRANSCRIPTS), count))  # one parsed line at a time
-        return [(line["id"], line["pred_text"]) for line in lines]
-    return []
+    kind: type[_Line] = _TranscriptLine if entry.kind == "transcript" else _FailureLine
+    try:
+        return _parsed(entry.line, _RecordingLine if entry.audio else kind)
+    except ValueError as e:
+        reason = f"the line of item {entry.index} is {e}: {entry.line[:60]!r}"
+        raise damaged_part(store, entry.part, reason) from e
+
+
+def parse_merged_line(store: Store, name: str, number: int, text: bytes) -> dict[str, Any]:
+    """Return a line of transcripts.jsonl or failures.jsonl as its JSON object.
+
+    Args:
+        number: number of the line, from 1.
+
+    Raises:
+        CheckpointError: the line was changed.
+    """
+    try:
+        return _parsed(text, _TranscriptLine if name == TRANSCRIPTS else _FailureLine)
+    except ValueError as e:
+        where, command = f"{store.place}/{name}, line {number:,}", remove_command(store.place, name)
+        remedy = "remove the file and run again, so that it is written again from the parts"
+        raise CheckpointError(f"{where}: was changed or damaged: it is {e}; {remedy}: {command}", "damaged") from e
+
+
+def _parsed(text: bytes, kind: type[_Line]) -> dict[str, Any]:
+    """Return the JSON object of a line.
+
+    Raises:
+        ValueError: the text is not JSON, a key is missing, or its value has another type or is out of range. The
+            message follows "it is".
+    """
+    try:
+        try:
+            line: dict[str, Any] = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            line = parse_json(text)  # which takes lone surrogates
+        checked = record_of(line, kind)
+    except msgspec.ValidationError as e:
+        raise ValueError(f"no output line ({e})") from e
+    except ValueError as e:
+        raise ValueError("no JSON") from e
+    if isinstance(checked, _TranscriptLine) and checked.text is not None:
+        for name in ("substitutions", "insertions", "deletions", "reference_length"):
+            if getattr(checked, name) is None:
+                raise ValueError(f"no output line (it has a reference, and no `{name}`)")
+    return line

@@ -1,90 +1,59 @@
-"""Merge the parts of all shards: transcripts and failures in manifest order, one file per item, and a summary.
+"""Merge the parts of all shards: transcripts and failures in the order of the list, one file per item, a report, and a
+summary.
 
-If no item failed, there is no failures.jsonl.
+One pass over the entries feeds all of them. Only the names of the items' files need a pass before, because they depend
+on all ids. If no item failed, there is no failures.jsonl.
 
 All outputs are built from committed bytes, and created if absent. An existing file with other bytes is replaced only
 while the run is the owner of OUT. So a process that merges late, twice, or at the same time as another changes nothing,
-and a process of an earlier run does not change the outputs of a later one. `summary.json` is written last: if it
-exists, the run is finished. It has the sizes and checksums of the merged files. Parts are read in parallel and
-streamed, so memory grows neither with the manifest nor with the number of parts.
+and a process of an earlier run does not change the outputs of a later one. `summary.json` is written last, when all
+other files are durable: if it exists, the run is finished. It has the sizes and checksums of the merged files. Parts
+are read in parallel and streamed, so memory grows neither with the manifest nor with the number of parts.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
-import json
-import resource
-import shlex
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from voxbatch.calibration import CalibrationFile, Estimator
 from voxbatch.config import check_beside
 from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS, Document
 from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
-from voxbatch.output.beside import Beside, place_beside
-from voxbatch.output.calibration_file import calibration_for
-from voxbatch.output.checkpoint import PartEntry, part_names, read_headers, read_part
-from voxbatch.output.erase import erase, find_old_files
-from voxbatch.output.item_files import ItemFiles
-from voxbatch.output.item_names import ItemNames
-from voxbatch.output.layout import FAILURES, REPORT, SUMMARY, TRANSCRIPTS, item_file
-from voxbatch.output.lines import read_transcript
-from voxbatch.output.report import is_report_of, render_report
-from voxbatch.output.run_file import Ownership, RunFile, RunKey
+from voxbatch.output.entries import Entries
+from voxbatch.output.item_files import ItemFiles, ItemNames, distinct_name, place_beside, short_name
+from voxbatch.output.layout import FAILURES, REPORT, RUN_FILE, SUMMARY, item_file
+from voxbatch.output.lines import parse_line, read_transcript
+from voxbatch.output.merged_file import Change, MergedFile
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.output.summary import FileDigest, RunningDigest, Summary, Totals, read_summary, summarise
+from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_whole_summary, summarise
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, parallel_map, remove_command
 
-
-def read_entries(store: Store, run: RunKey, parts: list[str] | None = None) -> Iterator[PartEntry]:
-    """Yield all committed entries of a run, or those of the given parts, in manifest order. Each item comes once.
-
-    A part is opened when the order reaches its first item. If runs with different numbers of shards both committed an
-    item, the first part by name wins.
-
-    Raises:
-        CheckpointError: a part is damaged or belongs to another run.
-    """
-    _raise_open_file_limit()
-    names = part_names(store, run.generation) if parts is None else parts
-    firsts = [header.first for header in read_headers(store, names, run)]
-    waiting = deque(sorted(zip(firsts, names, strict=True)))
-    heap: list[tuple[int, str, PartEntry, Iterator[PartEntry]]] = []
-    previous = -1
-    while heap or waiting:
-        while waiting and (not heap or waiting[0][0] <= heap[0][0]):
-            _, name = waiting.popleft()
-            _advance(heap, name, read_part(store, name, run))
-        _, name, entry, rest = heapq.heappop(heap)
-        _advance(heap, name, rest)
-        if entry.index != previous:
-            previous = entry.index
-            yield entry
+if TYPE_CHECKING:
+    from voxbatch.output.beside import Beside
+    from voxbatch.scoring.calibration import CalibrationFile
 
 
-def _advance(heap: list[tuple[int, str, PartEntry, Iterator[PartEntry]]], name: str, part: Iterator[PartEntry]) -> None:
-    """Push the next entry of a part onto the heap, if the part has another."""
-    entry = next(part, None)
-    if entry is not None:
-        heapq.heappush(heap, (entry.index, name, entry, part))
+def kinds_of(run: Run) -> dict[str, str]:
+    """Return the kind of the entries of each merged output of a run."""
+    return {run.transcripts: "transcript", FAILURES: "failure"}
 
 
 def merge(
     store: Store,
-    run: RunFile,
+    run: Run,
     files: ItemFiles,
     log: Log | None = None,
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
     calibration: CalibrationFile | None = None,
 ) -> Summary:
-    """Write the merged outputs that do not exist yet, and replace those of earlier runs.
+    """Write the merged outputs that do not exist yet, and replace those of earlier runs and lists.
 
     Args:
         run: the run whose items are in the parts. Its facts become those of the summary.
@@ -101,162 +70,193 @@ def merge(
             merged output.
         TakenOverError: OUT belongs to another run now.
     """
-    owner, log = Ownership(store, run.key), log or Log(quiet=True)
+    owner, log = Ownership(store, run), log or Log(quiet=True)
     owner.check()
-    recorded = read_summary(store)
-    if recorded is not None and not recorded.is_of(run.key):
-        recorded = None  # an earlier run wrote it, and a killed --overwrite or a late process left it
-    if recorded is None and run.generation:
+    latest = read_whole_summary(store, log)
+    if latest is not None and latest.key != run.key:
+        latest = None  # an earlier run wrote it, and a killed --overwrite or a late process left it
+    if latest is None and run.generation:
         _erase_leftovers(store, run, owner)
-    parts = part_names(store, run.generation)  # list once: a later part, from a run with other shards, adds no item
-    totals = Totals(estimator=None if calibration is None else Estimator(calibration))
-    beside = Beside(store_options) if files.beside else None
+    recorded = latest if latest is not None and latest.is_of(run) else None
+    entries, totals, kinds = Entries(store, run), Totals.of(run), kinds_of(run)
+    if calibration is not None:
+        from voxbatch.scoring.calibration import Estimator
+
+        totals.estimator = Estimator(calibration)
+    with contextlib.ExitStack() as stack:
+        merged = {
+            name: stack.enter_context(MergedFile(store, name, owner, _change_of(store, name, run, recorded)))
+            for name in kinds
+        }
+        sinks: list[Sink] = [totals, *(_Lines(merged[name], kind) for name, kind in kinds.items())]
+        report = None
+        if files.report:
+            from voxbatch.output.report import ReportSink
+
+            report = ReportSink(store, run, recorded, log)
+            sinks.append(report)
+        since = None if run.list_number == 1 or recorded else latest.list if latest else 0
+        contents = item_files(store, entries, run, files, sinks, since)
+        beside = None
+        if files.beside:
+            from voxbatch.output.beside import Beside
+
+            beside = Beside(store_options)
+        _put_item_files(store, contents, owner, beside, log)
+        _put_joined_recordings(store, run, entries, files, owner)
+        digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
+        for name, digest in digests.items():
+            if not merged[name].finish():
+                _put_again(store, run, name, digest, entries, owner, recorded, log)
+    known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
+    config = files.to_config(known)
+    run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
+    summary = summarise(totals, run, entries.measurements, digests)
+    if report and (page := report.page(summary, entries)) is not None:
+        owner.check_again()
+        if not store.create(REPORT, [page], durable=False):
+            store.write(REPORT, owner.checked([page]), durable=False)
+    store.sync()
+    return _put_summary(store, owner, summary, recorded, config)
+
+
+def _put_item_files(store: Store, files: Iterator[ItemFile], owner: Ownership, beside: Beside | None, log: Log) -> None:
+    """Write the files of single items that do not exist with the same content."""
 
     def put(file: ItemFile) -> None:
-        owner.check_again()
         name, content = file.name, file.content
+        if content is None:
+            store.delete(name, owner.check_again)
+            return
+        owner.check_again()
         if beside and file.beside:
             beside.write(file.beside, content, store.read(name))
         elif beside:
             beside.leave_out(file.name)
         if not store.create(name, [content], durable=False) and store.read(name) != content:
-            owner.check_again()
-            store.write(name, [content])
+            store.write(name, owner.checked([content]), durable=False)
 
-    for _ in parallel_map(store.concurrency, put, item_files(store, parts, run, files, totals)):
+    for _ in parallel_map(store.concurrency, put, files):
         pass
     if beside:
+        beside.sync()
         beside.report(log, store.place)
-    assert totals.done + totals.failed == run.items
-    digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
-    for name, digest in digests.items():
-        _put_merged(store, name, digest, run.key, parts, owner, recorded)
-    known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
-    config = files.to_config(known)
-    run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
-    summary = summarise(totals, run, read_headers(store, parts, run.key), digests)
-    _put_report(store, run, files, parts, summary, recorded, owner, log)
-    return _put_summary(store, owner, summary, recorded, config)
 
 
-def _put_report(
-    store: Store,
-    run: RunFile,
-    files: ItemFiles,
-    parts: list[str],
-    summary: Summary,
-    recorded: Summary | None,
-    owner: Ownership,
-    log: Log,
-) -> None:
-    """Write the report if it is wanted, unless nothing has changed since it was written. A run whose report cannot be
-    drawn is finished all the same."""
-    is_unchanged = recorded is not None and recorded.outputs == summary.outputs
-    if not files.report or (is_unchanged and is_report_of(store, run.key)):
-        return
-    try:
-        page = render_report(store, run, parts, summary)
-    except (ArithmeticError, AttributeError, ImportError, LookupError, RecursionError, TypeError, ValueError) as e:
-        command = f"voxbatch report {shlex.quote(store.place)}"
-        log.warning("report", text=f"{REPORT} is not written: {type(e).__name__}: {e}; to try again: {command}")
-        return
-    owner.check_again()
-    if not store.create(REPORT, [page], durable=False):
-        owner.check()
-        store.write(REPORT, [page])
+def _put_joined_recordings(store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
+    """Write the files that a run that speaks makes of all recordings together."""
+    if run.speaks:
+        from voxbatch.output.recordings import finish
+
+        finish(store, run, entries, files.audio, owner)
 
 
-def _put_merged(
-    store: Store,
-    name: str,
-    wanted: FileDigest,
-    run: RunKey,
-    parts: list[str],
-    owner: Ownership,
-    recorded: Summary | None,
-) -> None:
-    """Write a merged output, unless it exists with the wanted content. If no item failed, there is no failures.jsonl:
-    many readers of JSON lines refuse an empty file."""
-    kind, is_left_out = _KINDS[name], name == FAILURES and not wanted.bytes
-    if not is_left_out and not store.exists(name) and store.create(name, _lines(store, run, parts, kind, owner)):
-        return
-    if _is_other_content(store, name, wanted, run, recorded):
-        if is_left_out:
-            owner.check_again()
-            store.delete(name)
-        else:
-            store.write(name, _lines(store, run, parts, kind, owner))
-
-
-_KINDS = {TRANSCRIPTS: "transcript", FAILURES: "failure"}
-"""The kind of the entries of each merged output."""
-
-
-def _erase_leftovers(store: Store, run: RunFile, owner: Ownership) -> None:
-    """Delete what a killed `--overwrite`, or a late process of an earlier run, has left. Nothing reads these files, so
-    a store that does not permit to delete them is no obstacle. Parts that the run has still to take over stay."""
-    if any(part_names(store, each.key.generation) for each in run.continues):
-        return
-    with contextlib.suppress(StorageError):
-        old = find_old_files(store, keep=run.generation)
-        owner.check()  # after the listing, so that no file of a run that takes OUT over later is in the list
-        erase(store, old, owner)
-
-
-def _lines(store: Store, run: RunKey, parts: list[str], kind: str, owner: Ownership) -> Iterator[bytes]:
-    """Yield the lines of a merged output. The owner is checked after the last line, just before the file appears."""
-    for entry in read_entries(store, run, parts):
-        if entry.kind == kind:
-            yield entry.line + b"\n"
-    owner.check_again()
-
-
-def _is_other_content(store: Store, name: str, wanted: FileDigest, run: RunKey, recorded: Summary | None) -> bool:
-    """Return whether a merged output has other content than this merge would write, and must be replaced.
+def _change_of(store: Store, name: str, run: Run, recorded: Summary | None) -> Change:
+    """Return how a merge writes a merged output.
 
     Args:
-        recorded: the summary of this run, if the run has finished before.
+        recorded: the summary of this run and list, if the run has finished before.
+    """
+    if not store.exists(name):
+        return Change.CREATE
+    return Change.REPLACE if _may_be_of_earlier(run, recorded) else Change.KEEP
+
+
+def _may_be_of_earlier(run: Run, recorded: Summary | None) -> bool:
+    """Return whether a process of an earlier list, or of an earlier run, may have written a merged output."""
+    return recorded is None and (run.list_number > 1 or bool(run.generation))
+
+
+def _put_again(
+    store: Store,
+    run: Run,
+    name: str,
+    wanted: FileDigest,
+    entries: Entries,
+    owner: Ownership,
+    recorded: Summary | None,
+    log: Log,
+) -> None:
+    """Write a merged output that existed, unless it has the wanted content.
+
+    Args:
+        recorded: the summary of this run and list, if the run has finished before.
 
     Raises:
         CheckpointError: somebody changed the file: no run has written it.
     """
-    found = digest_of(store, name)
-    if found == wanted:
-        return False
-    if recorded is None and run.generation:
-        return True  # a process of an earlier run wrote it late
-    if recorded is not None and found == recorded.outputs.get(name):
-        return True  # parts were removed since, and their items were transcribed again
-    raise CheckpointError(
-        f"{store.place}/{name} was changed or damaged: it has {found.bytes:,} bytes, and the run's file has "
-        f"{wanted.bytes:,} and another checksum. Keep a copy if the change is yours; then remove the file and run "
-        f"again, so that it is written again from the parts: {remove_command(store.place, name)}"
-    )
+    present = digest_of(store, name)
+    if present == wanted:
+        return
+    is_known = recorded is not None and present == recorded.outputs.get(name)
+    if not present.bytes:
+        log.warning("output", text=f"{store.place}/{name} is empty; it is written again from the parts")
+    elif not is_known and not _may_be_of_earlier(run, recorded):
+        raise CheckpointError(
+            f"{store.place}/{name} was changed or damaged: it has {present.bytes:,} bytes, and the run's file has "
+            f"{wanted.bytes:,} and another checksum. Keep a copy if the change is yours; then remove the file and run "
+            f"again, so that it is written again from the parts: {remove_command(store.place, name)}"
+        )
+    # Parts were removed since, and their items were transcribed again; or an earlier process has created the file late.
+    with MergedFile(store, name, owner, Change.REPLACE) as file:
+        for entry in entries:
+            if entry.kind == kinds_of(run)[name]:
+                file.add(entry.line)
+        file.finish()
 
 
-def digest_of(store: Store, name: str) -> FileDigest:
-    """Return the digest of a file in OUT. A missing file has the digest of an empty one."""
-    digest = RunningDigest()
-    if store.exists(name):
-        for line in store.lines(name):
-            digest.add(line)
-    return digest.digest()
+def _erase_leftovers(store: Store, run: Run, owner: Ownership) -> None:
+    """Delete what a killed `--overwrite`, or a late process of an earlier run, has left. Nothing reads these files, so
+    a store that does not permit to delete them is no obstacle."""
+    from voxbatch.output.erase import erase, find_old_files
+
+    with contextlib.suppress(StorageError):
+        old = find_old_files(store, keep=run.generation)
+        # After the listing: of a run that takes OUT over later, only its first list may be among the files. That run
+        # creates the list again.
+        owner.check()
+        erase(store, old, owner)
+
+
+class Sink(Protocol):
+    """A consumer of the entries of a run."""
+
+    def add(self, entry: PartEntry, line: Mapping[str, Any], /) -> None:
+        """Take an entry, whose line is also given as its JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of one kind go into a merged output."""
+
+    file: MergedFile
+    kind: str
+
+    def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
+        if entry.kind == self.kind:
+            self.file.add(entry.line)
 
 
 def _put_summary(
     store: Store, owner: Ownership, summary: Summary, recorded: Summary | None, config: Mapping[str, Any]
 ) -> Summary:
-    """Create summary.json, or replace that of an earlier run or of parts that were removed. Return the stored summary,
-    which another shard may have written first, with the settings of the files of single items in `config`."""
+    """Create summary.json, or replace one that is damaged, or of an earlier run, or of parts that were removed. Return
+    the stored summary, which another shard may have written first, with the settings of the files of single items in
+    `config`."""
     stored = recorded
-    if stored is None and not store.create(SUMMARY, [_summary_bytes(summary)]):
-        stored = read_summary(store)
-    if stored is not None and stored.is_of(summary.key) and stored.outputs in ({}, summary.outputs):
+    if stored is None and store.create(SUMMARY, [_summary_bytes(summary)]):
+        stored = summary
+    elif stored is None:
+        stored = read_whole_summary(store)
+    if (
+        stored is not None
+        and (stored.key, stored.list) == (summary.key, summary.list)
+        and stored.outputs in ({}, summary.outputs)
+    ):
         facts = replace(stored.facts, config={**stored.facts.config, **config})
         summary = replace(stored, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
-    if stored is not None and summary != stored:
-        owner.check_again()
-        store.write(SUMMARY, [_summary_bytes(summary)])
+    if summary != stored:
+        store.write(SUMMARY, owner.checked([_summary_bytes(summary)]))
     owner.check_again()  # another run may have deleted outputs meanwhile
     return summary
 
@@ -286,23 +286,20 @@ def merge_again(
         CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)
-    with run_file.takeover_explained(store, run.key):
-        summary = read_summary(store)
-        latest = summary if summary is not None and summary.is_of(run.key) else run
+    with run_file.takeover_explained(store, run):
+        summary = read_whole_summary(store)
+        latest = summary if summary is not None and summary.key == run.key else run
         by_default = {"report": not is_remote(store.place)}  # a run of an older version did not know it
         files = ItemFiles.of({**by_default, **latest.facts.config, **(changes or {})})
         if files.beside:
             check_beside(files.formats)
-        calibrated = calibration_for(calibration, run.facts.engine, store_options) if calibration else None
+        calibrated = None
+        if calibration:
+            from voxbatch.scoring.calibration import calibration_for
+
+            engine = run.facts.engine
+            calibrated = calibration_for(calibration, engine.name, engine.model, engine.decoding, store_options)
         return merge(store, run, files, log, store_options, calibrated)
-
-
-def _raise_open_file_limit() -> None:
-    """Raise the limit of open files to the most that this user may have. The parts of all shards may be open at a time,
-    and a shell's usual limit is too low for that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,46 +308,69 @@ class ItemFile:
 
     name: str
     """Name in OUT."""
-    content: bytes
-    beside: str | None
+    content: bytes | None
+    """None for a file that is to be deleted, because it is of an earlier transcript of the item."""
+    beside: str | None = None
     """Path or address beside the recording, if the file can be there."""
 
 
-def item_files(store: Store, parts: list[str], run: RunFile, files: ItemFiles, totals: Totals) -> Iterator[ItemFile]:
-    """Add all entries to the totals, and yield the file of each transcript in each format.
+def item_files(
+    store: Store, entries: Entries, run: Run, files: ItemFiles, sinks: Iterable[Sink], since: int | None = None
+) -> Iterator[ItemFile]:
+    """Give all entries to the sinks, and yield the file of each transcript in each format.
+
+    Args:
+        since: number of the list that was merged last. Entries of later lists may be of items that had files before, in
+            formats that are not written now: these files are deleted. None if this list was merged last.
 
     Raises:
         CheckpointError: items are missing. The error comes after the last entry.
     """
-    names = ItemNames(_values(store, parts, run, "id")) if files.formats else None
-    recordings = ItemNames(_values(store, parts, run, AUDIO_KEY)) if files.beside else None
-    missing, next_index = 0, 0
-    for entry in read_entries(store, run.key, parts):
-        if entry.index >= run.items:
-            raise CheckpointError(f"{store.place}: a part has item {entry.index} of a manifest of {run.items:,} items")
-        missing += entry.index - next_index
-        next_index = entry.index + 1
-        line = json.loads(entry.line)
-        if entry.kind == "failure":
-            totals.add_failure(line, run.language)
-            totals.failures.add(entry.line + b"\n")
-            continue
-        totals.add_transcript(line, run.language)
-        totals.transcripts.add(entry.line + b"\n")
-        if names:
-            name = names.name(line["id"])
+    ids, recordings = _names(store, entries, files)
+    encoder = None
+    if run.speaks:
+        from voxbatch.output.recordings import Encoder
+
+        encoder = Encoder(store, files.audio)
+    others = [] if since is None else [form for form in WRITERS if store.exists(f"{form}/")]
+    newer = set() if since is None else {part.name for part in entries.parts if part.list_number > since}
+    missing = run.items
+    for entry in entries:
+        missing -= 1
+        line = parse_line(store, entry)
+        for sink in sinks:
+            sink.add(entry, line)
+        written = set[str]()
+        if encoder and entry.audio:
+            yield from (ItemFile(name, content) for name, content in encoder.files(entry, line["id"]))
+        if ids and entry.kind == "transcript":
+            name = ids.name(line["id"])
             document = Document(line["id"], read_transcript(line), name, files.limits)
             place = place_beside(line, recordings) if recordings else None
             for form in files.formats:
                 content = WRITERS[form].write(document).encode("utf-8", "surrogateescape")
                 yield ItemFile(item_file(name, form), content, place and f"{place}.{WRITERS[form].extension}")
-    missing += run.items - next_index
+                written.add(item_file(name, form))
+        if others and entry.part in newer:
+            names = [line["id"], distinct_name(line["id"])]
+            if not entries.has_id(short := short_name(line["id"])):  # otherwise, it is the name of another item
+                names.append(short)
+            stale = {item_file(name, form) for name in names for form in others} - written
+            yield from (ItemFile(name, None) for name in sorted(stale))
     if missing:
         reason = f"{missing:,} of {run.items:,} items are not done yet"
         raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason)
 
 
-def _values(store: Store, parts: list[str], run: RunFile, key: str) -> Iterator[str]:
-    """Yield a value of the lines of all items."""
-    for entry in read_entries(store, run.key, parts):
-        yield json.loads(entry.line)[key]
+def _names(store: Store, entries: Entries, files: ItemFiles) -> tuple[ItemNames | None, ItemNames | None]:
+    """Return the names of the items' files by their ids, and by the paths of their recordings, if they are needed."""
+    if not files.formats:
+        return None, None
+    folds_case = store.exists(RUN_FILE.upper())
+    ids, recordings = ItemNames(folds_case=folds_case), ItemNames(folds_case=folds_case)
+    for entry in entries:
+        line = parse_line(store, entry)
+        ids.add(line["id"])
+        if files.beside:
+            recordings.add(line[AUDIO_KEY])
+    return ids, recordings if files.beside else None

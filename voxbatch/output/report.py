@@ -1,110 +1,144 @@
 """The file report.html: read the parts of a run, and write what the package `report` makes of them.
 
-The parts are read one after the other, in one pass that keeps a bounded number of items, so that the speed of each part
-is known. An item that is in two parts counts once, in the first part by name, as in the merge.
+The entries are read in one pass that keeps a bounded number of items. The merge makes it for all outputs together.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-from collections.abc import Sequence
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from voxbatch.errors import CheckpointError
-from voxbatch.output import run_file
-from voxbatch.output.checkpoint import part_names, read_header, read_headers, read_part
-from voxbatch.output.failure_reasons import reason_of
+from voxbatch.errors import ConfigError
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.log import Log
+from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output.entries import Entries, Part
 from voxbatch.output.layout import REPORT
-from voxbatch.output.run_file import RunFile, RunKey
-from voxbatch.output.summary import Summary, Totals, read_summary, summarise
+from voxbatch.output.lines import parse_line
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import Run
+from voxbatch.output.summary import Summary, Totals, summarise
 from voxbatch.report import Report, RunTitle
 from voxbatch.report.figures import PartSpeed
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store
-from voxbatch.storage.local import LocalStore
+from voxbatch.storage import Store, is_remote
 
 
-def write_report(
-    store: Store, place: str, keys: Sequence[str] = (), store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-) -> None:
-    """Write the report of the run in OUT, of the items that are committed so far if the run is not finished.
-
-    Args:
-        store: the OUT of a run.
-        place: file or address of the page.
-        keys: keys of the manifest's lines by which errors are grouped, besides the language.
-        store_options: how `place` is accessed.
-
-    Raises:
-        ConfigError: no run was started there.
-        CheckpointError: run.json or a part is damaged.
-        StorageError: OUT cannot be read, or the page cannot be written.
-    """
-    if is_remote(place):
-        folder, _, name = place.rpartition("/")
-        target = open_store(folder, store_options)
-    else:
-        folder, name = os.path.split(place)
-        target = LocalStore(folder or ".", alternative="choose another file with -o")
-    run = run_file.read_existing(store)
-    summary = read_summary(store)
-    if summary is not None and not summary.is_of(run.key):
-        summary = None  # an earlier run wrote it
-    page = render_report(store, run, part_names(store, run.generation), summary, keys, target.place)
-    target.write(name, [page])
-
-
-def is_report_of(store: Store, run: RunKey) -> bool:
+def is_report_of(store: Store, run: Run) -> bool:
     """Return whether OUT has a whole report of a run that was finished, with any groups."""
     page = store.read(REPORT) or b""
     return f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page and page.endswith(b"</html>\n")
 
 
+class RunReport:
+    """The report of a run, while its entries come."""
+
+    def __init__(
+        self, store: Store, run: Run, is_finished: bool, keys: Sequence[str] = (), page_place: str | None = None
+    ):
+        """Begin without entries.
+
+        Args:
+            keys: keys of the manifest's lines by which errors are grouped, besides the language.
+            page_place: folder or prefix that the page will be in. None means OUT.
+        """
+        page_place = page_place or store.place
+        folder = None if is_remote(page_place) else os.path.abspath(page_place)
+        name = os.path.basename(store.place.rstrip("/")) or store.place
+        self._report = Report(RunTitle(name, folder, str(run), run.items, run.language, is_finished), keys)
+        self._recordings = f"{store.place}/" if run.speaks else ""
+        """Place of the recordings of a run that speaks, whose lines name them from OUT."""
+        self._audio_s = Counter[str]()
+        """Seconds of audio of each part."""
+
+    def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
+        """Add an entry, whose line is also given as its JSON object."""
+        if self._recordings:
+            line = {**line, AUDIO_KEY: f"{self._recordings}{line[AUDIO_KEY]}"}
+        if entry.kind == "transcript":
+            self._audio_s[entry.part] += line["audio_duration"]
+            self._report.add_transcript(entry.index, line, entry.line)
+        else:
+            self._report.add_failure(entry.index, line, FailureKind.of_line(line))
+
+    def render(self, summary: Summary, parts: Iterable[Part]) -> bytes:
+        """Return the page of a run with these parts."""
+        speeds = []
+        for part in parts:
+            shard, _, shards = part.shard.partition("/")
+            process, audio_s = f"{shard}/{part.worker}", self._audio_s[part.name]
+            speeds.append(PartSpeed(shards, process, part.wall_s, audio_s, part.committed_at))
+        return self._report.render(summary.to_dict(), speeds)
+
+
 def render_report(
-    store: Store,
-    run: RunFile,
-    parts: Sequence[str],
-    summary: Summary | None,
-    keys: Sequence[str] = (),
-    page_place: str | None = None,
+    store: Store, run: Run, summary: Summary | None, keys: Sequence[str] = (), page_place: str | None = None
 ) -> bytes:
     """Return the report of a run.
 
     Args:
-        run: the run.
-        parts: the names of its parts.
         summary: its summary. None if the run is not finished; then the figures are added up from the parts.
-        keys: see `write_report`.
-        page_place: folder or prefix that the page will be in. None means OUT.
+        keys, page_place: see RunReport.
 
     Raises:
-        CheckpointError, StorageError: see `write_report`.
+        ConfigError: the run spoke texts, and no engine listened.
+        CheckpointError: a part is damaged.
+        StorageError: OUT cannot be read.
     """
-    page_place = page_place or store.place
-    folder = None if is_remote(page_place) else os.path.abspath(page_place)
-    name = os.path.basename(store.place.rstrip("/")) or store.place
-    title = RunTitle(name, folder, str(run.key), run.items, run.language, is_finished=summary is not None)
-    report, totals, seen = Report(title, keys), Totals(), bytearray(run.items)
-    for part in parts:
-        header, audio_s = read_header(store, part, run.key), 0.0
-        for entry in read_part(store, part, run.key):
-            if entry.index >= run.items:
-                reason = f"it has item {entry.index} of a manifest of {run.items:,} items"
-                raise CheckpointError(f"{store.place}/{part}: {reason}", reason)
-            line = json.loads(entry.line)
-            audio_s += line["audio_duration"] if entry.kind == "transcript" else 0.0
-            if seen[entry.index]:
-                continue
-            seen[entry.index] = 1
-            if entry.kind == "transcript":
-                report.add_transcript(entry.index, line, entry.line)
-                if summary is None:
-                    totals.add_transcript(line, run.language)
-            else:
-                report.add_failure(entry.index, line, reason_of(str(line["error"]), str(line["message"])))
-                if summary is None:
-                    totals.add_failure(line, run.language)
-        shard, _, shards = header.measured_shard.partition("/")
-        report.add_part(PartSpeed(shards, f"{shard}/{header.worker}", header.wall_s, audio_s))
-    if summary is None:
-        summary = summarise(totals, run, read_headers(store, parts, run.key))
-    return report.render(summary.to_dict())
+    if run.speaks and not run.identity["speech"]["verify"]:
+        raise ConfigError(f"{store.place} holds recordings that no engine has heard; add --verify to voxbatch speak")
+    report, totals = RunReport(store, run, summary is not None, keys, page_place), Totals.of(run)
+    entries = Entries(store, run)
+    for entry in entries:
+        line = parse_line(store, entry)
+        report.add(entry, line)
+        if summary is None:
+            totals.add(entry, line)
+    return report.render(summary or summarise(totals, run, entries.measurements), entries.parts)
+
+
+class ReportSink:
+    """The report of a merge, unless nothing has changed since it was written. A run whose report cannot be drawn is
+    finished all the same."""
+
+    def __init__(self, store: Store, run: Run, recorded: Summary | None, log: Log):
+        """Begin without entries.
+
+        Args:
+            recorded: the summary of this run and list, if the run has finished before.
+            log: gets the reason why the report is not written.
+        """
+        self._store, self._run, self._recorded, self._log = store, run, recorded, log
+        self._report: RunReport | None = None
+        self._is_there = recorded is not None and is_report_of(store, run)
+        if not self._is_there:
+            with self._warning():
+                self._report = RunReport(store, run, is_finished=True)
+
+    def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
+        """Add an entry, whose line is also given as its JSON object."""
+        if self._report is not None:
+            with self._warning():
+                self._report.add(entry, line)
+
+    def page(self, summary: Summary, entries: Entries) -> bytes | None:
+        """Return the page, or None if it is there already, or cannot be drawn."""
+        with self._warning():
+            if self._is_there and self._recorded is not None and self._recorded.outputs != summary.outputs:
+                return render_report(self._store, self._run, summary)  # parts were removed since
+            if self._report is not None:
+                return self._report.render(summary, entries.parts)
+        return None
+
+    @contextlib.contextmanager
+    def _warning(self) -> Iterator[None]:
+        try:
+            yield
+        except (ArithmeticError, AttributeError, ImportError, LookupError, RecursionError, TypeError, ValueError) as e:
+            self._report = None
+            command = f"voxbatch report {shlex.quote(self._store.place)}"
+            text = f"{REPORT} is not written: {type(e).__name__}: {e}; to try again: {command}"
+            self._log.warning("report", text=text)

@@ -1,6 +1,9 @@
 """Reserve OUT for a run: create run.json, or check that OUT belongs to the run, or take OUT over.
 
-A run takes OUT over with `--overwrite`, or to continue the run of OUT with another list of recordings.
+A run takes OUT over with `--overwrite`. It continues the run of OUT with another list of recordings, or does failed
+items again, by a further list: see the modules `run_file` and `further_list`. The list is created if absent, so that of
+several processes exactly one decides which list that is. Then processes of the earlier list end before they commit
+anything more.
 
 A run that ends before its model gave a result, and before anything was committed, releases OUT again. A run.json that a
 killed process left without any part is not taken for free: the process may also be one that still loads its model, and
@@ -10,24 +13,26 @@ a mistyped command must not end it. `--overwrite` takes such an OUT, and erases 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+import json
+import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, VoxbatchError
+from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, TakenOverError, VoxbatchError
 from voxbatch.output import run_file
-from voxbatch.output.checkpoint import part_names
-from voxbatch.output.continuation import ALL, Changes, carry_over, ensure_items, has_same_items, plan, take_over
-from voxbatch.output.erase import erase, find_old_files
-from voxbatch.output.items_file import ItemKeys, write_items
-from voxbatch.output.layout import RUN_FILE, foreign_outputs, items_name, layout_names_in
-from voxbatch.output.merge import digest_of
-from voxbatch.output.run_file import Continued, RunFile
-from voxbatch.output.summary import read_summary
-from voxbatch.storage import Store, StoreOptions, open_store, remove_command
+from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_names_in, list_name, list_names, part_names
+from voxbatch.output.lists import ItemIndex, ItemList
+from voxbatch.output.parts import read_headers
+from voxbatch.output.run_file import OLDER_VERSION, ItemKeys, Run, create_list, read_keys
+from voxbatch.storage import Store, StoreOptions, open_store
 from voxbatch.storage.columns import Column
+
+if TYPE_CHECKING:
+    from voxbatch.output.further_list import Changes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -41,7 +46,7 @@ class Listing:
     is_update: bool = False
     """True with `--update`: the run may continue a run with any other list."""
     retried: str | None = None
-    """Failures of the earlier run to do again: see Continued.retried."""
+    """Failures to do again: further_list.RETRYABLE, further_list.ALL, or None."""
     shards: int = 1
     """Number of shards of the run."""
 
@@ -50,75 +55,112 @@ class Listing:
 class Reservation:
     """An OUT that belongs to the run."""
 
-    run: RunFile
-    """The stored run.json, which another process may have written."""
-    before: RunFile
-    """The run that OUT belonged to when this process came. `run` continues it, or is the same."""
+    run: Run
+    """The run in OUT with its latest list, which another process may have written."""
+    before: Run
+    """The run and the list that OUT had when this process came."""
     is_new: bool = False
-    """True if this process has written run.json for a run that continues no other."""
+    """True if this process has written run.json."""
     changes: Changes | None = None
-    """The effect of the present list, if this process has made another run the owner of OUT."""
+    """The effect of the present list, if this process has created a further one."""
 
 
-def reserve(store: Store, run: RunFile, listing: Listing, overwrite: bool = False) -> Reservation:
+def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -> Reservation:
     """Reserve OUT for a run, or check that OUT already belongs to it, or continue the run of OUT with another list.
 
     Args:
-        run: the content of run.json if none is stored yet. `items` is the number of items in the list.
+        run: the run if no other is in OUT. `items` is the number of items of the manifest.
         overwrite: take OUT over with a new generation, and erase what earlier runs wrote.
 
     Raises:
         ConfigError: OUT holds merged outputs that no run of voxbatch made.
         RunMismatchError: OUT belongs to another run, which this one does not continue.
         TakenOverError: another run took OUT over meanwhile.
-        CheckpointError: somebody changed a merged output, which the continued run would replace; or see `run_file.read`
-            and `continuation.carry_over`.
+        CheckpointError: somebody changed a merged output, which the continued run would replace; or run.json, the
+            latest list or a part is damaged.
     """
+    _refuse_foreign(store)
+    if overwrite:
+        run = replace(run, generation=secrets.token_hex(6))
+        _take_over(store, run, listing)
+        return Reservation(run, run, is_new=True)
+    is_new = store.create(RUN_FILE, [run.to_bytes()])
+    before, changes, retried, planned_names = None, None, listing.retried, list[str]()
+    while True:
+        owner = _owner(store, run)
+        before, is_same = before or owner, _flat(owner) == _flat(run)
+        if not is_same:
+            _check_continues(store, owner, run, listing)
+        names = part_names(store, owner.generation)
+        if not names and not owner.list_number:
+            create_list(store, replace(owner, list_number=1), listing.keys)
+            continue
+        # A process of the list before may have committed parts until the list of this process was created.
+        has_all = owner.list_number > 0 and is_same and (changes is None or names == planned_names)
+        # None of several tasks may change the list, so each reads only the parts of its own shard.
+        is_known = (changes is not None or listing.shards > 1) and owner.items == len(listing.keys)
+        if has_all and retried is None and (is_known or _has_all_parts(store, owner, names)):
+            return Reservation(owner, before, is_new, changes)
+        if not has_all:
+            _check_is_one_task(store, listing)
+        from voxbatch.output.further_list import check_unchanged, further, plan
+
+        earlier = owner if owner.list_number else None
+        planned = plan(store, owner.key, names, np.asarray(listing.keys), earlier, retried)
+        if planned.last_list > owner.list_number and store.exists(list_name(planned.last_list, owner.generation)):
+            continue  # another process has created it meanwhile
+        has_retried = retried is not None and planned.changes.retried > 0
+        is_complete = planned.last_list <= owner.list_number and len(planned.keys) == owner.items
+        if owner.list_number and is_same and is_complete and not has_retried:
+            return Reservation(owner, before, is_new, changes)
+        _check_is_one_task(store, listing)
+        check_unchanged(store, owner)
+        if create_list(store, further(owner, run, planned, retried), planned.keys):
+            retried, changes, planned_names = None, changes or planned.changes, names
+
+
+def _has_all_parts(store: Store, owner: Run, names: Sequence[str]) -> bool:
+    """Return whether the headers of the parts show that the latest list has all their items. Otherwise, the latest list
+    may be missing, or a process of an earlier list may have committed a transcript that the latest list does not have.
+    """
+    if owner.list_number == 1:
+        # Within the folder of a shard, the parts of a later list follow those of an earlier one: the last part decides.
+        names = list({name.rpartition("/")[0]: name for name in names}.values())
+    latest = ItemList(store, owner)
+    for header in read_headers(store, names, owner.key):
+        is_earlier = header.list_number < owner.list_number
+        if header.list_number > owner.list_number or (is_earlier and not latest.index.find(header.item_keys)[1].all()):
+            return False
+    return True
+
+
+def _refuse_foreign(store: Store) -> None:
+    """Raise ConfigError if OUT has merged outputs and no run.json."""
     if foreign := foreign_outputs(store):
         raise ConfigError(
             f"{store.place} holds {', '.join(foreign)} but no {RUN_FILE}: voxbatch did not make these files and "
             "does not replace them; choose another OUT with -o, or move them away"
         )
-    if overwrite:
-        run = _take_over(store, replace(run, generation=run_file.new_generation()))
-        write_items(store, run.key, listing.keys)
-        return Reservation(run, run, is_new=True)
-    is_new = store.create(RUN_FILE, [run.to_bytes()])
-    before = owner = run_file.read(store) or run
-    changes, retried = None, listing.retried
-    while True:
-        is_carried, is_same = True, owner.run_id == run.run_id
-        if is_same:
-            ensure_items(store, owner, listing.keys)
-            is_carried = carry_over(store, owner, run.items)
-        else:
-            _check_continues(store, owner, run, listing)
-        if is_same and is_carried and retried is None:
-            return Reservation(owner, before, is_new, changes)
-        if listing.shards > 1:
-            raise ConfigError(_needs_one_task(store, listing))
-        later = replace(run, continues=_continued(store, owner, retried))
-        planned = plan(store, np.asarray(listing.keys), later.continues)
-        if is_same and is_carried and not planned.changes.retried:
-            return Reservation(owner, before, is_new, changes)
-        _check_unchanged(store, owner)
-        owner = take_over(store, owner, later, planned)
-        if owner.continues == later.continues:
-            retried, changes = None, planned.changes
 
 
-def _continued(store: Store, owner: RunFile, retried: str | None) -> tuple[Continued, ...]:
-    """Return the generations that a run continues after the owner of OUT: the owner, and those that it has not yet
-    taken over completely."""
-    older = [each for each in owner.continues if part_names(store, each.key.generation)]
-    strongest = [ALL if ALL in (each.retried, retried) else each.retried or retried for each in older]
-    return (
-        Continued(owner.key, retried),
-        *(replace(each, retried=value) for each, value in zip(older, strongest, strict=True)),
+def _owner(store: Store, run: Run) -> Run:
+    """Return the run in OUT. If it has no list, it has the facts of `run` and the list number 0: no process has written
+    a list yet, or a person has removed it because it was damaged."""
+    if (owner := run_file.read(store)) is not None:
+        return owner
+    if (file := run_file.read_file(store)) is None:
+        raise TakenOverError(f"{store.place}/{RUN_FILE} is gone: OUT was deleted or moved during the start of the run")
+    return replace(
+        run,
+        run_id=file.run,
+        generation=file.generation,
+        identity=file.identity,
+        language=file.language,
+        list_number=0,
     )
 
 
-def _check_continues(store: Store, owner: RunFile, run: RunFile, listing: Listing) -> None:
+def _check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> None:
     """Check that a run may continue the owner of OUT: only the list differs, and it may differ.
 
     A manifest that somebody wrote is fixed. But a run with `--limit` may be followed by one with more of its lines.
@@ -128,59 +170,54 @@ def _check_continues(store: Store, owner: RunFile, run: RunFile, listing: Listin
     Raises:
         RunMismatchError: the run may not.
     """
-    before, now = _flat(owner.identity), _flat(run.identity)
+    before, now = _flat(owner), _flat(run)
     names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if names == ["manifest"]:
         has_limit = owner.facts.config.get("limit") is not None or run.facts.config.get("limit") is not None
         is_same_place = listing.grows and owner.folder in (None, run.folder)
-        if listing.is_update or is_same_place or (has_limit and has_same_items(store, owner, np.asarray(listing.keys))):
+        if listing.is_update or is_same_place or (has_limit and _has_all_items(store, owner, np.asarray(listing.keys))):
             return
-    differing = [f"{name} was {_shortened(before.get(name))}, is {_shortened(now.get(name))}" for name in names]
+    differing = [f"{name} was {_shown(before.get(name))}, and is {_shown(now.get(name))} now" for name in names]
     hint = ""
     if names == ["manifest"] and listing.grows:
         differing = [f"it has recordings in {owner.folder}, and this run those in {run.folder}"]
         hint = "If these are the same recordings in another place, and further ones, add --update. "
     elif names == ["manifest"]:
+        differing = ["the lines of the manifest differ"]
         hint = (
             "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
         )
     elif not part_names(store, owner.generation):
         hint = "It has committed nothing yet: unless it is still at work, --overwrite loses nothing. "
     raise RunMismatchError(
-        f"{store.place} holds another run ({owner.run_id}, this one is {run.run_id}): {'; '.join(differing)}. {hint}"
-        "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite"
+        f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
+        "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite",
+        may_update=names == ["manifest"],
     )
 
 
-def _check_unchanged(store: Store, owner: RunFile) -> None:
-    """Check that the merged outputs of a finished run are as it wrote them, because the run that continues it will
-    replace them.
+def _has_all_items(store: Store, owner: Run, listed: ItemKeys) -> bool:
+    """Return whether each item of the list in OUT is in another list, with the same line."""
+    old = read_keys(store, list_name(owner.list_number, owner.generation), owner.key)
+    return bool(np.all(ItemIndex(listed).find(old)[2]))
+
+
+def _check_is_one_task(store: Store, listing: Listing) -> None:
+    """Check that one task does the run, because another list follows, or the list is not taken over completely.
 
     Raises:
-        CheckpointError: a file was changed.
+        ConfigError: the run has several tasks.
     """
-    summary = read_summary(store)
-    if summary is None or not summary.is_of(owner.key):
-        return
-    for name, written in summary.outputs.items():
-        if store.exists(name) and digest_of(store, name) != written:
-            raise CheckpointError(
-                f"{store.place}/{name} was changed or damaged, and would be replaced. Keep a copy if the change is "
-                f"yours; then remove the file and run again: {remove_command(store.place, name)}"
-            )
-
-
-def _needs_one_task(store: Store, listing: Listing) -> str:
-    """Return the message for several tasks that find another list, or a list that is not taken over completely."""
-    return (
-        f"{store.place} was started with another list of recordings, and {listing.shards} shards or tasks cannot "
-        "change the list together. Run the same command once as one task (--tasks none, without --shard), or give a "
-        "manifest, or give all tasks another OUT with -o"
-    )
+    if listing.shards > 1:
+        raise ConfigError(
+            f"{store.place} was started with another list of recordings, and {listing.shards} shards or tasks cannot "
+            "change the list together. Run the same command once as one task (--tasks none, without --shard), or give "
+            "a manifest, or give all tasks another OUT with -o"
+        )
 
 
 @contextlib.contextmanager
-def released_if_empty(store: Store, run: RunFile) -> Iterator[None]:
+def released_if_empty(store: Store, run: Run) -> Iterator[None]:
     """Remove run.json again if the context ends with an error before anything was committed, so that a run with another
     model may have OUT: the model of this one may never have been loaded. A run.json of another run stays.
 
@@ -192,31 +229,52 @@ def released_if_empty(store: Store, run: RunFile) -> Iterator[None]:
     except BaseException:
         with contextlib.suppress(VoxbatchError):
             owner = run_file.read(store)
-            if owner is not None and owner.key == run.key and not part_names(store, run.generation):
-                store.delete(items_name(run.generation))
-                store.delete(RUN_FILE)
+            is_mine = owner is not None and (owner.key, owner.list_number) == (run.key, run.list_number)
+            if is_mine and not part_names(store, run.generation):
+                for name in (*list_names(store, run.generation), RUN_FILE):
+                    store.delete(name, functools.partial(_check_key, store, run))
         raise
 
 
-def _take_over(store: Store, run: RunFile) -> RunFile:
+def _check_key(store: Store, run: Run) -> None:
+    """Raise TakenOverError if OUT belongs to another run."""
+    file = run_file.read_file(store)
+    if file is None or file.key != run.key:
+        raise TakenOverError(f"{store.place}: another run took OUT over")
+
+
+def _take_over(store: Store, run: Run, listing: Listing) -> None:
     """Make a run the owner of OUT, and delete the files of all earlier runs.
 
     The files are listed first: a run that takes OUT over later than this one, while this process is suspended, writes
-    its files after the list was made. Then run.json is replaced, so that processes of the earlier runs end before they
-    commit anything more. If this process is killed while it deletes, the same command without `--overwrite` continues,
-    and another `--overwrite` finds the remaining files.
+    its files after that. Then the list of recordings is written, which nobody reads yet, and run.json is replaced, so
+    that processes of the earlier runs end before they commit anything more. Until then, such a process may take the
+    list for a leftover of an earlier run and delete it, so it is created again. If this process is killed while it
+    deletes, the same command without `--overwrite` continues, and another `--overwrite` finds the remaining files.
     """
+    from voxbatch.output.erase import erase, find_old_files
+
     try:
-        run_file.read(store)
+        run_file.read_file(store)
     except CheckpointError as e:
-        raise ConfigError(
-            f"{store.place}/{RUN_FILE} was not written by this version of voxbatch, and the other files may not be its "
-            "own either: --overwrite deletes nothing here; choose another OUT with -o, or delete this one by hand"
-        ) from e
+        if e.reason != OLDER_VERSION:
+            raise ConfigError(
+                f"{store.place}/{RUN_FILE} was not written by this version of voxbatch, and the other files may not be "
+                "its own either: --overwrite deletes nothing here; choose another OUT with -o, or delete this one by "
+                "hand"
+            ) from e
     old = find_old_files(store)
+    _ensure_list(store, run, listing)
     store.write(RUN_FILE, [run.to_bytes()])
-    erase(store, old, run_file.Ownership(store, run.key))
-    return run
+    _ensure_list(store, run, listing)
+    erase(store, old, run_file.Ownership(store, run))
+    _ensure_list(store, run, listing)
+
+
+def _ensure_list(store: Store, run: Run, listing: Listing) -> None:
+    """Create the list of a run, unless it exists."""
+    if not store.exists(list_name(run.list_number, run.generation)):
+        create_list(store, run, listing.keys)
 
 
 def refuse_nested(place: str, store_options: StoreOptions) -> None:
@@ -228,7 +286,7 @@ def refuse_nested(place: str, store_options: StoreOptions) -> None:
     for folder, name in layout_names_in(place):
         outer = None
         with contextlib.suppress(CheckpointError, StorageError, ConfigError):  # no OUT, or not readable for this user
-            outer = run_file.read(open_store(folder, store_options))
+            outer = run_file.read_file(open_store(folder, store_options))
         if outer is not None:
             raise ConfigError(
                 f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT "
@@ -236,16 +294,21 @@ def refuse_nested(place: str, store_options: StoreOptions) -> None:
             )
 
 
-def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an identity, those of the decoding by their own names: {"decoding beam_size": 5, …}."""
+def _flat(run: Run) -> dict[str, Any]:
+    """Return the manifest and the settings of a run, those of the decoding by their own names: {"manifest": "…",
+    "decoding beam_size": 5, …}."""
+    identity = json.loads(json.dumps(dict(run.identity)))  # a stored identity has no tuples
     decoding = identity.get("decoding")
     options = decoding if isinstance(decoding, dict) else {}
     return {
+        "manifest": run.manifest,
         **{name: value for name, value in identity.items() if value is not decoding},
         **{f"decoding {name}": value for name, value in options.items()},
     }
 
 
-def _shortened(value: Any) -> str:
+def _shown(value: Any) -> str:
     """Return a value of the identity for a message: the first digits of a SHA-256 digest, all of any other value."""
+    if value is None:
+        return "not given"
     return value[:12] + "…" if isinstance(value, str) and len(value) == 64 else str(value)

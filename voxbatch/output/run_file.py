@@ -1,35 +1,61 @@
-"""The file run.json, which records the run that OUT belongs to.
+"""The run that OUT belongs to: run.json and the lists of its recordings.
 
-It is created before any output. A run that takes OUT over replaces it: with `--overwrite`, or to continue the earlier
-run with another list of recordings (see the module `continuation`). The run in the file is the owner of OUT, and the
-last run that wrote the file is the owner. Each run that takes OUT over has a new generation, so that it differs from
-all earlier runs in this OUT, also from those with the same identity. A process checks that its run is still the owner
-before it commits a part and before it writes or deletes any other file.
+run.json has the settings that decide the texts. It is created before any output, and only `--overwrite` replaces it:
+the run in the file is the owner of OUT. Each run that takes OUT over has a new generation, so that it differs from all
+earlier runs in this OUT, also from those with the same identity.
+
+    lists/00002.bin    a line of JSON with the facts of the list
+                       16 bytes for each item: the hash of its id and the hash of its line, see manifest.Survey.keys
+
+A run whose list of recordings changes, or that does failed items again, creates a further list. No list is ever
+changed, and the latest one counts. The items of the manifest come first, in its order. The items that the run has kept
+from earlier lists, and that its manifest does not name, follow them.
+
+A process checks that its run is still the owner, and its list still the latest, before it commits a part and before it
+writes or deletes any other file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import re
-import secrets
+import hashlib
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from voxbatch.config import check_cues
 from voxbatch.errors import CheckpointError, ConfigError, RunError, StorageError, TakenOverError
-from voxbatch.output.layout import GENERATION, RUN_FILE, VERSION
-from voxbatch.output.stored_json import count, field, json_bytes, number, optional
-from voxbatch.storage import Store
+from voxbatch.formats import DEFAULT_LIMITS
+from voxbatch.output.layout import (
+    GENERATION,
+    RECORDINGS,
+    RUN_FILE,
+    TRANSCRIPTS,
+    VERSION,
+    list_name,
+    list_names,
+    number_of_list,
+)
+from voxbatch.output.stored_json import Count, Number, json_bytes, read_json, record_of
+from voxbatch.storage import Store, remove_command
+from voxbatch.storage.columns import BLOCK, Column
 
 CHECK_INTERVAL_S = 0.2
-"""Seconds in which files are written or deleted without another look at run.json.
+"""Seconds in which files are written or deleted without another look at run.json and the lists.
 
 A process that was suspended looks at once when it continues. In this time no other run can take OUT over, transcribe
-and merge.
+and merge. But an upload that began before may land later, so a merge replaces outputs that an earlier process wrote.
 """
+
+
+OLDER_VERSION = "was written by an older version of voxbatch"
+"""Reason of the error for a run.json of the layout without lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,53 +63,12 @@ class RunKey:
     """The key of the run that a file in OUT belongs to. Each part and the summary carry it."""
 
     run_id: str
-    """Digest of the identity (manifest and config)."""
+    """Digest of the identity and of the manifest that the run was started with."""
     generation: str = ""
-    """Random id of a run that took OUT over from an earlier run. Empty for the first run."""
+    """Random id of a run that took OUT over with `--overwrite`. Empty for the first run."""
 
     def __str__(self) -> str:
         return f"{self.run_id} (generation {self.generation})" if self.generation else self.run_id
-
-
-def new_generation() -> str:
-    """Return the id of a new generation: 12 hexadecimal digits."""
-    return secrets.token_hex(6)
-
-
-@dataclass(frozen=True, slots=True)
-class Continued:
-    """An earlier run of an OUT whose finished items a later run has taken over."""
-
-    key: RunKey
-    """The key of the earlier run."""
-    retried: str | None = None
-    """Failures that are not taken over, because the later run does their items again: "retryable" or "all"."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as values for JSON."""
-        return {"run": self.key.run_id, "generation": self.key.generation, "retried": self.retried}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Continued:
-        """Rebuild the record from JSON. Unknown keys are ignored.
-
-        Raises:
-            ValueError: a value is none that a run writes.
-            KeyError, TypeError: see EngineFacts.from_dict.
-        """
-        key = RunKey(field(stored, "run", str), _checked_generation(field(stored, "generation", str)))
-        return cls(key, optional(stored, "retried", str))
-
-
-def _checked_generation(generation: str) -> str:
-    """Return the id of a generation.
-
-    Raises:
-        ValueError: it is not such an id, and it would become the name of a folder.
-    """
-    if generation and not re.fullmatch(GENERATION, generation):
-        raise ValueError(f"generation is {generation!r:.80}")
-    return generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +83,6 @@ class EngineFacts:
     versions: Mapping[str, str]
     warnings: tuple[str, ...] = ()
 
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> EngineFacts:
-        """Rebuild the record from JSON. Unknown keys are ignored.
-
-        Raises:
-            KeyError, TypeError: a key is missing, or `stored` is not such an object.
-        """
-        return cls(
-            name=field(stored, "name", str),
-            model=field(stored, "model", str),
-            license=field(stored, "license", str),
-            origin=field(stored, "origin", str),
-            decoding=field(stored, "decoding", dict),
-            versions=field(stored, "versions", dict),
-            warnings=tuple(map(str, field(stored, "warnings", list))),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
@@ -125,14 +93,26 @@ class RunFacts:
     """Version of voxbatch."""
     python: str
     """Version of Python."""
-    libraries: Mapping[str, str]
-    """Versions of the libraries that decode audio. Empty if an old version wrote the file."""
     machine: str
     """Operating system, processor type and number of CPUs."""
-    workers: int
+    workers: Count
     """Number of processes that transcribe side by side on one machine."""
     config: Mapping[str, Any]
     """All settings; see Config.to_dict."""
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the libraries that decode audio. Empty if an old version wrote the file."""
+
+    def __post_init__(self) -> None:
+        """Check the settings that readers use.
+
+        Raises:
+            ValueError: a setting has another type, or a limit of subtitles is out of range.
+        """
+        settings = record_of(self.config, _KnownSettings)
+        try:
+            check_cues({name: getattr(settings, name) for name in asdict(DEFAULT_LIMITS)})
+        except ConfigError as e:
+            raise ValueError(str(e)) from e
 
     @property
     def versions(self) -> str:
@@ -143,183 +123,309 @@ class RunFacts:
     @property
     def formats(self) -> tuple[str, ...]:
         """Formats of the files of single items."""
-        return tuple(map(str, self.config.get("formats") or ()))
+        return tuple(self.config.get("formats") or ())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> RunFacts:
-        """Rebuild the record from JSON. Unknown keys are ignored.
-
-        Raises:
-            KeyError, TypeError: see EngineFacts.from_dict.
-            ValueError: a limit of subtitles is out of range.
-        """
-        config = field(stored, "config", dict)
-        if config.get("usd_per_hour") is not None:
-            number(config, "usd_per_hour")
-        optional(config, "formats", list)
-        optional(config, "beside", bool)
-        optional(config, "report", bool)
-        names = ("max_line", "max_lines", "max_cps")
-        try:
-            check_cues(*(None if config.get(name) is None else number(config, name) for name in names))
-        except ConfigError as e:
-            raise ValueError(str(e)) from e
-        return cls(
-            engine=EngineFacts.from_dict(field(stored, "engine", dict)),
-            voxbatch=field(stored, "voxbatch", str),
-            python=field(stored, "python", str),
-            libraries=optional(stored, "libraries", dict) or {},
-            machine=field(stored, "machine", str),
-            workers=count(stored, "workers"),
-            config=config,
-        )
+        names = ("engine", "voxbatch", "python", "libraries", "machine", "workers", "config")
+        facts = asdict(self)
+        return {name: facts[name] for name in names}
 
 
 @dataclass(frozen=True, slots=True)
-class RunFile:
-    """The content of run.json."""
+class _KnownSettings:
+    """The settings in a stored config that voxbatch reads."""
+
+    usd_per_hour: Number | None = None
+    formats: Sequence[str] | None = None
+    beside: bool | None = None
+    report: bool | None = None
+    max_line: Number | None = None
+    max_lines: Number | None = None
+    max_cps: Number | None = None
+    frame_rate: Number | None = None
+    min_gap: Number | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The run that OUT belongs to, with its latest list of recordings."""
 
     run_id: str
     """See RunKey."""
-    identity: Mapping[str, Any]
-    """All settings that decide the text of the transcripts. Two runs with the same identity may share an OUT."""
-    items: int
-    """Number of items in the manifest."""
-    language: str | None
-    """Language for the score of items that do not name one."""
-    folder: str | None
-    """Place that relative paths of the manifest are resolved against. None if an old version wrote the file."""
-    facts: RunFacts
-    """How the run was started."""
     generation: str = ""
     """See RunKey."""
-    continues: tuple[Continued, ...] = ()
-    """The earlier runs whose finished items this run takes over, newest first."""
+    identity: Mapping[str, Any]
+    """All settings that decide the text of the transcripts. Two runs with the same identity may share an OUT."""
+    language: str | None
+    """Language of the items that have no `lang` of their own."""
+    list_number: int = 1
+    """Number of the list, from 1."""
+    manifest: str
+    """Digest of the lines of the manifest; see manifest.Survey.fingerprint."""
+    items: int
+    """Number of items in the list, also of those that are not in the manifest."""
+    folder: str | None
+    """Place that relative paths in the manifest are resolved against."""
+    id_root: str = ""
+    """See manifest.Source.id_root. Lists of older versions have none, and whole paths as ids."""
+    facts: RunFacts
+    """Facts about the process that created the list."""
+    retryable_before: int = 0
+    """Number of the list that retries the retryable failures of all earlier lists: they do not count any more."""
+    failures_before: int = 0
+    """Number of the list that retries all failures of all earlier lists."""
 
     @property
     def key(self) -> RunKey:
         """The key that the files of the run carry."""
         return RunKey(self.run_id, self.generation)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content as values for JSON."""
-        return {
-            "version": VERSION,
-            "run": self.run_id,
-            **({"generation": self.generation} if self.generation else {}),
-            "identity": dict(self.identity),
-            "items": self.items,
-            "language": self.language,
-            "folder": self.folder,
-            "facts": self.facts.to_dict(),
-            **({"continues": [each.to_dict() for each in self.continues]} if self.continues else {}),
-        }
+    @property
+    def speaks(self) -> bool:
+        """True if the run speaks texts. Its entries have recordings."""
+        return "speech" in self.identity
 
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> RunFile:
-        """Rebuild the record from JSON. Unknown keys are ignored.
+    @property
+    def transcripts(self) -> str:
+        """Name of the merged output of the items that have not failed."""
+        return RECORDINGS if self.speaks else TRANSCRIPTS
 
-        Raises:
-            ValueError: another version of voxbatch wrote the file.
-            KeyError, TypeError: see EngineFacts.from_dict.
-        """
-        if field(stored, "version", int) != VERSION:
-            raise ValueError(f"version {stored['version']!r} is not {VERSION}")
-        return cls(
-            run_id=field(stored, "run", str),
-            identity=field(stored, "identity", dict),
-            items=count(stored, "items"),
-            language=optional(stored, "language", str),
-            folder=optional(stored, "folder", str),
-            facts=RunFacts.from_dict(field(stored, "facts", dict)),
-            generation=_checked_generation(optional(stored, "generation", str) or ""),
-            continues=tuple(map(Continued.from_dict, optional(stored, "continues", list) or [])),
-        )
+    def __str__(self) -> str:
+        return str(self.key) if self.list_number == 1 else f"{self.key} (list {self.list_number})"
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
-        return json_bytes(self.to_dict(), indent=2) + b"\n"
+        """Return the content of run.json."""
+        generation = {"generation": self.generation} if self.generation else {}
+        stored = {"version": VERSION, "run": self.run_id, **generation, "identity": dict(self.identity)}
+        return json_bytes({**stored, "language": self.language}, indent=2) + b"\n"
 
 
-def read(store: Store) -> RunFile | None:
-    """Return the content of run.json, or None if no run was started in this OUT. See `parse`."""
-    return None if (stored := store.read(RUN_FILE)) is None else parse(store, RUN_FILE, stored)
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """The content of run.json."""
+
+    version: Literal[1]
+    run: str
+    identity: Mapping[str, Any]
+    language: str | None = None
+    generation: Annotated[str, msgspec.Meta(pattern=f"^({GENERATION})?$")] = ""
+    items: Any = None
+    """Only older versions wrote it: they had no lists."""
+
+    @property
+    def key(self) -> RunKey:
+        """The key that the files of the run carry."""
+        return RunKey(self.run, self.generation)
 
 
-def parse(store: Store, name: str, stored: bytes) -> RunFile:
-    """Return the content of run.json, or of another file with such a content.
+@dataclass(frozen=True, slots=True)
+class _StoredList:
+    """The first line of a list."""
+
+    version: Literal[1]
+    run: str
+    generation: str
+    manifest: str
+    items: Count
+    folder: str | None
+    facts: RunFacts
+    retryable_before: Count
+    failures_before: Count
+    sha256: str
+    """SHA-256 of the keys."""
+    id_root: str = ""
+
+
+def read_file(store: Store) -> RunFile | None:
+    """Return the content of run.json, or None if there is no such file.
 
     Raises:
-        CheckpointError: the content is not of this version of voxbatch.
+        CheckpointError: the file is not of this version of voxbatch.
     """
+    if (content := store.read(RUN_FILE)) is None:
+        return None
     try:
-        return RunFile.from_dict(json.loads(stored))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        stored = read_json(content, RunFile)
+    except ValueError as e:
         raise CheckpointError(
-            f"{store.place}/{name} was not written by this version of voxbatch; choose another OUT with -o"
+            f"{store.place}/{RUN_FILE} was not written by this version of voxbatch; choose another OUT with -o"
         ) from e
+    if stored.items is not None:
+        remedy = "finish it with that version, choose another OUT with -o, or erase the old outputs with --overwrite"
+        raise CheckpointError(f"{store.place}/{RUN_FILE} {OLDER_VERSION}; {remedy}", OLDER_VERSION)
+    return stored
 
 
-def read_existing(store: Store) -> RunFile:
-    """Return the content of run.json.
+def read(store: Store) -> Run | None:
+    """Return the run that OUT belongs to with its latest list, or None if there is no list: no run was started in this
+    OUT, or somebody has removed the list.
+
+    Raises:
+        CheckpointError: run.json or the list is not of this version of voxbatch.
+    """
+    stored = read_file(store)
+    names = [] if stored is None else list_names(store, stored.generation)
+    if stored is None or not names:
+        return None
+    with contextlib.closing(store.lines(names[-1])) as lines:
+        header = _parse_list(store, names[-1], stored.key, next(lines, b""))
+    return Run(
+        run_id=stored.run,
+        generation=stored.generation,
+        identity=stored.identity,
+        language=stored.language,
+        list_number=number_of_list(names[-1]),
+        manifest=header.manifest,
+        items=header.items,
+        folder=header.folder,
+        id_root=header.id_root,
+        facts=header.facts,
+        retryable_before=header.retryable_before,
+        failures_before=header.failures_before,
+    )
+
+
+def read_existing(store: Store) -> Run:
+    """Return the run that OUT belongs to.
 
     Raises:
         ConfigError: no run was started in this OUT.
-        CheckpointError: see `read`.
+        CheckpointError: the list is missing; see also `read`.
     """
-    if (run := read(store)) is None:
+    if (run := read(store)) is not None:
+        return run
+    if (stored := read_file(store)) is None:
         raise ConfigError(f"{store.place}: no run was started there (it has no {RUN_FILE})")
-    return run
+    reason = f"the list of the items of run {stored.key} is missing"
+    raise CheckpointError(f"{store.place}: {reason}; run again with the same recordings", reason)
+
+
+ItemKeys = NDArray[np.uint64]
+"""Keys of items, shape (num_items, 2): hash of the id, hash of the line."""
+
+
+def create_list(store: Store, run: Run, keys: ItemKeys | Column) -> bool:
+    """Write the list of a run, unless a list with its number exists.
+
+    Returns:
+        False if the list existed.
+    """
+    digest = hashlib.sha256()
+    for block in _blocks(keys):
+        digest.update(block)
+    header = {
+        "version": VERSION, "run": run.run_id, "generation": run.generation, "manifest": run.manifest,
+        "items": len(keys), "folder": run.folder, "retryable_before": run.retryable_before,
+        "failures_before": run.failures_before, "sha256": digest.hexdigest(), "id_root": run.id_root,
+        "facts": run.facts.to_dict(),
+    }  # fmt: skip
+    content = chain([json_bytes(header) + b"\n"], _blocks(keys))
+    return store.create(list_name(run.list_number, run.generation), content)
+
+
+def _blocks(keys: ItemKeys | Column) -> Iterator[bytes]:
+    """Yield the keys as bytes. A copy of a million would take 16 MB."""
+    if isinstance(keys, Column):
+        yield from (block.tobytes() for _, block in keys.blocks())
+        return
+    for start in range(0, len(keys), BLOCK):
+        yield keys[start : start + BLOCK].astype("<u8", copy=False).tobytes()
+
+
+def read_keys(store: Store, name: str, run: RunKey) -> ItemKeys:
+    """Return the keys in a list of a run.
+
+    Raises:
+        CheckpointError: the list is damaged, or belongs to another run.
+    """
+    line, _, data = (store.read(name) or b"").partition(b"\n")
+    header = _parse_list(store, name, run, line)
+    if len(data) != _KEY_BYTES * header.items or hashlib.sha256(data).hexdigest() != header.sha256:
+        raise _damaged_list(store, name, run)
+    return np.frombuffer(data, "<u8").reshape(-1, 2)
+
+
+_KEY_BYTES = 16
+
+
+def _parse_list(store: Store, name: str, run: RunKey, line: bytes) -> _StoredList:
+    try:
+        header = read_json(line, _StoredList)
+    except ValueError as e:
+        raise _damaged_list(store, name, run) from e
+    if RunKey(header.run, header.generation) != run:
+        raise _damaged_list(store, name, run)
+    return header
+
+
+def _damaged_list(store: Store, name: str, run: RunKey) -> CheckpointError:
+    reason = f"not a list of the items of run {run}, or damaged"
+    remedy = f"remove it and run again with the same recordings: {remove_command(store.place, name)}"
+    return CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason)
 
 
 class Ownership:
-    """The checks of one process that its run is still the owner of OUT.
+    """The checks of one process that its run is still the owner of OUT, and its list the latest.
 
     Several threads may use an object: at worst, two of them read run.json at the same time.
     """
 
-    def __init__(self, store: Store, run: RunKey):
+    def __init__(self, store: Store, run: Run):
         self._store, self._run = store, run
         self._checked_at = float("-inf")
 
     def check(self) -> None:
-        """Read run.json.
+        """Read run.json, and look for a later list.
 
         Raises:
             TakenOverError: OUT belongs to another run now, or was deleted.
             CheckpointError: see `read`.
             StorageError: OUT cannot be read.
         """
-        now, place = time.monotonic(), self._store.place
-        if (owner := read(self._store)) is None:
+        now, place = _clock(), self._store.place
+        if (owner := read_file(self._store)) is None:
             raise TakenOverError(
                 f"{place}/{RUN_FILE} is gone: OUT was deleted or moved during the run, or the process that started the "
                 "run ended before its model was loaded"
             )
-        if owner.key != self._run and owner.continues:
+        if owner.key != self._run.key:
+            raise TakenOverError(
+                f"{place}: another run, {owner.key}, took OUT over with --overwrite; this run, {self._run.key}, ends, "
+                "and its items in OUT are gone; to run both, give each its own OUT with -o"
+            )
+        names = list_names(self._store, self._run.generation)
+        latest = number_of_list(names[-1]) if names else 0
+        if latest < self._run.list_number:
+            name = list_name(self._run.list_number, self._run.generation)
+            if not self._store.exists(name):  # the listing of a store may lack what was written last
+                raise TakenOverError(f"{place}/{name} is gone: OUT was deleted or moved during the run")
+        if latest > self._run.list_number:
             raise TakenOverError(
                 f"{place}: another process continues this OUT with the present list of recordings, or does failed "
                 "recordings again, and has taken over the committed items; this process ends, and nothing is to be done"
             )
-        if owner.key != self._run:
-            raise TakenOverError(
-                f"{place}: another run, {owner.key}, took OUT over with --overwrite; this run, {self._run}, ends, and "
-                "its items in OUT are gone; to run both, give each its own OUT with -o"
-            )
         self._checked_at = now
 
     def check_again(self) -> None:
-        """Read run.json, unless the last check was less than CHECK_INTERVAL_S seconds ago. See `check`."""
-        if time.monotonic() - self._checked_at >= CHECK_INTERVAL_S:
+        """Check, unless the last check was less than CHECK_INTERVAL_S seconds ago. See `check`."""
+        if _clock() - self._checked_at >= CHECK_INTERVAL_S:
             self.check()
+
+    def checked(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the blocks of a file that is to be replaced, and check after the last one. So the check follows the
+        look of `Store.write` at the file, and a process that is late replaces nothing of a later run. See `check`."""
+        yield from blocks
+        self.check_again()
+
+
+def _clock() -> float:
+    """Return seconds that also pass while the machine is suspended, unlike those of time.monotonic."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @contextlib.contextmanager
-def takeover_explained(store: Store, run: RunKey) -> Iterator[None]:
+def takeover_explained(store: Store, run: Run) -> Iterator[None]:
     """Replace an error inside the context, if it is the consequence of a takeover: for example, a part is missing
     because the other run has deleted it.
 

@@ -6,22 +6,28 @@ The figures come from the headers of the parts and from one pass over their entr
 from __future__ import annotations
 
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from voxbatch.calibration import EstimatedWer, Estimator
 from voxbatch.errors import CheckpointError
-from voxbatch.latency import Latency, LatencyPercentiles
-from voxbatch.output import run_file, stored_json
-from voxbatch.output.checkpoint import PartHeader
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.log import Log
+from voxbatch.output import run_file
+from voxbatch.output.latency import LatencyPercentiles
 from voxbatch.output.layout import SUMMARY, VERSION
-from voxbatch.output.lines import word_confidences
-from voxbatch.output.run_file import RunFacts, RunFile, RunKey
+from voxbatch.output.lines import REFERENCE_WORDS_KEY, word_confidences
+from voxbatch.output.parts import Measurements, PartEntry
+from voxbatch.output.run_file import Run, RunFacts, RunKey
+from voxbatch.output.stored_json import Count, Number, parse_json, record_of
 from voxbatch.scoring import CorpusScore, ErrorCounts, count_characters, scored_language
-from voxbatch.scoring.word_times import REFERENCE_WORDS_KEY, TimeAccuracy, WordTimes, timed_words
+from voxbatch.scoring.corpus import EstimatedWer, TimeAccuracy
 from voxbatch.storage import Store, remove_command
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.calibration import Estimator
+    from voxbatch.scoring.word_times import WordTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,15 @@ class RunningDigest:
     def digest(self) -> FileDigest:
         """Return the digest of the lines so far."""
         return FileDigest(self._size, self._sha256.hexdigest())
+
+
+def digest_of(store: Store, name: str) -> FileDigest:
+    """Return the digest of a file in OUT. A missing file has the digest of an empty one."""
+    digest = RunningDigest()
+    if store.exists(name):
+        for line in store.lines(name):
+            digest.add(line)
+    return digest.digest()
 
 
 @dataclass(slots=True)
@@ -81,164 +96,145 @@ class Totals:
     """Estimates the WER from confidences, if there is a calibration."""
     audio_s: float = 0.0
     score: CorpusScore = field(default_factory=CorpusScore)
-    word_times: WordTimes = field(default_factory=WordTimes)
-    errors: dict[str, int] = field(default_factory=dict)
-    """Number of failures by class name."""
+    word_times: WordTimes | None = None
+    """None while no reference has word times."""
+    failures_by_kind: Counter[FailureKind] = field(default_factory=Counter)
     transcripts: RunningDigest = field(default_factory=RunningDigest)
     """Digest of transcripts.jsonl."""
     failures: RunningDigest = field(default_factory=RunningDigest)
     """Digest of failures.jsonl."""
+    language: str | None = None
+    """Language of lines that name none."""
+    by_voice: dict[str, ErrorCounts] = field(default_factory=dict)
+    """Errors of what was heard, by the voice that spoke."""
+    speaks: bool = False
+    """True for a run that speaks: a text that could not be spoken is no transcript with errors."""
 
-    def add_transcript(self, line: Mapping[str, Any], language: str | None) -> None:
-        """Add the output line of a transcript. `language` is the language of a line that names none."""
+    @classmethod
+    def of(cls, run: Run) -> Totals:
+        """Return the sums of a run, without entries."""
+        return cls(language=run.language, speaks=run.speaks)
+
+    def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
+        """Add an entry, whose line is also given as its JSON object."""
+        lang = line.get("lang") or self.language
+        if entry.kind == "transcript":
+            self._add_transcript(line, lang)
+            self.transcripts.add(entry.line + b"\n")
+        else:
+            self._add_failure(line, lang)
+            self.failures.add(entry.line + b"\n")
+
+    def _add_transcript(self, line: Mapping[str, Any], lang: str | None) -> None:
         self.done += 1
         self.audio_s += line["audio_duration"]
         self.with_warnings += bool(line["warnings"])
         self.flags.add({flag["kind"] for flag in line.get("flags") or ()})  # an earlier version wrote no flags
-        lang = line.get("lang") or language
         if self.estimator is not None:
             self.estimator.add(scored_language(lang), word_confidences(line))
-        if line.get("text") is not None:
-            counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
-            self.score.add(lang, counts, characters=count_characters(line["text"], line["pred_text"], lang))
-        reference_words = timed_words(line.get(REFERENCE_WORDS_KEY))
-        self.word_times.add(reference_words, timed_words(line["words"]) if reference_words else (), lang)
+        if line.get("text") is not None and "pred_text" in line:
+            characters = count_characters(line["text"], line["pred_text"], lang)
+            counts = ErrorCounts.of_line(line)
+            self.score.add(lang, counts, characters=characters)
+            if self.speaks:
+                self.by_voice[line["voice"]] = self.by_voice.get(line["voice"], ErrorCounts()) + counts
+        self._add_word_times(line, line.get("words", ()), lang)
 
-    def add_failure(self, line: Mapping[str, Any], language: str | None) -> None:
-        """Add the output line of a failure. `language` is the language of a line that names none."""
+    def _add_failure(self, line: Mapping[str, Any], lang: str | None) -> None:
         self.failed += 1
-        self.errors[line["error"]] = self.errors.get(line["error"], 0) + 1
-        if line.get("text") is not None:
-            self.score.add_missing(line.get("lang") or language, line["text"])
-        self.word_times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), (), line.get("lang") or language)
+        self.failures_by_kind[FailureKind.of_line(line)] += 1
+        if line.get("text") is not None and not self.speaks:
+            self.score.add_missing(lang, line["text"])
+        self._add_word_times(line, (), lang)
+
+    def _add_word_times(self, line: Mapping[str, Any], words: object, lang: str | None) -> None:
+        if not line.get(REFERENCE_WORDS_KEY):
+            return
+        from voxbatch.scoring.word_times import WordTimes, timed_words
+
+        self.word_times = self.word_times or WordTimes()
+        self.word_times.add(timed_words(line[REFERENCE_WORDS_KEY]), timed_words(words), lang)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The content of summary.json. docs/outputs.md describes the fields."""
+    """The content of summary.json, in its order. docs/outputs.md describes the fields."""
 
-    items: int
-    done: int
-    failed: int
-    completion_rate: float | None
-    failures_by_error: Mapping[str, int]
-    with_warnings: int
-    audio_s: float
-    wall_s: float
-    process_s: float
-    rtfx: float | None
-    latency: LatencyPercentiles | None
-    """None if an old version wrote the file, like the next two fields."""
-    peak_gpu_bytes: int | None
-    usd: float | None
-    score: CorpusScore | None
-    facts: RunFacts
-    run: str = ""
-    """RunKey.run_id. Empty if an old version wrote the file, like the next two fields."""
-    generation: str = ""
+    run: str
+    """RunKey.run_id."""
+    generation: str
     """RunKey.generation."""
-    flags: FlagCounts | None = None
-    """None if an old version wrote the file."""
-    estimated_wer: EstimatedWer | None = None
-    """None without a calibration."""
-    word_times: TimeAccuracy | None = None
-    """None if no row of the manifest has word times."""
+    list: Count
+    """Run.list_number."""
     outputs: Mapping[str, FileDigest] = field(default_factory=dict)
     """Size and checksum of transcripts.jsonl and failures.jsonl, by name."""
+    items: Count
+    done: Count
+    failed: Count
+    completion_rate: Number | None
+    failures_by_error: Mapping[str, Count]
+    failures_by_kind: Mapping[str, Count] = field(default_factory=dict)
+    """The most frequent first, by the names of FailureKind. Empty if an old version wrote the file."""
+    with_warnings: Count
+    flags: FlagCounts | None = None
+    """None if an old version wrote the file."""
+    audio_s: Number
+    wall_s: Number
+    process_s: Number
+    rtfx: Number | None
+    latency: LatencyPercentiles | None
+    peak_gpu_bytes: Count | None
+    usd: Number | None
+    score: CorpusScore | None
+    estimated_wer: EstimatedWer | None = None
+    """None without a calibration."""
+    wer_by_voice: Mapping[str, Number] = field(default_factory=dict)
+    """Empty unless the run spoke and listened."""
+    word_times: TimeAccuracy | None = None
+    """None if no row of the manifest has word times."""
+    facts: RunFacts
 
     @property
     def key(self) -> RunKey:
         """The key of the run."""
         return RunKey(self.run, self.generation)
 
-    def is_of(self, run: RunKey) -> bool:
-        """Return whether this is the summary of a run. An old version did not write the run, and had no generations."""
-        return self.key == run or (not self.run and not run.generation)
+    def is_of(self, run: Run) -> bool:
+        """Return whether this is the summary of a run with its latest list."""
+        return (self.key, self.list) == (run.key, run.list_number)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as values for JSON."""
-        return {
-            "version": VERSION,
-            "run": self.run,
-            "generation": self.generation,
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "facts"}
+        records = {
             "outputs": {name: asdict(digest) for name, digest in self.outputs.items()},
-            "items": self.items,
-            "done": self.done,
-            "failed": self.failed,
-            "completion_rate": self.completion_rate,
-            "failures_by_error": dict(self.failures_by_error),
-            "with_warnings": self.with_warnings,
             "flags": self.flags and self.flags.to_dict(),
-            "audio_s": self.audio_s,
-            "wall_s": self.wall_s,
-            "process_s": self.process_s,
-            "rtfx": self.rtfx,
-            "latency": self.latency and self.latency.to_dict(),
-            "peak_gpu_bytes": self.peak_gpu_bytes,
-            "usd": self.usd,
+            "latency": self.latency and asdict(self.latency),
             "score": self.score and self.score.to_dict(),
-            "estimated_wer": self.estimated_wer and self.estimated_wer.to_dict(),
+            "estimated_wer": self.estimated_wer and asdict(self.estimated_wer),
             "word_times": self.word_times and self.word_times.to_dict(),
-            **self.facts.to_dict(),
         }
+        if not self.wer_by_voice:
+            del values["wer_by_voice"]
+        return {"version": VERSION, **values, **records, **self.facts.to_dict()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Summary:
         """Rebuild the record from JSON. Unknown keys are ignored.
 
         Raises:
-            ValueError: another version of voxbatch wrote the file.
-            KeyError, TypeError, AttributeError: a key is missing, or a value has another type.
+            ValueError: another version of voxbatch wrote the file, or a value has another type.
+            KeyError, TypeError, AttributeError: a key of a score is missing, or a record there has another type.
         """
-        if stored_json.field(stored, "version", int) != VERSION:
+        if stored["version"] != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
-        latency, score, estimated = stored.get("latency"), stored["score"], stored.get("estimated_wer")
-        outputs = stored_json.optional(stored, "outputs", dict) or {}
-        return cls(
-            items=stored_json.count(stored, "items"),
-            done=stored_json.count(stored, "done"),
-            failed=stored_json.count(stored, "failed"),
-            completion_rate=_optional_number(stored, "completion_rate"),
-            failures_by_error={
-                name: stored_json.count(stored["failures_by_error"], name)
-                for name in stored_json.field(stored, "failures_by_error", dict)
-            },
-            with_warnings=stored_json.count(stored, "with_warnings"),
-            audio_s=stored_json.number(stored, "audio_s"),
-            wall_s=stored_json.number(stored, "wall_s"),
-            process_s=stored_json.number(stored, "process_s"),
-            rtfx=_optional_number(stored, "rtfx"),
-            latency=None if latency is None else LatencyPercentiles.from_dict(latency),
-            peak_gpu_bytes=stored_json.optional(stored, "peak_gpu_bytes", int),
-            usd=_optional_number(stored, "usd"),
-            score=None if score is None else CorpusScore.from_dict(score),
-            facts=RunFacts.from_dict(stored),
-            run=stored_json.optional(stored, "run", str) or "",
-            generation=stored_json.optional(stored, "generation", str) or "",
-            flags=_flag_counts(stored),
-            estimated_wer=None if estimated is None else EstimatedWer.from_dict(estimated),
-            word_times=None if stored.get("word_times") is None else TimeAccuracy.from_dict(stored["word_times"]),
-            outputs={
-                name: FileDigest(stored_json.count(each, "bytes"), stored_json.field(each, "sha256", str))
-                for name, each in outputs.items()
-            },
-        )
-
-
-def _flag_counts(stored: Mapping[str, Any]) -> FlagCounts | None:
-    flags = stored_json.optional(stored, "flags", dict)
-    if flags is None:
-        return None
-    by_kind = stored_json.field(flags, "by_kind", dict)
-    return FlagCounts(stored_json.count(flags, "items"), {kind: stored_json.count(by_kind, kind) for kind in by_kind})
-
-
-def _optional_number(stored: Mapping[str, Any], name: str) -> float | None:
-    return None if stored.get(name) is None else stored_json.number(stored, name)
+        summary = record_of({**stored, "facts": stored, "score": None}, cls)
+        score = stored.get("score")
+        return summary if score is None else replace(summary, score=CorpusScore.from_dict(score))
 
 
 def summarise(
-    totals: Totals, run: RunFile, headers: Iterable[PartHeader], outputs: Mapping[str, FileDigest] | None = None
+    totals: Totals, run: Run, measured: Measurements, outputs: Mapping[str, FileDigest] | None = None
 ) -> Summary:
     """Return the summary of a run whose items are all committed.
 
@@ -248,51 +244,48 @@ def summarise(
 
     Latencies are added up over the parts that have them. The peak of GPU memory is the highest of any part.
     """
-    by_worker: dict[tuple[str, int], float] = {}
-    latency, peak_gpu_bytes = Latency(), None
-    for header in headers:
-        at = header.measured_shard, header.worker
-        by_worker[at] = by_worker.get(at, 0.0) + header.wall_s
-        if header.latency is not None:
-            latency.update(header.latency)
-        if header.peak_gpu_bytes is not None:
-            peak_gpu_bytes = max(peak_gpu_bytes or 0, header.peak_gpu_bytes)
-    by_shard = _longest((shard, seconds) for (shard, _), seconds in by_worker.items())
+    by_shard = _longest((shard, seconds) for (shard, _), seconds in measured.wall_s.items())
     longest = _longest((shard.partition("/")[2], seconds) for shard, seconds in by_shard.items())
-    wall_s = sum(longest.values())
+    wall_s = sum(longest.values(), 0.0)
     facts, items = run.facts, run.items
+    by_error = Counter[str]()
+    for kind, count in totals.failures_by_kind.items():
+        by_error[kind.facts.error] += count
     price = facts.config.get("usd_per_hour")
     return Summary(
         items=items,
         done=totals.done,
         failed=totals.failed,
         completion_rate=totals.done / items if items else None,
-        failures_by_error=dict(sorted(totals.errors.items())),
+        failures_by_error=dict(sorted(by_error.items())),
+        failures_by_kind={kind.value: count for kind, count in totals.failures_by_kind.most_common()},
         with_warnings=totals.with_warnings,
         audio_s=round(totals.audio_s, 3),
         wall_s=round(wall_s, 3),
-        process_s=round(sum(by_worker.values()), 3),
+        process_s=round(sum(measured.wall_s.values(), 0.0), 3),
         rtfx=round(totals.audio_s / wall_s, 2) if wall_s else None,
-        latency=latency.percentiles(),
-        peak_gpu_bytes=peak_gpu_bytes,
+        latency=measured.latency.percentiles(),
+        peak_gpu_bytes=measured.peak_gpu_bytes,
         usd=None if price is None else round(sum(by_shard.values()) / 3600 * price, 6),
         score=totals.score if totals.score.by_language else None,
         facts=facts,
         run=run.run_id,
         generation=run.generation,
+        list=run.list_number,
         flags=totals.flags,
         estimated_wer=None if totals.estimator is None else totals.estimator.estimate(),
-        word_times=totals.word_times.accuracy(),
+        wer_by_voice={voice: counts.reported_rate or 0.0 for voice, counts in sorted(totals.by_voice.items())},
+        word_times=None if totals.word_times is None else totals.word_times.accuracy(),
         outputs=outputs or {},
     )
 
 
 def _longest(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Return the longest time of each name."""
-    found: dict[str, float] = {}
-    for name, each in seconds:
-        found[name] = max(found.get(name, 0.0), each)
-    return found
+    longest: dict[str, float] = {}
+    for name, duration in seconds:
+        longest[name] = max(longest.get(name, 0.0), duration)
+    return longest
 
 
 def read_summary(store: Store) -> Summary | None:
@@ -304,11 +297,22 @@ def read_summary(store: Store) -> Summary | None:
     if (stored := store.read(SUMMARY)) is None:
         return None
     try:
-        return Summary.from_dict(json.loads(stored))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        return Summary.from_dict(parse_json(stored))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
         remedy = "delete it and run again, so that it is written again from the parts"
         command = remove_command(store.place, SUMMARY)
         raise CheckpointError(f"{store.place}/{SUMMARY} is damaged; {remedy}: {command}", "damaged") from e
+
+
+def read_whole_summary(store: Store, log: Log | None = None) -> Summary | None:
+    """Return the content of summary.json. None if it is missing or damaged, which is logged: a merge writes it again
+    from the parts."""
+    try:
+        return read_summary(store)
+    except CheckpointError:
+        if log is not None:
+            log.warning("summary", text=f"{store.place}/{SUMMARY} is damaged; it is written again from the parts")
+        return None
 
 
 def is_finished(store: Store) -> bool:
@@ -318,4 +322,4 @@ def is_finished(store: Store) -> bool:
         CheckpointError: run.json or summary.json is damaged.
     """
     run, summary = run_file.read(store), read_summary(store)
-    return run is not None and summary is not None and summary.is_of(run.key)
+    return run is not None and summary is not None and summary.is_of(run)

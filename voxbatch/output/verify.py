@@ -12,14 +12,25 @@ from dataclasses import dataclass, replace
 from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
-from voxbatch.output.checkpoint import check_complete, read_part
+from voxbatch.output.checkpoint import is_complete
+from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
-from voxbatch.output.items_file import read_items
-from voxbatch.output.layout import FAILURES, PARTS, REPORT, SUMMARY, TRANSCRIPTS, complete_names, items_name, part_names
-from voxbatch.output.merge import ItemFile, digest_of, item_files
+from voxbatch.output.layout import (
+    FAILURES,
+    PARTS,
+    REPORT,
+    SUMMARY,
+    complete_names,
+    list_name,
+    list_names,
+    part_names,
+)
+from voxbatch.output.lists import ItemList
+from voxbatch.output.merge import ItemFile, item_files
+from voxbatch.output.parts import read_part
 from voxbatch.output.report import is_report_of
-from voxbatch.output.run_file import RunFile
-from voxbatch.output.summary import FileDigest, Summary, Totals, read_summary
+from voxbatch.output.run_file import Run, read_keys
+from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_summary
 from voxbatch.storage import Store, parallel_map, remove_command
 
 RUN_AGAIN = "run the same command again, without --overwrite"
@@ -46,65 +57,74 @@ def verify(store: Store) -> list[Problem]:
         CheckpointError: run.json is damaged.
         StorageError: OUT cannot be read.
     """
-    run = run_file.read_existing(store)
+    try:
+        run = run_file.read_existing(store)
+    except CheckpointError as e:
+        stored = run_file.read_file(store)  # raises the error again if it is that of run.json
+        if stored is None or not (lists := list_names(store, stored.generation)):
+            raise
+        return [Problem(lists[-1], e.reason, (remove_command(store.place, lists[-1]), RUN_AGAIN))]
     problems = _problems_in_parts(store, run)
     try:
         summary = read_summary(store)
     except CheckpointError as e:
         return [*problems, Problem(SUMMARY, e.reason, _made_again(store, SUMMARY))]
-    if summary is not None and not summary.is_of(run.key):
-        text = f"run {summary.key} wrote it; OUT belongs to run {run.key}, which is not finished"
+    if summary is not None and not summary.is_of(run):
+        latest = f"list {run.list_number} of run {run.key}, which is not finished"
+        text = f"it is of list {summary.list} of run {summary.key}; OUT belongs to {latest}"
         return [*problems, Problem(SUMMARY, text, (RUN_AGAIN,))]
     if summary is None or problems:
         return problems
     return list(_problems_in_outputs(store, run, summary))
 
 
-def _problems_in_parts(store: Store, run: RunFile) -> list[Problem]:
-    """Return the problems of all parts, of the records that shards are complete, and of the list of the items."""
+def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
+    """Return the problems of all parts, of the records that shards are complete, and of the latest list."""
+    latest: ItemList | None = ItemList(store, run)
 
     def check(name: str) -> Problem | None:
-        problem = ""
         try:
-            if not name.endswith(".jsonl"):
-                check_complete(store, name, run.key)
-            elif outside := [entry.index for entry in read_part(store, name, run.key) if entry.index >= run.items]:
-                problem = f"it has item {outside[0]} of a manifest of {run.items:,} items"
+            if name == listed:
+                read_keys(store, name, run.key)
+            elif not name.endswith(".jsonl"):
+                is_complete(store, name, run.key)
+            else:
+                for _ in latest.read_part(name) if latest else read_part(store, name, run.key):
+                    pass
         except CheckpointError as e:
-            problem = e.reason
-        return Problem(name, problem, (remove_command(store.place, name), RUN_AGAIN)) if problem else None
+            return Problem(name, e.reason, (remove_command(store.place, name), RUN_AGAIN))
+        return None
 
-    names = part_names(store, run.generation) + complete_names(store, run.generation)
-    problems = [found for found in parallel_map(store.concurrency, check, names) if found is not None]
-    try:
-        read_items(store, run.key)
-    except CheckpointError as e:
-        name = items_name(run.generation)
-        problems.append(Problem(name, e.reason, (remove_command(store.place, name), RUN_AGAIN)))
-    return problems
+    listed = list_name(run.list_number, run.generation)
+    in_list = check(listed)
+    if in_list is not None:
+        latest = None
+    names = [*part_names(store, run.generation), *complete_names(store, run.generation)]
+    problems = [problem for problem in parallel_map(store.concurrency, check, names) if problem is not None]
+    return [*problems, *([in_list] if in_list else [])]
 
 
-def _problems_in_outputs(store: Store, run: RunFile, summary: Summary) -> Iterator[Problem]:
+def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[Problem]:
     """Yield the problems of the outputs of a finished run whose parts are sound."""
     latest = ItemFiles.of(summary.facts.config)
-    formats = [each for each in WRITERS if each in {*latest.formats, *run.facts.formats}]
+    formats = [form for form in WRITERS if form in {*latest.formats, *run.facts.formats}]
     files = replace(latest, formats=tuple(formats), beside=False)
-    totals, damaged = Totals(), dict[str, list[str]]()
+    totals, damaged = Totals.of(run), dict[str, list[str]]()
 
     def is_equal(file: ItemFile) -> tuple[str, bool]:
         return file.name, store.read(file.name) == file.content
 
     try:
-        found = item_files(store, part_names(store, run.generation), run, files, totals)
-        for name, equal in parallel_map(store.concurrency, is_equal, found):
+        contents = item_files(store, Entries(store, run), run, files, [totals])
+        for name, equal in parallel_map(store.concurrency, is_equal, contents):
             if not equal:
                 damaged.setdefault(name.partition("/")[0], []).append(name)
     except CheckpointError as e:
         yield Problem(PARTS, e.reason, (RUN_AGAIN,))
         return
-    digests = {TRANSCRIPTS: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
+    digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
     yield from _problems_in_merged(store, digests)
-    if latest.report and not is_report_of(store, run.key):
+    if latest.report and not is_report_of(store, run):
         yield Problem(REPORT, "missing, damaged, or of another run", (f"voxbatch report {shlex.quote(store.place)}",))
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
@@ -119,11 +139,11 @@ def _problems_in_merged(store: Store, digests: Mapping[str, FileDigest]) -> Iter
     not exist."""
     for name, digest in digests.items():
         if not store.exists(name):
-            if name == TRANSCRIPTS or digest.bytes:
+            if name != FAILURES or digest.bytes:
                 yield Problem(name, "missing", (_merge_command(store),))
-        elif (found := digest_of(store, name)) != digest:
+        elif (present := digest_of(store, name)) != digest:
             text = (
-                f"changed or damaged: {found.bytes:,} bytes, and the parts give {digest.bytes:,} and another checksum"
+                f"changed or damaged: {present.bytes:,} bytes, and the parts give {digest.bytes:,} and another checksum"
             )
             yield Problem(name, text, _made_again(store, name))
 

@@ -1,8 +1,8 @@
 """The report of a run: one HTML file that shows how good the transcripts are, and where to look.
 
     report = Report(RunTitle("calls", …), keys=("speaker",))
-    report.add_transcript(0, line, stored)           # or add_failure; report.add_part for the speed
-    report.render(summary)                           # the bytes of the page
+    report.add_transcript(0, line, stored)           # or add_failure
+    report.render(summary, parts)                    # the bytes of the page
 
 The package opens no file and reads no clock, so the same run gives the same page everywhere. `figures` adds up the
 charts and tables, `selection` bounds the items that are shown, `cells` aligns a reference with a transcript word by
@@ -10,6 +10,6 @@ word, `charts` draws, and `page` fills the template. The template's script shows
 markup, and the page's policy forbids every request except for the recordings.
 """
 
-from voxbatch.report.page import Report, RunTitle
+from voxbatch.report.page import ComparedItem, Report, RunTitle, render_comparison
 
-__all__ = ["Report", "RunTitle"]
+__all__ = ["ComparedItem", "Report", "RunTitle", "render_comparison"]

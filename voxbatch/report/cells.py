@@ -13,22 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 
 from voxbatch.scoring import error_unit
 from voxbatch.scoring.alignment import Edit, align
-from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.counts import tokens, word_tokens
 
 Cell = tuple[str, int, int]
 """(kind, words of the reference, words of the transcript). The kinds: "=" equal, "S" substitution, "D" deletion, "I"
 insertion, "." not compared, because the normaliser removes the words."""
-
-
-def written_words(text: str, lang: str | None) -> list[str]:
-    """Return the words of a text as they were written, or its characters if the language is written without spaces."""
-    words = text.split()
-    return list("".join(words)) if error_unit(lang) == "character" else words
 
 
 def align_written(reference: Sequence[str], transcript: Sequence[str], lang: str | None, *, equal: bool) -> list[Cell]:
@@ -42,9 +35,17 @@ def align_written(reference: Sequence[str], transcript: Sequence[str], lang: str
     """
     if equal and len(reference) == len(transcript):
         return [("=", 1, 1)] * len(reference)
-    wanted, wanted_from = _traced(reference, lang)
-    found, found_from = _traced(transcript, lang)
-    return list(_cells(align(wanted, found), wanted_from, found_from, len(reference), len(transcript)))
+    reference_tokens, reference_origins = _traced(reference, lang)
+    transcript_tokens, transcript_origins = _traced(transcript, lang)
+    return list(
+        _cells(
+            align(reference_tokens, transcript_tokens),
+            reference_origins,
+            transcript_origins,
+            len(reference),
+            len(transcript),
+        )
+    )
 
 
 def encode(cells: Sequence[Cell]) -> str:
@@ -58,8 +59,8 @@ def encode(cells: Sequence[Cell]) -> str:
         cell, run = cells[at], 1
         while at + run < len(cells) and cells[at + run] == cell:
             run += 1
-        kind, wanted, found = cell
-        sizes = "" if (wanted, found) == _USUAL[kind] else f"{wanted}:{found};"
+        kind, num_reference, num_transcript = cell
+        sizes = "" if (num_reference, num_transcript) == _USUAL[kind] else f"{num_reference}:{num_transcript};"
         parts.append(f"{run if run > 1 else ''}{kind}{sizes}")
         at += run
     return "".join(parts)
@@ -72,7 +73,7 @@ def _traced(words: Sequence[str], lang: str | None) -> tuple[list[str], list[_Or
     """Return the normalised words of a text, and the written words that each of them came from."""
     single, owners = list[str](), list[int]()
     for position, word in enumerate(words):
-        for token in _tokens_of_word(word, lang):
+        for token in word_tokens(word, lang):
             single.append(token)
             owners.append(position)
     joined = tokens(("" if error_unit(lang) == "character" else " ").join(words), lang)
@@ -95,56 +96,57 @@ _Origin = tuple[int, int]
 """Written words [first, end) from which a normalised word came."""
 
 
-@lru_cache(maxsize=100_000)
-def _tokens_of_word(word: str, lang: str | None) -> tuple[str, ...]:
-    return tuple(tokens(word, lang))
-
-
 @dataclass(slots=True)
 class _Group:
-    """A cell that is being collected: [wanted, wanted_end) of the reference, [found, found_end) of the transcript."""
+    """A cell that is being collected: words [reference_start, reference_end) of the reference, and likewise of the
+    transcript."""
 
-    wanted: int
-    wanted_end: int
-    found: int
-    found_end: int
+    reference_start: int
+    reference_end: int
+    transcript_start: int
+    transcript_end: int
     kinds: set[str]
 
     def cell(self) -> Cell:
         """Return the cell."""
-        wanted, found = self.wanted_end - self.wanted, self.found_end - self.found
+        num_reference, num_transcript = (
+            self.reference_end - self.reference_start,
+            self.transcript_end - self.transcript_start,
+        )
         if self.kinds == {"equal"}:
-            return "=", wanted, found
-        return ("D" if not found else "I" if not wanted else "S"), wanted, found
+            return "=", num_reference, num_transcript
+        return ("D" if not num_transcript else "I" if not num_reference else "S"), num_reference, num_transcript
 
 
 def _cells(
     edits: Sequence[Edit],
-    wanted_from: Sequence[_Origin],
-    found_from: Sequence[_Origin],
-    num_wanted: int,
-    num_found: int,
+    reference_origins: Sequence[_Origin],
+    transcript_origins: Sequence[_Origin],
+    num_reference: int,
+    num_transcript: int,
 ) -> Iterator[Cell]:
     """Yield the cells that the edits of normalised words make of the written words."""
     group = _Group(0, 0, 0, 0, set())
     for edit in edits:
-        wanted = None if edit.reference is None else wanted_from[edit.reference]
-        found = None if edit.hypothesis is None else found_from[edit.hypothesis]
-        if (wanted is None or wanted[0] >= group.wanted_end) and (found is None or found[0] >= group.found_end):
+        reference_origin = None if edit.reference is None else reference_origins[edit.reference]
+        transcript_origin = None if edit.hypothesis is None else transcript_origins[edit.hypothesis]
+        if (reference_origin is None or reference_origin[0] >= group.reference_end) and (
+            transcript_origin is None or transcript_origin[0] >= group.transcript_end
+        ):
             if group.kinds:
                 yield group.cell()
             before = group
-            first_wanted = before.wanted_end if wanted is None else wanted[0]
-            first_found = before.found_end if found is None else found[0]
-            yield from [(".", 1, 0)] * (first_wanted - before.wanted_end)
-            yield from [(".", 0, 1)] * (first_found - before.found_end)
-            group = _Group(first_wanted, first_wanted, first_found, first_found, set())
+            reference_start = before.reference_end if reference_origin is None else reference_origin[0]
+            transcript_start = before.transcript_end if transcript_origin is None else transcript_origin[0]
+            yield from [(".", 1, 0)] * (reference_start - before.reference_end)
+            yield from [(".", 0, 1)] * (transcript_start - before.transcript_end)
+            group = _Group(reference_start, reference_start, transcript_start, transcript_start, set())
         group.kinds.add(edit.kind)
-        if wanted is not None:
-            group.wanted_end = max(group.wanted_end, wanted[1])
-        if found is not None:
-            group.found_end = max(group.found_end, found[1])
+        if reference_origin is not None:
+            group.reference_end = max(group.reference_end, reference_origin[1])
+        if transcript_origin is not None:
+            group.transcript_end = max(group.transcript_end, transcript_origin[1])
     if group.kinds:
         yield group.cell()
-    yield from [(".", 1, 0)] * (num_wanted - group.wanted_end)
-    yield from [(".", 0, 1)] * (num_found - group.found_end)
+    yield from [(".", 1, 0)] * (num_reference - group.reference_end)
+    yield from [(".", 0, 1)] * (num_transcript - group.transcript_end)

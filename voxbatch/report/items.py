@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from voxbatch.report.cells import align_written, encode, written_words
 from voxbatch.report.selection import Row
 from voxbatch.scoring import ErrorCounts, error_unit
 from voxbatch.storage.address import is_remote, redacted
@@ -43,7 +42,7 @@ def row_of(
         counts=None
         if counts is None
         else (counts.substitutions, counts.deletions, counts.insertions, counts.reference_length),
-        is_cer=error_unit(lang) == "character",
+        cer=int(error_unit(lang) == "character"),
         confidence=None if failure else mean_confidence(line),
         flags=() if failure else tuple(dict.fromkeys(_cut(str(flag["kind"]), 40) for flag in line.get("flags") or ())),
         warnings=0 if failure else len(line["warnings"]),
@@ -55,42 +54,38 @@ def mean_confidence(line: Mapping[str, Any]) -> float | None:
     """Return the mean confidence of a transcript's words. Lines of older versions do not have it as a key."""
     if "confidence" in line:
         return cast(float | None, line["confidence"])
-    found = [word["confidence"] for word in line["words"] if word.get("confidence") is not None]
-    return round(sum(found) / len(found), 3) if found else None
+    confidences = [word["confidence"] for word in line.get("words", ()) if word.get("confidence") is not None]
+    return round(sum(confidences) / len(confidences), 3) if confidences else None
 
 
 def table_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Return the rows as columns, which compress better than objects."""
-    return {
-        "id": [row.id for row in rows],
-        "audio": [row.audio for row in rows],
-        "lang": [row.lang for row in rows],
-        "duration": [row.duration for row in rows],
-        "offset": [row.offset for row in rows],
-        "counts": [row.counts for row in rows],
-        "cer": [int(row.is_cer) for row in rows],
-        "confidence": [row.confidence for row in rows],
-        "flags": [row.flags for row in rows],
-        "warnings": [row.warnings for row in rows],
-        "failure": [row.failure for row in rows],
-    }
+    return {name: [getattr(row, name) for row in rows] for name in Row.__slots__ if name != "index"}
+
+
+def written_words(text: str, lang: str | None) -> list[str]:
+    """Return the words of a text as they were written, or its characters if the language is written without spaces."""
+    words = text.split()
+    return list("".join(words)) if error_unit(lang) == "character" else words
 
 
 def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
     """Return what an opened row shows of a transcript, as JSON.
 
-    It is the list [words, times, confidences, reference, cells, warnings, flags, is_cut].
+    It is the list [words, times, confidences, reference, cells, warnings, flags, is_cut, speakers].
     Times are pairs of hundredths of a second: from the end of the word before to the start, and from the start to the
     end. Confidences are hundredths. Both are empty without word times. The cells (see `cells`) and the reference's
-    words are empty without a reference.
+    words are empty without a reference. The speakers are [name, index of the first word] of each turn, or empty.
     """
-    timed = line["words"]
+    timed = line.get("words", [])
     words = [str(word["word"]) for word in timed] or written_words(line["pred_text"], lang)
     reference = written_words(line["text"], lang) if line.get("text") is not None else []
     is_cut = len(words) > MAX_WORDS or len(reference) > MAX_WORDS
     words, reference, timed = words[:MAX_WORDS], reference[:MAX_WORDS], timed[:MAX_WORDS]
     cells = ""
     if line.get("text") is not None:
+        from voxbatch.report.cells import align_written, encode
+
         errors = line["substitutions"] + line["insertions"] + line["deletions"]
         cells = encode(align_written(reference, words, lang, equal=not errors))
     times, before = list[int](), 0
@@ -98,7 +93,7 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
         start, end = round(word["start"] * 100), round(word["end"] * 100)
         times += [start - before, end - start]
         before = end
-    confidences = [-1 if (each := word.get("confidence")) is None else round(each * 100) for word in timed]
+    confidences = [-1 if (confidence := word.get("confidence")) is None else round(confidence * 100) for word in timed]
     flags = [
         [_cut(str(flag["kind"]), 40), _cut(str(flag["reason"])), flag.get("start"), flag.get("end")]
         for flag in (line.get("flags") or ())[:MAX_NOTES]
@@ -112,8 +107,16 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
         [_cut(str(warning)) for warning in line["warnings"][:MAX_NOTES]],
         flags,
         int(is_cut),
+        _turns(timed),
     ]
     return json.dumps(texts, separators=(",", ":"))
+
+
+def _turns(words: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """Return (speaker, index of the first word) of each turn. Empty if speakers are not told apart."""
+    speakers = [str(word.get("speaker") or "") for word in words]
+    turns = [(_cut(name, 100), at) for at, name in enumerate(speakers) if at == 0 or name != speakers[at - 1]]
+    return turns if any(speakers) else []
 
 
 def _cut(text: str, most: int = MAX_NOTE_CHARACTERS) -> str:

@@ -2,6 +2,7 @@
 "use strict";
 
 const PAGE_ROWS = 50;
+const SHAPES = ["●", "▲", "■", "◆", "★", "▼", "✚", "✖"]; // of speakers
 const KINDS = { S: "substitution", D: "deletion", I: "insertion" };
 const USUAL = { "=": [1, 1], S: [1, 1], D: [1, 0], I: [0, 1], ".": [0, 1] };
 
@@ -157,9 +158,20 @@ function wordsOf(row, audio) {
   });
 }
 
+// Return the label of each turn by the index of its first word: one colour and one shape for each speaker.
+function labelsOf(row) {
+  const turns = row.texts[8];
+  const names = [...new Set(turns.map(([name]) => name))].filter(Boolean);
+  return new Map(turns.map(([name, at]) => {
+    const number = names.indexOf(name) % SHAPES.length;
+    return [at, element("span", { class: name ? `speaker k${number}` : "speaker" }, name ? `${SHAPES[number]} ${name}` : "–")];
+  }));
+}
+
 // Return the transcript with the reference where they differ.
 function textOf(row, words) {
   const [, , , reference, cells] = row.texts;
+  const labels = labelsOf(row);
   const parts = [];
   let [wanted, found] = [0, 0];
   const spaced = (nodes) => nodes.flatMap((node, at) => (at ? [" ", node] : [node]));
@@ -168,6 +180,7 @@ function textOf(row, words) {
     for (let left = Number(run || 1); left > 0; left -= 1) {
       const missed = reference.slice(wanted, wanted + fromReference).join(" ");
       const written = words.slice(found, found + fromWords);
+      for (let at = found; at < found + fromWords; at += 1) if (labels.has(at)) parts.push(labels.get(at));
       [wanted, found] = [wanted + fromReference, found + fromWords];
       if (kind in KINDS) {
         const struck = missed && element("del", {}, missed);
@@ -180,7 +193,7 @@ function textOf(row, words) {
       if (kind in KINDS || written.length) parts.push(" ");
     }
   }
-  return cells ? parts : spaced(words);
+  return cells ? parts : words.flatMap((word, at) => [labels.get(at) ?? (at ? " " : ""), word]);
 }
 
 // Let the arrow keys move among the words, as in one control with one tab stop.
@@ -329,6 +342,15 @@ function show(items) {
   byId("filter").addEventListener("change", again);
   byId("previous").addEventListener("click", () => { page -= 1; draw(); });
   byId("next").addEventListener("click", () => { page += 1; draw(); });
+  for (const button of document.querySelectorAll("[data-search]")) {
+    button.addEventListener("click", () => {
+      byId("search").value = button.dataset.search;
+      byId("filter").value = "errors";
+      again();
+      byId("items").scrollIntoView();
+      byId("search").focus({ preventScroll: true });
+    });
+  }
   byId("tools").hidden = false;
   draw();
 }

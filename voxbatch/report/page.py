@@ -9,13 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
+from itertools import takewhile
 from typing import Any
 
+from voxbatch.config import RunOptions
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.report import charts
 from voxbatch.report.figures import (
     CONFIDENCE_CLASSES,
@@ -23,14 +28,15 @@ from voxbatch.report.figures import (
     RATE_CLASSES,
     RATE_STEP,
     Figures,
-    Group,
     PartSpeed,
+    work_over_time,
 )
 from voxbatch.report.items import encode_texts, row_of, table_columns
 from voxbatch.report.selection import Selection
 from voxbatch.safe_text import escape_controls
-from voxbatch.scoring import ErrorCounts, count_errors
-from voxbatch.scoring.bootstrap import rate_interval
+from voxbatch.scoring import RATES, ErrorCounts, Tally, Unit, count_errors
+from voxbatch.settings import settings_of
+from voxbatch.storage.address import StoreOptions
 
 MAX_BYTES = 2_000_000
 """Most bytes of the page."""
@@ -38,8 +44,8 @@ MAX_RAW_BYTES = 16 << 20
 """Most bytes of texts before they are compressed, so that a page of long recordings stays fast."""
 MAX_GROUP_ROWS = 50
 """Most groups of a key that are listed, the largest first."""
-MAX_REASONS = 20
-"""Most reasons of failures that are listed."""
+LEAST_ITEMS = 5
+"""Items from which an interval is shown. The interval of fewer says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Report:
     """
 
     def __init__(self, title: RunTitle, keys: Sequence[str] = ()):
-        self._title, self._keys = title, tuple(keys)
+        self._title = title
         self._figures, self._selection = Figures(keys, title.language), Selection()
 
     def add_transcript(self, index: int, line: Mapping[str, Any], stored: bytes) -> None:
@@ -82,34 +88,31 @@ class Report:
         lang = self._figures.language_of(line)
         counts = None
         if line.get("text") is not None:
-            counts = ErrorCounts(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
+            counts = ErrorCounts.of_line(line)
         row = row_of(index, line, lang, counts, failure=None)
         self._figures.add_transcript(line, counts, row)
         self._selection.add(row, stored)
 
-    def add_failure(self, index: int, line: Mapping[str, Any], reason: str) -> None:
-        """Add an item that failed, with the reason as `failure_reasons` names it."""
+    def add_failure(self, index: int, line: Mapping[str, Any], kind: FailureKind) -> None:
+        """Add an item that failed."""
         lang, text = self._figures.language_of(line), line.get("text")
         counts = None if text is None else count_errors(text, "", lang)
-        self._figures.add_failure(line, counts, reason)
+        self._figures.add_failure(line, counts, kind)
         self._selection.add(row_of(index, line, lang, counts, f"{line['error']}: {line['message']}"), b"")
 
-    def add_part(self, speed: PartSpeed) -> None:
-        """Add the work of a part, in the order of the parts."""
-        self._figures.parts.append(speed)
-
-    def render(self, summary: Mapping[str, Any]) -> bytes:
+    def render(self, summary: Mapping[str, Any], parts: Sequence[PartSpeed]) -> bytes:
         """Return the page.
 
         Args:
             summary: the content of summary.json, of the items so far if the run is not finished.
+            parts: the work in all parts, in the order of their names.
         """
         figures, rows = self._figures, self._selection.rows()
         style, script = _asset("page.css"), _asset("page.js")
-        head = {
-            "columns": table_columns(rows),
-            "folder": self._title.folder,
-        }
+        folder = _common_folder([row.id for row in rows])
+        columns = table_columns(rows)
+        columns["id"] = [row_id[len(folder) :] for row_id in columns["id"]]
+        head = {"columns": columns, "folder": self._title.folder}
         places = {row.audio.partition(":")[0] for row in rows if "://" in row.audio}
         page = {
             "title": self._title,
@@ -120,13 +123,18 @@ class Report:
             "policy": _policy(style, script, places),
             "shown": len(rows),
             "total": self._selection.total,
-            "rates": [_Rate.of(name, figures) for name in ("word", "character")],
+            "id_folder": escape_controls(folder),
+            "finished_at": _date(parts),
+            "command": command_of(summary["config"]),
+            "options": list(_options(summary["config"])),
+            "confusions": list(figures.confusions.tables()),
+            "rates": [(name, unit, tally := figures.total(unit), _interval(tally)) for name, unit in RATES.items()],
             "has_rates": bool(figures.by_language),
             "groups": [("language", _group_rows(figures.by_language))]
             + [(key, _group_rows(groups)) for key, groups in figures.by_key.items()],
-            "failures": figures.failures.most_common(MAX_REASONS),
-            "flags": sorted(figures.flags.items(), key=lambda each: (-each[1], each[0])),
-            "charts": list(_charts(figures)),
+            "failures": figures.failures.most_common(),
+            "flags": sorted(figures.flags.items(), key=lambda flag: (-flag[1], flag[0])),
+            "charts": list(_charts(figures, parts)),
         }
         template = _environment().get_template("page.html.jinja")
         empty = template.render(page, items="", with_text=0).encode("utf-8", "replace")
@@ -149,6 +157,35 @@ class Report:
         return texts
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedItem:
+    """An item of a comparison: its words in columns of the reference, A and B. An error is in brackets."""
+
+    name: str
+    counts: str
+    labels: Sequence[str]
+    columns: Sequence[Sequence[str]]
+
+
+def render_comparison(
+    verdict: str, facts: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], items: Sequence[ComparedItem]
+) -> bytes:
+    """Return the page of a comparison.
+
+    Args:
+        verdict: which side is better.
+        facts: lines below it.
+        rows: (label, values of A and B).
+        items: the items that changed most.
+    """
+    style = _asset("page.css")
+    text: str = _environment().get_template("comparison.html.jinja").render(
+        style=style, policy=f"default-src 'none'; style-src {_source(style)}; base-uri 'none'; form-action 'none'",
+        verdict=verdict, facts=facts, rows=rows, items=items,
+    )  # fmt: skip
+    return text.encode("utf-8", "replace")
+
+
 def _fit(
     head: Mapping[str, Any], places: Mapping[int, int], texts: Sequence[tuple[int, str]], room: int
 ) -> tuple[bytes, int]:
@@ -164,21 +201,60 @@ def _fit(
         count = min(count - 1, int(count * room / len(block) * 0.97))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rate:
-    """A headline error rate."""
+def _common_folder(ids: Sequence[str]) -> str:
+    """Return the folder that all ids begin with, with its slash: ["a/b/1", "a/b/2"] → "a/b/". "" without one."""
+    if len(ids) < 2:
+        return ""
+    folders = zip(min(ids).split("/")[:-1], max(ids).split("/")[:-1], strict=False)
+    return "".join(f"{name}/" for name, _ in takewhile(lambda pair: pair[0] == pair[1], folders))
 
-    name: str
-    unit: str
-    group: Group
-    value: float | None
-    interval: tuple[float, float] | None
 
-    @classmethod
-    def of(cls, unit: str, figures: Figures) -> _Rate:
-        """Return the rate over the items that are counted in a unit."""
-        group = figures.total(unit)
-        return cls("WER" if unit == "word" else "CER", unit, group, group.counts.rate, rate_interval(group.pairs))
+def _date(parts: Iterable[PartSpeed]) -> str:
+    """Return the time of the last commit: "2026-11-26 14:05 UTC". "" if it is unknown."""
+    latest = max((part.committed_at or 0.0 for part in parts), default=0.0)
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(latest)) if latest else ""
+
+
+def command_of(config: Mapping[str, Any]) -> str:
+    """Return the command line of a run: its settings that differ from their defaults, wherever they came from. Return
+    "" for a run that asks or speaks, whose questions or texts are more than options, and for one of an old version.
+
+        {"source": "my calls", "out": "out", "formats": ["srt", "txt"], …}  →
+        "voxbatch run 'my calls' -o out --formats srt,txt"
+    """
+    source = config.get("source")
+    if not source or config.get("questions") or config.get("speech"):
+        return ""
+    words = ["voxbatch", "run", *([source] if isinstance(source, str) else source), "-o", config["out"]]
+    for declared in (*settings_of(RunOptions).values(), *settings_of(StoreOptions).values()):
+        value = config.get(declared.name, declared.default)
+        if value in (declared.default, list(declared.default) if isinstance(declared.default, tuple) else None, None):
+            continue
+        if declared.name in ("formats", "channel_names"):
+            words += [declared.flag, ",".join(value)]
+        elif declared.name == "hotwords":
+            words += [declared.flag, "FILE"]
+        elif isinstance(value, dict):
+            words += [word for name, text in value.items() for word in ("--engine-option", f"{name}={text}")]
+        elif isinstance(value, list):
+            words += [word for text in value for word in (declared.flag, text)]
+        elif declared.name != "report":  # its default depends on OUT, and here is a report
+            words += [declared.flag] if value is True else [declared.flag, str(value)]
+    return escape_controls(shlex.join(words))
+
+
+def _options(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield the settings of a run that differ from their defaults, and its source, as options and values."""
+    defaults = {field.name: field.default for field in fields(RunOptions)}
+    for name, value in config.items():
+        is_default = value == defaults.get(name, MISSING) or value in (None, "", [], {}, False)
+        if name not in ("out", "report") and not (is_default or (name == "shards" and value == 1)):
+            shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+            yield name.replace("_", " "), escape_controls(shown[:500])
+
+
+def _interval(tally: Tally) -> tuple[float, float] | None:
+    return tally.interval if tally.items >= LEAST_ITEMS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,25 +262,33 @@ class _GroupRow:
     """A row of a table of groups."""
 
     name: str
-    unit: str
-    group: Group
-    rate: float | None
+    unit: Unit
+    tally: Tally
     interval: tuple[float, float] | None
     share: float
-    """Length of the bar, of the longest one."""
+    """Length of the bar, from 0 to 1."""
+    whisker: tuple[float, float] | None
+    """The interval on the scale of the bar."""
 
 
-def _group_rows(groups: Mapping[tuple[str, str], Group]) -> list[_GroupRow]:
-    """Return the largest groups, by their name."""
-    largest = sorted(groups.items(), key=lambda each: (-each[1].counts.reference_length, each[0]))[:MAX_GROUP_ROWS]
-    longest = max((group.counts.rate or 0.0 for _, group in largest), default=0.0)
-    return [
+def _group_rows(groups: Mapping[tuple[str, Unit], Tally]) -> list[_GroupRow]:
+    """Return the largest groups, the highest rate first."""
+    largest = sorted(groups.items(), key=lambda entry: (-entry[1].counts.reference_length, entry[0]))[:MAX_GROUP_ROWS]
+    intervals = [_interval(tally) for _, tally in largest]
+    highest = max((tally.counts.rate or 0.0 for _, tally in largest), default=0.0)
+    scale = max([highest, *(ends[1] for ends in intervals if ends)]) or 1.0
+    rows = [
         _GroupRow(
-            escape_controls(name), unit, group, group.counts.rate, rate_interval(group.pairs),
-            (group.counts.rate or 0.0) / longest if longest else 0.0,
+            name=escape_controls(name),
+            unit=unit,
+            tally=tally,
+            interval=ends,
+            share=(tally.counts.rate or 0.0) / scale,
+            whisker=ends and (ends[0] / scale, ends[1] / scale),
         )
-        for (name, unit), group in sorted(largest, key=lambda each: each[0])
-    ]  # fmt: skip
+        for ((name, unit), tally), ends in zip(largest, intervals, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (-(row.tally.counts.rate or 0.0), row.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,45 +301,55 @@ class _Chart:
     figures: str
 
 
-def _charts(figures: Figures) -> Iterable[_Chart]:
+def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
     """Yield the charts for which there are figures."""
-    for unit, name in (("word", "WER"), ("character", "CER")):
-        classes = [(at, figures.by_duration[at, unit]) for at in range(len(DURATIONS_S))
-                   if (at, unit) in figures.by_duration]  # fmt: skip
-        rates = [(at, group, group.counts.rate) for at, group in classes if group.counts.rate is not None]
+    for name, unit in RATES.items():
+        classes = sorted((at, tally) for (at, tally_unit), tally in figures.by_duration.items() if tally_unit == unit)
+        rates = [(at, tally, tally.counts.rate) for at, tally in classes if tally.counts.rate is not None]
         if rates:
             labels = [_duration_class(at) for at, *_ in rates]
-            texts = [f"{label}: {name} {rate:.2%}, {group.items:,} items"
-                     for label, (_, group, rate) in zip(labels, rates, strict=True)]  # fmt: skip
+            texts = [f"{label}: {name} {rate:.2%}, {tally.items:,} items"
+                     for label, (_, tally, rate) in zip(labels, rates, strict=True)]  # fmt: skip
             svg = charts.bars(labels, [rate for *_, rate in rates], texts, lambda value: f"{value:.1%}")
             yield _Chart(f"{name} by duration", "Error rate of the items by the duration of their audio.", svg,
                          "; ".join(texts))  # fmt: skip
     if figures.rates:
         counts = [figures.rates.get(at, 0) for at in range(RATE_CLASSES + 2)]
         labels = ["0", *(f"{at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), ">100%"]
-        texts = [f"{_rate_class(at)}: {count:,} items" for at, count in enumerate(counts)]
+        rate_names = ["no errors", *(f"up to {at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), "above 100%"]
+        texts = [f"{rate_name}: {count:,} items" for rate_name, count in zip(rate_names, counts, strict=True)]
         svg = charts.bars(labels, counts, texts, lambda value: f"{value:,.0f}", every=5)
         yield _Chart("Error rates of items", "Number of items by error rate; the first bar is without errors.",
                      svg, "; ".join(text for text, count in zip(texts, counts, strict=True) if count))  # fmt: skip
     if figures.with_confidence:
-        counts = [figures.confidences.get(at, 0) for at in range(CONFIDENCE_CLASSES)]
-        labels = [f"{at / CONFIDENCE_CLASSES:g}" for at in range(CONFIDENCE_CLASSES)]
+        classes_shown = range(min(figures.confidences), CONFIDENCE_CLASSES)
+        counts = [figures.confidences.get(at, 0) for at in classes_shown]
+        labels = [f"{at / CONFIDENCE_CLASSES:g}" for at in classes_shown]
         texts = [f"{at / CONFIDENCE_CLASSES:.2f} to {(at + 1) / CONFIDENCE_CLASSES:.2f}: {count:,} items"
-                 for at, count in enumerate(counts)]  # fmt: skip
-        svg = charts.bars(labels, counts, texts, lambda value: f"{value:,.0f}", every=4)
+                 for at, count in zip(classes_shown, counts, strict=True)]  # fmt: skip
+        svg = charts.bars(labels, counts, texts, lambda value: f"{value:,.0f}", every=-(-len(counts) // 6))
         yield _Chart("Confidence of items", "Number of items by the mean confidence of their words.", svg,
                      "; ".join(text for text, count in zip(texts, counts, strict=True) if count))  # fmt: skip
-    if points := figures.speed_over_time():
-        total, top = points[-1][0], max(speed for _, speed in points)
-        unit, scale = next((name, size) for name, size, least in _TIME_UNITS if total >= least)
-        scaled = [(seconds / scale, speed) for seconds, speed in points]
-        svg = charts.area(scaled, lambda time: f"{time:g} {unit}", lambda speed: f"{speed:,.3g}×")
-        yield _Chart("Speed over time", "Seconds of audio per second, over the time in which work was committed.", svg,
-                     f"at most {top:,.3g} times real time, over {total / scale:.3g} {unit}")  # fmt: skip
+    if points := work_over_time(parts):
+        total, audio_s = points[-1]
+        (time_unit, scale), (audio_unit, audio_scale) = _time_unit(total), _time_unit(audio_s)
+        scaled = [(seconds / scale, done_s / audio_scale) for seconds, done_s in points]
+        svg = charts.area(scaled, lambda at: f"{at:g} {time_unit}", lambda done: f"{done:,.3g} {audio_unit}")
+        yield _Chart("Work over time", "Audio that was done, by the time in which work was committed.", svg,
+                     f"{_duration(audio_s)} of audio in {_duration(total)}")  # fmt: skip
 
 
-_TIME_UNITS = (("h", 3600, 7200), ("min", 60, 120), ("s", 1, 0))
+_TIME_UNITS = (("h", 3600, 7200), ("min", 60, 120), ("s", 1, -1))
 """Units of the axis of time: (name, seconds, least seconds on the axis)."""
+
+
+def _time_unit(seconds: float) -> tuple[str, int]:
+    return next((name, size) for name, size, least in _TIME_UNITS if seconds >= least)
+
+
+def _duration(seconds: float) -> str:
+    unit, scale = _time_unit(seconds)
+    return f"{seconds / scale:.3g} {unit}"
 
 
 def _duration_class(at: int) -> str:
@@ -264,12 +358,6 @@ def _duration_class(at: int) -> str:
         return f"> {DURATIONS_S[at] / 3600:g} h"
     least, most = DURATIONS_S[at], DURATIONS_S[at + 1]
     return f"{least:g}–{most:g} s" if most <= 60 else f"{least / 60:g}–{most / 60:g} min"
-
-
-def _rate_class(at: int) -> str:
-    if at == 0:
-        return "no errors"
-    return "above 100%" if at > RATE_CLASSES else f"up to {at * RATE_STEP:.0%}"
 
 
 def _policy(style: str, script: str, schemes: Iterable[str]) -> str:
@@ -304,4 +392,5 @@ def _environment() -> Any:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": "{:.2%}".format, "count": "{:,}".format, "plain": escape_controls}
+    environment.filters["duration"] = _duration
     return environment

@@ -41,7 +41,7 @@ class Best(Generic[_T]):
 
     def values(self) -> list[_T]:
         """Return the values, the highest key first, and of equal keys the lowest index."""
-        return [value for *_, value in sorted(self._heap, key=lambda each: each[:2], reverse=True)]
+        return [value for *_, value in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Row:
     """Seconds in the recording where the item begins."""
     counts: tuple[int, int, int, int] | None
     """Substitutions, deletions, insertions and the reference's length. None without a reference."""
-    is_cer: bool
-    """True if the counts are of characters."""
+    cer: int
+    """1 if the counts are of characters, else 0."""
     confidence: float | None
     flags: tuple[str, ...]
     """Kinds of the item's flags."""
@@ -117,8 +117,8 @@ class Selection:
 
     def lines(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Yield (index, output line) of the items whose texts are shown if there is room, the most telling first."""
-        seen = set[int]()
-        for each in chain.from_iterable(zip_longest(*(kind.values() for kind in self._texts))):
-            if each is not None and each[0] not in seen:
-                seen.add(each[0])
-                yield each[0], json.loads(each[1])
+        shown = set[int]()
+        for entry in chain.from_iterable(zip_longest(*(kind.values() for kind in self._texts))):
+            if entry is not None and entry[0] not in shown:
+                shown.add(entry[0])
+                yield entry[0], json.loads(entry[1])

@@ -11,22 +11,21 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.log import Log
+from voxbatch.output import merge
+from voxbatch.output.attempts import Attempts
+from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
-from voxbatch.runner import workers
-from voxbatch.runner.duration_sample import sampling
-from voxbatch.runner.finish import finish
-from voxbatch.runner.prepare import open_manifest, prepare
-from voxbatch.runner.progress import Progress, Usage
-from voxbatch.runner.shard import members
-from voxbatch.runner.stop import Stop, StopRequested
-from voxbatch.runner.transcribe import log_engine_message, resume, transcribe
+from voxbatch.process.limits import limits_are_run_errors
+from voxbatch.runner.prepare import Job, items_of_shard, open_manifest, prepare
+from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
+from voxbatch.runner.transcribe import RemainingWork, log_engine_message, resume, transcribe
 from voxbatch.storage import open_store
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
@@ -69,18 +68,18 @@ def run(
         StopRequested: `stop` was requested.
     """
     started_at, stop, usage = time.monotonic(), stop or Stop(), None
-    with contextlib.ExitStack() as resources:
+    with limits_are_run_errors(), contextlib.ExitStack() as resources:
         if engine_cache is None:
             engine_cache = resources.enter_context(contextlib.closing(EngineCache(one_run=True)))
         with open_manifest(config) as source:
             if source.note:
                 log.info("source", text=source.note)
             job = prepare(config, source, engine_cache, log)
-            store = open_store(job.out, job.store_options)
-            if job.is_new and job.shards == 1:  # other shards may still load their models
+            store = open_store(job.config.out, job.config.store_options)
+            if job.is_new and job.config.shards == 1:  # other shards may still load their models
                 resources.enter_context(released_if_empty(store, job.run))
-            resources.enter_context(takeover_explained(store, job.run.key))
-            work = resume(job, members(job.durations, job.shard, job.shards), started_at)
+            resources.enter_context(takeover_explained(store, job.run))
+            work = resume(job, items_of_shard(job.durations, job.config), started_at)
             progress = work.progress
             if progress.resumed:
                 done = f"{progress.resumed:,} of {progress.items:,} items were done before"
@@ -89,16 +88,61 @@ def run(
             if stop.requested.is_set():  # by a thread that cannot interrupt this one
                 raise StopRequested
             if estimate_durations and progress.unknown:
+                from voxbatch.runner.forecast import sampling
+
                 resources.enter_context(sampling(job, work.items, progress))
-            if not work.items.any():
-                pass
-            elif min(len(job.worker_environments), work.items.count()) > 1:
-                usage = workers.transcribe(job, work, stop, on_progress, log)
-            else:
-                usage = transcribe(
-                    job, work, engine_cache, stop, on_progress, functools.partial(log_engine_message, log)
-                )
+            usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
             if source.has_changed():
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
         return RunResult(progress, finish(job, work, log), usage)
+
+
+def _transcribe_all(
+    job: Job,
+    work: RemainingWork,
+    engine_cache: EngineCache,
+    stop: Stop,
+    on_progress: Callable[[Progress], None],
+    log: Log,
+) -> Usage | None:
+    """Transcribe the remaining items: at once, or in groups after processes of the run were killed; see
+    output.attempts."""
+    usage, left = None, work.items
+    attempts = Attempts(work.checkpoint.store, job.run, work.checkpoint.folder)
+    try:
+        for attempt, items in attempts.plan(work.items):
+            left -= items
+            present = replace(job, attempt=attempts.record(attempt, is_last=not left.any()))
+            group = replace(work, items=items)
+            if attempt.is_suspect:
+                log.warning("attempt", text=attempt.describe())
+            if min(len(job.worker_environments), attempt.items) > 1 and not attempt.is_suspect:
+                from voxbatch.runner import workers
+
+                engine_cache.close()  # suspects were transcribed in this process
+                added = workers.transcribe(present, group, stop, on_progress, log)
+            else:
+                on_engine_message = functools.partial(log_engine_message, log)
+                added = transcribe(present, group, engine_cache, stop, on_progress, on_engine_message)
+            usage = added if usage is None else usage + added
+    finally:
+        attempts.clear()
+    return usage
+
+
+def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
+    """Record that every item of the shard is in a part. The last shard to finish merges.
+
+    Returns:
+        The summary of all shards. None while other shards are still in progress.
+
+    Raises:
+        CheckpointError: a part or an existing output is damaged.
+        StorageError: OUT cannot be read or written.
+    """
+    work.checkpoint.mark_complete(work.progress.items)
+    if not work.checkpoint.are_all_complete():
+        return None
+    store, files = open_store(job.config.out, job.config.store_options), ItemFiles.of(job.run.facts.config)
+    return merge.merge(store, job.run, files, log, job.config.store_options, job.calibration)

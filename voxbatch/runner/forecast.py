@@ -2,33 +2,44 @@
 
 Durations come from the manifest. Where the manifest gives none, the headers of a sample of the recordings are read.
 `estimate_run` asks the engine that would run on this machine. `measure_workload` and `known_rates` need no engine; they
-serve runs that start elsewhere.
+serve runs that start elsewhere. `sampling` estimates the rest of a run that is in progress.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import random
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from voxbatch import engines
-from voxbatch.audio import probe
+from voxbatch.audio.waveforms import probe
 from voxbatch.config import Config, RunOptions, load_profile
 from voxbatch.engines import ExpectedSpeed
-from voxbatch.errors import AudioError, StorageError
+from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.records import Item
-from voxbatch.runner.prepare import engine_options, open_manifest, path_policy, worker_environments
-from voxbatch.runner.progress import known_audio
-from voxbatch.runner.shard import members
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, open_recording, parallel_map
+from voxbatch.runner.prepare import (
+    Job,
+    choose_engine,
+    engine_options,
+    items_of_shard,
+    open_manifest,
+    path_policy,
+    worker_environments,
+)
+from voxbatch.runner.progress import Progress, known_audio
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, Recording, StoreOptions, open_recording, parallel_map
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 from voxbatch.storage.columns import Column, ItemSet
 
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
-known to a tenth."""
+known to a tenth. A run reads as many while it is in progress."""
 PROBE_THREADS = 8
 """Number of headers that are read at a time."""
 MAX_UNREACHABLE = 8
@@ -54,8 +65,10 @@ class RunEstimate:
     """Number of these items for which there is no estimate either. `audio_s` does not include them."""
     chunks: int
     """Minimum number of chunks. Cuts in pauses make somewhat more."""
+    work_s: float
+    """Seconds of long recordings that take as long as these. More than `audio_s` if the engine pads short ones."""
     rtfx: float | None
-    """Audio seconds per second, from the profile or calculated. None if nothing is known."""
+    """Audio seconds of long recordings per second, from the profile or calculated. None if nothing is known."""
     usd_per_hour: float | None
     speed: ExpectedSpeed | None = None
     """The calculated speed that `rtfx` comes from. None if `rtfx` is not calculated."""
@@ -63,7 +76,7 @@ class RunEstimate:
     @property
     def wall_s(self) -> float | None:
         """Seconds that the run takes, or None if the speed or a duration is unknown."""
-        return self.audio_s / self.rtfx if self.rtfx and not self.unknown_items else None
+        return self.work_s / self.rtfx if self.rtfx and not self.unknown_items else None
 
     @property
     def usd(self) -> float | None:
@@ -96,6 +109,17 @@ class Workload:
         """Seconds of audio in total."""
         return sum(float(block.sum(dtype=np.float64)) for _, block in self.durations.blocks())
 
+    def work_s(self, window_s: float, window_work_s: float) -> float:
+        """Return the seconds of long recordings that take as long; see EngineSpec for the arguments.
+
+        A window of 30 s whose fixed work is that of 10 s makes 40 s of a whole window, so that 15 s are
+        (15 + 10) × 30 / 40 = 18.75 s of work.
+        """
+        if not window_s:
+            return self.audio_s
+        fixed_s = window_work_s * self.chunks(window_s)
+        return (self.audio_s + fixed_s) * window_s / (window_s + window_work_s)
+
     def chunks(self, longest_s: float) -> int:
         """Return the number of chunks of at most `longest_s` seconds, without those of the `unknown_items`."""
         limit = np.float32(longest_s)
@@ -109,7 +133,7 @@ def estimate_run(config: Config) -> RunEstimate:
         UsageError: as in `runner.run`.
         StorageError: a place is unreachable or refuses access.
     """
-    choice = engines.choose(config.engine)
+    choice = choose_engine(config)
     with open_manifest(config) as source:
         surveyed = survey(source, path_policy(config), config.limit)
         engine = engines.create(choice.name, config.model, engine_options(config, choice.name), config.store_options)
@@ -129,6 +153,7 @@ def estimate_run(config: Config) -> RunEstimate:
         estimated_items=workload.estimated_items,
         unknown_items=workload.unknown_items,
         chunks=workload.chunks(spec.max_chunk_samples / spec.sampling_rate) + workload.unknown_items,
+        work_s=workload.work_s(spec.window_s, spec.window_work_s),
         rtfx=speed.rtfx if speed else known.rtfx,
         usd_per_hour=known.usd_per_hour,
         speed=speed,
@@ -148,15 +173,18 @@ def measure_workload(config: Config) -> Workload:
         return measure(survey(source, path_policy(config), config.limit), source, config)
 
 
-def measure(surveyed: Survey, source: Source, config: Config) -> Workload:
+def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = True) -> Workload:
     """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
     read.
+
+    Args:
+        by_ffmpeg: see audio.waveforms.probe.
 
     Raises:
         StorageError: a place is unreachable or refuses access.
     """
-    in_shard = members(surveyed.durations, config.shard, config.shards)
-    _, num_unknown = known_audio(surveyed.durations, in_shard)
+    in_shard = items_of_shard(surveyed.durations, config)
+    _, num_unknown, _ = known_audio(surveyed.durations, in_shard)
     in_sample = unknown_sample(surveyed.durations, in_shard, max(1, num_unknown // SAMPLE_SIZE))
     every = items(source, path_policy(config), config.limit, in_sample)
     sample = [replace(item, row=b"", text=None) for item in every]  # rows of 10 MB each would fill the memory
@@ -164,31 +192,31 @@ def measure(surveyed: Survey, source: Source, config: Config) -> Workload:
     def read_header(item: Item) -> tuple[float | None, Report | None]:
         """Return the seconds of a recording, None if they cannot be read; and the report about its place."""
         try:
-            with contextlib.closing(open_recording(item.audio, config.store_options, PROBE_BLOCK_BYTES)) as recording:
-                return probe(recording), report_success(item.audio, recording.last_arrival)
+            with _header(item.audio, config.store_options) as recording:
+                return probe(recording, by_ffmpeg=by_ffmpeg), report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, report_error(item.index, item.audio, e)
 
     breaker = CircuitBreaker[None](config.fail_unreachable, threshold=min(MAX_UNREACHABLE, len(sample)))
     headers = parallel_map(PROBE_THREADS, read_header, sample)
-    found: dict[int, float] = {}
+    seconds_of: dict[int, float] = {}
     for item, (seconds, report) in zip(sample, headers, strict=True):
         if isinstance(report, Reachable):
             breaker.reachable(report)
         elif report is not None:
             breaker.unreachable(report, None)
         if seconds:
-            found[item.index] = seconds
-    if not found:
+            seconds_of[item.index] = seconds
+    if not seconds_of:
         breaker.finish()
     durations = Column("<f4")
-    mean = float(np.mean(np.array([*found.values()], np.float32))) if found else 0.0
+    mean = float(np.mean(np.array([*seconds_of.values()], np.float32))) if seconds_of else 0.0
     for (start, block), (_, is_in) in zip(surveyed.durations.blocks(), in_shard.blocks(), strict=True):
-        for index in found.keys() & range(start, start + len(block)):
-            block[index - start] = found[index]
+        for index in seconds_of.keys() & range(start, start + len(block)):
+            block[index - start] = seconds_of[index]
         block[np.isnan(block)] = mean
         durations.append(block[is_in])
-    return Workload(durations, num_unknown, 0 if found else num_unknown)
+    return Workload(durations, num_unknown, 0 if seconds_of else num_unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,17 +228,14 @@ class KnownRates:
     usd_per_hour: float | None
 
 
-DEFAULT_PROFILES = {"vllm": "ctx512-batch", "faster-whisper": "cpu"}
-"""The profile that an engine runs with if none is given."""
-
-
 def known_rates(config: RunOptions, engine: str) -> KnownRates:
     """Return the speed from the config, or else from the profile that this engine would run with; and the price.
 
     No profile knows the speed of questions. The price is that of this machine: it was given, or the platform of the
     task has it. No profile knows it.
     """
-    name = config.profile or DEFAULT_PROFILES.get(engine)
+    registration = engines.ENGINES.get(engine)
+    name = config.profile or (registration and registration.default_profile)
     profile = load_profile(name) if name else {}
     if profile.get("engine") != engine or config.questions:
         profile = {}
@@ -245,10 +270,15 @@ def probe_duration(
         StorageError: the place of the recording is unreachable or refuses access.
     """
     try:
-        with contextlib.closing(open_recording(path, store_options, PROBE_BLOCK_BYTES)) as recording:
+        with _header(path, store_options) as recording:
             return probe(recording, certain)
     except AudioError:
         return None
+
+
+def _header(path: str, store_options: StoreOptions) -> contextlib.closing[Recording]:
+    """Open a recording to read its header alone."""
+    return contextlib.closing(open_recording(path, store_options, PROBE_BLOCK_BYTES))
 
 
 def unknown_sample(durations: Column, items: ItemSet, step: int) -> ItemSet:
@@ -259,3 +289,45 @@ def unknown_sample(durations: Column, items: ItemSet, step: int) -> ItemSet:
         sample.add(unknown[-seen % step :: step])
         seen += len(unknown)
     return sample
+
+
+@contextlib.contextmanager
+def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]:
+    """Estimate the durations that the manifest does not give, while a run is in progress.
+
+    A thread reads the headers of a few recordings, evenly spread over the items, and puts their seconds into
+    `progress.sample`, or their bytes into `progress.sizes` if a header does not tell, until the context ends. It begins
+    anywhere, because the first recordings are measured soon. The engine does not wait for it.
+
+    Args:
+        job: the run.
+        remaining: the items to transcribe.
+        progress: receives the seconds.
+    """
+    sample = unknown_sample(job.durations, remaining, -(-progress.unknown // SAMPLE_SIZE))
+    is_over = threading.Event()
+
+    def read() -> None:
+        # A recording that cannot be read, or a manifest that changes, is told by the run itself.
+        with contextlib.suppress(VoxbatchError), replace(job.source, fd=os.dup(job.source.fd)).open() as source:
+            every = items(source, job.path_policy, job.config.limit, sample)
+            places = [(item.index, item.audio, item.offset) for item in every]  # a row may have 10 MB
+            random.Random(0).shuffle(places)
+            for index, _, _ in places:
+                progress.sample.setdefault(index, None)
+            for index, audio, offset in places:
+                if is_over.is_set():
+                    return
+                if progress.sample.get(index, 0.0) is not None:
+                    continue  # it is decoded or finished
+                with contextlib.suppress(VoxbatchError), _header(audio, job.config.store_options) as recording:
+                    if (seconds := probe(recording)) is not None:
+                        progress.sample[index] = max(0.0, seconds - offset)
+                    elif not offset:
+                        progress.sizes[index] = recording.size
+
+    threading.Thread(target=read, daemon=True, name="durations").start()
+    try:
+        yield
+    finally:
+        is_over.set()

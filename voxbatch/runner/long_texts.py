@@ -2,7 +2,7 @@
 
 Normalising a day of speech takes seconds in Python, and aligning it seconds in native code that holds the interpreter
 lock. On a thread, the second would still stop all other threads of the process. A short text costs less than the way
-to another process, so the pipeline counts it itself.
+to another process, so the main thread counts it itself (see results.py).
 """
 
 from __future__ import annotations
@@ -11,16 +11,12 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from voxbatch.child_environment import without_secrets
-from voxbatch.child_process import ChildProcess, handle_stop_signals
+from voxbatch.process.child import ChildProcess, for_voxbatch, handle_stop_signals
+from voxbatch.runner.shared import Counted, EventQueue, ThreadFailed
 from voxbatch.scoring import ErrorCounts, count_errors
-
-LONG_TEXTS = 50_000
-"""Characters of a reference and its transcript from which the pair is long: half an hour of speech. It takes 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +34,17 @@ class LongPair:
         return count_errors(self.reference, self.hypothesis, self.lang)
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The errors of a long pair."""
-
-    item: int
-    counts: ErrorCounts
-
-
 class LongTextCounter:
     """Counts the errors of one pair after the other.
 
     A thread sends the pairs to a child process, which starts with the first pair, and takes the results.
 
     Args:
-        send: called by the thread with each result.
+        events: gets a Counted for each pair.
     """
 
-    def __init__(self, send: Callable[[Counted], object]) -> None:
-        self._send = send
+    def __init__(self, events: EventQueue) -> None:
+        self._events = events
         self._pairs: queue.SimpleQueue[LongPair | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._child: ChildProcess | None = None
@@ -64,7 +52,7 @@ class LongTextCounter:
         self._is_closed = threading.Event()
 
     def count(self, pair: LongPair) -> None:
-        """Count the errors of a pair. The result comes by `send`."""
+        """Count the errors of a pair. Its result is an event."""
         self._pairs.put(pair)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="long texts")
@@ -78,7 +66,13 @@ class LongTextCounter:
             self._child.kill()
 
     def _run(self) -> None:
-        child = self._child = ChildProcess(__name__, {}, inherited=without_secrets(os.environ))
+        try:
+            self._count_all(ChildProcess(__name__, {}, inherited=for_voxbatch(os.environ)))
+        except BaseException as e:  # noqa: BLE001 the main thread raises it again
+            self._events.send(ThreadFailed(e))
+
+    def _count_all(self, child: ChildProcess) -> None:
+        self._child = child
         try:
             while (pair := self._pairs.get()) is not None and not self._is_closed.is_set():
                 child.send(pair)
@@ -88,7 +82,7 @@ class LongTextCounter:
                     if self._is_closed.is_set():
                         return
                     counts = pair.count()
-                self._send(Counted(pair.item, counts))
+                self._events.send(Counted(pair.item, counts))
         finally:
             child.end()
 

@@ -5,30 +5,37 @@ The result is a Job, which holds all that is decided once for the run. A worker 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import voxbatch
 from voxbatch import audio, engines
-from voxbatch.calibration import CalibrationFile
 from voxbatch.config import Config, RunOptions, digest
-from voxbatch.engines import EngineCache, EngineSpec
-from voxbatch.errors import ConfigError
+from voxbatch.decoding.messages import Diarization
+from voxbatch.engines import EngineCache, EngineChoice, EngineSpec, multilingual_model
+from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
-from voxbatch.manifest import InheritableSource, PathPolicy, QuestionPolicy, Source, Survey, open_source, survey
-from voxbatch.output.calibration_file import calibration_for
+from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
+from voxbatch.output.attempts import AttemptRecord
+from voxbatch.output.layout import list_name
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
-from voxbatch.output.run_file import EngineFacts, RunFacts, RunFile
-from voxbatch.runner.pipeline import PipelineOptions
-from voxbatch.runner.question_checks import check_lengths
-from voxbatch.storage import StoreOptions, open_store
-from voxbatch.storage.columns import Column
+from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
+from voxbatch.output.run_file import read as read_run
+from voxbatch.records import ALIGN
+from voxbatch.runner.abilities import check_abilities, check_channels, check_texts
+from voxbatch.storage import Store, open_store
+from voxbatch.storage.columns import Column, ItemSet
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.calibration import CalibrationFile
+    from voxbatch.speakers import Voice
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -39,42 +46,53 @@ class Job:
     and does not hold it, because each process loads its own.
     """
 
-    run: RunFile
-    """The record of the run, with this process's own facts. The record in OUT may have the facts of another process."""
+    config: Config
+    """All settings."""
+    run: Run
+    """The run, with this process's own facts. The list in OUT may have the facts of another process."""
     is_new: bool
-    """True if this process has created the record in OUT, for a run that continues no other."""
+    """True if this process has created run.json in OUT."""
     source: InheritableSource
     """The manifest. The process that prepared the job keeps it open."""
     path_policy: PathPolicy
     """Rule for the paths that the manifest may name."""
-    limit: int | None
-    """Number of items that are read from the manifest. None means all."""
     durations: Column
-    """Seconds of each item of the run, float32, NaN if unknown. Transcripts of earlier runs that are not in
-    the manifest follow its items; see output.continuation."""
-    shard: int
-    shards: int
-    out: str
-    store_options: StoreOptions
-    """How OUT, the recordings and the model are accessed."""
+    """Seconds of each item of the list, float32, NaN if unknown. Transcripts of earlier lists that are not in the
+    manifest follow its items; see output.lists."""
+    keys: Column
+    """Keys of each item of the list; see manifest.Survey."""
+    folder: str | None
+    """Place that relative paths of the manifest become absolute with in the output lines."""
     engine: str
     """Name of the engine."""
-    model: str | None
     engine_options: Mapping[str, str]
+    """Options with which the engine is created: those of the config, completed."""
     decoding: dict[str, Any]
     """Options of the engine that influence the text; see EngineSpec. The run's identity contains them."""
+    window_s: float
+    window_work_s: float
+    """See EngineSpec."""
+    diarization: Diarization | None
+    """The way in which the decoders tell speakers apart. None if they do not."""
     worker_environments: tuple[Mapping[str, str], ...]
     """Environment of each process that transcribes. With fewer than two, the process that prepared the job
     transcribes."""
-    pipeline: PipelineOptions
     calibration: CalibrationFile | None
     """Calibration with which the merge estimates the WER."""
-    fail_unreachable: bool
-    """Record unreachable recordings as failed. Otherwise the run stops when a place is down."""
+    attempt: AttemptRecord | None = None
+    """Record of the items that are transcribed now. None until the checkpoint is loaded."""
 
 
 def open_manifest(config: Config) -> Source:
-    """Open the source of a config; see manifest.open_source."""
+    """Open the source of a config; see manifest.open_source, and manifest.texts for a run that speaks."""
+    if config.speech:
+        import sys
+
+        from voxbatch.manifest.texts import open_texts
+
+        if not isinstance(config.source, str):
+            raise ConfigError(f"{len(config.source)} sources: voxbatch speak takes one; write one list of all texts")
+        return open_texts(config.source, sys.stdin.buffer, config.store_options)
     return open_source(config.source, store_options=config.store_options, include=config.include)
 
 
@@ -84,11 +102,23 @@ def path_policy(config: RunOptions) -> PathPolicy:
     Raises:
         ConfigError: the rule contradicts itself, or a place is not valid.
     """
-    if config.questions:
-        paths = PathPolicy.from_options(config.allow_outside, config.only_under)
-        prompt, is_divided = config.questions.prompt, config.questions.map_reduce
-        return QuestionPolicy(paths.allow_outside, paths.only_under, prompt, is_divided)
-    return PathPolicy.from_options(config.allow_outside, config.only_under)
+    if config.speech:
+        from voxbatch.manifest.texts import TextPolicy
+
+        return TextPolicy()
+    if config.questions is None:
+        return PathPolicy(config.allow_outside, config.only_under, config.task)
+    from voxbatch.manifest.question_policy import QuestionPolicy
+
+    prompt, is_divided = config.questions.prompt, config.questions.map_reduce
+    return QuestionPolicy(config.allow_outside, config.only_under, prompt=prompt, is_divided=is_divided)
+
+
+def choose_engine(config: RunOptions) -> EngineChoice:
+    """Return the engine of a config, which transcribes, aligns or speaks; see engines.choose."""
+    if config.task == ALIGN:
+        return engines.choose("ctc" if config.model and config.engine == "auto" else config.engine, engines.ALIGNERS)
+    return engines.choose(config.engine, engines.SPEECH_ENGINES if config.speech else engines.ENGINES)
 
 
 def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
@@ -102,6 +132,15 @@ def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
             raise ConfigError("engine option task=ask: it is for voxbatch ask, which also has the question")
         return config.engine_options
     return engines.options_with_questions(engine, config.engine_options, config.questions.answer)
+
+
+def items_of_shard(durations: Column, config: Config) -> ItemSet:
+    """Return the items of the shard of a config. With one shard, these are all items, whatever their durations."""
+    if config.shards == 1:
+        return ItemSet(len(durations), is_full=True)
+    from voxbatch.runner.shard import members
+
+    return members(durations, config.shard, config.shards)
 
 
 def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str, str], ...]:
@@ -123,36 +162,44 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         UsageError: the config, the manifest or OUT is wrong.
         StorageError: the source or OUT is unreachable.
     """
-    choice = engines.choose(config.engine)
+    choice = choose_engine(config)
     policy = path_policy(config)
+    _keep_id_root(source, config)
     surveyed = survey(source, policy, config.limit)
     options = engine_options(config, choice.name)
     with_kernels = engines.options_with_kernels(choice.name, options, config.kernel_cache)
     engine = engine_cache.get(choice.name, config.model, with_kernels, config.store_options)
     spec = engine.spec
     if config.questions and not config.questions.map_reduce:
+        from voxbatch.runner.asking import check_lengths
+
         check_lengths(source, policy, config.limit, spec, config.store_options)
-    if config.language:
-        engines.require_language(engine, config.language)
+    diarization = check_abilities(config, spec, ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords))
+    check_channels(config, source, policy)
+    check_texts(config, source, policy, spec)
     log.info("engine", text=f"engine {choice.reason}; model {spec.model}{engines.known_details(spec.license)}")
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     for warning in (*spec.warnings, *unused):
         log.warning("engine", text=warning)
     _log_languages(config, surveyed, spec, log)
-    identity = _identity(config, surveyed, spec)
+    identity = _identity(config, spec, diarization.voices if diarization else ())
     environments = worker_environments(spec, config.workers)
-    run = RunFile(
-        run_id=digest(identity),
+    run = Run(
+        run_id=digest({"manifest": surveyed.fingerprint, **identity}),
         identity=identity,
-        items=surveyed.items,
         language=config.language or spec.only_language,
+        manifest=surveyed.fingerprint,
+        items=surveyed.items,
         folder=source.base,
+        id_root=source.id_root,
         facts=_facts(config, spec, max(1, len(environments))),
     )
     calibration = None
     if config.calibration:
-        calibration = calibration_for(config.calibration, run.facts.engine, config.store_options)
+        from voxbatch.scoring.calibration import calibration_for
+
+        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
     store = open_store(config.out, config.store_options)
     refuse_nested(store.place, config.store_options)
     if unsafe := store.prepare():
@@ -176,59 +223,60 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     if recorded.facts.versions != run.facts.versions:
         started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
         log.warning("other_versions", text=f"{started}: texts may differ")
-    surveyed.durations.append(np.full(owner.items - surveyed.items, np.nan))
+    _append_kept(surveyed, store, owner)
     return Job(
-        run=replace(run, generation=owner.generation, items=owner.items, continues=owner.continues),
+        config=config,
+        run=replace(owner, folder=run.folder, facts=run.facts),
         is_new=reserved.is_new,
         source=source.inheritable(),
         path_policy=policy,
-        limit=config.limit,
         durations=surveyed.durations,
-        shard=config.shard,
-        shards=config.shards,
-        out=config.out,
-        store_options=config.store_options,
+        keys=surveyed.keys,
+        folder=owner.folder or run.folder,
         engine=choice.name,
-        model=config.model,
         engine_options=with_kernels,
         decoding=dict(spec.decoding),
+        window_s=spec.window_s,
+        window_work_s=spec.window_work_s,
+        diarization=diarization,
         worker_environments=environments,
-        pipeline=PipelineOptions(
-            language=config.language,
-            decoders=config.decoders,
-            part_items=config.part_items,
-            part_seconds=config.part_seconds,
-            audio_stream=config.audio_stream,
-            max_hours=config.max_hours,
-            store_options=config.store_options,
-            questions=config.questions,
-            folder=recorded.folder or run.folder,
-        ),
         calibration=calibration,
-        fail_unreachable=config.fail_unreachable,
     )
 
 
-def _identity(config: Config, surveyed: Survey, spec: EngineSpec) -> dict[str, Any]:
+def _keep_id_root(source: Source, config: Config) -> None:
+    """Give the items of a run that continues the ids that the run has: see Source.id_root."""
+    if config.overwrite or not (source.id_root or source.grows or config.update):
+        return
+    with contextlib.suppress(ConfigError, CheckpointError):  # `reserve` reports it
+        if (run := read_run(open_store(config.out, config.store_options))) is not None:
+            source.id_root = run.id_root
+
+
+def _append_kept(surveyed: Survey, store: Store, run: Run) -> None:
+    """Append the transcripts that a run has kept from earlier lists, whose recordings are not in the manifest."""
+    if run.items > surveyed.items:
+        keys = read_keys(store, list_name(run.list_number, run.generation), run.key)
+        surveyed.keys.append(keys[surveyed.items :])
+        surveyed.durations.append(np.full(run.items - surveyed.items, np.nan))
+
+
+def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice]) -> dict[str, Any]:
     """Return all settings that decide the texts of the outputs. Runs with the same identity may share an OUT."""
-    identity: dict[str, Any] = {
-        "manifest": surveyed.fingerprint,
+    return {
         "engine": spec.name,
         "model": spec.model,
         "decoding": dict(spec.decoding),
-        "language": config.language,
+        **config.identity(),
+        **({"voices": {voice.name: voice.digest for voice in voices}} if voices else {}),
     }
-    if config.audio_stream is not None:  # an OUT of a version without this option can still be continued
-        identity["audio_stream"] = config.audio_stream
-    if config.questions:
-        identity["questions"] = asdict(config.questions)
-    return identity
 
 
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:
     """Log what the model cannot do with the languages of the run, or without them."""
     if spec.only_language and not config.language and surveyed.languages.total() < surveyed.items:
-        other = f" (--model {spec.multilingual_model})" if spec.multilingual_model else ""
+        model = multilingual_model(spec.name)
+        other = f" (--model {model})" if model else ""
         text = f"model {spec.model} knows only {language_name(spec.only_language)}: take another for other languages"
         log.info("one_language", text=f"{text}{other}")
     if (config.language or surveyed.languages) and not spec.uses_language:

@@ -57,8 +57,6 @@ def members(durations: Column, shard: int, shards: int) -> ItemSet:
     shard exceeds the mean load by more than the longest item. An unknown duration counts as the mean of the known
     durations, or as 1 if none is known.
     """
-    if shards == 1:
-        return ItemSet(len(durations), is_full=True)
     mine = ItemSet(len(durations))
     for indexes, assigned in _assign(durations, ItemSet(len(durations), is_full=True), shards):
         mine.add(indexes[assigned == shard])
@@ -67,11 +65,11 @@ def members(durations: Column, shard: int, shards: int) -> ItemSet:
 
 def split(durations: Column, wanted: ItemSet, parts: int) -> list[ItemSet]:
     """Split the wanted items into disjoint parts of even load, by the rule of `members`."""
-    found = [ItemSet(wanted.size) for _ in range(parts)]
+    members_of_parts = [ItemSet(wanted.size) for _ in range(parts)]
     for indexes, assigned in _assign(durations, wanted, parts):
-        for part, items in enumerate(found):
+        for part, items in enumerate(members_of_parts):
             items.add(indexes[assigned == part])
-    return found
+    return members_of_parts
 
 
 def _assign(durations: Column, wanted: ItemSet, shards: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
@@ -109,7 +107,7 @@ def _longest_first(durations: Column, wanted: ItemSet) -> Iterator[tuple[NDArray
             elif is_in.any():
                 yield indexes[is_in], weights[is_in]
         if chosen:
-            indexes, weights = (np.concatenate(each) for each in zip(*chosen, strict=True))
+            indexes, weights = (np.concatenate(arrays) for arrays in zip(*chosen, strict=True))
             chosen = []
             order = np.argsort(-weights, kind="stable")
             yield indexes[order], weights[order]

@@ -1,23 +1,45 @@
-"""Transcribe the items of a job in this process, from the point that earlier processes have reached."""
+"""Transcribe in this process: the remaining items of a job, or a single recording without an OUT."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import os
-from collections.abc import Callable
+import tempfile
+import time
+import wave
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from voxbatch.config import RunOptions
 from voxbatch.decoding import Undecodable
-from voxbatch.engines import EngineCache, EngineMessage
-from voxbatch.errors import ConfigError
+from voxbatch.decoding.messages import Diarization
+from voxbatch.engines import Engine, EngineCache, EngineMessage
+from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.log import Log
 from voxbatch.manifest import items
+from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.lines import outcome_of
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import takeover_explained
+from voxbatch.process.limits import limits_are_run_errors
+from voxbatch.records import SAMPLING_RATE, Item, Outcome
 from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.prepare import Job
-from voxbatch.runner.progress import Progress, Usage, known_audio
-from voxbatch.runner.stop import Stop
-from voxbatch.storage import open_store
-from voxbatch.storage.circuit_breaker import CircuitBreaker
+from voxbatch.runner.progress import Progress, Stop, Usage, known_audio
+from voxbatch.storage import StoreOptions, open_recording, open_store, parallel_map
+from voxbatch.storage.circuit_breaker import (
+    CircuitBreaker,
+    Reachable,
+    Report,
+    place_of_recording,
+    report_error,
+    report_success,
+)
 from voxbatch.storage.columns import ItemSet
 
 
@@ -41,21 +63,26 @@ def resume(job: Job, assigned: ItemSet, started_at: float, worker: int = 0) -> R
         worker: number of the process, if several processes work on the shard side by side.
 
     Raises:
+        TakenOverError: OUT belongs to another run or to a later list now.
         CheckpointError: a part is damaged or belongs to another run.
         StorageError: OUT cannot be read.
     """
-    store = open_store(job.out, job.store_options)
-    checkpoint = Checkpoint(store, job.run.key, len(job.durations), job.shard, job.shards, worker)
-    checkpoint.load()
+    store = open_store(job.config.out, job.config.store_options)
+    checkpoint = Checkpoint(store, job.run, job.keys, job.config.shard, job.config.shards, worker)
+    with takeover_explained(store, job.run):
+        checkpoint.load()
     remaining = assigned - checkpoint.done
     num_items, num_remaining = assigned.count(), remaining.count()
-    known_audio_s, unknown = known_audio(job.durations, remaining)
+    known_audio_s, unknown, windows = known_audio(job.durations, remaining, job.window_s)
     progress = Progress(
         items=num_items,
         resumed=num_items - num_remaining,
         resumed_failed=(assigned & checkpoint.failed).count(),
         known_audio_s=known_audio_s,
         unknown=unknown,
+        window_s=job.window_s,
+        window_work_s=job.window_work_s,
+        known_fixed_s=windows * job.window_work_s,
         committed=num_items - num_remaining,
         started_at=started_at,
     )
@@ -82,25 +109,148 @@ def transcribe(
         ConfigError: the model changed since the job was prepared.
         StopRequested, RunError: see Pipeline.run.
     """
-    engine = engine_cache.get(job.engine, job.model, job.engine_options, job.store_options)
+    record = job.attempt
+    assert record is not None
+    engine = engine_cache.get(job.engine, job.config.model, job.engine_options, job.config.store_options)
     if dict(engine.spec.decoding) != job.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {job.decoding}")
-    breaker = breaker or CircuitBreaker[Undecodable](job.fail_unreachable)
+    resources = contextlib.ExitStack()
+    if job.config.speech and job.config.speech.verify:
+        from voxbatch.runner.listening import ListeningEngine, listener_of
+
+        listener = resources.enter_context(contextlib.closing(listener_of(job.config)))
+        engine = ListeningEngine(engine, listener, job.config.speech)
+    breaker = breaker or circuit_breaker(job)
+    if (
+        job.config.speech is None
+        and record.attempt.is_suspect
+        and record.attempt.items == 1
+        and record.attempt.failure is None
+    ):
+        _transcribe_noise(engine, job.config, stop, on_engine_message)
     pipeline = Pipeline(
         engine,
         work.checkpoint,
-        job.pipeline,
+        job.config,
         work.progress,
         on_progress,
         stop,
         on_engine_message,
         breaker,
-        is_last=engine_cache.one_run,
+        folder=None if job.config.speech else job.folder,
+        is_last=engine_cache.one_run and record.is_last,
+        on_first=functools.partial(record.create, work.checkpoint.store),
+        failure=record.attempt.failure,
+        diarization=job.diarization,
     )
+    with limits_are_run_errors(), resources, replace(job.source, fd=os.dup(job.source.fd)).open() as source:
+        return pipeline.run(items(source, job.path_policy, job.config.limit, work.items))
+
+
+PROOF_ITEM = -2
+"""Item.index of the noise. Engines in a child process use -1 themselves."""
+
+
+def _transcribe_noise(
+    engine: Engine, options: RunOptions, stop: Stop, on_engine_message: Callable[[EngineMessage], None]
+) -> None:
+    """Transcribe a second of noise. If this ends the process, no recording is to blame, and no attempt is recorded."""
+    swelling = np.linspace(0, 3000, SAMPLING_RATE)  # engines do not get noise of an even loudness: it holds no speech
+    samples = np.random.default_rng(0).normal(0, swelling).astype("<i2")
+    with tempfile.NamedTemporaryFile(suffix=".wav") as file:
+        with wave.open(file, "wb") as noise:
+            noise.setnchannels(1)
+            noise.setsampwidth(samples.itemsize)
+            noise.setframerate(SAMPLING_RATE)
+            noise.writeframes(samples.tobytes())
+        file.flush()
+        prompt = None if options.questions is None else "Hello"
+        row = json.dumps({AUDIO_KEY: file.name}).encode()
+        item = Item(PROOF_ITEM, 0, "noise", file.name, channel=0, row=row, prompt=prompt)
+        transcribe_recording(engine, item, options, stop, on_engine_message)
+
+
+def circuit_breaker(job: Job, earlier: Iterable[Report] = ()) -> CircuitBreaker[Undecodable]:
+    """Return the circuit breaker of a job, which asks for recordings of its manifest.
+
+    Args:
+        earlier: see CircuitBreaker.
+    """
+    return CircuitBreaker[Undecodable](job.config.fail_unreachable, earlier, ask=functools.partial(_ask, job))
+
+
+MAX_ASKED = 3
+"""Number of recordings that a place is asked for at a time."""
+
+
+def _ask(job: Job, place: str, held: Set[int]) -> Reachable | None:
+    """Return the answer of a place that is asked for recordings other than those of some items; None without any."""
+    others, avoided = dict[str, None](), set[str]()
     with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
-        return pipeline.run(items(source, job.path_policy, job.limit, work.items))
+        for item in items(source, job.path_policy, job.config.limit):
+            if item.index in held:
+                avoided.add(item.audio)
+            elif len(others) < MAX_ASKED + len(held) and place_of_recording(item.audio) == place:
+                others[item.audio] = None
+    asked = [audio for audio in others if audio not in avoided][:MAX_ASKED]
+    reports = parallel_map(MAX_ASKED, functools.partial(_read_start, job.config.store_options), asked)
+    return next((report for report in reports if report is not None), None)
+
+
+def _read_start(store_options: StoreOptions, audio: str) -> Reachable | None:
+    """Return the answer of the place of a recording whose first bytes are read; None if it does not answer."""
+    try:
+        with contextlib.closing(open_recording(audio, store_options)) as recording:
+            recording.pread(1, 0)
+            report: Report | None = report_success(audio, time.monotonic())
+    except (AudioError, StorageError) as e:
+        report = report_error(0, audio, e)
+    return report if isinstance(report, Reachable) else None
 
 
 def log_engine_message(log: Log, message: EngineMessage) -> None:
     """Log a message of an engine."""
     (log.warning if message.is_warning else log.info)("engine", text=message.text)
+
+
+class _EntriesInMemory:
+    """Takes the finished items in place of a checkpoint."""
+
+    def __init__(self) -> None:
+        self.entries: list[PartEntry] = []
+
+    def commit(self, entries: Iterable[PartEntry], *facts: object, **further: object) -> list[PartEntry]:
+        """Keep the entries; see PartWriter."""
+        self.entries += entries
+        return self.entries
+
+
+def transcribe_recording(
+    engine: Engine,
+    item: Item,
+    options: RunOptions,
+    stop: Stop,
+    on_engine_message: Callable[[EngineMessage], None],
+    diarization: Diarization | None = None,
+) -> Outcome:
+    """Return the outcome of one item: the one that a run would write into its outputs.
+
+    The engine keeps its model loaded for the next call. A recording whose place is unreachable has failed.
+
+    Args:
+        diarization: see DecodeThread.
+
+    Raises:
+        StopRequested: `stop` was requested.
+        RunError: the engine cannot start or has died, or decoders do not start.
+    """
+    writer = _EntriesInMemory()
+    breaker = CircuitBreaker[Undecodable](fail_unreachable=True)
+    progress = Progress(items=1)
+    pipeline = Pipeline(
+        engine, writer, options, progress, lambda _: None, stop, on_engine_message, breaker, diarization=diarization
+    )
+    with limits_are_run_errors():
+        pipeline.run(iter([item]))
+    (entry,) = writer.entries
+    return outcome_of(entry.kind, json.loads(entry.line))

@@ -1,7 +1,7 @@
 """Check the recordings of a manifest without a run: local files by a look at the file system, or all by their headers.
 
-`survey` has checked the lines before. Nothing is decoded, except the first half second of a recording whose format
-libsndfile does not know.
+`survey` has checked the lines before. Nothing is decoded, except the first half second of a recording whose header does
+not prove that there is audio: that of a video may lack an audio track.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from voxbatch.audio import decode, probe
+from voxbatch.audio.waveforms import decode, is_mpeg_audio, probe
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.records import Item
 from voxbatch.runner.forecast import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
-from voxbatch.storage import StoreOptions, is_remote, open_recording, parallel_map, redacted
+from voxbatch.storage import StoreOptions, is_remote, open_recording, parallel_map, redacted, stored_path
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 
 TRIED_S = 0.5
-"""Seconds that are decoded of a recording whose header libsndfile does not read."""
+"""Seconds that are decoded of a recording whose header is not certain."""
 EXAMPLES = 3
 """Number of examples of each kind of problem."""
 MAX_KINDS = 1000
@@ -116,12 +116,13 @@ def _look_at(item: Item) -> CheckedItem:
         return CheckedItem(item.line, redacted(item.audio), was_checked=False)
     problem = None
     try:
-        state = os.stat(item.audio)
+        path = stored_path(item.audio)
+        state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):
             problem = "it is a folder" if stat.S_ISDIR(state.st_mode) else "it is no regular file"
         elif not state.st_size:
             problem = "the file is empty"
-        elif not os.access(item.audio, os.R_OK):
+        elif not os.access(path, os.R_OK):
             problem = "Permission denied"
     except (OSError, ValueError) as e:
         problem = e.strerror or str(e) if isinstance(e, OSError) else str(e)
@@ -134,12 +135,13 @@ def _read_header(item: Item, store_options: StoreOptions) -> tuple[CheckedItem, 
     try:
         with contextlib.closing(open_recording(item.audio, store_options, PROBE_BLOCK_BYTES)) as recording:
             seconds = probe(recording)
-            if seconds is None:
-                next(decode(recording, item.audio, duration=TRIED_S), None)
-            elif seconds <= item.offset and item.offset:
+            if seconds is not None and seconds <= item.offset and item.offset:
                 problem = f"`offset` is {item.offset:g}, and the recording ends at {seconds:.2f} s"
                 return CheckedItem(item.line, shown, problem, seconds), None
+            is_proven = seconds is not None and is_mpeg_audio(recording)
+            if not is_proven and probe(recording, certain=True) is None:
+                next(decode(recording, item.audio, duration=TRIED_S), None)
             return CheckedItem(item.line, shown, seconds=seconds), report_success(item.audio, recording.last_arrival)
     except (AudioError, StorageError) as e:
-        _, found, reason = str(e).rpartition(f"{shown}: ")
-        return CheckedItem(item.line, shown, reason if found else str(e)), report_error(item.index, item.audio, e)
+        _, separator, reason = str(e).rpartition(f"{shown}: ")
+        return CheckedItem(item.line, shown, reason if separator else str(e)), report_error(item.index, item.audio, e)

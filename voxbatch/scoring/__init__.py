@@ -5,7 +5,7 @@
     score.add("en", counts)
     score.to_dict()["wer"]                                               # 0.333333
 
-Only the module `files` reads files. Nothing here knows a manifest.
+Nothing here knows a manifest or OUT, and only `calibration`, `leaderboard` and `replacements` read files: their own.
 """
 
 from voxbatch.scoring.corpus import (
@@ -21,6 +21,7 @@ from voxbatch.scoring.counts import ErrorCounts, count_characters, count_errors
 from voxbatch.scoring.normalize import (
     DEFAULT_RULES,
     NORMALIZERS,
+    RATES,
     UNDETERMINED,
     Rules,
     Unit,
@@ -36,6 +37,7 @@ __all__ = [
     "DETECTED_LANGUAGE",
     "NORMALIZERS",
     "NO_VALUE",
+    "RATES",
     "UNDETERMINED",
     "CorpusScore",
     "ErrorCounts",

@@ -44,8 +44,8 @@ class Edit:
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Edit]:
     """Return the alignment with the fewest errors, in the order of both texts. Equal tokens are edits, too."""
     return [
-        Edit(kind, first + k if kind != "insertion" else None, found + k if kind != "deletion" else None)
-        for kind, first, found, length in edit_blocks(reference, hypothesis)
+        Edit(kind, in_reference + k if kind != "insertion" else None, in_hypothesis + k if kind != "deletion" else None)
+        for kind, in_reference, in_hypothesis, length in edit_blocks(reference, hypothesis)
         for k in range(length)
     ]
 
@@ -60,9 +60,9 @@ def edit_blocks(reference: Sequence[str], hypothesis: Sequence[str]) -> Iterator
     from rapidfuzz.distance import Levenshtein
 
     numbers: dict[str, int] = {}  # rapidfuzz compares strings by their hashes; numbers cannot collide
-    wanted = [numbers.setdefault(token, len(numbers)) for token in reference]
-    heard = [numbers.setdefault(token, len(numbers)) for token in hypothesis]
-    hint = _FIRST_BAND if len(wanted) * len(heard) >= LONG_PAIR else None
-    for op in Levenshtein.opcodes(wanted, heard, score_hint=hint):
+    reference_numbers = [numbers.setdefault(token, len(numbers)) for token in reference]
+    hypothesis_numbers = [numbers.setdefault(token, len(numbers)) for token in hypothesis]
+    hint = _FIRST_BAND if len(reference_numbers) * len(hypothesis_numbers) >= LONG_PAIR else None
+    for op in Levenshtein.opcodes(reference_numbers, hypothesis_numbers, score_hint=hint):
         length = max(op.src_end - op.src_start, op.dest_end - op.dest_start)
         yield _KINDS[op.tag], op.src_start, op.dest_start, length

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any
+
+import msgspec
 
 from voxbatch.languages import language_tag
-from voxbatch.scoring.bootstrap import rate_interval
-from voxbatch.scoring.counts import ErrorCounts, count_characters, count_errors
+from voxbatch.scoring.counts import RATE_DIGITS, ErrorCounts, count_characters, count_errors, rounded
 from voxbatch.scoring.normalize import (
     DEFAULT_RULES,
     Rules,
@@ -24,13 +25,12 @@ from voxbatch.scoring.normalize import (
     scored_language,
 )
 
-RATE_DIGITS = 6
-"""Decimal places of a reported rate: one error in a million words still shows."""
-
 DETECTED_LANGUAGE = "detected_language"
 """Key of an output line for the language that the engine detected. A line has it if nobody gave the language. Its
 `lang` is the same language then."""
 
+
+_StoredCount = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 
 NO_VALUE = "(none)"
 """Group of the items that lack the key by which they are grouped, or have `null` there."""
@@ -97,18 +97,22 @@ class Tally:
     @property
     def rate(self) -> float | None:
         """Errors / reference length, as it is reported. None without a reference text."""
-        return _rounded(self.counts.rate)
+        return self.counts.reported_rate
 
     @property
     def match_error_rate(self) -> float | None:
         """Errors / (errors + equal tokens), as it is reported: at most 1. None if both texts are empty."""
-        return _rounded(self.counts.match_error_rate)
+        return rounded(self.counts.match_error_rate)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the rate, as it is reported. None with fewer than two items or clusters."""
         units = Counter(self.clusters.values()) if self.clusters else self.units
-        ends = rate_interval(units) if units else self.stored_interval
+        if not units:
+            return self.stored_interval
+        from voxbatch.scoring.bootstrap import rate_interval
+
+        ends = rate_interval(units)
         return ends and (round(ends[0], RATE_DIGITS), round(ends[1], RATE_DIGITS))
 
     def to_dict(self, lang_unit: Unit) -> dict[str, Any]:
@@ -134,17 +138,15 @@ class Tally:
         """Rebuild a tally from the result of `to_dict`. Old versions did not write the interval and the empty texts.
 
         Raises:
-            KeyError, TypeError, ValueError: `to_dict` did not write this value.
+            KeyError, TypeError, AttributeError, ValueError: `to_dict` did not write this value.
         """
-        counts = ErrorCounts(
-            stored["substitutions"], stored["insertions"], stored["deletions"], stored[f"reference_{lang_unit}s"]
-        )
+        names = ("substitutions", "insertions", "deletions", f"reference_{lang_unit}s", "items", "missing")
         empty = stored.get("empty_references", 0), stored.get("empty_hypotheses", 0)
-        interval = stored.get("interval")
-        if interval is not None:
-            low, high = map(float, interval)
-            interval = low, high
-        return cls(counts, stored["items"], stored["missing"], *empty, stored_interval=interval)
+        counts = msgspec.convert([*(stored[name] for name in names), *empty], list[_StoredCount])
+        items, missing, empty_references, empty_hypotheses = counts[4:]
+        interval = msgspec.convert(stored.get("interval"), tuple[float, float] | None)
+        errors = ErrorCounts(*counts[:4])
+        return cls(errors, items, missing, empty_references, empty_hypotheses, stored_interval=interval)
 
     def _add_unit(self, cluster: str | None, unit: tuple[int, int]) -> None:
         if cluster is None:
@@ -154,13 +156,9 @@ class Tally:
             self.clusters[cluster] = errors + unit[0], length + unit[1]
 
 
-def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, RATE_DIGITS)
-
-
 @dataclass(frozen=True, slots=True)
 class ScoreOptions:
-    """How texts are compared and items are grouped."""
+    """Rules by which texts are compared and items are grouped."""
 
     rules: Rules = DEFAULT_RULES
     by: tuple[str, ...] = ()
@@ -283,7 +281,7 @@ class CorpusScore:
         """
         words, characters = self.total("word").to_dict("word"), self.total("character").to_dict("character")
         tallies = self.by_language.values()
-        found = {
+        score = {
             "wer": words["wer"],
             "cer": characters["cer"],
             "items": sum(tally.items for tally in tallies),
@@ -295,8 +293,8 @@ class CorpusScore:
         }
         if self.options.by:
             groups = {key: sorted(self.groups.get(key, {}).items()) for key in self.options.by}
-            found["by"] = {key: {value: each.to_dict() for value, each in values} for key, values in groups.items()}
-        return found
+            score["by"] = {key: {value: group.to_dict() for value, group in values} for key, values in groups.items()}
+        return score
 
     def _language(self, lang: str) -> dict[str, Any]:
         entry = {**self.by_language[lang].to_dict(error_unit(lang)), "normalizer": self.normalizer(lang)}
@@ -309,22 +307,38 @@ class CorpusScore:
         """Rebuild a score from the result of `to_dict`, without its groups.
 
         Raises:
-            KeyError, TypeError, AttributeError: `to_dict` did not write this value.
+            KeyError, TypeError, AttributeError, ValueError: `to_dict` did not write this value.
         """
         languages = stored["by_language"]
+        normalizers = {lang: entry["normalizer"] for lang, entry in languages.items() if "normalizer" in entry}
         return cls(
-            {lang: Tally.from_dict(each, error_unit(lang)) for lang, each in languages.items()},
+            {lang: Tally.from_dict(entry, error_unit(lang)) for lang, entry in languages.items()},
             {
-                lang: Tally.from_dict(each["characters"], "character")
-                for lang, each in languages.items()
-                if "characters" in each
+                lang: Tally.from_dict(entry["characters"], "character")
+                for lang, entry in languages.items()
+                if "characters" in entry
             },
-            normalizers={lang: each["normalizer"] for lang, each in languages.items() if "normalizer" in each},
+            normalizers=msgspec.convert(normalizers, dict[str, str]),
             stored_totals={
                 "word": Tally.from_dict(stored["words"], "word"),
                 "character": Tally.from_dict(stored["characters"], "character"),
             },
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedWer:
+    """An estimate of the WER of a run without references; see the module `calibration`."""
+
+    wer: float
+    interval: tuple[float, float]
+    """95 % interval, for recordings like those of the calibration."""
+    items: int
+    """Number of transcripts that it is about."""
+    left_out: int
+    """Number of transcripts without word confidences, or in languages that were not calibrated."""
+    calibration: str
+    """File of the calibration."""
 
 
 def group_of(row: Mapping[str, Any], key: str) -> str:
@@ -336,3 +350,38 @@ def group_of(row: Mapping[str, Any], key: str) -> str:
     if value is None:
         return NO_VALUE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Absolute differences in seconds."""
+
+    mean: float
+    median: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAccuracy:
+    """Differences between the word times of a corpus and those of its reference."""
+
+    reference_words: int
+    """Number of reference words with times."""
+    matched: int
+    """Number of them that were recognised. Only their times are compared."""
+    start: Differences | None
+    """None if no word matched."""
+    end: Differences | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values for JSON. `matched_share` is `matched` / `reference_words`.
+
+        {"reference_words": 4, "matched": 3, "matched_share": 0.75, "start": {"mean": 0.02, …}, "end": {…}}
+        """
+        return {
+            "reference_words": self.reference_words,
+            "matched": self.matched,
+            "matched_share": round(self.matched / self.reference_words, 6),
+            "start": self.start and asdict(self.start),
+            "end": self.end and asdict(self.end),
+        }

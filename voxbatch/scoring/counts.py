@@ -6,10 +6,11 @@ says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
 
-from voxbatch.scoring.alignment import edit_blocks
 from voxbatch.scoring.normalize import (
     DEFAULT_RULES,
     WORDS_AND_CHARACTERS,
@@ -18,6 +19,14 @@ from voxbatch.scoring.normalize import (
     normalizer,
     scored_language,
 )
+
+RATE_DIGITS = 6
+"""Decimal places of a reported rate: one error in a million words still shows."""
+
+
+def rounded(rate: float | None) -> float | None:
+    """Return a rate as it is reported."""
+    return None if rate is None else round(rate, RATE_DIGITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,11 @@ class ErrorCounts:
     insertions: int = 0
     deletions: int = 0
     reference_length: int = 0
+
+    @classmethod
+    def of_line(cls, line: Mapping[str, Any]) -> ErrorCounts:
+        """Return the counts in the output line of a transcript that has a reference."""
+        return cls(line["substitutions"], line["insertions"], line["deletions"], line["reference_length"])
 
     @property
     def errors(self) -> int:
@@ -42,6 +56,11 @@ class ErrorCounts:
         silence must make the corpus worse.
         """
         return self.errors / self.reference_length if self.reference_length else None
+
+    @property
+    def reported_rate(self) -> float | None:
+        """The rate with RATE_DIGITS decimal places."""
+        return rounded(self.rate)
 
     @property
     def hypothesis_length(self) -> int:
@@ -64,15 +83,20 @@ class ErrorCounts:
         )
 
 
+def counts_in_line(counts: ErrorCounts | None) -> dict[str, int | None]:
+    """Return the keys of an output line for the counts of an item. The values are None without a reference."""
+    return {field.name: None if counts is None else getattr(counts, field.name) for field in fields(ErrorCounts)}
+
+
 def count_errors(reference: str, hypothesis: str, lang: str | None, rules: Rules = DEFAULT_RULES) -> ErrorCounts:
     """Return the errors of the best alignment of the normalised texts, in the language's unit.
 
     An empty hypothesis counts as deletions only. See `edit_blocks` for the time that long texts take.
     """
-    wanted, heard = tokens(reference, lang, rules), tokens(hypothesis, lang, rules)
+    reference_tokens, hypothesis_tokens = tokens(reference, lang, rules), tokens(hypothesis, lang, rules)
     if rules.leaderboard is not None:
-        return ErrorCounts(*rules.leaderboard.count(wanted, heard), len(wanted))
-    return count_token_errors(wanted, heard)
+        return ErrorCounts(*rules.leaderboard.count(reference_tokens, hypothesis_tokens), len(reference_tokens))
+    return count_token_errors(reference_tokens, hypothesis_tokens)
 
 
 def count_characters(
@@ -81,21 +105,31 @@ def count_characters(
     """Return the errors in characters of a language that is counted in both units; None for all other languages."""
     if scored_language(lang) not in WORDS_AND_CHARACTERS:
         return None
-    wanted, heard = ("".join(tokens(text, lang, rules)) for text in (reference, hypothesis))
-    return count_token_errors(list(wanted), list(heard))
+    reference_characters, hypothesis_characters = (
+        "".join(tokens(text, lang, rules)) for text in (reference, hypothesis)
+    )
+    return count_token_errors(list(reference_characters), list(hypothesis_characters))
 
 
-def count_token_errors(wanted: Sequence[str], heard: Sequence[str]) -> ErrorCounts:
-    """Return the errors of the best alignment of two lists of tokens: `wanted` is the reference."""
-    if wanted == heard:
-        return ErrorCounts(reference_length=len(wanted))
-    found = {"equal": 0, "substitution": 0, "insertion": 0, "deletion": 0}
-    for kind, _, _, length in edit_blocks(wanted, heard):
-        found[kind] += length
-    return ErrorCounts(found["substitution"], found["insertion"], found["deletion"], len(wanted))
+def count_token_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> ErrorCounts:
+    """Return the errors of the best alignment of two lists of tokens."""
+    if reference == hypothesis:
+        return ErrorCounts(reference_length=len(reference))
+    from voxbatch.scoring.alignment import edit_blocks
+
+    counts = {"equal": 0, "substitution": 0, "insertion": 0, "deletion": 0}
+    for kind, _, _, length in edit_blocks(reference, hypothesis):
+        counts[kind] += length
+    return ErrorCounts(counts["substitution"], counts["insertion"], counts["deletion"], len(reference))
 
 
 def tokens(text: str, lang: str | None, rules: Rules = DEFAULT_RULES) -> list[str]:
     """Return the units that are compared: the words of the normalised text, or its characters without white space."""
     words = normalizer(lang, rules)(text).split()
     return list("".join(words)) if error_unit(lang) == "character" else words
+
+
+@lru_cache(maxsize=100_000)
+def word_tokens(word: str, lang: str | None) -> tuple[str, ...]:
+    """Return the tokens of one word. The English rules take 0.1 ms for a word, and most words are frequent ones."""
+    return tuple(tokens(word, lang))

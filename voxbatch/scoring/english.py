@@ -18,7 +18,7 @@ _WORD = re.compile(
     rf"""["“]?{_LETTERS}(?:['’-]{_LETTERS})*[,.?!;:]?["”]?|-+|[0-9]+(?:[.,][0-9]+)*(?:st|nd|rd|th|s)?[,.?!;:]?"""
 )
 """A token that no rule joins with a plain word beside it."""
-_DEPENDS_ON_NEXT = re.compile(r"'[sd] (?:been|gone|done|got)\b|\bhalf\b|\b(?:hmm|mm|mhm|mmm|uh|um)'")
+_DEPENDS_ON_NEXT = re.compile(r"'[sd] (?:been|gone|done|got|gotta)\b|\bhalf\b|\b(?:hmm|mm|mhm|mmm|uh|um)'")
 """Texts in which a rule for contractions, "and a half" or fillers depends on the words beside."""
 _SUFFIXES = frozenset({"st", "nd", "rd", "th", "s"})
 """Words that the rules join to a number before them."""

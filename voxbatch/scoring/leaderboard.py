@@ -1,4 +1,4 @@
-"""Score English as the Open ASR Leaderboard does: its own normaliser, from a checkout of its repository.
+"""Read the rules by which the Open ASR Leaderboard scores English, from a checkout of its repository.
 
 The leaderboard began with Whisper's English rules. Since April 2026 it has more of its own: spellings of names,
 acronyms, compounds, further fillers; and two words that are one word in the other text ("white paper", "whitepaper")
@@ -12,36 +12,13 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from voxbatch.errors import ConfigError
+from voxbatch.scoring.normalize import Leaderboard
 
 _PACKAGE = "normalizer"
 _FILES = ("normalizer.py", "english_abbreviations.py")
 """Files of the package that have the rules for English."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leaderboard:
-    """The rules of one copy of the leaderboard's repository."""
-
-    checksum: str
-    """First digits of the SHA-256 of the files with the rules."""
-    normalize: Callable[[str], str] = field(compare=False)
-
-    @property
-    def name(self) -> str:
-        """The name of the rules."""
-        return f"Open ASR Leaderboard's rules (sha256 {self.checksum})"
-
-    def count(self, reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, int, int]:
-        """Return the substitutions, insertions and deletions between two sequences of words. Words that are only
-        joined or split are no error."""
-        from kaldialign import edit_distance
-
-        found = edit_distance(reference, hypothesis, merge_compounds=True)
-        return int(found["sub"]), int(found["ins"]), int(found["del"])
 
 
 def read_leaderboard(folder: str) -> Leaderboard:

@@ -1,58 +1,108 @@
 """Make different spellings of the same speech equal before they are compared, language by language.
 
-The module does not align or count (counts.py does), and it translates spellings, digits or scripts in English only.
-docs/scoring.md states the rules with examples.
+The scoring form of the language (forms.py) comes first, then the rules that are chosen. The module does not align or
+count (counts.py does). docs/scoring.md states the rules with examples.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from importlib import metadata
 from typing import Literal
 
 from voxbatch import languages
 from voxbatch.errors import ConfigError
-from voxbatch.scoring.english import english_normalizer
-from voxbatch.scoring.leaderboard import Leaderboard
-from voxbatch.scoring.replacements import Replacements
 
 Normalizer = Callable[[str], str]
 """A function from a text to its normalised form."""
 Unit = Literal["word", "character"]
+RATES: dict[str, Unit] = {"WER": "word", "CER": "character"}
+"""The error rates with the units that they count."""
 """The unit that is counted."""
 
-ENGLISH = frozenset({"en", "eng"})
+ENGLISH = "en"
 
-WITHOUT_SPACES = frozenset(
-    {"zh", "zho", "chi", "cmn", "yue", "wuu", "nan", "hak", "ja", "jpn", "th", "tha", "lo", "lao"}
-    | {"km", "khm", "my", "mya", "bur", "bo", "bod", "tib"}
-)
+WITHOUT_SPACES = frozenset(("zh", "yue", "wuu", "nan", "hak", "ja", "th", "lo", "km", "my", "bo"))
 """Primary subtags of languages that are written without spaces. Words of these languages depend on the segmenter, so
 characters are counted."""
 
-WORDS_AND_CHARACTERS = frozenset({"ko", "kor"})
+WORDS_AND_CHARACTERS = frozenset(("ko",))
 """Primary subtags of languages that are counted in words and also in characters. Korean spacing varies between writers,
 so publications give both rates."""
 
-NORMALIZERS = ("auto", "english", "basic", "whisper-basic", "none")
-"""Names of the sets of rules. "auto" takes "english" for English and "basic" for all other languages."""
+NORMALIZERS = ("auto", "english", "basic", "whisper", "whisper-basic", "none")
+"""Names of the sets of rules. "auto" takes "english" for English and "basic" for all other languages; "whisper" takes
+Whisper's own, "english" or "whisper-basic"."""
+_WITH_FORM = ("auto", "english", "basic")
+"""Sets of rules that texts come to in their scoring form. The others are exactly those of Whisper, or none."""
+
+FORM_VERSION = 2
+"""Version of the scoring forms. Increase it with each change of what a form gives, because a rate depends on it."""
 
 _TAGS = re.compile(r"[<\[【][^<\[【>\]】]*[>\]】]|\([^()]+\)")
 """Text in brackets that is no speech: [laughter], <unk>, (coughs). Whisper's rules remove the same, apart from 【】."""
 
-_APOSTROPHE_LETTERS = frozenset("\u02bb\u02bc")
-"""Letters by category that are typed in place of the apostrophe ’ (Ukrainian п’ять, Hawaiian ʻokina)."""
-
-_VARIATION_SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
-"""Marks by category that choose a glyph (text or emoji) and spell nothing."""
-
 
 UNDETERMINED = "und"
 """The code of ISO 639 for a language that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaderboard:
+    """The rules of one copy of the leaderboard's repository; see the module `leaderboard`."""
+
+    checksum: str
+    """First digits of the SHA-256 of the files with the rules."""
+    normalize: Normalizer = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the rules."""
+        return f"Open ASR Leaderboard's rules (sha256 {self.checksum})"
+
+    def count(self, reference: Sequence[str], hypothesis: Sequence[str]) -> tuple[int, int, int]:
+        """Return the substitutions, insertions and deletions between two sequences of words. Words that are only
+        joined or split are no error."""
+        from kaldialign import edit_distance
+
+        distances = edit_distance(reference, hypothesis, merge_compounds=True)
+        return int(distances["sub"]), int(distances["ins"]), int(distances["del"])
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """Words and what replaces them; see the module `replacements`."""
+
+    name: str
+    """Name and digest of the file, for results."""
+    pairs: tuple[tuple[str, str], ...]
+
+    def after(self, normalize: Normalizer, unit: Unit) -> Normalizer:
+        """Return the function that normalises a text and then replaces words in it, the longest first, each once.
+
+        Both columns are normalised by the same rules, so that "O.K." matches whatever the rules make of it. In a
+        language that is counted in words, whole words are replaced.
+
+        Args:
+            normalize: the rules that come first.
+            unit: "word" or "character".
+        """
+
+        def spelled(text: str) -> str:
+            words = normalize(text).split()
+            return " ".join(words) if unit == "word" else "".join(words)
+
+        # Words that the rules remove anyway cannot be found.
+        table = {spelled(old): spelled(new) for old, new in self.pairs if spelled(old)}
+        if not table:
+            return normalize
+        longest_first = "|".join(re.escape(old) for old in sorted(table, key=len, reverse=True))
+        pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)" if unit == "word" else longest_first)
+        return lambda text: " ".join(pattern.sub(lambda match: table[match[0]], spelled(text)).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +128,14 @@ class Rules:
         if self.normalizer not in NORMALIZERS:
             raise ConfigError(f"normalizer {self.normalizer!r}: allowed are {', '.join(NORMALIZERS)}")
         if (self.case or self.punctuation) and self.normalizer not in ("auto", "basic"):
-            kept = "the texts are compared as they are" if self.normalizer == "none" else "these rules remove both"
+            effect = "the texts are compared as they are" if self.normalizer == "none" else "these rules remove both"
             raise ConfigError(
-                f"--normalizer {self.normalizer} cannot be combined with --case or --punctuation: {kept}; give them "
+                f"--normalizer {self.normalizer} cannot be combined with --case or --punctuation: {effect}; give them "
                 "with --normalizer basic, or alone"
             )
 
-        others = self.normalizer != "auto" or self.case or self.punctuation or self.replacements is not None
-        if self.leaderboard is not None and others:
+        has_other_rules = self.normalizer != "auto" or self.case or self.punctuation or self.replacements is not None
+        if self.leaderboard is not None and has_other_rules:
             raise ConfigError("--leaderboard has rules of its own; leave out --normalizer and the options for them")
 
     def method(self, lang: str | None) -> str:
@@ -95,12 +145,18 @@ class Rules:
             ConfigError: the leaderboard's rules are not for this language.
         """
         if self.leaderboard is not None:
-            if scored_language(lang) not in {*ENGLISH, UNDETERMINED}:
+            if scored_language(lang) not in (ENGLISH, UNDETERMINED):
                 raise ConfigError(f"--leaderboard has rules for English only, and a text is in {lang!r}; leave it out")
             return "leaderboard"
-        if self.normalizer != "auto":
+        if self.normalizer not in ("auto", "whisper"):
             return self.normalizer
-        return "english" if scored_language(lang) in ENGLISH and not (self.case or self.punctuation) else "basic"
+        if scored_language(lang) == ENGLISH and not (self.case or self.punctuation):
+            return "english"
+        return "whisper-basic" if self.normalizer == "whisper" else "basic"
+
+    def form(self, lang: str | None) -> str | None:
+        """Return the language whose scoring form the texts get first, as a primary subtag; None for no form."""
+        return scored_language(lang) if self.leaderboard is None and self.normalizer in _WITH_FORM else None
 
 
 DEFAULT_RULES = Rules()
@@ -121,12 +177,13 @@ def error_unit(lang: str | None) -> Unit:
 def normalizer(lang: str | None, rules: Rules = DEFAULT_RULES) -> Normalizer:
     """Return the function that normalises a reference or a hypothesis in `lang` before the comparison.
 
-    By default English gets Whisper's English rules ("It's my colour, Mr. Grey" → "it is my color mister gray"). Every
-    other language, and None, gets `normalize_unicode`.
+    By default a text gets its scoring form, and then English gets Whisper's English rules ("It's my colour, Mr. Grey"
+    → "it is my color mister gray"). Every other language, and None, gets `normalize_unicode`.
     """
-    return _normalizer(rules.method(lang), rules, error_unit(lang))
+    return _normalizer(rules.method(lang), rules.form(lang), rules, error_unit(lang))
 
 
+@lru_cache(1024)
 def normalizer_name(lang: str | None, rules: Rules = DEFAULT_RULES) -> str:
     """Return the name of the rules of `normalizer(lang, rules)`, with the version of their library."""
     library, unicode = f"whisper-normalizer {metadata.version('whisper-normalizer')}", unicodedata.unidata_version
@@ -138,6 +195,7 @@ def normalizer_name(lang: str | None, rules: Rules = DEFAULT_RULES) -> str:
         "none": "no rules: words are separated by spaces",
     }[rules.method(lang)]
     parts = [name]
+    parts += [f"scoring form {FORM_VERSION}"] if rules.form(lang) else []
     parts += ["case kept"] if rules.case else []
     parts += ["punctuation kept"] if rules.punctuation else []
     parts += [rules.replacements.name] if rules.replacements else []
@@ -145,10 +203,12 @@ def normalizer_name(lang: str | None, rules: Rules = DEFAULT_RULES) -> str:
 
 
 @cache
-def _normalizer(method: str, rules: Rules, unit: Unit) -> Normalizer:
+def _normalizer(method: str, form_language: str | None, rules: Rules, unit: Unit) -> Normalizer:
     if rules.leaderboard is not None:
         normalize = rules.leaderboard.normalize
     elif method == "english":
+        from voxbatch.scoring.english import english_normalizer
+
         normalize = english_normalizer(normalize_unicode)
     elif method == "whisper-basic":
         from whisper_normalizer.basic import BasicTextNormalizer
@@ -160,7 +220,15 @@ def _normalizer(method: str, rules: Rules, unit: Unit) -> Normalizer:
         normalize = partial(normalize_unicode, case=rules.case, punctuation=rules.punctuation)
     else:
         normalize = normalize_unicode
+    if form_language is not None:
+        from voxbatch.scoring.forms import scoring_form
+
+        normalize = _chained(scoring_form(form_language, rules.case), normalize)
     return rules.replacements.after(normalize, unit) if rules.replacements else normalize
+
+
+def _chained(form: Normalizer, normalize: Normalizer) -> Normalizer:
+    return lambda text: normalize(form(text))
 
 
 def _collapse(text: str) -> str:
@@ -168,43 +236,38 @@ def _collapse(text: str) -> str:
 
 
 def normalize_unicode(text: str, *, case: bool = False, punctuation: bool = False) -> str:
-    """Apply NFKC and case folding, remove tags in brackets, replace punctuation and symbols by spaces, and collapse
-    white space.
+    """Fold the case, remove tags in brackets, replace punctuation and symbols by spaces, and collapse white space.
 
-        "L’homme — 50 % d'ÉTÉ" → "l homme 50 d été"        "हिन्दी में। [हँसी]" → "हिन्दी में"
+        "L'homme — 50 % d'ÉTÉ" → "l homme 50 d été"        "हिन्दी में। [हँसी]" → "हिन्दी में"
 
     Combining marks stay: they are the vowels of Hindi, Thai and most scripts of South Asia. Whisper's own
     BasicTextNormalizer deletes them. That turns "हिन्दी" into "ह न द" and makes a wrong transcript look right.
-    Invisible format characters (soft hyphen, zero-width joiners, direction marks) are removed, as in Unicode's
-    NFKC_Casefold. NFKC splits the Thai and Lao vowel AM into two characters, in reference and hypothesis alike.
 
     Args:
-        text: a reference or a hypothesis.
+        text: a reference or a hypothesis, in its scoring form.
         case: keep upper and lower case.
         punctuation: keep punctuation and symbols.
     """
-    text = unicodedata.normalize("NFKC", text)
     if not case:
         text = unicodedata.normalize("NFKC", text.casefold())
     text = _TAGS.sub(" ", text)
     if punctuation:
-        return " ".join("".join(char for char in text if unicodedata.category(char) != "Cf").split())
-    letters = text.translate(_ASCII_TO_SPACES) if text.isascii() else "".join(_letters(text))
-    return " ".join(letters.split())
+        return _collapse(text)
+    return _collapse(text.translate(_ASCII_TO_SPACES) if text.isascii() else "".join(_letters(text)))
 
 
 def _letters(text: str) -> Iterator[str]:
     """Yield letters, digits and marks as they are, and a space for each other character.
 
-    Format characters, and marks without a letter before them, are left out.
+    Marks without a letter before them are left out.
     """
     # True if a mark would follow no letter, because the symbol or punctuation that it belongs to is removed.
     after_no_letter = True
     for char in text:
-        category = unicodedata.category(char)
-        if category == "Cf" or char in _VARIATION_SELECTORS or (after_no_letter and category[0] == "M"):
+        category = unicodedata.category(char)[0]
+        if after_no_letter and category == "M":
             continue
-        after_no_letter = category[0] in "PSZC" or char in _APOSTROPHE_LETTERS
+        after_no_letter = category in "PSZC"
         yield " " if after_no_letter else char
 
 

@@ -1,4 +1,4 @@
-"""Replace words of normalised texts by those of a file, such as "okay" for "ok": a user's own addition to the rules.
+"""Read the words that replace others in normalised texts, such as "okay" for "ok": a user's own addition to the rules.
 
 The file is a JSON object, {"ok": "okay", "uh": ""}, or has two columns in each line, separated by a tab.
 """
@@ -6,47 +6,14 @@ The file is a JSON object, {"ok": "okay", "uh": ""}, or has two columns in each 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from voxbatch.errors import ConfigError
+from voxbatch.scoring.normalize import Replacements
 
 _REMEDY = "write the words that are replaced, a tab, and the words that replace them (or nothing)"
-
-
-@dataclass(frozen=True, slots=True)
-class Replacements:
-    """Words and what replaces them."""
-
-    name: str
-    """Name and digest of the file, for results."""
-    pairs: tuple[tuple[str, str], ...]
-
-    def after(self, normalize: Callable[[str], str], unit: str) -> Callable[[str], str]:
-        """Return the function that normalises a text and then replaces words in it, the longest first, each once.
-
-        Both columns are normalised by the same rules, so that "O.K." matches whatever the rules make of it. In a
-        language that is counted in words, whole words are replaced.
-
-        Args:
-            normalize: the rules that come first.
-            unit: "word" or "character".
-        """
-
-        def spelled(text: str) -> str:
-            words = normalize(text).split()
-            return " ".join(words) if unit == "word" else "".join(words)
-
-        # Words that the rules remove anyway cannot be found.
-        table = {spelled(old): spelled(new) for old, new in self.pairs if spelled(old)}
-        if not table:
-            return normalize
-        longest_first = "|".join(re.escape(old) for old in sorted(table, key=len, reverse=True))
-        found = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)" if unit == "word" else longest_first)
-        return lambda text: " ".join(found.sub(lambda match: table[match[0]], spelled(text)).split())
 
 
 def read_replacements(path: str) -> Replacements:
@@ -74,28 +41,29 @@ def read_replacements(path: str) -> Replacements:
 
 def _json_pairs(path: str, text: str) -> dict[str, str]:
     try:
-        found = json.loads(text)
+        pairs = json.loads(text)
     except json.JSONDecodeError as e:
         raise ConfigError(f'{path}: line {e.lineno}: not JSON: {e.msg}; write {{"ok": "okay"}}') from e
     except (RecursionError, ValueError) as e:
         raise ConfigError(f'{path}: not JSON: {e}; write {{"ok": "okay"}}') from e
-    if not isinstance(found, dict):
+    if not isinstance(pairs, dict):
         raise ConfigError(f'{path}: line 1: is not a JSON object; write {{"ok": "okay"}}')
-    for old, new in found.items():
+    for old, new in pairs.items():
         if not old.strip() or not isinstance(new, str):
             raise ConfigError(f"{path}: {old!r}: {new!r} is not a replacement; both must be texts, the first not empty")
-    return found
+    return pairs
 
 
 def _table_pairs(path: str, text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    pairs: dict[str, str] = {}
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if not line.strip():
             continue
-        columns = line.rstrip("\r").split("\t")
+        line = line.rstrip("\n")
+        columns = line.split("\t")
         old = columns[0].strip()
         if len(columns) != 2 or not old:
             raise ConfigError(f"{path}: line {number}: {line[:40]!r} does not have two columns; {_REMEDY}")
-        if found.setdefault(old, columns[1].strip()) != columns[1].strip():
+        if pairs.setdefault(old, columns[1].strip()) != columns[1].strip():
             raise ConfigError(f"{path}: line {number}: {old!r} is in two lines; keep one of them")
-    return found
+    return pairs

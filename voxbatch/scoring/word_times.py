@@ -8,17 +8,14 @@ language: "three" and "3" are equal in English, but "twenty" "one" and "21" are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from voxbatch.scoring.alignment import align
+from voxbatch.scoring.corpus import Differences, TimeAccuracy
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer
 
-REFERENCE_WORDS_KEY = "text_words"
-"""Key of an output line for the words of `text`, which are `words` in the manifest. The `words` of the line are those
-of the transcript."""
 _PERCENTILES = {"median": 0.5, "p95": 0.95}
 
 
@@ -28,51 +25,6 @@ class TimedWord(NamedTuple):
     text: str
     start: float
     end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """Absolute differences in seconds."""
-
-    mean: float
-    median: float
-    p95: float
-
-
-@dataclass(frozen=True, slots=True)
-class TimeAccuracy:
-    """Differences between the word times of a corpus and those of its reference."""
-
-    reference_words: int
-    """Number of reference words with times."""
-    matched: int
-    """Number of them that were recognised. Only their times are compared."""
-    start: Differences | None
-    """None if no word matched."""
-    end: Differences | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values for JSON. `matched_share` is `matched` / `reference_words`.
-
-        {"reference_words": 4, "matched": 3, "matched_share": 0.75, "start": {"mean": 0.02, …}, "end": {…}}
-        """
-        return {
-            "reference_words": self.reference_words,
-            "matched": self.matched,
-            "matched_share": round(self.matched / self.reference_words, 6),
-            "start": self.start and asdict(self.start),
-            "end": self.end and asdict(self.end),
-        }
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> TimeAccuracy:
-        """Rebuild the record from the result of `to_dict`.
-
-        Raises:
-            KeyError, TypeError: `to_dict` did not write this value.
-        """
-        start, end = (None if stored[key] is None else Differences(**stored[key]) for key in ("start", "end"))
-        return cls(stored["reference_words"], stored["matched"], start, end)
 
 
 @dataclass(slots=True)
@@ -90,13 +42,21 @@ class WordTimes:
         """Add the words of an item. An item that was not transcribed has no words in the hypothesis."""
         if not reference:
             return
-        wanted, heard = _comparable(reference, lang, self.rules), _comparable(hypothesis, lang, self.rules)
-        self.reference_words += len(wanted)
-        for edit in align([text for text, _ in wanted], [text for text, _ in heard]):
+        from voxbatch.scoring.alignment import align
+
+        reference_words, hypothesis_words = (
+            _comparable(reference, lang, self.rules),
+            _comparable(hypothesis, lang, self.rules),
+        )
+        self.reference_words += len(reference_words)
+        for edit in align([text for text, _ in reference_words], [text for text, _ in hypothesis_words]):
             if edit.kind == "equal" and edit.reference is not None and edit.hypothesis is not None:
-                ours, theirs = wanted[edit.reference][1], heard[edit.hypothesis][1]
-                self.starts[round(abs(ours.start - theirs.start) * 1000)] += 1
-                self.ends[round(abs(ours.end - theirs.end) * 1000)] += 1
+                reference_word, hypothesis_word = (
+                    reference_words[edit.reference][1],
+                    hypothesis_words[edit.hypothesis][1],
+                )
+                self.starts[round(abs(reference_word.start - hypothesis_word.start) * 1000)] += 1
+                self.ends[round(abs(reference_word.end - hypothesis_word.end) * 1000)] += 1
 
     def accuracy(self) -> TimeAccuracy | None:
         """Return the figures. None if no reference has word times."""
@@ -110,9 +70,9 @@ def timed_words(value: object) -> list[TimedWord]:
     """Return the words of a list of objects with `word`, `start` and `end`, as the rows of manifests and outputs have
     them. Entries without times are left out; a value of another kind has no words."""
     words = []
-    for each in value if isinstance(value, list) else ():
-        if isinstance(each, dict) and isinstance(text := each.get("word", each.get("text")), str):
-            start, end = each.get("start"), each.get("end")
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, dict) and isinstance(text := entry.get("word", entry.get("text")), str):
+            start, end = entry.get("start"), entry.get("end")
             if isinstance(start, int | float) and isinstance(end, int | float):
                 words.append(TimedWord(text.strip(), float(start), float(end)))
     return words

@@ -7,7 +7,7 @@ The package has two interfaces. A `Store` is the place of one run's outputs (OUT
 `model_download.download_model` fetches a model from a bucket. The classes for remote places have the interfaces of
 `objects`, with one class for each protocol (`gcs`, `s3`, `web`). `retry` wraps these classes with retries. No other
 module here repeats a request, except that `model_download` restarts a broken download. No module outside this package
-uses a cloud's storage client.
+uses a cloud's storage client. The modules for remote places are imported when an address is used.
 """
 
 from __future__ import annotations
@@ -18,20 +18,28 @@ from itertools import islice
 from typing import BinaryIO, Protocol, TypeVar
 
 from voxbatch.errors import AudioError, ConfigError, StorageError, VoxbatchError
-from voxbatch.storage import connect
-from voxbatch.storage.address import HTTP_SCHEMES, is_remote, parse_bucket_address, place_of, redacted, scheme_of
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.storage.address import (
+    DEFAULT_STORE_OPTIONS,
+    HTTP_SCHEMES,
+    StoreOptions,
+    is_remote,
+    parse_bucket_address,
+    place_of,
+    redacted,
+    scheme_of,
+)
 from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.local import LocalReadError, LocalStore, open_local_audio, read_at, verify_readable
-from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
-from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
-from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, RecordingChangedError, fetch
-from voxbatch.storage.request_pool import RequestPool
+from voxbatch.storage.local import LocalReadError, LocalStore, open_local_audio, read_at, stored_path, verify_readable
+from voxbatch.storage.objects import DamagedObject, ObjectNotFound, Stat, UnusableObject
+from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, RecordingChangedError
 from voxbatch.storage.retry import RetryWait, longest_wait, set_retry_deadline
-from voxbatch.storage.retrying_client import read_blocks
-from voxbatch.storage.temporary_files import TemporaryFileError, temporary_file
+from voxbatch.storage.temporary_files import TemporaryFileError
 
 __all__ = [
     "DEFAULT_STORE_OPTIONS",
+    "WEB_PAGE",
+    "DamagedObject",
     "LocalReadError",
     "Recording",
     "RecordingChangedError",
@@ -42,6 +50,7 @@ __all__ = [
     "UnusableObject",
     "UnusableRecording",
     "is_remote",
+    "is_web_page",
     "list_objects",
     "longest_wait",
     "open_recording",
@@ -54,6 +63,7 @@ __all__ = [
     "remove_command",
     "set_retry_deadline",
     "stat_object",
+    "stored_path",
     "verify_readable",
 ]
 
@@ -69,6 +79,8 @@ class Store(Protocol):
     """Folder or bucket prefix, for messages."""
     concurrency: int
     """Number of concurrent calls that is worthwhile."""
+    max_open: int
+    """Number of objects whose `lines` may be read at a time: each takes a buffer or a file descriptor."""
 
     def prepare(self) -> str | None:
         """Create the place and prove that it can be written.
@@ -93,17 +105,30 @@ class Store(Protocol):
         """Write the object unless it exists. All of it appears at once, or nothing.
 
         Args:
-            durable: the object survives a crash of the machine. A local file is synced to disk for that.
+            durable: the object survives a loss of power from now on. Otherwise it does so after `sync`; before that,
+                its name may be left with other bytes.
 
         Returns:
             False if the object existed already.
         """
 
-    def write(self, name: str, blocks: Iterable[bytes]) -> None:
-        """Write or replace the object, all at once."""
+    def write(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> None:
+        """Write or replace the object, all at once. See `create` for `durable`.
 
-    def delete(self, name: str) -> None:
-        """Remove the object. Removing a missing object is not an error."""
+        Raises:
+            StorageError: in a bucket, another process has written the object since this call began to read `blocks`.
+        """
+
+    def sync(self) -> None:
+        """Make everything durable that was written so far, also by other processes of this machine."""
+
+    def delete(self, name: str, check: Callable[[], None] | None = None) -> None:
+        """Remove the object. Removing a missing object is not an error.
+
+        Args:
+            check: raises an error if the object may not be removed. In a bucket, the revision that is removed is read
+                before it: a request that is delayed, or repeated for minutes, cannot remove a later one.
+        """
 
 
 def open_store(place: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Store:
@@ -117,6 +142,7 @@ def open_store(place: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) 
         return LocalStore(place)
     if scheme_of(place) in HTTP_SCHEMES:
         raise ConfigError(f"-o {redacted(place)}: a web server takes no outputs; give a folder, gs:// or s3://")
+    from voxbatch.storage import connect
     from voxbatch.storage.bucket import BucketStore
 
     try:
@@ -145,11 +171,27 @@ def open_recording(
     try:
         if not is_remote(uri):
             return FileRecording(open_local_audio(uri))
-        return fetch(*connect.reader(uri, store_options), block_bytes)
+        from voxbatch.storage import connect
+        from voxbatch.storage.remote_recording import fetch
+
+        recording = fetch(*connect.reader(uri, store_options), block_bytes)
+        if scheme_of(uri) in HTTP_SCHEMES and is_web_page(recording.pread(_PAGE_BYTES, 0)):
+            recording.close()
+            raise UnusableObject(f"cannot read {redacted(uri)}: it {WEB_PAGE}", FailureKind.NOT_AUDIO)
+        return recording
     except (AudioError, ObjectNotFound, UnusableObject) as e:
-        raise UnusableRecording(str(e)) from e
+        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
     except ValueError as e:
-        raise AudioError(f"cannot open {redacted(uri)}: {e}") from e
+        raise AudioError(f"cannot open {redacted(uri)}: {e}", FailureKind.NOT_FOUND) from e
+
+
+WEB_PAGE = "is a web page, and no recording; yt-dlp fetches the recordings of web pages: yt-dlp -x ADDRESS"
+_PAGE_BYTES = 256
+
+
+def is_web_page(begin: bytes) -> bool:
+    """Return whether a file that begins so is HTML."""
+    return begin.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def open_remote(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> BinaryIO:
@@ -158,11 +200,13 @@ def open_remote(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -
     Raises:
         StorageError: the remote file cannot be read, or the temporary file cannot be written.
     """
+    from voxbatch.storage import connect
+
     try:
         reader, key = connect.reader(uri, store_options)
     except ValueError as e:
         raise StorageError(f"cannot open {redacted(uri)}: {e}") from e
-    return temporary_file(redacted(uri), read_blocks(reader, key, _FIRST_BYTES, _NEXT_BYTES))
+    return reader.copy(key, _FIRST_BYTES, _NEXT_BYTES)
 
 
 _FIRST_BYTES, _NEXT_BYTES = 1 << 20, 8 << 20
@@ -175,6 +219,8 @@ def list_objects(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) 
         ValueError: it is not such an address.
         StorageError: the bucket cannot be listed.
     """
+    from voxbatch.storage import connect
+
     address = parse_bucket_address(uri)
     return connect.bucket(address.scheme, address.bucket, store_options).list(address.key)
 
@@ -187,6 +233,8 @@ def stat_object(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -
         ObjectNotFound: there is no such object.
         StorageError: its place does not answer, or refuses access.
     """
+    from voxbatch.storage import connect
+
     reader, key = connect.reader(uri, store_options)
     return reader.stat(key)
 
@@ -196,14 +244,16 @@ def parallel_map(concurrency: int, call: Callable[[_T], _R], arguments: Iterable
     if concurrency == 1:
         yield from map(call, arguments)
         return
+    from voxbatch.storage.request_pool import RequestPool
+
     waiting, is_calm = iter(arguments), False
     pool = RequestPool(concurrency)
     try:
-        running = [pool.submit(call, each) for each in islice(waiting, 2 * concurrency)]
+        running = [pool.submit(call, argument) for argument in islice(waiting, 2 * concurrency)]
         while running:
             done = running.pop(0)
             yield done.result()
-            running += [pool.submit(call, each) for each in islice(waiting, 1)]
+            running += [pool.submit(call, argument) for argument in islice(waiting, 1)]
         is_calm = True
     except (VoxbatchError, GeneratorExit):
         is_calm = True

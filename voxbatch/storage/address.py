@@ -1,4 +1,6 @@
-"""Parse and print the addresses of remote objects: gs://bucket/key, s3://bucket/key, http(s)://host/path.
+"""Parse and print the addresses of remote objects: gs://bucket/key, s3://bucket/key, http(s)://host/path. StoreOptions
+says how their stores are entered, as far as a person can choose: the stores' own clients find everything else
+(credentials, regions, emulators, proxies, address styles).
 
 No function here opens a connection. A key is the store's own name of an object, in which / and . have no special
 meaning. The path that `join` adds to a key is a relative path, in which they have one.
@@ -6,10 +8,15 @@ meaning. The path that `join` adds to a key is a relative path, in which they ha
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
+
+from voxbatch.errors import ConfigError
+from voxbatch.settings import RECORDING, STORES, setting
 
 BUCKET_SCHEMES = ("gs", "s3")
 HTTP_SCHEMES = ("http", "https")
@@ -215,3 +222,54 @@ def _path(uri: str) -> str:
     if scheme_of(uri) in HTTP_SCHEMES:
         return _web(uri)["path"].removeprefix("/")
     return uri.partition("://")[2].partition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Options for access to the stores of inputs, models and outputs.
+
+    Raises:
+        ConfigError: a value is invalid, or two options contradict each other.
+    """
+
+    s3_endpoint_url: str | None = setting(
+        None, use=RECORDING, group=STORES, in_profiles=False, metavar="URL",
+        help="Address of an S3-compatible service. Default: AWS_ENDPOINT_URL_S3, or Amazon's.",
+    )  # fmt: skip
+    anonymous: bool = setting(
+        False, use=RECORDING, group=STORES, in_profiles=False, help="Access public buckets without credentials."
+    )
+    requester_pays: bool = setting(
+        False, use=RECORDING, group=STORES, in_profiles=False, help="Pay for requests to requester-pays buckets."
+    )
+    """Cloud Storage charges the client's own project (GOOGLE_CLOUD_PROJECT)."""
+    allow_private_addresses: bool = setting(
+        False, use=RECORDING, group=STORES, in_profiles=False,
+        help="Let http(s) addresses lead to this machine and to private networks.",
+    )  # fmt: skip
+    max_http_gb: float = setting(
+        4.0, use=RECORDING, group=STORES, metavar="GB",
+        help="Refuse larger files at http(s) addresses (2^30 bytes each).",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_http_gb < math.inf:
+            raise ConfigError(f"max-http-gb is {self.max_http_gb!r}; it must be more than 0, and finite")
+        if self.anonymous and self.requester_pays:
+            raise ConfigError(
+                "--anonymous and --requester-pays contradict each other: anonymous requests cannot be billed; give one"
+            )
+        if self.s3_endpoint_url is not None and not is_endpoint(self.s3_endpoint_url):
+            raise ConfigError(
+                f"s3-endpoint-url is {redacted(self.s3_endpoint_url)!r}; it must be the address of a server, such as "
+                "https://s3.example.com or http://127.0.0.1:9000"
+            )
+
+    @property
+    def max_http_bytes(self) -> int:
+        """Largest object that is fetched from an http(s) address, in bytes."""
+        return math.ceil(self.max_http_gb * (1 << 30))
+
+
+DEFAULT_STORE_OPTIONS = StoreOptions()
+"""Default options."""

@@ -1,15 +1,17 @@
 """Store of outputs (OUT) in a bucket: storage.Store on objects.
 
-An object store writes whole objects or none, and creates an object only if absent when the request says so. This module
-makes these requests, and tests at the start whether the store obeys them.
+An object store writes whole objects or none, and creates an object only if absent, or replaces only the revision that
+is named, when the request says so. This module makes these requests, and tests at the start whether the store obeys
+them.
 """
 
 from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from io import BytesIO
 from posixpath import splitext
 from typing import BinaryIO, cast
 
@@ -21,8 +23,7 @@ from voxbatch.storage.retrying_client import RetryingBucket, read_blocks
 IN_MEMORY_BYTES = 8 << 20
 """Largest object that is gathered in memory. Larger ones are gathered in a temporary file."""
 HEAD_BYTES, BLOCK_BYTES = 256 << 10, 1 << 20
-"""Sizes of the first read and of later reads. Of many parts only the first line is needed, and many are open at a
-time."""
+"""Sizes of the first read and of later reads. Of many parts only the first line is needed."""
 STREAMS = 16
 """Number of concurrent calls that is worthwhile."""
 PROBE = ".voxbatch-probe"
@@ -32,6 +33,7 @@ CONTENT_TYPES = {
     ".json": "application/json",
     ".jsonl": "application/jsonl; charset=utf-8",
     ".srt": "application/x-subrip; charset=utf-8",
+    ".ass": "text/x-ssa; charset=utf-8",
     ".vtt": "text/vtt; charset=utf-8",
     ".txt": "text/plain; charset=utf-8",
     ".ctm": "text/plain; charset=utf-8",
@@ -48,6 +50,8 @@ class BucketStore:
     """Store in a bucket. See storage.Store for what each method promises."""
 
     concurrency = STREAMS
+    max_open = 64
+    """So the lines take 64 MB."""
 
     def __init__(self, place: Address, objects: RetryingBucket):
         self.place = str(place).rstrip("/")
@@ -62,7 +66,7 @@ class BucketStore:
         """
         for _ in range(2):
             text = f"voxbatch tests here whether this store supports create-if-absent. {secrets.token_hex(8)}\n"
-            if not self._put(PROBE, [text.encode()], True):
+            if not self._put(PROBE, [text.encode()], ""):
                 return None
         return (
             f"{self.place}: this store overwrites objects despite create-if-absent: two writers at a "
@@ -93,43 +97,58 @@ class BucketStore:
         Raises:
             ObjectNotFound: there is no such object.
         """
-        rest: list[bytes] = []
-        with closing(read_blocks(self._objects, self._prefix + name, HEAD_BYTES, BLOCK_BYTES)) as found:  # type: ignore[type-var]
-            for block in found:
-                first, *others = block.split(b"\n")
-                rest.append(first)
-                if others:
-                    yield b"".join(rest) + b"\n"
-                    yield from (line + b"\n" for line in others[:-1])
-                    rest = [others[-1]]
-        if last := b"".join(rest):
-            yield last
+        begun: list[bytes] = []
+        with closing(read_blocks(self._objects, self._prefix + name, HEAD_BYTES, BLOCK_BYTES)) as blocks:  # type: ignore[type-var]
+            for block in blocks:
+                for line in BytesIO(block):  # which shares the bytes of the block
+                    begun.append(line)
+                    if line.endswith(b"\n"):
+                        yield b"".join(begun)
+                        begun = []
+        if begun:
+            yield b"".join(begun)
 
     def names(self, prefix: str) -> list[str]:
         """See storage.Store. The object of `prepare` is left out."""
-        whole = self._prefix + (f"{prefix.rstrip('/')}/" if prefix else "")
-        found = [stat.key.removeprefix(self._prefix) for stat in self._objects.list(whole)]
-        return sorted(name for name in found if name != PROBE)
+        folder = self._prefix + (f"{prefix.rstrip('/')}/" if prefix else "")
+        names = [stat.key.removeprefix(self._prefix) for stat in self._objects.list(folder)]
+        return sorted(name for name in names if name != PROBE)
 
     def create(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> bool:
         """See storage.Store. Every object is durable."""
-        return self._put(name, blocks, True)
+        return self._put(name, blocks, "")
 
-    def write(self, name: str, blocks: Iterable[bytes]) -> None:
+    def write(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> None:
+        """See storage.Store. Every object is durable. The revision that is replaced is read before the first block: a
+        request that is delayed, or repeated for minutes, cannot replace a later one."""
+        try:
+            replaced = self._objects.stat(self._prefix + name).tag
+        except ObjectNotFound:
+            replaced = ""
+        if not self._put(name, blocks, replaced):
+            raise StorageError(f"cannot write {self.place}/{name}: another process wrote it meanwhile: start again")
+
+    def sync(self) -> None:
+        """Do nothing: every object is durable."""
+
+    def delete(self, name: str, check: Callable[[], None] | None = None) -> None:
         """See storage.Store."""
-        self._put(name, blocks, False)
+        tag = ""
+        if check:
+            try:
+                tag = self._objects.stat(self._prefix + name).tag
+            except ObjectNotFound:
+                return
+            check()
+        self._objects.delete(self._prefix + name, tag)
 
-    def delete(self, name: str) -> None:
-        """See storage.Store."""
-        self._objects.delete(self._prefix + name)
-
-    def _put(self, name: str, blocks: Iterable[bytes], only_if_absent: bool) -> bool:
+    def _put(self, name: str, blocks: Iterable[bytes], replaced: str) -> bool:
         kind = CONTENT_TYPES.get(splitext(name)[1], "application/octet-stream")
         try:
             with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as body:
                 for piece in blocks:  # not writelines: in Python 3.11, it moves to disk only after all is in memory
                     body.write(piece)
-                return self._objects.put(self._prefix + name, cast(BinaryIO, body), kind, only_if_absent)
+                return self._objects.put(self._prefix + name, cast(BinaryIO, body), kind, replaced)
         except OSError as e:
             where = f"{self.place}/{name}"
             raise StorageError(

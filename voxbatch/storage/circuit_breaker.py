@@ -6,9 +6,9 @@ If one recording cannot be fetched from a place that delivers others, that recor
 Decoder processes turn each result of a fetch into a report (`report_success`, `report_error`). The parent process gives
 the reports to its CircuitBreaker, which decides. An unreachable recording is held back until its place answers after
 the recording became unreachable. The recording has then failed; its owner may retry it once before. If many recordings
-are held back without an answer, or the run ends without one, the place is down. The run then stops and can be resumed.
-A refusal (no permission) is an answer too: at the end of the run, the recording has failed if its place has delivered
-anything to this run.
+are held back without an answer, or the run ends without one, the place is asked for other recordings: the run may have
+nothing else left to fetch. If it does not deliver them either, it is down. The run then stops and can be resumed. A
+refusal (no permission) is an answer too: the recording has failed if its place delivers others.
 
 If several worker processes share a run, each has its own circuit breaker. One of them may have asked only for a
 recording that is unreachable, and cannot tell that its place answers the others. The reports of all workers are
@@ -18,11 +18,12 @@ therefore given to the circuit breakers of the next round.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from voxbatch.errors import AudioError, StorageError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import is_remote, place_of
 from voxbatch.storage.local import mount_point
 from voxbatch.storage.objects import CredentialsExpired, TransientError
@@ -39,8 +40,9 @@ class UnusableRecording(AudioError):
     """A recording that is missing or cannot be used. Its place said so at `answered_at` (time.monotonic), so the place
     is reachable."""
 
-    def __init__(self, message: str):
-        super().__init__(message)
+    def __init__(self, message: str, kind: FailureKind | None = None, retryable: bool = False):
+        super().__init__(message, kind)
+        self.retryable = retryable
         self.answered_at = time.monotonic()
 
 
@@ -83,23 +85,23 @@ Report = Reachable | Unreachable | Refused
 
 def report_success(uri: str, answered_at: float) -> Reachable:
     """Return the report of a recording that was read."""
-    return Reachable(_place(uri), answered_at)
+    return Reachable(place_of_recording(uri), answered_at)
 
 
 def report_error(item: int, uri: str, error: Exception) -> Report | None:
     """Return the report of a recording that an error ended; None if the error says nothing about the place."""
     if isinstance(error, UnusableRecording):
-        return Reachable(_place(uri), error.answered_at)
+        return Reachable(place_of_recording(uri), error.answered_at)
     if isinstance(error, TemporaryFileError):  # answers of the store prove nothing about the folder
         return Unreachable(item, error.folder, str(error), time.monotonic())
     if isinstance(error, CredentialsExpired):  # the store refuses our credentials, not this recording
-        return Unreachable(item, _place(uri), str(error), time.monotonic())
+        return Unreachable(item, place_of_recording(uri), str(error), time.monotonic())
     if isinstance(error, TransientError):
-        return Unreachable(item, _place(uri), str(error), error.since)
-    return Refused(item, _place(uri), str(error)) if isinstance(error, StorageError) else None
+        return Unreachable(item, place_of_recording(uri), str(error), error.since)
+    return Refused(item, place_of_recording(uri), str(error)) if isinstance(error, StorageError) else None
 
 
-def _place(uri: str) -> str:
+def place_of_recording(uri: str) -> str:
     """Return the place that is up or down as a whole: a mount point, a bucket, or "the web" for all web servers,
     because any of many servers may be gone permanently."""
     if not is_remote(uri):
@@ -117,12 +119,18 @@ class CircuitBreaker(Generic[_M]):
         fail_unreachable: let every unreachable recording fail at once.
         earlier: reports of the circuit breakers of this run's earlier rounds.
         threshold: see FAILURE_THRESHOLD.
+        ask: asks a place for recordings other than those of some items, which are held back. Return its answer, or None
+            if it does not deliver them, or there are none.
     """
 
     def __init__(
-        self, fail_unreachable: bool = False, earlier: Iterable[Report] = (), threshold: int = FAILURE_THRESHOLD
+        self,
+        fail_unreachable: bool = False,
+        earlier: Iterable[Report] = (),
+        threshold: int = FAILURE_THRESHOLD,
+        ask: Callable[[str, Set[int]], Reachable | None] = lambda place, held: None,
     ):
-        self._fail_unreachable, self._threshold = fail_unreachable, threshold
+        self._fail_unreachable, self._threshold, self._ask = fail_unreachable, threshold, ask
         self._answered: dict[str, Reachable] = {}
         """Place → its last answer."""
         self._first: dict[tuple[int, str], Unreachable] = {}
@@ -139,7 +147,7 @@ class CircuitBreaker(Generic[_M]):
     def reachable(self, answer: Reachable) -> list[_M]:
         """Record an answer. Return the messages of the held recordings that are now known to have failed."""
         place = answer.place
-        last = self._answered[place] = max(answer, self._answered.get(place, answer), key=lambda each: each.at)
+        last = self._answered[place] = max(answer, self._answered.get(place, answer), key=lambda report: report.at)
         held: list[tuple[Unreachable | Refused, _M]] = []
         released = []
         for report, message in self._held.pop(place, []):
@@ -164,24 +172,35 @@ class CircuitBreaker(Generic[_M]):
             report = replace(report, since=self._first.setdefault(key, report).since)
         if last is not None and key in self._first and self._first[key].since < last.at:
             return [message]
-        held = self._held.setdefault(report.place, [])
-        held.append((report, message))
-        if len(held) >= self._threshold:
-            raise _down(report, len(held))
-        return []
+        reports = [*(other for other, _ in self._held.get(report.place, [])), report]
+        released = self._ask_about(reports) if len(reports) >= self._threshold else []
+        self._held.setdefault(report.place, []).append((report, message))
+        return released
 
     def finish(self) -> list[_M]:
-        """Return the messages of the refused recordings that are still held back: they have failed.
+        """Return the messages of the recordings that are still held back: they have failed, because their places
+        deliver others. Call this again if some of them are retried once more.
 
         Raises:
             StorageError: a place is down: it has sent nothing since a recording became unreachable, or has refused
                 every recording.
         """
-        for place, held in self._held.items():
-            for report, _ in held:
-                if isinstance(report, Unreachable) or place not in self._answered:
-                    raise _down(report, len(held))
-        return [message for held in self._held.values() for _, message in held]
+        released = []
+        for place, held in list(self._held.items()):
+            silent = [report for report, _ in held if isinstance(report, Unreachable) or place not in self._answered]
+            released += self._ask_about(silent) if silent else [message for _, message in self._held.pop(place)]
+        return released
+
+    def _ask_about(self, reports: Sequence[Unreachable | Refused]) -> list[_M]:
+        """Ask a place for recordings other than those of its reports, and return the messages that are released.
+
+        Raises:
+            StorageError: the place is down.
+        """
+        answer = self._ask(reports[-1].place, {report.item for report in reports})
+        if answer is None:
+            raise _down(reports[-1], len(reports))
+        return self.reachable(answer)
 
     def reports(self) -> tuple[Report, ...]:
         """Return the reports that a circuit breaker of a later round needs. Another thread may call this."""

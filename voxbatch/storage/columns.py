@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -133,8 +133,8 @@ class ItemSet:
 
     def block(self, start: int, stop: int) -> NDArray[np.bool_]:
         """Return whether each item from `start`, a multiple of 8, to before `stop` is in the set."""
-        found = np.unpackbits(np.frombuffer(self._bits, np.uint8)[start // 8 : -(-stop // 8)], bitorder="little")
-        return found[: stop - start].view(np.bool_)
+        bits = np.unpackbits(np.frombuffer(self._bits, np.uint8)[start // 8 : -(-stop // 8)], bitorder="little")
+        return bits[: stop - start].view(np.bool_)
 
     def blocks(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
         """Yield (index of the first item, whether each item is in the set) of each BLOCK of items."""
@@ -163,6 +163,36 @@ class ItemSet:
 
     def _combined(self, operation: np.ufunc, other: ItemSet) -> ItemSet:
         result = ItemSet(self.size)
-        mine, others = np.frombuffer(self._bits, np.uint8), np.frombuffer(other._bits, np.uint8)
-        operation(mine, others, out=np.frombuffer(result._bits, np.uint8))
+        own_bits, other_bits = np.frombuffer(self._bits, np.uint8), np.frombuffer(other._bits, np.uint8)
+        operation(own_bits, other_bits, out=np.frombuffer(result._bits, np.uint8))
         return result
+
+
+SORTED_HASHES = 1 << 22
+"""Hashes that are sorted at a time, about: 32 MB. 100 million are read 32 times."""
+
+
+def repeated_hashes(hashes: Column) -> NDArray[np.int64]:
+    """Return, in ascending order, the hash of every duplicate: a hash that occurs three times is returned twice.
+
+    Args:
+        hashes: 64-bit integers. If there are several for each item, the first one counts.
+    """
+    groups = 1
+    while len(hashes) > groups * SORTED_HASHES:
+        groups *= 2
+    duplicates = [np.empty(0, np.int64)]
+    for group in range(groups):
+        values = np.concatenate([np.empty(0, np.int64), *_group(hashes, groups, group)])
+        values.sort()
+        duplicates.append(values[1:][values[1:] == values[:-1]])
+    result = np.concatenate(duplicates)
+    result.sort()
+    return result
+
+
+def _group(hashes: Column, groups: int, group: int) -> Iterable[NDArray[np.int64]]:
+    """Yield the hashes whose low bits are `group`, a block at a time."""
+    for _, block in hashes.blocks():
+        values = (block if hashes.width == 1 else block[:, 0]).view(np.int64)
+        yield values[(values & (groups - 1)) == group]

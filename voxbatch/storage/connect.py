@@ -8,8 +8,14 @@ from __future__ import annotations
 import functools
 import threading
 
-from voxbatch.storage.address import HTTP_SCHEMES, parse_bucket_address, parse_web_address, place_of, scheme_of
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.address import (
+    HTTP_SCHEMES,
+    StoreOptions,
+    parse_bucket_address,
+    parse_web_address,
+    place_of,
+    scheme_of,
+)
 from voxbatch.storage.retrying_client import RetryingBucket, RetryingReader
 
 _CREATING = threading.Lock()

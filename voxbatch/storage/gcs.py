@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 from urllib.request import getproxies
 
 from voxbatch.errors import StorageError
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.storage.address import StoreOptions
 from voxbatch.storage.http_errors import client_library, connection_failed, one_line, parse_retry_after, status_error
 from voxbatch.storage.objects import (
     CredentialsExpired,
@@ -23,10 +25,11 @@ from voxbatch.storage.objects import (
     TransientError,
     UnusableObject,
 )
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.reply_deadline import timed
 
 TIMEOUT_S = (10, 20)
-"""Seconds to connect, and seconds without a byte after which a request fails and is retried."""
+"""Seconds to connect, and seconds without a byte after which a request fails and is retried. See `reply_deadline` for
+the total."""
 _NO_BUCKET_METADATA = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
 """Variable that stops an extra request. Without it, the client (3.17) also requests the bucket, in its own thread, even
 if tracing is off. Nothing here counts that request, and it needs another permission, storage.buckets.get."""
@@ -36,6 +39,8 @@ and opens all others anew."""
 STREAM_BYTES = 8 << 20
 """Bytes that one request of a download holds in memory, not counting some copies. At 100 MB/s these take 80 ms, several
 times the latency of a request."""
+UPLOAD_BYTES = 32 << 20
+"""Bytes that one request of an upload holds in memory. The client's own value is 100 MB."""
 _LOGIN = (
     "set GOOGLE_APPLICATION_CREDENTIALS to a key file, run gcloud auth application-default login, give the machine a "
     "service account, or, for a public bucket, --anonymous"
@@ -68,6 +73,7 @@ class GoogleBucket:
         with client_library("gs", self.place):
             from google.cloud import storage
             from requests.adapters import HTTPAdapter
+            from urllib3.poolmanager import pool_classes_by_scheme
         os.environ.setdefault(_NO_BUCKET_METADATA, "true")
         with self._errors("read", ""):
             if self._store_options.anonymous:
@@ -86,8 +92,12 @@ class GoogleBucket:
         self._bucket = self._client.bucket(self.bucket, user_project=payer)
         session = self._client._http
         if not session.is_mtls:  # a session with mutual TLS has its own adapters
+            proxies = [proxy for proxy in getproxies().values() if proxy.startswith("http")]
             for scheme in ("http://", "https://"):
-                session.mount(scheme, HTTPAdapter(pool_maxsize=CONNECTIONS))
+                adapter = HTTPAdapter(pool_maxsize=CONNECTIONS)
+                for manager in (adapter.poolmanager, *map(adapter.proxy_manager_for, proxies)):
+                    manager.pool_classes_by_scheme = timed(pool_classes_by_scheme)
+                session.mount(scheme, adapter)
         if not getproxies():  # otherwise the session searches the whole environment at each request: 1/8 of its time
             session.trust_env = False
             session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
@@ -114,7 +124,7 @@ class GoogleBucket:
         blob = self._bucket.blob(key, generation=int(tag) if tag else None)
         with self._errors("read", key, tag):
             blob.reload(retry=None, timeout=TIMEOUT_S)
-        return _stat(blob)
+            return _stat(blob)
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
         """See objects.ObjectReader. The object is read in requests of STREAM_BYTES."""
@@ -133,25 +143,24 @@ class GoogleBucket:
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
         """See objects.Bucket."""
         with self._errors("list", prefix):
-            found = self._client.list_blobs(
+            blobs = self._client.list_blobs(
                 self._bucket, prefix=prefix, start_offset=after or None, retry=None, timeout=TIMEOUT_S
             )
-            for blob in found:
+            for blob in blobs:
                 if blob.name > after or not after:
                     yield _stat(blob)
 
-    def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
+    def put(self, key: str, body: BinaryIO, content_type: str, replaced: str) -> bool:
         """See objects.Bucket."""
         from google.api_core.exceptions import PreconditionFailed
         from google.cloud.storage.exceptions import InvalidResponse
 
-        match = 0 if only_if_absent else None
-        blob = self._bucket.blob(key)
+        blob = self._bucket.blob(key, chunk_size=UPLOAD_BYTES)
         with self._errors("write", key):
             try:
                 blob.upload_from_file(
-                    body, rewind=True, size=body.seek(0, 2), content_type=content_type, if_generation_match=match,
-                    retry=None, timeout=TIMEOUT_S, checksum="crc32c",
+                    body, rewind=True, size=body.seek(0, 2), content_type=content_type,
+                    if_generation_match=int(replaced or 0), retry=None, timeout=TIMEOUT_S, checksum="crc32c",
                 )  # fmt: skip
             except PreconditionFailed:
                 return False
@@ -161,16 +170,16 @@ class GoogleBucket:
                 return False
         return True
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, tag: str = "") -> None:
         """See objects.Bucket."""
-        with contextlib.suppress(ObjectNotFound), self._errors("delete", key):
-            self._bucket.blob(key).delete(retry=None, timeout=TIMEOUT_S)
+        with contextlib.suppress(ObjectNotFound, UnusableObject), self._errors("delete", key):
+            self._bucket.blob(key).delete(if_generation_match=int(tag) if tag else None, retry=None, timeout=TIMEOUT_S)
 
     def _lacks(self, verb: str) -> str:
         """Return the account's name (never its secret) and the permission that it lacks."""
-        found = getattr(self._client._credentials, "service_account_email", None)
-        who = "nobody (--anonymous)" if self._store_options.anonymous else str(found or "this account")
-        return f"{who} lacks {_PERMISSION[verb]}"
+        email = getattr(self._client._credentials, "service_account_email", None)
+        account = "nobody (--anonymous)" if self._store_options.anonymous else str(email or "this account")
+        return f"{account} lacks {_PERMISSION[verb]}"
 
     @contextlib.contextmanager
     def _errors(self, verb: str, key: str, tag: str = "") -> Iterator[None]:
@@ -193,12 +202,15 @@ class GoogleBucket:
             # After a refused request the client renews its credentials, and anonymous ones cannot be renewed.
             if self._client and isinstance(self._client._credentials, AnonymousCredentials):
                 raise status_error(verb, where, 401, "it allows no anonymous access", self._lacks(verb)) from e
-            said = one_line(e.args[0] if e.args else e)
-            raise CredentialsExpired(f"cannot {verb} {where}: no usable credentials ({said}): {_LOGIN}") from e
+            reason = one_line(e.args[0] if e.args else e)
+            raise CredentialsExpired(f"cannot {verb} {where}: no usable credentials ({reason}): {_LOGIN}") from e
         except InvalidResponse as e:
             raise self._status_error(verb, where, e.response.status_code, e, e.response, tag) from e
         except GoogleAPICallError as e:
             raise self._status_error(verb, where, int(e.code or 0), e, e.response, tag) from e
+        except (AttributeError, KeyError, TypeError) as e:  # the client expects an object of JSON in each reply
+            reason = f"the reply is not from Cloud Storage: {e}"
+            raise TransientError(connection_failed(verb, where, reason)) from e
 
     def _status_error(
         self, verb: str, where: str, status: int, error: Exception, response: Any, tag: str
@@ -206,15 +218,18 @@ class GoogleBucket:
         if status == 401 and not self._store_options.anonymous:
             return CredentialsExpired(f"cannot {verb} {where}: the credentials are invalid or have expired: {_LOGIN}")
         if status == 404 and ("bucket does not exist" in str(error) or verb in ("list", "write")):
-            return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
+            text = f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name"
+            return StorageError(text, FailureKind.NOT_FOUND)
         if status == 404 and tag:  # only this generation is missing; another may exist
             status = 412
         headers = getattr(response, "headers", None) or {}
-        said: object = error
+        reason: object = error
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
             # The message in the store's reply: the client's own message begins with a long address.
-            said = response.json()["error"]["message"] or error
-        return status_error(verb, where, status, said, self._lacks(verb), parse_retry_after(headers.get("Retry-After")))
+            reason = response.json()["error"]["message"] or error
+        return status_error(
+            verb, where, status, reason, self._lacks(verb), parse_retry_after(headers.get("Retry-After"))
+        )
 
 
 def _stat(blob: Any) -> Stat:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from voxbatch.errors import StorageError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.objects import ObjectNotFound, TransientError, UnusableObject
 
 EXTRAS = {"gs": "gcs", "s3": "s3"}
@@ -57,20 +58,23 @@ def status_error(
         TransientError for 408, 429 and most of 5xx; ObjectNotFound for 404; UnusableObject for 412; StorageError for
         all others.
     """
-    said = one_line(error)
+    reason = one_line(error)
     if status in (408, 429) or (status >= 500 and status != _NOT_IMPLEMENTED):
         return TransientError(
-            f"cannot {verb} {where}: the server is busy or failing ({said}): start again", retry_after_s
+            f"cannot {verb} {where}: the server is busy or failing ({reason}): start again", retry_after_s
         )
     if status in (401, 403):
-        return StorageError(f"cannot {verb} {where}: permission denied: {lacking}; the store says: {said}")
+        text = f"cannot {verb} {where}: permission denied: {lacking}; the store says: {reason}"
+        return StorageError(text, FailureKind.NO_ACCESS)
     if status == 404:
         return ObjectNotFound(f"cannot {verb} {where}: there is no such object")
     if status == 412:
         return UnusableObject(
-            f"cannot {verb} {where}: it was replaced meanwhile: let its writer finish, then start again"
+            f"cannot {verb} {where}: it was replaced meanwhile: let its writer finish, then start again",
+            FailureKind.CHANGED,
         )
-    return StorageError(f"cannot {verb} {where}: the store refused with status {status} ({said})")
+    text = f"cannot {verb} {where}: the store refused with status {status} ({reason})"
+    return StorageError(text, FailureKind.NOT_DELIVERED)
 
 
 def parse_retry_after(header: str | None) -> float:

@@ -2,6 +2,13 @@
 
 `create` is an atomic create-if-absent by hard link, `write` is an atomic replace by rename, and opening a recording
 cannot hang.
+
+A durable file survives a loss of power. Its bytes are synced to disk before it has its name: some file systems (XFS,
+ext4 with noauto_da_alloc) would otherwise keep the name and lose the bytes. Then its folder is synced, and the parents
+of the folders that were created for it. Many small files are written without this, and synced together by `sync`.
+
+Nothing is written or deleted through a symbolic link below the store's folder: somebody who may write there, too, could
+have planted it to change files elsewhere. The folder itself may be a link.
 """
 
 from __future__ import annotations
@@ -14,11 +21,13 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Generator, Iterable, Iterator
+import unicodedata
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from voxbatch.errors import AudioError, StorageError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.objects import TransientError
 
 _ADVICE = {
@@ -33,6 +42,9 @@ _ADVICE = {
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 """Advice for each error number, for messages."""
+_LINK_ADVICE = "put a folder in its place; to store the outputs elsewhere, make OUT itself a link"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+"""Flags with which a folder is opened."""
 
 
 @contextlib.contextmanager
@@ -48,14 +60,24 @@ def file_errors(verb: str, where: str, alternative: str) -> Iterator[None]:
         yield
     except OSError as e:
         advice = _ADVICE.get(e.errno or 0, e.strerror or str(e)).replace("{alternative}", alternative)
+        if e.errno == errno.ENOSPC and _has_no_inodes(where):
+            advice = "the file system has no free inodes, of which each file takes one: delete files there"
         raise StorageError(f"cannot {verb} {where}: {advice}") from e
 
 
+def _has_no_inodes(path: str) -> bool:
+    """Return whether the file system of a path is full of files and not of bytes. Some file systems have no inodes."""
+    folder = next(parent for parent in Path(path).parents if parent.exists())
+    space = os.statvfs(folder)
+    return bool(space.f_files and not space.f_favail and space.f_bavail)
+
+
 class LocalStore:
-    """Store in a folder. See storage.Store for what each method promises. `instead` is the alternative that its errors
-    suggest."""
+    """Store in a folder. See storage.Store for what each method promises. `alternative` is the advice of its errors."""
 
     concurrency = 1
+    max_open = 500
+    """Half of the usual limit of file descriptors."""
 
     def __init__(self, place: str, alternative: str = "choose another OUT with -o"):
         self.place = os.path.abspath(place)
@@ -66,9 +88,9 @@ class LocalStore:
         """Create the folder and prove that files can be written and linked there. A hard link never replaces a file, so
         there is no warning."""
         with self._errors("create"):
-            self._root.mkdir(parents=True, exist_ok=True)
+            _make_folder(self._root, durable=True)
             probe = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
-            with self._written(self._root, [b"voxbatch"], sync=False) as (file, folder):
+            with self._written(probe, [b"voxbatch"], durable=False) as (file, folder):
                 _link(file, folder, probe)
                 os.unlink(probe, dir_fd=folder)
         return None
@@ -112,12 +134,12 @@ class LocalStore:
                     yield os.path.relpath(os.path.join(folder, file), self._root)
 
     def create(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> bool:
-        """See storage.Store. A durable file and its folder are synced to disk."""
+        """See storage.Store."""
         target = self._root / name
         with self._errors("write", name):
             if target.exists():
                 return False
-            with self._written(target.parent, blocks, durable) as (file, folder):
+            with self._written(name, blocks, durable) as (file, folder):
                 try:
                     _link(file, folder, target.name)
                 except FileExistsError:
@@ -126,35 +148,79 @@ class LocalStore:
                     os.fsync(folder)
                 return True
 
-    def write(self, name: str, blocks: Iterable[bytes]) -> None:
-        """See storage.Store. The file is not synced to disk."""
+    def write(self, name: str, blocks: Iterable[bytes], durable: bool = True) -> None:
+        """See storage.Store."""
         target = self._root / name
-        with self._errors("write", name), self._written(target.parent, blocks, sync=False) as (file, folder):
+        with self._errors("write", name), self._written(name, blocks, durable) as (file, folder):
             try:
                 _link(file, folder, target.name)
             except FileExistsError:
                 temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
                 _link(file, folder, temporary)
                 os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            if durable:
+                os.fsync(folder)
 
-    def delete(self, name: str) -> None:
+    def sync(self) -> None:
+        """See storage.Store. One call syncs the file system of the folder: an fsync of each of many small files would
+        commit the file system's journal as many times."""
+        import ctypes
+
+        with self._errors("write"), _opened(self._root) as folder:
+            if ctypes.CDLL(None, use_errno=True).syncfs(folder):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    def delete(self, name: str, check: Callable[[], None] | None = None) -> None:
         """See storage.Store."""
-        with self._errors("delete", name):
-            (self._root / name).unlink(missing_ok=True)
+        if check:
+            check()
+        with self._errors("delete", name), contextlib.suppress(FileNotFoundError), self._folder(name) as folder:
+            os.unlink(os.path.basename(name), dir_fd=folder)
 
     @contextlib.contextmanager
-    def _written(self, folder: Path, blocks: Iterable[bytes], sync: bool = True) -> Iterator[tuple[str, int]]:
-        """Yield (path to link from, descriptor of the folder) of a complete file that has no name in the folder yet."""
-        folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            stack.callback(os.close, folder_fd)
-            path, file = stack.enter_context(_temporary_file(folder))
+    def _written(self, name: str, blocks: Iterable[bytes], durable: bool) -> Iterator[tuple[str, int]]:
+        """Yield (path to link from, descriptor of the folder) of a complete file that has not got its name yet."""
+        _make_folder(self._root, durable)
+        with self._folder(name, create=True, durable=durable) as folder, _temporary_file(folder) as (path, file):
             file.writelines(blocks)
             file.flush()
-            if sync:
+            if durable:
                 os.fsync(file.fileno())
-            yield path, folder_fd
+            yield path, folder
+
+    @contextlib.contextmanager
+    def _folder(self, name: str, create: bool = False, durable: bool = False) -> Iterator[int]:
+        """Yield a descriptor of the folder of a file, which has been reached without a link below the store's folder.
+
+        Args:
+            create: create the folders that are missing.
+            durable: sync the parents of the folders that are created.
+
+        Raises:
+            StorageError: a link is in the way.
+        """
+        path = self._root
+        with contextlib.ExitStack() as opened:
+            folder = opened.enter_context(_opened(path))
+            for step in name.split("/")[:-1]:
+                path /= step
+                try:
+                    inner = os.open(step, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                except FileNotFoundError:
+                    if not create:
+                        raise
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(step, dir_fd=folder)
+                    if durable:
+                        os.fsync(folder)
+                    inner = os.open(step, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                except NotADirectoryError as e:
+                    if not path.is_symlink():
+                        raise
+                    raise StorageError(f"{path} is a symbolic link, which is not followed: {_LINK_ADVICE}") from e
+                opened.callback(os.close, inner)
+                folder = inner
+            yield folder
 
     @contextlib.contextmanager
     def _errors(self, verb: str, name: str = "") -> Iterator[None]:
@@ -166,15 +232,37 @@ TEMPORARY_PREFIX = ".tmp-"
 """Prefix of the names of temporary files."""
 
 
+def _make_folder(folder: Path, durable: bool) -> None:
+    """Create a folder and its parents, as far as they are missing."""
+    if folder.is_dir():
+        return
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing if durable else ():
+        with contextlib.suppress(PermissionError), _opened(path.parent) as parent:  # it may be unreadable
+            os.fsync(parent)
+
+
 @contextlib.contextmanager
-def _temporary_file(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
-    """Yield (path, file) of a new file that vanishes with its process, so that nothing is left after a kill.
+def _opened(folder: Path) -> Iterator[int]:
+    """Yield a descriptor of a folder."""
+    fd = os.open(folder, _FOLDER)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _temporary_file(folder: int) -> Iterator[tuple[str, BinaryIO]]:
+    """Yield (path, file) of a new file in an open folder that vanishes with its process, so that nothing is left after
+    a kill. A relative path starts in the folder.
 
     On file systems without unnamed files (NFS, some FUSE), the file has a temporary name. The tempfile module is not
     used, because only the current user could read its files.
     """
     try:
-        fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
     except OSError as e:
         if e.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise
@@ -182,20 +270,21 @@ def _temporary_file(folder: Path) -> Iterator[tuple[str, BinaryIO]]:
         with open(fd, "wb") as file:
             yield f"/proc/self/fd/{fd}", file
         return
-    temporary = str(folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}")
+    temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
+    fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
     try:
-        with open(temporary, "xb") as file:
+        with open(fd, "wb") as file:
             yield temporary, file
     finally:
-        os.unlink(temporary)
+        os.unlink(temporary, dir_fd=folder)
 
 
-def _link(path: str, folder_fd: int, name: str) -> None:
-    """Give a file another name. Raise FileExistsError if the name is taken.
+def _link(path: str, folder: int, name: str) -> None:
+    """Give a file of an open folder another name there. Raise FileExistsError if the name is taken.
 
     The descriptor of the folder makes Python call linkat, which follows /proc/self/fd/N to the unnamed file.
     """
-    os.link(path, name, dst_dir_fd=folder_fd, follow_symlinks=True)
+    os.link(path, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
 
 
 _KIND = {
@@ -205,6 +294,15 @@ _KIND = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def stored_path(path: str) -> str:
+    """Return the path of a file as it is stored. A file that is missing may have another name that Unicode says is the
+    same text: macOS often writes é as two characters, and most manifests have it as one."""
+    if path.isascii() or os.path.lexists(path):
+        return path
+    names = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+    return next(filter(os.path.lexists, names), path)
 
 
 def open_local_audio(path: str) -> int:
@@ -218,9 +316,9 @@ def open_local_audio(path: str) -> int:
     began = time.monotonic()  # a file of the same place that is read while this one fails is an answer of the place
     shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")  # it may not be UTF-8
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(stored_path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except ValueError as e:
-        raise AudioError(f"cannot open {shown}: {e}") from e
+        raise AudioError(f"cannot open {shown}: {e}", FailureKind.NOT_FOUND) from e
     except OSError as e:
         message = f"cannot open {shown}: {e.strerror}"
         if e.errno in _FILE_SYSTEM_ERRORS:
@@ -228,14 +326,17 @@ def open_local_audio(path: str) -> int:
         if e.errno in (errno.ENOENT, errno.EACCES) and (problem := _folder_problem(os.path.dirname(path))):
             message = f"cannot open {shown}: its folder {problem}; is its file system mounted?"
             raise TransientError(message, since=began) from e
-        raise AudioError(message) from e
+        raise AudioError(message, _KIND_OF_FAILURE.get(e.errno or 0, FailureKind.NOT_FOUND)) from e
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
-        raise AudioError(f"cannot read {shown}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}")
+        text = f"cannot read {shown}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}"
+        raise AudioError(text, FailureKind.NOT_AUDIO)
     return fd
 
 
+_KIND_OF_FAILURE = dict.fromkeys((errno.EACCES, errno.EPERM), FailureKind.NO_ACCESS)
+"""Kind of the failure by the error number of an open call. Others mean that there is no such file."""
 _FILE_SYSTEM_ERRORS = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN, errno.ETIMEDOUT)
 """Errors of a disk or a network file system, which say nothing about a file."""
 

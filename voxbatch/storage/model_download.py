@@ -28,12 +28,11 @@ from typing import TypeVar
 
 from voxbatch.errors import StorageError
 from voxbatch.storage import connect
-from voxbatch.storage.address import Address, parse_bucket_address
+from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, Address, StoreOptions, parse_bucket_address
 from voxbatch.storage.local import TEMPORARY_PREFIX, LocalStore
 from voxbatch.storage.objects import Stat, TransientError, UnusableObject
-from voxbatch.storage.options import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.partial_file import PartialFile
-from voxbatch.storage.retry import MODEL_FILE, Attempts
+from voxbatch.storage.retry import MODEL_FILE, Retries
 from voxbatch.storage.retrying_client import RetryingBucket
 
 MARKER = ".voxbatch-complete"
@@ -84,7 +83,7 @@ def download_model(
     prefix = address.key.rstrip("/")
     address = address._replace(key=f"{prefix}/" if prefix else "")  # with /, so that model/ does not include model-v2/
     files = _list_files(address, connect.bucket(address.scheme, address.bucket, store_options))
-    listing = "".join(f"{json.dumps([each.name, each.size, each.tag])}\n" for each in files).encode()
+    listing = "".join(f"{json.dumps([file.name, file.size, file.tag])}\n" for file in files).encode()
     revision = _digits(listing)
     # "gs://models/voxtral/mini/" → "models-voxtral-mini-…". A long name keeps its end.
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", f"{address.bucket}/{address.key}")[-_READABLE_LENGTH:].strip("-.")
@@ -92,7 +91,7 @@ def download_model(
     if not (folder / MARKER).exists() or _missing(folder, files):
         with _locked(folder, log) as is_alone:
             if missing := _missing(folder, files):
-                size = sum(each.size for each in missing) / 1e6
+                size = sum(file.size for file in missing) / 1e6
                 log(f"fetching {len(missing)} of {len(files)} files, {size:,.1f} MB, from {address} to {folder}")
                 partial = folder.with_name(f".{folder.name}.partial{'' if is_alone else f'-{token_hex(4)}'}")
                 _download_files(folder, partial, missing, log)
@@ -155,15 +154,15 @@ def _list_files(address: Address, bucket: RetryingBucket) -> list[RemoteFile]:
     Consoles create empty objects `x/` to show a folder. A marker exists if somebody has uploaded a fetched folder; here
     it would be false.
     """
-    found = [RemoteFile(stat.key.removeprefix(address.key), stat, bucket) for stat in bucket.list(address.key)]
-    found.sort(key=lambda file: file.name)
-    files = [each for each in found if each.name and not each.name.endswith("/") and each.name != MARKER]
+    objects = [RemoteFile(stat.key.removeprefix(address.key), stat, bucket) for stat in bucket.list(address.key)]
+    objects.sort(key=lambda file: file.name)
+    files = [file for file in objects if file.name and not file.name.endswith("/") and file.name != MARKER]
     if not files:
         raise StorageError(
             f"cannot fetch {address}: there is no object below it: give the folder that holds the model's files, "
             f"as in {address.scheme}://bucket/models/name"
         )
-    for name in (each.name for each in files):
+    for name in (file.name for file in files):
         if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise StorageError(
                 f"cannot fetch {address}: the object {address}{name} cannot be stored in a local folder: "
@@ -173,7 +172,7 @@ def _list_files(address: Address, bucket: RetryingBucket) -> list[RemoteFile]:
 
 
 def _missing(folder: Path, files: Sequence[RemoteFile]) -> list[RemoteFile]:
-    return [each for each in files if _length(folder / each.name) != each.size]
+    return [file for file in files if _length(folder / file.name) != file.size]
 
 
 def _length(path: Path) -> int | None:
@@ -221,8 +220,8 @@ def _download_files(folder: Path, partial: Path, files: Sequence[RemoteFile], lo
     with fetch.pool, ThreadPoolExecutor(FILES, thread_name_prefix="file") as pool:
         tasks = [
             # names of one length, without folders; the same for the process that continues
-            pool.submit(_download_file, fetch, each, folder / each.name, partial / _digits(each.name.encode()))
-            for each in files
+            pool.submit(_download_file, fetch, file, folder / file.name, partial / _digits(file.name.encode()))
+            for file in files
         ]
         try:
             for task in as_completed(tasks):
@@ -254,18 +253,21 @@ class _Fetch:
             _Stopped: `stop` is set.
             TransientError: the last attempt failed.
         """
-        attempts = Attempts(MODEL_FILE)
-        while True:
+
+        def call_unless_stopped() -> _T:
             if self.stop.is_set():
-                raise _Stopped
-            try:
-                return call()
-            except TransientError as e:
-                wait_s = attempts.next_wait_s(e)
-                if wait_s is None:
-                    raise
-                self.log(f"trying again: {e}")
-            self.stop.wait(wait_s)
+                raise _Stopped("the download of another file of the model failed")
+            return call()
+
+        def wait_for_stop(seconds: float) -> None:
+            self.stop.wait(seconds)
+
+        return Retries(MODEL_FILE).call(
+            call_unless_stopped,
+            lambda error: isinstance(error, TransientError),
+            lambda error, wait_s: self.log(f"trying again: {error}"),
+            wait_for_stop,
+        )
 
 
 def _download_file(fetch: _Fetch, file: RemoteFile, target: Path, partial: Path) -> None:
@@ -277,7 +279,7 @@ def _download_file(fetch: _Fetch, file: RemoteFile, target: Path, partial: Path)
     checksum = fetch.retry(file.checksum) if file.size else ""
     for _ in range(2):
         with closing(PartialFile(target, partial, file.size, checksum, ALTERNATIVE)) as written:
-            tasks = [fetch.pool.submit(_download_stretch, fetch, file, written, each) for each in written.missing()]
+            tasks = [fetch.pool.submit(_download_stretch, fetch, file, written, start) for start in written.missing()]
             try:
                 for task in as_completed(tasks):
                     task.result()

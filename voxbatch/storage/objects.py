@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from voxbatch.errors import StorageError
+from voxbatch.failure_kinds import FailureKind
 
 
 class TransientError(StorageError):
@@ -31,16 +32,38 @@ class TransientError(StorageError):
         """Middle of several failed attempts (time.monotonic). A later arrival came while these attempts failed."""
 
 
+class UnknownHost(TransientError):
+    """No server has this name. Further attempts are of no use, but the network of this machine may be down."""
+
+    kind = FailureKind.NOT_FOUND
+
+
 class ObjectNotFound(StorageError):
     """There is no such object."""
+
+    kind = FailureKind.NOT_FOUND
 
 
 class UnusableObject(StorageError):
     """The object exists and cannot be used: it changed while it was read, is too large, or is stored compressed."""
 
+    kind = FailureKind.NOT_DELIVERED
+
+
+class DamagedTransfer(TransientError):
+    """The received bytes do not match the checksum of the stored ones."""
+
+
+class DamagedObject(UnusableObject):
+    """The bytes of an object never match its checksum. Its place answers, and the object is to blame."""
+
+    kind = FailureKind.DAMAGED
+
 
 class CredentialsExpired(StorageError):
     """The credentials were valid once; new ones may be available."""
+
+    kind = FailureKind.NO_ACCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +138,23 @@ class Bucket(ObjectReader, Protocol):
         """Yield the objects whose keys begin with `prefix`, in the order of their keys; only those after the key
         `after`."""
 
-    def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
+    def put(self, key: str, body: BinaryIO, content_type: str, replaced: str) -> bool:
         """Store a seekable file from its start.
 
+        Args:
+            replaced: the tag of the revision that the file replaces. If it is empty, the object must not exist.
+
         Returns:
-            False if the object exists and `only_if_absent` is set.
+            False if the object has another revision, or exists, and was not written.
         """
 
-    def delete(self, key: str) -> None:
-        """Delete an object. Deleting a missing object is not an error."""
+    def delete(self, key: str, tag: str = "") -> None:
+        """Delete an object. Deleting a missing object is not an error.
+
+        Args:
+            tag: if it is given, an object with another revision stays. Some servers that speak S3 ignore it. An ETag of
+                S3 is also that of a later object with the same bytes.
+        """
 
 
 class Digest:
@@ -153,11 +184,11 @@ class Digest:
         """Compare the bytes with the expected checksum; without one, accept all bytes.
 
         Raises:
-            TransientError: the bytes differ.
+            DamagedTransfer: the bytes differ.
         """
         if self._wanted and self.text() != self._wanted:
             kind, _, value = self._wanted.partition(":")
-            raise TransientError(f"cannot read {where}: the received data does not match its {kind.upper()}, {value}")
+            raise DamagedTransfer(f"cannot read {where}: the received data does not match its {kind.upper()}, {value}")
 
     def text(self) -> str:
         """Return the checksum in the form of Stat.checksum."""

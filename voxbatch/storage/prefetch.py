@@ -44,7 +44,7 @@ class Prefetcher:
             return self._latest
 
     @contextlib.contextmanager
-    def opened(self, wanted: Prefetch, waiting: Callable[[], None]) -> Iterator[Recording]:
+    def opened(self, prefetch: Prefetch, waiting: Callable[[], None]) -> Iterator[Recording]:
         """Yield the recording as soon as it is there, and close it after its last reader.
 
         `waiting` is called about every WAITING_S seconds while the caller waits for the recording or for more of its
@@ -54,14 +54,14 @@ class Prefetcher:
             Exception: the error that opening the recording raised.
         """
         try:
-            while not wanted.coming.done() and not wait([wanted.coming], WAITING_S).done:
+            while not prefetch.coming.done() and not wait([prefetch.coming], WAITING_S).done:
                 waiting()
-            recording = wanted.coming.result()
+            recording = prefetch.coming.result()
             recording.on_wait = waiting
             yield recording
         finally:
             with self._lock:
-                wanted.readers -= 1
-                is_last = not wanted.readers
-            if is_last and wanted.coming.done() and wanted.coming.exception() is None:
-                wanted.coming.result().close()
+                prefetch.readers -= 1
+                is_last = not prefetch.readers
+            if is_last and prefetch.coming.done() and prefetch.coming.exception() is None:
+                prefetch.coming.result().close()

@@ -79,9 +79,9 @@ def _work(announced: queue.SimpleQueue[bool], jobs: Sequence[_Jobs]) -> None:
 
 def _run_first(jobs: Sequence[_Jobs]) -> None:
     """Run the first call of the first queue that has one, if any."""
-    for each in jobs:
+    for queued in jobs:
         with contextlib.suppress(IndexError):
-            future, call = each.popleft()
+            future, call = queued.popleft()
             break
     else:
         return

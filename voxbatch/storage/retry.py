@@ -1,17 +1,9 @@
 """Every retry policy of the project: how often a failed call is repeated, for how long, and how long it waits.
 
-    attempts = Attempts(STORE_REQUEST)
-    while True:
-        try:
-            return request()
-        except TransientError as e:
-            wait_s = attempts.next_wait_s(e)
-            if wait_s is None:
-                raise
-        sleep(wait_s)
+    Retries(STORE_REQUEST).call(request, lambda error: isinstance(error, TransientError))
 
-Waits are random (exponential backoff with full jitter), so that many processes do not retry at the same moments. The
-caller decides which errors are transient.
+The loop is tenacity's; the stop, the wait and the sleep are ours. Waits are random (exponential backoff with full
+jitter), so that many processes do not retry at the same moments. The caller decides which errors are transient.
 
 A process that is told to stop calls `set_retry_deadline`: calls that wait then retry at once, and give up soon.
 """
@@ -22,9 +14,16 @@ import math
 import os
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from voxbatch.storage.objects import TransientError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+_T = TypeVar("_T")
 
 LONGEST_RETRY_AFTER_S = 60.0
 """Longest Retry-After that is obeyed, in seconds. The jitter is added, so that clients that were refused together do
@@ -83,7 +82,7 @@ class RetryWait:
 
 
 _waits: dict[int, RetryWait] = {}
-"""The calls of this process that are attempted again, by the id of their Attempts. Each thread adds and removes its own
+"""The calls of this process that are attempted again, by the id of their Retries. Each thread adds and removes its own
 calls; a single operation on a dict is thread-safe."""
 
 
@@ -111,53 +110,85 @@ def set_retry_deadline(seconds: float) -> None:
     _deadline.at = min(_deadline.at, time.monotonic() + seconds)
 
 
-class Attempts:
-    """Failed attempts of one call. Create it before the first attempt, and call `end` after the last one."""
+def sleep(seconds: float) -> None:
+    """Sleep like time.sleep, until `set_retry_deadline` is called."""
+    until, deadline = time.monotonic() + seconds, _deadline.at
+    while _deadline.at == deadline and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, SLEEP_STEP_S))
+
+
+class Retries:
+    """The attempts of one call."""
 
     def __init__(self, policy: RetryPolicy, place: str = ""):
         """Begin with no failure. `place` is the place that is asked; with it, `longest_wait` knows the call."""
         self._policy, self._place = policy, place
-        self._began = time.monotonic()
         self._first_failed_at = 0.0
         self.failed = 0
-        """Number of failed attempts."""
+        """Number of attempts that failed with a transient error."""
 
-    def next_wait_s(self, error: Exception) -> float | None:
-        """Record a failed attempt. Return the seconds to wait before the next attempt, or None if none may begin.
+    def call(
+        self,
+        call: Callable[[], _T],
+        is_transient: Callable[[BaseException], bool],
+        before_wait: Callable[[BaseException | None, float], None] = lambda error, wait_s: None,
+        sleep: Callable[[float], None] = sleep,
+    ) -> _T:
+        """Return what `call` returns. Repeat it while its error is transient and the policy admits a further attempt.
 
-        The wait is the server's Retry-After, as far as it is obeyed, plus the jitter. It is 0 if NO_WAIT is set.
+        Args:
+            before_wait: called before each wait, with the error and the seconds of the wait.
+            sleep: waits for this number of seconds.
+
+        Raises:
+            Exception: the error of the last attempt.
         """
-        now = time.monotonic()
-        self.failed += 1
-        self._first_failed_at = self._first_failed_at or now
-        if os.environ.get(NO_WAIT):
-            wait_s = 0.0
-        elif _deadline.at < math.inf:
-            wait_s = random.uniform(0, LONGEST_WAIT_BEFORE_DEADLINE_S)
-        else:
-            bound = min(self._policy.longest_wait_s, self._policy.first_wait_s * 2 ** (self.failed - 1))
-            retry_after_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
-            wait_s = min(retry_after_s, LONGEST_RETRY_AFTER_S) + random.uniform(0, bound)
-        is_last = self.failed >= self._policy.attempts
-        is_late = self.failed > 1 and now + wait_s >= self._began + self._policy.total_s
-        is_late |= now + wait_s >= _deadline.at
-        if is_last or is_late:
-            return None
-        if self._place:
-            _waits[id(self)] = RetryWait(self._place, self.failed, self._policy.attempts, self._first_failed_at)
-        return wait_s
+        from tenacity import Retrying, retry_if_exception  # takes 0.3 s
 
-    def end(self) -> None:
-        """Record that the call has ended, one way or the other."""
-        _waits.pop(id(self), None)
+        def record_wait(state: RetryCallState) -> None:
+            if self._place:
+                _waits[id(self)] = RetryWait(self._place, self.failed, self._policy.attempts, self._first_failed_at)
+            before_wait(_error(state), state.upcoming_sleep)
+
+        retrying = Retrying(
+            retry=retry_if_exception(is_transient),
+            wait=self._record_failure,
+            stop=self._is_over,
+            before_sleep=record_wait,
+            sleep=sleep,
+            reraise=True,
+        )
+        try:
+            return retrying(call)
+        finally:
+            _waits.pop(id(self), None)
+
+    def _record_failure(self, state: RetryCallState) -> float:
+        """Return the seconds to wait before the next attempt: the server's Retry-After, as far as it is obeyed, plus
+        the jitter. It is 0 if NO_WAIT is set.
+        """
+        self.failed += 1
+        self._first_failed_at = self._first_failed_at or time.monotonic()
+        if os.environ.get(NO_WAIT):
+            return 0.0
+        if _deadline.at < math.inf:
+            return random.uniform(0, LONGEST_WAIT_BEFORE_DEADLINE_S)
+        bound = min(self._policy.longest_wait_s, self._policy.first_wait_s * 2 ** (self.failed - 1))
+        error = _error(state)
+        retry_after_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
+        return min(retry_after_s, LONGEST_RETRY_AFTER_S) + random.uniform(0, bound)
+
+    def _is_over(self, state: RetryCallState) -> bool:
+        """Return whether no further attempt may begin."""
+        next_at = time.monotonic() + state.upcoming_sleep
+        is_late = self.failed > 1 and next_at >= state.start_time + self._policy.total_s
+        return self.failed >= self._policy.attempts or is_late or next_at >= _deadline.at
 
     def middle(self) -> float:
         """Return the middle of the failed attempts (time.monotonic), from the first failure until now."""
         return (self._first_failed_at + time.monotonic()) / 2
 
 
-def sleep(seconds: float) -> None:
-    """Sleep like time.sleep, until `set_retry_deadline` is called."""
-    until, deadline = time.monotonic() + seconds, _deadline.at
-    while _deadline.at == deadline and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, SLEEP_STEP_S))
+def _error(state: RetryCallState) -> BaseException | None:
+    """Return the error of the latest attempt."""
+    return state.outcome.exception() if state.outcome else None

@@ -13,20 +13,25 @@ from functools import partial
 from itertools import chain, islice
 from typing import BinaryIO, TypeVar
 
+from voxbatch.errors import StorageError
 from voxbatch.safe_text import escape_controls
 from voxbatch.storage.address import redacted
 from voxbatch.storage.objects import (
     Bucket,
     CredentialsExpired,
+    DamagedObject,
+    DamagedTransfer,
     Digest,
     ObjectNotFound,
     ObjectReader,
     RangeReply,
     Stat,
     TransientError,
+    UnknownHost,
     UnusableObject,
 )
-from voxbatch.storage.retry import STORE_REQUEST, Attempts, sleep
+from voxbatch.storage.retry import STORE_REQUEST, Retries
+from voxbatch.storage.temporary_files import temporary_file
 
 LISTING_PAGE_SIZE = 999
 """Objects that a listing reads at a time: fewer than the 1,000 of both stores' pages, because one of the stores repeats
@@ -101,27 +106,40 @@ class RetryingReader:
         """Find credentials again."""
         self._reader.renew()
 
-    def _retry(self, call: Callable[[], _T]) -> _T:
-        attempts = Attempts(STORE_REQUEST, escape_controls(redacted(self.place)))
+    def copy(self, key: str, first: int, then: int, tag: str = "") -> BinaryIO:
+        """Return a temporary file of an object, which is read as in `read_blocks`. An object that arrives damaged is
+        fetched again.
+
+        Raises:
+            TemporaryFileError: the file cannot be written.
+            DamagedObject, StorageError: see `read_blocks`.
+        """
+        return self._retry(
+            lambda: temporary_file(self.where(key), read_blocks(self, key, first, then, tag)), DamagedTransfer
+        )
+
+    def _retry(self, call: Callable[[], _T], repeated: type[TransientError] = TransientError) -> _T:
+        """Return call(). Repeat it after errors of one kind, but not after an unknown host."""
+        retries = Retries(STORE_REQUEST, escape_controls(redacted(self.place)))
         try:
-            while True:
-                try:
-                    return self._with_renewal(call)
-                except TransientError as e:
-                    wait_s = attempts.next_wait_s(e)
-                    if wait_s is None:
-                        raise TransientError(f"{e} ({attempts.failed} attempts failed)", since=attempts.middle()) from e
-                sleep(wait_s)
-        finally:
-            attempts.end()
+            return retries.call(
+                lambda: self._with_renewal(call),
+                lambda error: isinstance(error, repeated) and not isinstance(error, UnknownHost),
+            )
+        except DamagedTransfer as e:
+            raise DamagedObject(f"{e} ({retries.failed} attempts failed)") from e
+        except TransientError as e:
+            if not retries.failed:  # a call that repeats its own requests
+                raise
+            raise TransientError(f"{e} ({retries.failed} attempts failed)", since=retries.middle()) from e
 
     def _with_renewal(self, call: Callable[[], _T]) -> _T:
-        seen = self._renewals
+        renewals = self._renewals
         try:
             return call()
         except CredentialsExpired:
             with self._lock:
-                if self._renewals == seen:  # no other thread has renewed them meanwhile
+                if self._renewals == renewals:  # no other thread has renewed them meanwhile
                     self._reader.renew()
                     self._renewals += 1
         return call()
@@ -136,22 +154,31 @@ class RetryingBucket(RetryingReader):
         self.scheme, self.bucket = bucket.scheme, bucket.bucket
 
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
-        """See Bucket.list. The listing is read in pages, each of which is retried."""
+        """See Bucket.list. The listing is read in pages, each of which is retried.
+
+        Some servers list by folders and not in the order of the keys (SeaweedFS), so the order proves nothing. A server
+        that ignores where a page begins, and would list for ever, lists the first object again.
+        """
 
         def read_page(after: str) -> tuple[Stat, ...]:
             return tuple(islice(self._bucket.list(prefix, after), LISTING_PAGE_SIZE))
 
+        first = ""
         while True:
             page = self._retry(partial(read_page, after))
+            if first and page and page[0].key == first:
+                reason = f"the server lists {first!r} again, and never what follows; use another server"
+                raise StorageError(f"cannot list {self.place}{prefix}: {reason}")
+            first = first or (page[0].key if page else "")
             yield from page
             if len(page) < LISTING_PAGE_SIZE:
                 return
             after = page[-1].key
 
-    def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
-        """See Bucket.put. If the object exists and holds the same bytes, an earlier attempt wrote it and its reply was
-        lost: that counts as written by us."""
-        if self._retry(lambda: self._bucket.put(key, body, content_type, only_if_absent)):
+    def put(self, key: str, body: BinaryIO, content_type: str, replaced: str) -> bool:
+        """See Bucket.put. If the object has another revision and holds the same bytes, an earlier attempt wrote it and
+        its reply was lost: that counts as written by us."""
+        if self._retry(lambda: self._bucket.put(key, body, content_type, replaced)):
             return True
         return self._retry(lambda: self._holds(key, body))
 
@@ -170,9 +197,9 @@ class RetryingBucket(RetryingReader):
             digest.update(data)
         return digest.text() == stat.checksum
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, tag: str = "") -> None:
         """See Bucket.delete."""
-        self._retry(lambda: self._bucket.delete(key))
+        self._retry(lambda: self._bucket.delete(key, tag))
 
 
 def read_blocks(reader: RetryingReader, key: str, first: int, then: int, tag: str = "") -> Iterator[bytes]:
@@ -181,6 +208,7 @@ def read_blocks(reader: RetryingReader, key: str, first: int, then: int, tag: st
 
     Raises:
         UnusableObject: the server gives no length, so that a transfer that broke off would look complete.
+        DamagedTransfer: the bytes do not match the checksum. The error comes after the last of them.
         ObjectNotFound, UnusableObject, CredentialsExpired, TransientError, StorageError: see ObjectReader.get.
     """
     reply = reader.get(key, 0, first, tag)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from voxbatch.errors import StorageError
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.storage.address import StoreOptions
 from voxbatch.storage.http_errors import client_library, connection_failed, one_line, parse_retry_after, status_error
 from voxbatch.storage.objects import (
     CredentialsExpired,
@@ -24,10 +26,11 @@ from voxbatch.storage.objects import (
     TransientError,
     UnusableObject,
 )
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.reply_deadline import timed
 
 CONNECT_S, READ_S = 10, 20
-"""Seconds to connect, and seconds without a byte after which a request fails and is retried."""
+"""Seconds to connect, and seconds without a byte after which a request fails and is retried. See `reply_deadline` for
+the total."""
 CONNECTIONS = 32
 """Number of connections that are kept open: the most that a process here uses at a time."""
 STREAM_BYTES = 8 << 20
@@ -90,6 +93,8 @@ class AmazonBucket:
         with self._errors("read", ""):
             session = boto3.Session()  # boto3.client would keep the credentials of the first call permanently
             self._client = session.client("s3", config=settings, endpoint_url=self._store_options.s3_endpoint_url)
+        pools = self._client._endpoint.http_session._pool_classes_by_scheme
+        pools.update(timed(pools))
 
     def get(self, key: str, start: int, end: int, tag: str = "") -> RangeReply:
         """See objects.ObjectReader. If the reply carries no ETag, a second request fetches the properties."""
@@ -107,10 +112,22 @@ class AmazonBucket:
             raise TransientError(
                 connection_failed("read", f"{self.place}{key}", f"received {len(data)} of {_announced(reply)} bytes")
             )
+        self._check_fields("read", key, reply, "ETag")
         if not reply["ETag"]:
             stat = self.stat(key)
             return RangeReply(data, stat.tag, stat.checksum)
         return RangeReply(data, reply["ETag"], _checksum(reply), reply.get("ContentEncoding") == "gzip")
+
+    def _check_fields(self, verb: str, key: str, reply: Any, *names: str) -> None:
+        """Check that a reply has what S3 always sends. An error page of a proxy may have status 200.
+
+        Raises:
+            TransientError: a field is missing.
+        """
+        missing = [name for name in names if name not in reply]
+        if missing:
+            reason = f"the reply has no {missing[0]}, so that it is not from S3"
+            raise TransientError(connection_failed(verb, f"{self.place}{key}", reason))
 
     def _get(self, **arguments: Any) -> Any:
         return self._client.get_object(Bucket=self.bucket, **self._payer, **arguments)
@@ -122,6 +139,7 @@ class AmazonBucket:
             reply = self._client.head_object(
                 Bucket=self.bucket, Key=key, ChecksumMode="ENABLED", **self._payer, **pinned
             )
+        self._check_fields("read", key, reply, "ETag", "ContentLength", "LastModified")
         return Stat(key, reply["ContentLength"], reply["ETag"], _checksum(reply), reply["LastModified"].timestamp())
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
@@ -131,9 +149,10 @@ class AmazonBucket:
         with self._errors("read", stat.key):
             reply = self._get(Key=stat.key, IfMatch=stat.tag, ChecksumMode="ENABLED")
             with contextlib.closing(reply["Body"]) as body:
+                self._check_fields("read", stat.key, reply, "ETag")
                 if reply.get("ContentEncoding") == "gzip":
-                    what = "it is stored with Content-Encoding: gzip: store it uncompressed"
-                    raise UnusableObject(f"cannot read {self.place}{stat.key}: {what}")
+                    reason = "it is stored with Content-Encoding: gzip: store it uncompressed"
+                    raise UnusableObject(f"cannot read {self.place}{stat.key}: {reason}")
                 for data in body.iter_chunks(STREAM_BYTES):
                     digest.update(data)
                     yield data
@@ -142,63 +161,75 @@ class AmazonBucket:
     def list(self, prefix: str, after: str = "") -> Iterator[Stat]:
         """See objects.Bucket. The Stats have no checksum, because a listing does not say whether an object is
         encrypted."""
+        where = f"{self.place}{prefix}"
         with self._errors("list", prefix):
             pages = self._client.get_paginator("list_objects_v2")
             behind = {"StartAfter": after} if after else {}
             for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, **behind, **self._payer):
                 if "IsTruncated" not in page:  # every listing has it; else OUT would look empty, and restart
-                    raise TransientError(
-                        connection_failed("list", f"{self.place}{prefix}", "the reply is not a listing")
-                    )
+                    raise TransientError(connection_failed("list", where, "the reply is not a listing"))
+                if page["IsTruncated"] and not page.get("NextContinuationToken"):
+                    raise TransientError(connection_failed("list", where, "the listing is cut off"))
                 for entry in page.get("Contents", ()):
                     # No checksum: an entry does not say whether the object is encrypted.
                     yield Stat(entry["Key"], entry["Size"], entry["ETag"], "", entry["LastModified"].timestamp())
 
-    def put(self, key: str, body: BinaryIO, content_type: str, only_if_absent: bool) -> bool:
+    def put(self, key: str, body: BinaryIO, content_type: str, replaced: str) -> bool:
         """See objects.Bucket. Objects above SINGLE_BYTES are stored in parts."""
-        absent = {"IfNoneMatch": "*"} if only_if_absent else {}
+        condition = {"IfMatch": replaced} if replaced else {"IfNoneMatch": "*"}
         size = body.seek(0, 2)
         body.seek(0)
         with self._errors("write", key):
             try:
                 if size > SINGLE_BYTES:
-                    self._put_parts(key, body, content_type, absent)
+                    self._put_parts(key, body, content_type, condition)
                 else:
-                    self._client.put_object(
-                        Bucket=self.bucket, Key=key, Body=body, ContentType=content_type, **absent, **self._payer
+                    reply = self._client.put_object(
+                        Bucket=self.bucket, Key=key, Body=body, ContentType=content_type, **condition, **self._payer
                     )
+                    self._check_fields("write", key, reply, "ETag")
             except self._client.exceptions.ClientError as e:
-                if _status(e) != 412 or not only_if_absent:
+                is_gone = bool(replaced) and e.response.get("Error", {}).get("Code") == "NoSuchKey"
+                if _status(e) != 412 and not is_gone:
                     raise
                 return False
         return True
 
-    def _put_parts(self, key: str, body: BinaryIO, content_type: str, absent: dict[str, str]) -> None:
+    def _put_parts(self, key: str, body: BinaryIO, content_type: str, condition: dict[str, str]) -> None:
         at = {"Bucket": self.bucket, "Key": key, **self._payer}
-        upload = self._client.create_multipart_upload(**at, ContentType=content_type)["UploadId"]
+        begun = self._client.create_multipart_upload(**at, ContentType=content_type)
+        self._check_fields("write", key, begun, "UploadId")
+        upload = begun["UploadId"]
         try:
             parts: list[dict[str, Any]] = []
             while data := body.read(PART_BYTES):
                 number = len(parts) + 1
                 reply = self._client.upload_part(**at, UploadId=upload, PartNumber=number, Body=data)
+                self._check_fields("write", key, reply, "ETag")
                 parts.append({"PartNumber": number, "ETag": reply["ETag"]})
-            self._client.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": parts}, **absent)
+            reply = self._client.complete_multipart_upload(
+                **at, UploadId=upload, MultipartUpload={"Parts": parts}, **condition
+            )
+            self._check_fields("write", key, reply, "ETag")
         except BaseException:  # the parts of an unfinished upload stay stored, invisible, and are billed
             with contextlib.suppress(Exception):
                 self._client.abort_multipart_upload(**at, UploadId=upload)
             raise
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, tag: str = "") -> None:
         """See objects.Bucket."""
-        with contextlib.suppress(ObjectNotFound), self._errors("delete", key):
-            self._client.delete_object(Bucket=self.bucket, Key=key, **self._payer)
+        condition = {"IfMatch": tag} if tag else {}
+        with contextlib.suppress(ObjectNotFound, UnusableObject), self._errors("delete", key):
+            self._client.delete_object(Bucket=self.bucket, Key=key, **condition, **self._payer)
 
     def _principal(self) -> str:
         """Return the id of the access key, never its secret. S3's own messages often name the user."""
         if self._store_options.anonymous:
             return "nobody (--anonymous)"
-        found = self._client._request_signer._credentials
-        key = getattr(found, "_access_key", None) or getattr(found, "access_key", None)  # the second may renew
+        credentials = self._client._request_signer._credentials
+        key = getattr(credentials, "_access_key", None) or getattr(
+            credentials, "access_key", None
+        )  # the second may renew
         return f"the access key {key}" if key else "this account"
 
     @contextlib.contextmanager
@@ -206,6 +237,7 @@ class AmazonBucket:
         with client_library("s3", self.place):
             import boto3  # noqa: F401 boto3 can be missing although botocore is installed
             from botocore import exceptions as boto
+            from botocore.parsers import ResponseParserError
             from urllib3.exceptions import HTTPError
 
         where = f"{self.place}{key}"
@@ -214,7 +246,8 @@ class AmazonBucket:
         except boto.ClientError as e:
             raise self._status_error(verb, where, e) from e
         except (
-            boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError, boto.FlexibleChecksumError, HTTPError,
+            boto.HTTPClientError, boto.ConnectionError, boto.IncompleteReadError, boto.FlexibleChecksumError,
+            ResponseParserError, HTTPError,
         ) as e:  # fmt: skip
             if isinstance(e, boto.HTTPClientError) and isinstance(e.kwargs.get("error"), RecursionError):
                 raise StorageError(f"cannot {verb} {where}: {_ELSEWHERE}") from e
@@ -228,21 +261,23 @@ class AmazonBucket:
             raise StorageError(f"cannot {verb} {where}: {e}") from e
 
     def _status_error(self, verb: str, where: str, error: Any) -> StorageError:
-        found, status = error.response.get("Error", {}), _status(error)
-        code = found.get("Code", "")
+        body, status = error.response.get("Error", {}), _status(error)
+        code = body.get("Code", "")
         if code in _EXPIRED:
             return CredentialsExpired(f"cannot {verb} {where}: the credentials have expired: {_LOGIN}")
         if code == "NoSuchBucket" or (status == 404 and verb in ("list", "write")):
-            return StorageError(f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name")
+            text = f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name"
+            return StorageError(text, FailureKind.NOT_FOUND)
         if code == "InvalidObjectState":  # with status 403
             return UnusableObject(
-                f"cannot {verb} {where}: it is archived ({one_line(found.get('StorageClass') or code)}): restore it"
+                f"cannot {verb} {where}: it is archived ({one_line(body.get('StorageClass') or code)}): restore it"
             )
         if code in _UNKNOWN:
-            said = f"{code}: {found.get('Message') or 'no reason given'}"
+            reason = f"{code}: {body.get('Message') or 'no reason given'}"
             return StorageError(
                 f"cannot {verb} {where}: {self._principal()} or its secret is not valid there: {_LOGIN}; "
-                f"the store says: {one_line(said)}"
+                f"the store says: {one_line(reason)}",
+                FailureKind.NO_ACCESS,
             )
         if 300 <= status < 400:
             return StorageError(f"cannot {verb} {where}: {_ELSEWHERE}")
@@ -250,10 +285,10 @@ class AmazonBucket:
             status = 503  # two writers collided, or the server was busy: a retry may succeed
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         granted = f"{self._principal()} lacks {_PERMISSION[verb]}"
-        said = f"{code}: {found.get('Message') or 'no reason given'}"
-        told = status_error(verb, where, status, said, granted, parse_retry_after(headers.get("retry-after")))
+        reason = f"{code}: {body.get('Message') or 'no reason given'}"
+        result = status_error(verb, where, status, reason, granted, parse_retry_after(headers.get("retry-after")))
         # A reply to HEAD has no error code, so a status of 400 may mean an expired token.
-        return CredentialsExpired(str(told)) if code == "400" else told
+        return CredentialsExpired(str(result)) if code == "400" else result
 
 
 def _status(error: Any) -> int:
@@ -263,8 +298,8 @@ def _status(error: Any) -> int:
 def _announced(reply: Any) -> int:
     """Return the number of bytes that Content-Range ("bytes 0-99/1000") promises; 0 if there is none. No checksum would
     notice missing bytes."""
-    found = re.match(r"bytes (\d+)-(\d+)/", reply.get("ContentRange", ""))
-    return int(found[2]) - int(found[1]) + 1 if found else 0
+    match = re.match(r"bytes (\d+)-(\d+)/", reply.get("ContentRange", ""))
+    return int(match[2]) - int(match[1]) + 1 if match else 0
 
 
 def _checksum(reply: Any) -> str:

@@ -1,9 +1,8 @@
-"""SSRF guard: connect to web servers only at admitted addresses, and end every request in time.
+"""SSRF guard: connect to web servers only at admitted addresses.
 
-Addresses: a name is resolved here and its addresses are checked. The connection is then made to one of the admitted
-addresses, before a byte is sent. A name that means something else to another resolver, a moment later or in another
-spelling has no effect. Time: the deadline of a request is set when the request is sent, however slowly its bytes
-arrive.
+A name is resolved here and its addresses are checked. The connection is then made to one of the admitted addresses,
+before a byte is sent. A name that means something else to another resolver, a moment later or in another spelling has
+no effect.
 
 This is the only module that imports urllib3 at import time. `web` imports this module when an http(s) address is read.
 """
@@ -16,28 +15,25 @@ import re
 import socket
 import ssl
 import time
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, cast
 
-from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPResponse, HTTPSConnectionPool, Timeout
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Timeout
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import NameResolutionError, NewConnectionError
 
+from voxbatch.storage.reply_deadline import TimedConnection
+
 CONNECT_S, IDLE_S = 10.0, 20.0
 """Seconds to connect, and again for TLS; and seconds without a byte, after which a request fails and is retried."""
-TOTAL_S = 600.0
-"""Seconds for one request in total, without the time that `extend_deadline` adds."""
-SLOWEST = 256 << 10
-"""Bytes per second that a longer body must reach beyond TOTAL_S."""
 CONNECTIONS = 16
 """Most open connections to one host."""
 TRYING_S = 20.0
 """Seconds after which no further address of a host is tried, because a name can have any number of addresses."""
 
 _REFUSED = tuple(
-    (ip_network(network), what)
-    for what, networks in {
+    (ip_network(network), kind)
+    for kind, networks in {
         "a loopback address": "127.0.0.0/8 ::1/128",
         "a private network's address": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7",
         "a link-local address": "169.254.0.0/16 fe80::/10",
@@ -69,9 +65,9 @@ def forbidden_kind(address: str) -> str:
     parsed = ip_address(address)
     if parsed in _NAT64:
         parsed = IPv4Address(int(cast(IPv6Address, parsed)) & 0xFFFFFFFF)
-    for network, what in _REFUSED:
+    for network, kind in _REFUSED:
         if parsed in network:
-            return what
+            return kind
     return "" if parsed.version == 4 or parsed in _GLOBAL else "a reserved address"
 
 
@@ -84,92 +80,42 @@ def pool(scheme: str, host: str, port: int, allow_private: bool) -> HTTPConnecti
     }  # fmt: skip
     if scheme == "http":
         return _Pool(host, port, **settings)
-    context = ssl.create_default_context()
-    context.sslsocket_class = _TlsSocket
-    return _TlsPool(host, port, ssl_context=context, **settings)
+    return _TlsPool(host, port, ssl_context=ssl.create_default_context(), **settings)
 
 
-def extend_deadline(reply: BaseHTTPResponse, count: int) -> None:
-    """Extend the deadline of a reply's body by the time that `count` received bytes may have taken."""
-    connection = cast(HTTPResponse, reply).connection
-    if isinstance(connection, _Connection):
-        connection.deadline.until += count / SLOWEST
-
-
-@dataclass(slots=True)
-class _Deadline:
-    """Deadline of one request."""
-
-    until: float = 0.0
-    """Deadline (time.monotonic)."""
-
-    def left(self) -> float:
-        """Return the seconds until the deadline.
-
-        Raises:
-            TimeoutError: the deadline has passed.
-        """
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"it did not end in time: allowed are {TOTAL_S:g} s, or more at {SLOWEST >> 10} KiB/s")
-        return left
-
-
-class _Socket(socket.socket):
-    """Socket that receives until its deadline. A timeout alone starts anew with each byte."""
-
-    deadline: _Deadline | None = None
-
-    def recv_into(self, buffer: Any, *limits: int) -> int:
-        """Receive as socket.recv_into does, within the deadline."""
-        if self.deadline is None:
-            return super().recv_into(buffer, *limits)
-        self.settimeout(min(IDLE_S, self.deadline.left()))
-        try:
-            return super().recv_into(buffer, *limits)
-        except TimeoutError:
-            self.deadline.left()
-            raise
-
-
-class _TlsSocket(_Socket, ssl.SSLSocket):  # type: ignore[misc] # recv_into's last arguments have other names
-    """Socket that the SSL context creates from a _Socket."""
-
-
-class _Connection(HTTPConnection):
+class _Connection(TimedConnection, HTTPConnection):
     def __init__(self, *args: Any, allow_private: bool, **settings: Any):
         super().__init__(*args, **settings)
         self._allow_private = allow_private
-        self.deadline = _Deadline()
 
     def _new_conn(self) -> socket.socket:
         """Connect for urllib3, with TLS or without."""
         try:
-            found = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
+            candidates = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
         except socket.gaierror as e:
             raise NameResolutionError(self.host, self, e) from e
         if self._allow_private:
-            return self._connect(found)
-        kinds = {address: forbidden_kind(address) for address in (str(each[4][0]) for each in found)}
-        admitted = [each for each in found if not kinds[str(each[4][0])]]
+            return self._connect(candidates)
+        kinds = {address: forbidden_kind(address) for address in (str(candidate[4][0]) for candidate in candidates)}
+        admitted = [candidate for candidate in candidates if not kinds[str(candidate[4][0])]]
         if not admitted:
-            address, what = next(iter(kinds.items()))
-            who = address if address == self.host else f"{self.host} ({address})"
+            address, kind = next(iter(kinds.items()))
+            shown = address if address == self.host else f"{self.host} ({address})"
             raise ForbiddenAddress(
-                f"{who} is {what}: only public addresses are read, unless --allow-private-addresses is given"
+                f"{shown} is {kind}: only public addresses are read, unless --allow-private-addresses is given"
             )
         return self._connect(admitted)
 
-    def _connect(self, found: list[Any]) -> socket.socket:
+    def _connect(self, candidates: list[Any]) -> socket.socket:
         """Return a connection to the first address that answers."""
         failure: OSError | None = None
         since = time.monotonic()
-        for family, kind, protocol, _, address in found:
+        for family, kind, protocol, _, address in candidates:
             if failure and time.monotonic() - since > TRYING_S:
                 break
             with contextlib.ExitStack() as stack:
                 try:
-                    sock = stack.enter_context(_Socket(family, kind, protocol))
+                    sock = stack.enter_context(socket.socket(family, kind, protocol))
                     sock.settimeout(CONNECT_S)
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     sock.connect(address)
@@ -179,13 +125,6 @@ class _Connection(HTTPConnection):
                     stack.pop_all()
                     return sock
         raise NewConnectionError(self, f"no connection: {failure}") from failure
-
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override] # as in urllib3
-        """Start the deadline of the request, and return the reply."""
-        self.deadline.until = time.monotonic() + TOTAL_S
-        if isinstance(self.sock, _Socket):
-            self.sock.deadline = self.deadline
-        return super().getresponse()
 
 
 class _TlsConnection(_Connection, HTTPSConnection):
@@ -202,7 +141,9 @@ class _TlsPool(HTTPSConnectionPool):
 
 def _without_queries(record: logging.LogRecord) -> bool:
     if isinstance(record.args, tuple):
-        record.args = tuple(re.sub(r"\?\S+", "?…", each) if isinstance(each, str) else each for each in record.args)
+        record.args = tuple(
+            re.sub(r"\?\S+", "?…", argument) if isinstance(argument, str) else argument for argument in record.args
+        )
     return True
 
 

@@ -17,13 +17,13 @@ class TemporaryFileError(StorageError):
     each time.
     """
 
-    def __init__(self, what: str, error: OSError):
+    def __init__(self, name: str, error: OSError):
         try:
             self.folder = tempfile.gettempdir()
         except FileNotFoundError:  # no folder can be written; the message of `error` names those that were tried
             self.folder = "TMPDIR"
         reason = error.strerror or error
-        super().__init__(f"{what}: cannot be stored in {self.folder}: {reason}; free space there, or set TMPDIR")
+        super().__init__(f"{name}: cannot be stored in {self.folder}: {reason}; free space there, or set TMPDIR")
 
 
 def temporary_file(name: str, blocks: Iterable[bytes]) -> BinaryIO:

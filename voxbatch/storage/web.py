@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from email.utils import mktime_tz, parsedate_tz
 from http import HTTPStatus
@@ -22,10 +24,10 @@ from urllib.parse import urljoin
 
 from voxbatch import __version__
 from voxbatch.errors import StorageError
-from voxbatch.storage.address import HTTP_SCHEMES, parse_web_address, redacted, scheme_of
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, parse_web_address, redacted, scheme_of
 from voxbatch.storage.http_errors import connection_failed, one_line, parse_retry_after, status_error
-from voxbatch.storage.objects import RangeReply, Stat, TransientError, UnusableObject
-from voxbatch.storage.options import StoreOptions
+from voxbatch.storage.objects import RangeReply, Stat, TransientError, UnknownHost, UnusableObject
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
@@ -65,7 +67,7 @@ class WebServer:
             where = self._where(key)
             if reply.status == 416:
                 if tag and (_size(reply) or start) < start:  # it shrank: reads never begin after the known end
-                    raise UnusableObject(_changed(where))
+                    raise UnusableObject(_changed(where), FailureKind.CHANGED)
                 return RangeReply(b"", tag or _tag(reply))
             if reply.status == 206:
                 data = _read_range(where, reply, start, end)
@@ -81,7 +83,9 @@ class WebServer:
                 _tag(reply),
                 is_gzipped=_is_gzipped(where, reply),
                 is_whole_object=reply.status == 200,
-                has_length=reply.status == 206 or _size(reply) is not None or _is_chunked(reply),
+                has_length=reply.status == 206
+                or _size(reply) is not None
+                or "chunked" in reply.headers.get("Transfer-Encoding", "").lower(),
             )
 
     def stat(self, key: str, tag: str = "") -> Stat:
@@ -97,8 +101,6 @@ class WebServer:
 
     def stream(self, stat: Stat) -> Iterator[bytes]:
         """See objects.ObjectReader. The object is read in one request."""
-        from voxbatch.storage.ssrf_guard import extend_deadline
-
         where = self._where(stat.key)
         with self._reply(stat.key, stat.tag) as reply:
             if _is_gzipped(where, reply):
@@ -107,10 +109,9 @@ class WebServer:
                 )
             size, count = _size(reply), 0
             if size is not None and stat.size not in (-1, size):
-                raise UnusableObject(_changed(where))
+                raise UnusableObject(_changed(where), FailureKind.CHANGED)
             while data := reply.read1(READ_BYTES):
                 count += len(data)
-                extend_deadline(reply, len(data))
                 self._check_size(where, count)
                 yield data
             if stat.size not in (-1, count):
@@ -126,29 +127,30 @@ class WebServer:
         limit = self._store_options.max_http_bytes
         if size is not None and size > limit:
             raise UnusableObject(
-                f"cannot read {where}: it has {size:,} bytes or more, and the limit is {limit:,}: raise --max-http-gb"
+                f"cannot read {where}: it has {size:,} bytes or more, and the limit is {limit:,}: raise --max-http-gb",
+                FailureKind.NOT_ALLOWED,
             )
 
     @contextlib.contextmanager
-    def _reply(self, key: str, tag: str, asked: tuple[int, int] | None = None) -> Iterator[BaseHTTPResponse]:
+    def _reply(self, key: str, tag: str, byte_range: tuple[int, int] | None = None) -> Iterator[BaseHTTPResponse]:
         """Yield the reply of the server that has the object.
 
         The status is 200, or, if bytes [start, end) are requested, 206 or 416. The reply is of the requested revision,
         and not known to be too large.
         """
         headers = {"User-Agent": f"voxbatch/{__version__}", "Accept-Encoding": "identity"}
-        if asked:
-            headers["Range"] = f"bytes={asked[0]}-{asked[1] - 1}"
+        if byte_range:
+            headers["Range"] = f"bytes={byte_range[0]}-{byte_range[1] - 1}"
         if tag:
             headers["If-Match" if tag.startswith('"') else "If-Unmodified-Since"] = tag
         with self._follow_redirects(self._where(key), self.place + key, headers) as (where, reply):
-            if reply.status not in ((200, 206, 416) if asked else (200,)):
+            if reply.status not in ((200, 206, 416) if byte_range else (200,)):
                 raise _status_error(where, reply)
             if tag and reply.status != 416 and _tag(reply, tag) != tag:
-                raise UnusableObject(_changed(where))
+                raise UnusableObject(_changed(where), FailureKind.CHANGED)
             self._check_size(where, _size(reply))
-            if asked and reply.status != 200:
-                _check_range(where, reply, *asked)
+            if byte_range and reply.status != 200:
+                _check_range(where, reply, *byte_range)
             yield reply
 
     @contextlib.contextmanager
@@ -207,9 +209,10 @@ def _errors(where: str) -> Iterator[None]:
     try:
         yield
     except ForbiddenAddress as e:
-        raise UnusableObject(f"cannot read {where}: {e}") from e
+        raise UnusableObject(f"cannot read {where}: {e}", FailureKind.NOT_ALLOWED) from e
     except LocationValueError:
-        raise UnusableObject(f"cannot read {where}: the server's name is not valid: check its spelling") from None
+        text = f"cannot read {where}: the server's name is not valid: check its spelling"
+        raise UnusableObject(text, FailureKind.NOT_FOUND) from None
     except HTTPError as e:
         root = _root(e)
         if isinstance(root, ssl.SSLCertVerificationError):
@@ -218,13 +221,16 @@ def _errors(where: str) -> Iterator[None]:
                 "certificate fixed, or, if your own certificate authority signed it, set SSL_CERT_FILE to that "
                 "authority's file"
             ) from root
+        if isinstance(root, socket.gaierror) and root.errno == socket.EAI_NONAME:
+            text = f"cannot read {where}: no server has this name: check its spelling and the network"
+            raise UnknownHost(text, since=time.monotonic()) from root
         if isinstance(root, OSError):
             raise TransientError(connection_failed("read", where, root)) from root
         raise TransientError(connection_failed("read", where, type(root).__name__)) from None
 
 
 def _root(error: BaseException) -> BaseException:
-    inner = error.__cause__ or next((each for each in error.args if isinstance(each, BaseException)), None)
+    inner = error.__cause__ or next((cause for cause in error.args if isinstance(cause, BaseException)), None)
     return _root(inner) if inner else error
 
 
@@ -235,25 +241,26 @@ def _status_error(where: str, reply: BaseHTTPResponse) -> StorageError:
     may repeat the request, and is left out.
     """
     status = reply.status
-    said = f"HTTP status {status}"
+    reason = f"HTTP status {status}"
     with contextlib.suppress(ValueError):
-        said += f" {HTTPStatus(status).phrase}"
+        reason += f" {HTTPStatus(status).phrase}"
     if status in (401, 403):
         return UnusableObject(
-            f"cannot read {where}: permission denied ({said}): if the address was signed, get a new one"
+            f"cannot read {where}: permission denied ({reason}): if the address was signed, get a new one",
+            FailureKind.NO_ACCESS,
         )
     if status in (404, 408, 410, 412, 429) or status >= 500:
         status = 404 if status == 410 else status
-        return status_error("read", where, status, said, "", parse_retry_after(reply.headers.get("Retry-After")))
-    return UnusableObject(f"cannot read {where}: its server did not deliver it ({said}): check the address")
+        return status_error("read", where, status, reason, "", parse_retry_after(reply.headers.get("Retry-After")))
+    return UnusableObject(f"cannot read {where}: its server did not deliver it ({reason}): check the address")
 
 
 def _changed(where: str) -> str:
     return f"cannot read {where}: it changed while it was read: let its writer finish, then start again"
 
 
-def _incomplete(where: str, count: int, wanted: int) -> str:
-    return connection_failed("read", where, f"received {count:,} bytes, but {wanted:,} were announced")
+def _incomplete(where: str, count: int, expected: int) -> str:
+    return connection_failed("read", where, f"received {count:,} bytes, but {expected:,} were announced")
 
 
 def _read(reply: BaseHTTPResponse, count: int) -> bytes:
@@ -296,16 +303,12 @@ def _length(reply: BaseHTTPResponse) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) and not reply.headers.get("Transfer-Encoding") else None
 
 
-def _is_chunked(reply: BaseHTTPResponse) -> bool:
-    return "chunked" in reply.headers.get("Transfer-Encoding", "").lower()
-
-
 def _size(reply: BaseHTTPResponse) -> int | None:
     """Return the size of the whole object, as far as a reply reports it."""
     if reply.status == 200:
         return _length(reply)
-    found = (_CONTENT_RANGE if reply.status == 206 else _UNSATISFIED_RANGE).fullmatch(_content_range(reply))
-    size = found["size"] if found else "*"
+    match = (_CONTENT_RANGE if reply.status == 206 else _UNSATISFIED_RANGE).fullmatch(_content_range(reply))
+    size = match["size"] if match else "*"
     return None if size == "*" else int(size)
 
 
@@ -316,13 +319,13 @@ def _content_range(reply: BaseHTTPResponse) -> str:
 
 def _check_range(where: str, reply: BaseHTTPResponse, start: int, end: int) -> None:
     """Check that a reply is about the bytes [start, end), and holds all of them that exist."""
-    size, found = _size(reply), _CONTENT_RANGE.fullmatch(_content_range(reply))
+    size, match = _size(reply), _CONTENT_RANGE.fullmatch(_content_range(reply))
     if reply.status == 416:
         is_right = size is None or size <= start
-    elif found and size is None:
+    elif match and size is None:
         raise UnusableObject(f"cannot read {where}: its server does not report its size")
     else:
-        is_right = found is not None and (int(found[1]), int(found[2])) == (start, min(end, size or 0) - 1)
+        is_right = match is not None and (int(match[1]), int(match[2])) == (start, min(end, size or 0) - 1)
     if not is_right:
         came = one_line(_content_range(reply)) or "no byte range"
         raise TransientError(

@@ -23,11 +23,11 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `encoder_output_pool` | memory for encoded audio |
 | `scheduler/` | vLLM's schedulers for batch jobs |
 | `patches/` | one module for each method of vLLM that is replaced |
-| `model_state` | the models' part in vLLM's second model runner |
 | `decode_attention`, `*_kernel` | attention of steps that only decode; CUDA kernels |
 | `loader`, `weights` | the load format |
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
-| `parent_watchdog`, `worker_extension`, `memory_usage` | used by the engine with the plugin or without it |
+| `server_middleware` | rate limit and access log of `voxbatch serve` |
+| `parent_watchdog`, `worker_extension` | used by the engine with the plugin or without it |
 | `vllm_names`, `vllm_source` | every internal name of vLLM that the plugin uses, and a check of the installed vLLM |
 """
 
@@ -69,15 +69,17 @@ def is_installed() -> bool:
     Two conditions hold then: voxbatch is installed as a package, and VLLM_PLUGINS does not limit vLLM to other plugins.
     """
     allowed = os.environ.get("VLLM_PLUGINS")
-    wanted = allowed is None or ENTRY_POINT in allowed.split(",")
-    return wanted and any(each.name == ENTRY_POINT for each in metadata.entry_points(group=ENTRY_POINT_GROUP))
+    is_allowed = allowed is None or ENTRY_POINT in allowed.split(",")
+    return is_allowed and any(
+        entry_point.name == ENTRY_POINT for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP)
+    )
 
 
 def register() -> None:
     """Replace vLLM's model with ours, and add our load format to vLLM, each only if its environment variable is set.
 
     Raises:
-        RuntimeError: the plugin's code was not checked against this version of vLLM.
+        RuntimeError: the plugin was made for another version of vLLM.
     """
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm_plugin.loader")

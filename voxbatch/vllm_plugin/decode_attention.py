@@ -83,10 +83,10 @@ class DecodeAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]
         """
         has_prompts = attn_metadata is not None and attn_metadata.max_query_len > 1
         if not self._is_ours or attn_metadata is None or (has_prompts and not self._in_8_bits):
-            found: torch.Tensor = super().forward(
+            result: torch.Tensor = super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output, *others, **named
             )
-            return found
+            return result
         count = attn_metadata.num_actual_tokens
         cache = kv_cache.view(EIGHT_BITS) if self._in_8_bits else kv_cache
         k, v = cache.transpose(1, 2).split(self.head_size, dim=-1)

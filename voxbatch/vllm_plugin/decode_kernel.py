@@ -2,7 +2,7 @@
 
 Each layer of the decoder runs the kernel. A request's context is short here, about 220 positions on average, and
 hundreds of requests decode together. So memory bandwidth is the limit. FlashAttention 3 reads 2.4 TB/s on an H200 (1.3
-at 100 positions), and this kernel reads 3.7 (3.1). A plain copy reaches 4.1 (benchmarks/gpu/bench_kernels.py).
+at 100 positions), and this kernel reads 3.7 (3.1). A plain copy reaches 4.1 (benchmarks/RESULTS.md).
 
 The K/V cache is in the format of the queries, or in 8 bits (e4m3). In 8 bits the numbers are converted to float16 in
 registers, which is exact. The queries are divided by their largest number first, so that float16 can hold them.
@@ -85,13 +85,13 @@ def _attend(
         if tl.program_id(2) * (QUERIES // GROUP) >= count:
             return
         is_query = ((new < count) & (which < QUERIES // GROUP * GROUP))[:, None]
-        seen = (length - count + new + 1)[:, None]  # positions that a row sees
+        num_seen = (length - count + new + 1)[:, None]  # positions that a row sees
         length = tl.minimum(length, length - count + (tl.program_id(2) + 1) * (QUERIES // GROUP))
         q_at = (first + new).to(tl.int64)[:, None] * q_row
         out_at = (first + new).to(tl.int64)[:, None] * out_row
     else:
         is_query = (which < GROUP)[:, None]
-        seen = length
+        num_seen = length
         q_at, out_at = request * q_row, request * out_row
     at = (head * GROUP + which % GROUP)[:, None] * SIZE + column[None, :]
     queries = tl.load(q + q_at + at, mask=is_query, other=0.0)
@@ -109,7 +109,7 @@ def _attend(
         even = tl.zeros([QUERIES, SIZE // 2], tl.float32)
         odd = tl.zeros([QUERIES, SIZE // 2], tl.float32)
     else:
-        found = tl.zeros([QUERIES, SIZE], tl.float32)
+        accumulated = tl.zeros([QUERIES, SIZE], tl.float32)
     for begin in range(0, length, KEYS):
         position = begin + tl.arange(0, KEYS)
         is_there = position < length
@@ -120,7 +120,7 @@ def _attend(
             mask=is_there[:, None], other=0.0,
         )  # fmt: skip
         score = tl.dot(queries, tl.trans(keys.to(queries.dtype))) * factor
-        score = tl.where(position[None, :] < seen, score, -1e30)
+        score = tl.where(position[None, :] < num_seen, score, -1e30)
         higher = tl.maximum(highest, tl.max(score, 1))
         share, fade = tl.exp2(score - higher[:, None]), tl.exp2(highest - higher)
         rows = (block * v_block + row * v_row + head * v_head)[:, None]
@@ -131,7 +131,7 @@ def _attend(
             odd = odd * fade[:, None] + tl.dot(share.to(tl.float16), right)
         else:
             values = tl.load(v + rows + column[None, :], mask=is_there[:, None], other=0.0)
-            found = found * fade[:, None] + tl.dot(share.to(values.dtype), values)
+            accumulated = accumulated * fade[:, None] + tl.dot(share.to(values.dtype), values)
         total, highest = total * fade + tl.sum(share, 1), higher
     sums = tl.where(total > 0, total, 1.0)[:, None]
     if EIGHT:
@@ -140,7 +140,7 @@ def _attend(
         tl.store(to, (even * factor).to(out.dtype.element_ty), mask=is_query)
         tl.store(to + 1, (odd * factor).to(out.dtype.element_ty), mask=is_query)
     else:
-        tl.store(out + out_at + at, (found / sums).to(out.dtype.element_ty), mask=is_query)
+        tl.store(out + out_at + at, (accumulated / sums).to(out.dtype.element_ty), mask=is_query)
 
 
 @triton.jit
@@ -163,4 +163,4 @@ def fits(head_dim: int, group: int, dtype: torch.dtype) -> bool:
         group: number of query heads that share a key head.
     """
     powers: tuple[Any, ...] = (head_dim, max(QUERIES, group))
-    return dtype in (torch.bfloat16, torch.float16) and all(each & (each - 1) == 0 for each in powers)
+    return dtype in (torch.bfloat16, torch.float16) and all(size & (size - 1) == 0 for size in powers)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from voxbatch.vllm_plugin import FRAME_BYTES, GROUP_FRAMES
 from voxbatch.vllm_plugin.encoder_attention import Attention, Flash, Masked, Windowed
 from voxbatch.vllm_plugin.encoder_graphs import EncoderGraphs
-from voxbatch.vllm_plugin.encoder_ops import EightBitOps, FusedOps, Ops, TorchOps
+from voxbatch.vllm_plugin.encoder_ops import EightBitOps, FusedOps, TorchOps
 from voxbatch.vllm_plugin.packing import Packed, group_chunks, pack, to_device
 from voxbatch.vllm_plugin.rotary import RotateAndLayOut, rotate_and_lay_out
 from voxbatch.vllm_plugin.silence import Silence, extent
@@ -34,6 +34,9 @@ class Encoder:
         adapter: module that turns `pool` frames into a row.
         left_pad: number of tokens of silence that chunks usually begin with. A chunk that begins so is cheaper to
             encode. All other chunks are encoded correctly too.
+
+    Raises:
+        ValueError: the rotary embedding of the tower rotates in another way than `rotary` does.
     """
 
     def __init__(self, tower: Any, adapter: Any, left_pad: int = 0):
@@ -45,9 +48,15 @@ class Encoder:
         self._spectrogram = Spectrogram(
             tower.mel_filters.to(self.device), config.window_size, config.hop_length, float(config.global_log_mel_max)
         )
-        attention = layers.layers[0].self_attn
-        table = _cos_sin_table(attention.rotary_emb, attention.head_dim)
-        self._cos_sin = table.to(self.device, self._dtype).contiguous()
+        rotary, head_dim = layers.layers[0].self_attn.rotary_emb, layers.layers[0].self_attn.head_dim
+        if rotary.is_neox_style or rotary.rotary_dim != head_dim:
+            raise ValueError(
+                f"the encoder's rotary embedding rotates {rotary.rotary_dim} of a head's {head_dim} numbers "
+                f"{'by halves' if rotary.is_neox_style else 'in pairs'}, and voxbatch's plugin for vLLM can only "
+                "rotate all of them in pairs: run without the plugin (--no-prefill-encoder)"
+            )
+        # [positions, head_dim]: cosines, then sines
+        self._cos_sin = rotary.cos_sin_cache.to(self.device, self._dtype).contiguous()
         self._ops, self._rotate_and_lay_out, self._attention = _implementations(
             layers.layers, config.sliding_window, self.device, self._dtype
         )
@@ -56,14 +65,17 @@ class Encoder:
         self._silence = self._no_silence = Silence(0, no_keys, torch.empty(0))
         samples, settled = extent(left_pad, config)
         if settled > CONTEXT_FRAMES:
+            keys: list[torch.Tensor] = []
             with torch.no_grad():
-                self._silence = self._encode_silence(samples, settled)
+                convolved = self._convolve([torch.zeros(samples, device=self.device)], [settled], 0)
+                rows = self._encode_frames(convolved, self._layout([settled], 0), self._no_silence, keys)
+            self._silence = Silence(samples, keys, rows)
         self._graphs = self._make_graphs()
 
     def __call__(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the rows of each chunk, [tokens, width], in the order of `audio`; see `encode`."""
-        found = dict(self.encode(audio))
-        return [found[i] for i in range(len(audio))]
+        rows = dict(self.encode(audio))
+        return [rows[i] for i in range(len(audio))]
 
     def encode(self, audio: Sequence[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield the index of each chunk and its rows, [tokens, width].
@@ -78,16 +90,16 @@ class Encoder:
         Raises:
             ValueError: a chunk is empty or not a whole number of tokens.
         """
-        frames = [self._num_frames(len(each)) for each in audio]
+        frames = [self._num_frames(len(samples)) for samples in audio]
         for group, silence in self._groups(audio):
-            own = [frames[i] - silence.frames for i in group]
-            convolved = self._convolve([audio[i] for i in group], own, silence.frames)
-            if self._graphs and silence is self._silence and self._graphs.fit(own):
-                rows = self._graphs(convolved, own)
+            own_frames = [frames[i] - silence.frames for i in group]
+            convolved = self._convolve([audio[i] for i in group], own_frames, silence.frames)
+            if self._graphs and silence is self._silence and self._graphs.fit(own_frames):
+                rows = self._graphs(convolved, own_frames)
             else:
-                rows = self._encode_frames(convolved, self._layout(own, silence.frames), silence)
-            for i, each in zip(group, rows.split([count // self._pool for count in own]), strict=True):
-                yield i, torch.cat((silence.rows, each)) if silence.frames else each
+                rows = self._encode_frames(convolved, self._layout(own_frames, silence.frames), silence)
+            for i, chunk_rows in zip(group, rows.split([count // self._pool for count in own_frames]), strict=True):
+                yield i, torch.cat((silence.rows, chunk_rows)) if silence.frames else chunk_rows
 
     def rehearse(self, samples: int) -> None:
         """Encode the largest possible group, of silence, so that vLLM includes its memory when it measures the peak.
@@ -118,23 +130,16 @@ class Encoder:
 
     def _padded_frames(self, samples: int, silence: Silence) -> int:
         """Return the number of frames that a chunk takes in a group, with the padding of its spectrogram."""
-        known = max(0, silence.frames - CONTEXT_FRAMES) * self._samples_per_frame
-        return self._num_frames(rounded(samples - known))
+        known_samples = max(0, silence.frames - CONTEXT_FRAMES) * self._samples_per_frame
+        return self._num_frames(rounded(samples - known_samples))
 
     def _groups(self, audio: Sequence[torch.Tensor]) -> Iterator[tuple[list[int], Silence]]:
         """Yield the indexes of the chunks of each group, and the silence that these chunks begin with."""
-        begins_silent = [self._silence.begins(each) for each in audio]
-        for silence, wanted in ((self._silence, True), (self._no_silence, False)):
-            members = [i for i, begins in enumerate(begins_silent) if begins is wanted]
+        begins_silent = [self._silence.begins(samples) for samples in audio]
+        for silence, is_silent in ((self._silence, True), (self._no_silence, False)):
+            members = [i for i, begins in enumerate(begins_silent) if begins is is_silent]
             for group in group_chunks([self._padded_frames(len(audio[i]), silence) for i in members], GROUP_FRAMES):
                 yield [members[i] for i in group], silence
-
-    def _encode_silence(self, samples: int, frames: int) -> Silence:
-        """Encode `samples` samples of silence, and return their first `frames` frames as the shared silence."""
-        keys: list[torch.Tensor] = []
-        convolved = self._convolve([torch.zeros(samples, device=self.device)], [frames], 0)
-        rows = self._encode_frames(convolved, self._layout([frames], 0), self._no_silence, keys)
-        return Silence(samples, keys, rows)
 
     def _make_graphs(self) -> EncoderGraphs | None:
         """Return the graphs for chunks that begin with silence, or None on a device or for shapes without them."""
@@ -149,16 +154,14 @@ class Encoder:
 
         return EncoderGraphs(run_layers, attention, silence.frames, frames, rows)
 
-    def _layout(self, frames: Sequence[int], known: int) -> Packed:
-        return self._attention.prepare(pack(frames, self.device, known))
+    def _layout(self, frames: Sequence[int], known_frames: int) -> Packed:
+        return self._attention.prepare(pack(frames, self.device, known_frames))
 
     def _encode_frames(
         self, convolved: torch.Tensor, layout: Packed, silence: Silence, keys: list[torch.Tensor] | None = None
     ) -> torch.Tensor:
         """Return the rows of convolved frames, [tokens, width]; see `_run_layers`."""
-        return self._adapt(self._run_layers(convolved, layout, silence.keys, keys))
-
-    def _adapt(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self._run_layers(convolved, layout, silence.keys, keys)
         rows: torch.Tensor = self._adapter(hidden.reshape(len(hidden) // self._pool, -1))
         return rows
 
@@ -170,7 +173,7 @@ class Encoder:
         earlier, because the convolutions read these frames too.
         """
         context = min(first, CONTEXT_FRAMES)
-        samples = [to_device(each, self.device) for each in audio]
+        samples = [to_device(waveform, self.device) for waveform in audio]
         conv1, conv2 = self._layers.conv1, self._layers.conv2
         mels = self._spectrogram(samples, (first - context) * self._layers.total_stride)
         hidden = functional.gelu(conv1(mels.transpose(1, 2).to(conv1.weight.dtype)))
@@ -181,17 +184,17 @@ class Encoder:
         self,
         residual: torch.Tensor,
         layout: Packed,
-        known: Sequence[torch.Tensor],
+        known_pads: Sequence[torch.Tensor],
         keys: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Run [frames, dim] through all layers.
 
         Args:
-            known: each layer's keys and values of the shared silence.
+            known_pads: each layer's keys and values of the shared silence.
             keys: gets the keys and values of each layer, [2, rows, k].
         """
         ops, delta = self._ops, None
-        for layer, pads in zip(self._layers.layers, known, strict=True):
+        for layer, pads in zip(self._layers.layers, known_pads, strict=True):
             normed, residual = ops.norm(layer.self_attn_layer_norm, residual, delta)
             attended = self._attend(layer.self_attn, normed, layout, pads, keys)
             normed, residual = ops.norm(layer.final_layer_norm, residual, attended)
@@ -207,29 +210,13 @@ class Encoder:
         self._rotate_and_lay_out(qkv, kv, pads, self._cos_sin, layout, layer.head_dim)
         if keys is not None:
             keys.append(kv)
-        q, k, v = (each.unflatten(1, (-1, layer.head_dim)) for each in (qkv[:, : layer.q_size], *kv))
+        q, k, v = (part.unflatten(1, (-1, layer.head_dim)) for part in (qkv[:, : layer.q_size], *kv))
         return self._ops.multiply(layer.out_proj, self._attention(q, k, v, layout).flatten(1))
-
-
-def _cos_sin_table(rotary: Any, head_dim: int) -> torch.Tensor:
-    """Return the rotary embedding's table, [positions, head_dim]: cosines, then sines.
-
-    Raises:
-        ValueError: the embedding rotates in another way than `rotary` does.
-    """
-    if rotary.is_neox_style or rotary.rotary_dim != head_dim:
-        raise ValueError(
-            f"the encoder's rotary embedding rotates {rotary.rotary_dim} of a head's {head_dim} numbers "
-            f"{'by halves' if rotary.is_neox_style else 'in pairs'}, and voxbatch's plugin for vLLM can only rotate "
-            "all of them in pairs: run without the plugin (--no-prefill-encoder)"
-        )
-    found: torch.Tensor = rotary.cos_sin_cache
-    return found
 
 
 def _implementations(
     layers: Sequence[Any], window: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Ops, RotateAndLayOut, Attention]:
+) -> tuple[TorchOps, RotateAndLayOut, Attention]:
     """Return the implementations of a layer's parts: CUDA kernels on a GPU in 16 bits, and PyTorch's functions else.
 
     Args:

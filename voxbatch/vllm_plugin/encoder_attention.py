@@ -6,8 +6,9 @@ present as keys and values only. So a chunk may have more keys than queries, and
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -15,12 +16,14 @@ from torch.nn import functional
 from voxbatch.vllm_plugin.packing import Packed
 
 
-class Attention(Protocol):
+class Attention(ABC):
     """Attention of one layer over all chunks of a group. The window and the scale are the implementation's."""
 
     def prepare(self, packed: Packed) -> Packed:
-        """Return the layout of a group, with what this attention needs to know of it in each layer."""
+        """Return the layout of a group, with what this attention needs to know of it in each layer: here, no more."""
+        return packed
 
+    @abstractmethod
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values of each frame, [frames, heads, head_dim].
 
@@ -31,15 +34,11 @@ class Attention(Protocol):
         """
 
 
-class Masked:
+class Masked(Attention):
     """Attention with PyTorch's own functions, chunk by chunk, for any device and number format."""
 
     def __init__(self, window: int, scale: float):
         self._window, self._scale = window, scale
-
-    def prepare(self, packed: Packed) -> Packed:
-        """Return the layout unchanged."""
-        return packed
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
@@ -52,20 +51,19 @@ class Masked:
         A stretch sees only itself and the stretch before it. This takes less work and memory than one mask over the
         whole chunk.
         """
-        known = len(k) - len(q)
-        begins = range(0, len(q), self._window)
-        return torch.cat([self._attend_stretch(q[i : i + self._window], k, v, known + i) for i in begins])
+        stretches = list[torch.Tensor]()
+        for stretch in q.split(self._window):
+            begin = len(k) - len(q) + self._window * len(stretches)
+            first, end = max(0, begin - self._window + 1), begin + len(stretch)
+            behind = torch.arange(begin, end, device=q.device)[:, None] - torch.arange(first, end, device=q.device)
+            mask = (behind >= 0) & (behind < self._window)
+            heads_first = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (stretch, k[first:end], v[first:end]))
+            attended = functional.scaled_dot_product_attention(*heads_first, attn_mask=mask, scale=self._scale)
+            stretches.append(attended.squeeze(0).transpose(0, 1))
+        return torch.cat(stretches)
 
-    def _attend_stretch(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, begin: int) -> torch.Tensor:
-        first, end = max(0, begin - self._window + 1), begin + len(q)
-        behind = torch.arange(begin, end, device=q.device)[:, None] - torch.arange(first, end, device=q.device)
-        mask = (behind >= 0) & (behind < self._window)
-        heads_first = (each.transpose(0, 1).unsqueeze(0) for each in (q, k[first:end], v[first:end]))
-        seen = functional.scaled_dot_product_attention(*heads_first, attn_mask=mask, scale=self._scale)
-        return seen.squeeze(0).transpose(0, 1)
 
-
-class Flash:
+class Flash(Attention):
     """Attention with vLLM's FlashAttention, all chunks in one kernel; bfloat16 and float16 only."""
 
     def __init__(self, window: int, scale: float, version: int):
@@ -74,21 +72,17 @@ class Flash:
         self._function: Any = flash_attn_varlen_func
         self._window, self._scale, self._version = [window - 1, 0], scale, version
 
-    def prepare(self, packed: Packed) -> Packed:
-        """Return the layout unchanged."""
-        return packed
-
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
-        found: torch.Tensor = self._function(
+        attended: torch.Tensor = self._function(
             q, k, v, max_seqlen_q=packed.longest, cu_seqlens_q=packed.starts, cu_seqlens_k=packed.key_starts,
             max_seqlen_k=packed.known + packed.longest, softmax_scale=self._scale, causal=True,
             window_size=self._window, fa_version=self._version,
         )  # fmt: skip
-        return found
+        return attended
 
 
-class Windowed:
+class Windowed(Attention):
     """Attention with our own kernel (`window_kernel`), all chunks in one launch; bfloat16 and float16 only."""
 
     def __init__(self, window: int, scale: float):
@@ -96,14 +90,14 @@ class Windowed:
 
         self._kernel: Any = window_kernel
         self._window, self._scale = window, scale
-        self.tile_rows = window_kernel.TUNING.rows
+        self.tile_rows: int = window_kernel.ROWS
         """Number of frames of a full tile."""
 
     def prepare(self, packed: Packed) -> Packed:
         """Return the layout with its tiles."""
-        return replace(packed, tiles=self._kernel.tiles(packed, self._window, self.tile_rows))
+        return replace(packed, tiles=self._kernel.tiles(packed, self._window))
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
-        found: torch.Tensor = self._kernel.attend(q, k, v, packed.tiles, self._window, self._scale)
-        return found
+        attended: torch.Tensor = self._kernel.attend(q, k, v, packed.tiles, self._window, self._scale)
+        return attended

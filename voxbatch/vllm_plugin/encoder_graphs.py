@@ -51,7 +51,10 @@ class EncoderGraphs:
     ):
         self._run_layers, self._attention, self._known = run_layers, attention, known
         self._frames, self._rows = frames, rows
-        self._layout = self._on_device(self._padded([], GROUP_FRAMES))
+        layout = self._padded([], GROUP_FRAMES)
+        tensors = {name: getattr(layout, name).to(frames.device) for name in FIELDS}
+        self._layout = replace(layout, lengths=[GROUP_FRAMES, *[0] * (CHUNKS - 1)], **tensors)
+        """Layout for groups of the largest size, whose tensors the graphs read."""
         self._sizes: set[int] = set()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._memory = torch.cuda.graph_pool_handle() if frames.is_cuda else None
@@ -73,13 +76,21 @@ class EncoderGraphs:
         """
         size = -(-len(frames) // FRAMES) * FRAMES
         self._frames[: len(frames)] = frames
-        self._copy(self._padded(lengths, size))
+        layout = self._padded(lengths, size)
+        for name in FIELDS:
+            values = getattr(layout, name)
+            copy_to(getattr(self._layout, name)[: len(values)], values)
         if size not in self._sizes or self._memory is None:
             self._sizes.add(size)
             self._run(size)
         else:
             if size not in self._graphs:
-                self._graphs[size] = self._captured(size)
+                graph = torch.cuda.CUDAGraph()
+                # All graphs share their memory, because none runs beside another. Other threads may use the GPU
+                # meanwhile: vLLM's copies the sampled tokens to the host.
+                with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+                    self._run(size)
+                self._graphs[size] = graph
             self._graphs[size].replay()
         tokens = len(frames) * len(self._rows) // GROUP_FRAMES
         return self._rows[:tokens]
@@ -103,17 +114,6 @@ class EncoderGraphs:
         """Return how many tiles a group of this size has at most. Each chunk may end with a tile that is not full."""
         return size // self._attention.tile_rows + CHUNKS
 
-    def _on_device(self, layout: Packed) -> Packed:
-        """Return a layout for groups of the largest size, whose tensors the graphs read."""
-        tensors = {name: getattr(layout, name).to(self._frames.device) for name in FIELDS}
-        return replace(layout, lengths=[GROUP_FRAMES, *[0] * (CHUNKS - 1)], **tensors)
-
-    def _copy(self, layout: Packed) -> None:
-        """Copy a layout to where the graphs read it."""
-        for name in FIELDS:
-            values = getattr(layout, name)
-            copy_to(getattr(self._layout, name)[: len(values)], values)
-
     def _run(self, size: int) -> None:
         fixed = self._layout
         assert fixed.tiles is not None
@@ -126,11 +126,3 @@ class EncoderGraphs:
         )
         rows = self._run_layers(self._frames[:size], layout)
         self._rows[: len(rows)] = rows
-
-    def _captured(self, size: int) -> torch.cuda.CUDAGraph:
-        """Capture the work for groups of this size. All graphs share their memory, because none runs beside another."""
-        graph = torch.cuda.CUDAGraph()
-        # other threads may use the GPU meanwhile: vLLM's copies the sampled tokens to the host
-        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
-            self._run(size)
-        return graph

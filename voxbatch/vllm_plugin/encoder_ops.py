@@ -6,13 +6,16 @@ A norm and an activation return what `multiply` takes as its input: a tensor, or
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class Ops(Protocol):
-    """Operations of a layer, but for its attention. They may write into `residual` and `delta`."""
+class TorchOps:
+    """Operations of a layer, but for its attention, in PyTorch, as stock vLLM runs them on a CPU.
+
+    The operations of the derived classes may write into `residual` and `delta`.
+    """
 
     def norm(self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None) -> tuple[Any, torch.Tensor]:
         """Return the RMS norm of `residual + delta`, as an input of `multiply`, and the sum.
@@ -20,40 +23,22 @@ class Ops(Protocol):
         Args:
             delta: what is added first, or None for nothing.
         """
-
-    def last_norm(self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
-        """Return the RMS norm of `residual + delta` as a tensor."""
-
-    def gate(self, module: Any, x: torch.Tensor) -> Any:
-        """Return SwiGLU's product, as an input of `multiply`: SiLU of the left half of x times its right half."""
-
-    def multiply(self, module: Any, x: Any) -> torch.Tensor:
-        """Return x, a tensor or a result of `norm` or `gate`, times the matrix of vLLM's module."""
-
-
-class TorchOps:
-    """The operations in PyTorch, as stock vLLM runs them on a CPU."""
-
-    def norm(
-        self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of the sum, and the sum; see `Ops`."""
         residual = residual if delta is None else residual + delta
         return module.forward_native(residual), residual
 
     def last_norm(self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
-        """Return the norm of the sum; see `Ops`."""
-        return self.norm(module, residual, delta)[0]
+        """Return the RMS norm of `residual + delta` as a tensor."""
+        normed: torch.Tensor = self.norm(module, residual, delta)[0]
+        return normed
 
-    def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return SwiGLU's product; see `Ops`."""
-        found: torch.Tensor = module.forward_native(x)
-        return found
+    def gate(self, module: Any, x: torch.Tensor) -> Any:
+        """Return SwiGLU's product, as an input of `multiply`: SiLU of the left half of x times its right half."""
+        return module.forward_native(x)
 
-    def multiply(self, module: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return the product; see `Ops`."""
-        found: torch.Tensor = module(x)[0]
-        return found
+    def multiply(self, module: Any, x: Any) -> torch.Tensor:
+        """Return x, a tensor or a result of `norm` or `gate`, times the matrix of vLLM's module."""
+        product: torch.Tensor = module(x)[0]
+        return product
 
 
 class FusedOps(TorchOps):
@@ -67,37 +52,32 @@ class FusedOps(TorchOps):
 
         self._kernels: Any = _custom_ops
 
-    def norm(
-        self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the norm of the sum, and the sum; see `Ops`."""
+    def norm(self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None) -> tuple[Any, torch.Tensor]:
+        """Return the norm of the sum, and the sum; see `TorchOps`."""
         if delta is None:
-            found = torch.empty_like(residual)
-            self._kernels.rms_norm(found, residual, module.weight, module.variance_epsilon)
-            return found, residual
+            normed = torch.empty_like(residual)
+            self._kernels.rms_norm(normed, residual, module.weight, module.variance_epsilon)
+            return normed, residual
         self._kernels.fused_add_rms_norm(delta, residual, module.weight, module.variance_epsilon)
         return delta, residual
 
-    def gate(self, module: Any, x: torch.Tensor) -> torch.Tensor:
-        """Return SwiGLU's product; see `Ops`."""
-        found: torch.Tensor = module.forward_cuda(x)
-        return found
+    def gate(self, module: Any, x: torch.Tensor) -> Any:
+        """Return SwiGLU's product; see `TorchOps`."""
+        return module.forward_cuda(x)
 
 
-class EightBitOps:
+class EightBitOps(FusedOps):
     """The operations with products in 8 bits: the kernels that make a product's input round it, too.
 
     Create it only for layers that `fits` accepts. `residual` is written to.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
-        from vllm import _custom_ops
-
+        super().__init__()
         from voxbatch.vllm_plugin import quantise_kernel
 
-        self._kernels: Any = quantise_kernel
-        self._scaled_mm: Any = _custom_ops.cutlass_scaled_mm
-        self._plain, self._dtype = FusedOps(), dtype
+        self._rounding: Any = quantise_kernel
+        self._dtype = dtype
 
     @staticmethod
     def fits(layers: Iterable[Any]) -> bool:
@@ -106,34 +86,35 @@ class EightBitOps:
         vLLM's CUTLASS kernel must have been chosen, with a scale for each output channel and without padding, on one
         GPU.
         """
-        found = [
+        matrices = [
             matrix
             for layer in layers
             for matrix in (layer.self_attn.qkv_proj, layer.self_attn.out_proj, layer.mlp.gate_up_proj,
                            layer.mlp.down_proj)
         ]  # fmt: skip
-        return all(_is_cutlass(matrix) for matrix in found)
+        return all(_is_cutlass(matrix) for matrix in matrices)
 
     def norm(self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None) -> tuple[Any, torch.Tensor]:
-        """Return the norm of the sum in 8 bits, and the sum; see `Ops`."""
-        rounded = self._kernels.norm_and_round(residual, delta, module.weight, module.variance_epsilon)
+        """Return the norm of the sum in 8 bits, and the sum; see `TorchOps`."""
+        rounded = self._rounding.norm_and_round(residual, delta, module.weight, module.variance_epsilon)
         return rounded, residual
 
     def last_norm(self, module: Any, residual: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
-        """Return the norm of the sum in 16 bits; see `Ops`."""
-        return self._plain.last_norm(module, residual, delta)
+        """Return the norm of the sum in 16 bits; see `TorchOps`."""
+        normed: torch.Tensor = super().norm(module, residual, delta)[0]
+        return normed
 
     def gate(self, module: Any, x: torch.Tensor) -> Any:
-        """Return SwiGLU's product in 8 bits; see `Ops`."""
-        return self._kernels.gate_and_round(x)
+        """Return SwiGLU's product in 8 bits; see `TorchOps`."""
+        return self._rounding.gate_and_round(x)
 
     def multiply(self, module: Any, x: Any) -> torch.Tensor:
-        """Return the product in 16 bits; see `Ops`."""
-        values, scales = self._kernels.round_rows(x) if isinstance(x, torch.Tensor) else x
-        found: torch.Tensor = self._scaled_mm(
+        """Return the product in 16 bits; see `TorchOps`."""
+        values, scales = self._rounding.round_rows(x) if isinstance(x, torch.Tensor) else x
+        product: torch.Tensor = self._kernels.cutlass_scaled_mm(
             values, module.weight, scale_a=scales, scale_b=module.weight_scale, out_dtype=self._dtype, bias=module.bias
         )
-        return found
+        return product
 
 
 def _is_cutlass(matrix: Any) -> bool:

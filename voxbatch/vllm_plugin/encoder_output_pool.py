@@ -66,8 +66,8 @@ class EncoderOutputPool:
     def first_rows(self, request_ids: Sequence[str]) -> np.ndarray | None:
         """Return the first row of each request, [requests], int64; None if the rows of one are outside the pool."""
         rows = (self._first_rows.get(name, OUTSIDE) for name in request_ids)
-        found = np.fromiter(rows, np.int64, len(request_ids))
-        return None if found.min() == OUTSIDE else found
+        first_rows = np.fromiter(rows, np.int64, len(request_ids))
+        return None if first_rows.min() == OUTSIDE else first_rows
 
     def gather(self, numbers: torch.Tensor) -> torch.Tensor:
         """Return a copy of the rows with these numbers, [numbers, width].

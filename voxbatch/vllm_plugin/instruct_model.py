@@ -22,6 +22,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.voxtral import VoxtralForConditionalGeneration
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
+from voxbatch.vllm_plugin.model import WholeChunkModel
 from voxbatch.vllm_plugin.packing import to_device
 from voxbatch.vllm_plugin.patches import patch_runner
 from voxbatch.vllm_plugin.spectrogram import LOUDEST_TO_FAINTEST
@@ -32,28 +33,13 @@ AddAndNorm = Callable[[torch.Tensor, torch.Tensor, Any, float], torch.Tensor]
 """See `add_and_norm`."""
 
 
-class PrefillInstruct(VoxtralForConditionalGeneration):  # type: ignore[misc]
+class PrefillInstruct(WholeChunkModel, VoxtralForConditionalGeneration):  # type: ignore[misc]
     """A Voxtral of the instruct kind for batch jobs. It replaces vLLM's model of the same architecture."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
         super().__init__(vllm_config=vllm_config, prefix=prefix)
         self._windows: WindowEncoder | None = None
-        patch_runner(vllm_config)
-
-    @staticmethod
-    def get_model_state_cls() -> type[Any]:
-        """Return the class of this model's state in vLLM's second model runner, which asks for it by this name."""
-        from voxbatch.vllm_plugin.model_state import WholeChunkState
-
-        return WholeChunkState
-
-    def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
-        """Encode audio from vLLM, and return the rows of each recording, [tokens, width].
-
-        vLLM calls this when it measures memory. The audio of requests comes through `encode_chunks`.
-        """
-        audio = self._parse_and_validate_audio_arrays(**kwargs)
-        return self.encode_chunks(audio) if audio else []
+        patch_runner()
 
     def encode_chunks(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Encode recordings, and return the rows of each, [tokens, width].
@@ -99,7 +85,7 @@ class WindowEncoder:
         by_length = defaultdict[int, list[int]](list)
         for index, samples in enumerate(audio):
             by_length[len(samples)].append(index)
-        found: dict[int, torch.Tensor] = {}
+        rows: dict[int, torch.Tensor] = {}
         for length, members in by_length.items():
             windows, rest = divmod(length, self._mels_per_window * self._hop)
             if rest or not windows:
@@ -107,8 +93,8 @@ class WindowEncoder:
             step = max(1, self._group // windows)
             for group in (members[i : i + step] for i in range(0, len(members), step)):
                 samples = torch.stack([to_device(audio[i], self._device) for i in group])
-                found |= zip(group, self._encode(samples), strict=True)
-        return [found[i] for i in range(len(audio))]
+                rows |= zip(group, self._encode(samples), strict=True)
+        return [rows[i] for i in range(len(audio))]
 
     def _encode(self, samples: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the rows of recordings of the same length, [tokens, width] each, of [recordings, samples]."""
@@ -150,5 +136,5 @@ def add_and_norm(x: torch.Tensor, delta: torch.Tensor, norm: Any, limit: float) 
     `layer_norm_kernel` computes the same in one kernel.
     """
     x.add_(delta).clamp_(-limit, limit)
-    found: torch.Tensor = norm(x)
-    return found
+    normed: torch.Tensor = norm(x)
+    return normed

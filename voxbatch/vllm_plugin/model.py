@@ -34,7 +34,21 @@ GRAPH_FIELDS = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capt
 """Names of the fields of vLLM's compilation_config that choose the CUDA graphs."""
 
 
-class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
+class WholeChunkModel:
+    """Mixin for the plugin's models, which get whole chunks. A derived class has `encode_chunks`."""
+
+    def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
+        """Encode audio from vLLM, and return the rows of each chunk, [tokens, width].
+
+        vLLM calls this when it measures memory. The audio of requests comes through `encode_chunks`.
+        """
+        model: Any = self
+        audio = model._parse_and_validate_audio_arrays(**kwargs)
+        rows: Sequence[torch.Tensor] = model.encode_chunks(audio) if audio else []
+        return rows
+
+
+class PrefillRealtime(WholeChunkModel, VoxtralRealtimeGeneration):  # type: ignore[misc]
     """Voxtral Realtime for whole chunks. It replaces vLLM's model of the same architecture."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = ""):
@@ -51,22 +65,11 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
         self.encoder_output_pool = EncoderOutputPool(slots, self._max_model_len, row)
         self._encoder: Encoder | None = None
         self._held: torch.Tensor | None = None
-        patch_runner(vllm_config)
-
-    @staticmethod
-    def get_model_state_cls() -> type[Any]:
-        """Return the class of this model's state in vLLM's second model runner, which asks for it by this name."""
-        from voxbatch.vllm_plugin.model_state import WholeChunkState
-
-        return WholeChunkState
+        patch_runner()
 
     def embed_multimodal(self, **kwargs: object) -> Sequence[torch.Tensor]:
-        """Encode audio from vLLM, and return the rows of each chunk, [tokens, width].
-
-        vLLM calls this when it measures memory. The audio of requests comes through `encode_chunks`.
-        """
-        audio = self._parse_and_validate_audio_arrays(**kwargs)
-        rows = self.encode_chunks(audio) if audio else []
+        """Encode audio while vLLM measures memory, and hold the memory of the CUDA graphs until the next chunk."""
+        rows = super().embed_multimodal(**kwargs)
         self._held = self._encoder.graph_memory() if self._encoder else None
         return rows
 
@@ -81,8 +84,8 @@ class PrefillRealtime(VoxtralRealtimeGeneration):  # type: ignore[misc]
             left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
             self._encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
             self._encoder.rehearse(self._max_model_len * SAMPLES_PER_TOKEN)
-        found = {i: self.encoder_output_pool.store(rows) for i, rows in self._encoder.encode(audio)}
-        return [found[i] for i in range(len(audio))]
+        stored_rows = {i: self.encoder_output_pool.store(rows) for i, rows in self._encoder.encode(audio)}
+        return [stored_rows[i] for i in range(len(audio))]
 
     def embed_input_ids(
         self,
@@ -134,11 +137,11 @@ def _hide_full_graphs(config: Any) -> Iterator[None]:
     vLLM makes a configuration of the language model with the same compilation_config meanwhile. Without compiled code
     it finds that no other graphs are possible, and empties the list of sizes.
     """
-    asked = {name: getattr(config, name) for name in GRAPH_FIELDS}
+    values = {name: getattr(config, name) for name in GRAPH_FIELDS}
     if config.cudagraph_mode.has_full_cudagraphs():
         config.cudagraph_mode = CUDAGraphMode.PIECEWISE
     try:
         yield
     finally:
-        for name, value in asked.items():
+        for name, value in values.items():
             setattr(config, name, value)

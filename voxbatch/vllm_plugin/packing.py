@@ -61,19 +61,19 @@ def pack(lengths: Sequence[int], device: torch.device, known: int = 0) -> Packed
     return Packed(list(lengths), known, *(to_device(array, device) for array in arrays))
 
 
-def group_chunks(lengths: Sequence[int], most: int) -> list[list[int]]:
+def group_chunks(lengths: Sequence[int], max_frames: int) -> list[list[int]]:
     """Group chunks of similar length, and return the indexes of each group.
 
-    A group padded to its longest chunk has at most `most` frames, or it is one chunk.
+    A group padded to its longest chunk has at most `max_frames` frames, or it is one chunk.
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True):
-        last = found[-1] if found else []
-        if last and lengths[last[0]] * (len(last) + 1) <= most:
+        last = groups[-1] if groups else []
+        if last and lengths[last[0]] * (len(last) + 1) <= max_frames:
             last.append(index)
         else:
-            found.append([index])
-    return found
+            groups.append([index])
+    return groups
 
 
 def to_device(values: np.ndarray | torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -22,9 +22,9 @@ Rounded = tuple[torch.Tensor, torch.Tensor]
 
 def round_rows(x: torch.Tensor) -> Rounded:
     """Round the rows of x, [rows, width], contiguous."""
-    found, scales, block, warps = _prepared(x, x.shape[1])
-    _round_rows[(len(x),)](x, found, scales, x.shape[1], BLOCK=block, num_warps=warps)
-    return found, scales
+    rounded, scales, block, warps = _prepared(x, x.shape[1])
+    _round_rows[(len(x),)](x, rounded, scales, x.shape[1], BLOCK=block, num_warps=warps)
+    return rounded, scales
 
 
 def norm_and_round(x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, epsilon: float) -> Rounded:
@@ -38,34 +38,34 @@ def norm_and_round(x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Te
         weight: [width].
         epsilon: added to the mean of the squares.
     """
-    found, scales, block, warps = _prepared(x, x.shape[1])
+    rounded, scales, block, warps = _prepared(x, x.shape[1])
     _norm_and_round[(len(x),)](
-        x, delta, weight, found, scales, epsilon, x.shape[1], ADD=delta is not None, BLOCK=block, num_warps=warps
+        x, delta, weight, rounded, scales, epsilon, x.shape[1], ADD=delta is not None, BLOCK=block, num_warps=warps
     )
-    return found, scales
+    return rounded, scales
 
 
 def gate_and_round(x: torch.Tensor) -> Rounded:
     """Round SwiGLU's product: SiLU of the left half of x times its right half. x is [rows, 2 * width], contiguous."""
     width = x.shape[1] // 2
-    found, scales, block, warps = _prepared(x, width)
-    _gate_and_round[(len(x),)](x, found, scales, width, BLOCK=block, num_warps=warps)
-    return found, scales
+    rounded, scales, block, warps = _prepared(x, width)
+    _gate_and_round[(len(x),)](x, rounded, scales, width, BLOCK=block, num_warps=warps)
+    return rounded, scales
 
 
 def _prepared(x: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor, int, int]:
     """Return space for the result of [rows, width], the numbers of a program, and its warps: 16 numbers a thread."""
     assert x.is_contiguous()
     block = triton.next_power_of_2(width)
-    found = torch.empty(len(x), width, dtype=EIGHT_BITS, device=x.device)
-    return found, torch.empty(len(x), 1, dtype=torch.float32, device=x.device), block, min(16, max(1, block // 512))
+    rounded = torch.empty(len(x), width, dtype=EIGHT_BITS, device=x.device)
+    return rounded, torch.empty(len(x), 1, dtype=torch.float32, device=x.device), block, min(16, max(1, block // 512))
 
 
 @triton.jit
 def _round_rows(x, out, scales, width: tl.constexpr, BLOCK: tl.constexpr):
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    given = tl.load(x + row * width + column, mask=column < width, other=0.0).to(tl.float32)
-    _store_rounded(given, row, column, out, scales, width)
+    value = tl.load(x + row * width + column, mask=column < width, other=0.0).to(tl.float32)
+    _store_rounded(value, row, column, out, scales, width)
 
 
 @triton.jit
@@ -74,12 +74,12 @@ def _norm_and_round(
 ):
     row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     is_there = column < width
-    given = tl.load(x + row * width + column, mask=is_there, other=0.0)
+    value = tl.load(x + row * width + column, mask=is_there, other=0.0)
     if ADD:
         added = tl.load(delta + row * width + column, mask=is_there, other=0.0).to(tl.float32)
-        given = (given.to(tl.float32) + added).to(given.dtype)
-        tl.store(x + row * width + column, given, mask=is_there)
-    wide = given.to(tl.float32)
+        value = (value.to(tl.float32) + added).to(value.dtype)
+        tl.store(x + row * width + column, value, mask=is_there)
+    wide = value.to(tl.float32)
     mean = tl.sum(wide * wide, 0) / width
     factor = tl.load(weight + column, mask=is_there, other=0.0).to(tl.float32)
     _store_rounded(wide * tl.rsqrt(mean + epsilon) * factor, row, column, out, scales, width)
@@ -95,9 +95,9 @@ def _gate_and_round(x, out, scales, width: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _store_rounded(given, row, column, out, scales, width: tl.constexpr):
+def _store_rounded(value, row, column, out, scales, width: tl.constexpr):
     """Store one row, float32, and its scale. The constants are LARGEST and LEAST_SCALE."""
-    scale = tl.maximum(tl.max(tl.abs(given), 0) / 448.0, 1.0 / (448.0 * 512.0))
+    scale = tl.maximum(tl.max(tl.abs(value), 0) / 448.0, 1.0 / (448.0 * 512.0))
     tl.store(scales + row, scale)
-    rounded = tl.clamp(given / scale, -448.0, 448.0).to(out.dtype.element_ty)
+    rounded = tl.clamp(value / scale, -448.0, 448.0).to(out.dtype.element_ty)
     tl.store(out + row * width + column, rounded, mask=column < width)

@@ -6,43 +6,29 @@ share. This module uses PyTorch; `rotary_kernel` computes the same in one kernel
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 
 from voxbatch.vllm_plugin.packing import Packed
 
-
-class RotateAndLayOut(Protocol):
-    """Function that rotates queries and keys and lays out keys and values."""
-
-    def __call__(
-        self,
-        qkv: torch.Tensor,
-        kv: torch.Tensor,
-        pads: torch.Tensor,
-        cos_sin: torch.Tensor,
-        layout: Packed,
-        head_dim: int,
-    ) -> None:
-        """Rotate the queries in place, and write the rotated keys and the values to `kv`, after the shared ones of
-        `pads`.
-
-        Args:
-            qkv: [frames, q + k + v]. Its first columns, the queries, are overwritten.
-            kv: [2, rows, k], contiguous. All of it is written: `rows` is the number of frames, plus `known` for each
-                chunk.
-            pads: [2, known, k], contiguous: the keys and values that each chunk begins with.
-            cos_sin: [positions, head_dim], with the cosines in the left half. Numbers 2i and 2i + 1 of a head are
-                rotated together.
-            layout: the positions of the chunks among frames and keys.
-        """
+RotateAndLayOut = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, Packed, int], None]
+"""See `rotate_and_lay_out`."""
 
 
 def rotate_and_lay_out(
     qkv: torch.Tensor, kv: torch.Tensor, pads: torch.Tensor, cos_sin: torch.Tensor, layout: Packed, head_dim: int
 ) -> None:
-    """Rotate and lay out with PyTorch (see RotateAndLayOut)."""
+    """Rotate the queries in place, and write the rotated keys and the values to `kv`, after the shared ones of `pads`.
+
+    Args:
+        qkv: [frames, q + k + v]. Its first columns, the queries, are overwritten.
+        kv: [2, rows, k], contiguous. All of it is written: `rows` is the number of frames, plus `known` for each chunk.
+        pads: [2, known, k], contiguous: the keys and values that each chunk begins with.
+        cos_sin: [positions, head_dim], with the cosines in the left half. Numbers 2i and 2i + 1 of a head are rotated
+            together.
+        layout: the positions of the chunks among frames and keys.
+    """
     width = kv.shape[2]
     q, k, v = qkv.split([qkv.shape[1] - 2 * width, width, width], dim=1)
     angles = cos_sin[layout.positions].unsqueeze(1)

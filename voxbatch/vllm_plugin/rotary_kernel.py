@@ -22,16 +22,14 @@ WARPS = 8
 def rotate_and_lay_out(
     qkv: torch.Tensor, kv: torch.Tensor, pads: torch.Tensor, cos_sin: torch.Tensor, layout: Packed, head_dim: int
 ) -> None:
-    """Rotate the queries in place, and write the rotated keys and the values to `kv`, after the shared ones of `pads`.
+    """Compute what `rotary.rotate_and_lay_out` computes, for the same arguments.
 
     Args:
-        qkv: [frames, q + k + v], with any stride between rows. Its first columns, the queries, are overwritten.
-        kv: [2, rows, k], of qkv's number format, contiguous. Every row is written: `rows` is the number of frames, plus
-            `known` for each chunk.
-        pads: [2, known, k], contiguous: the keys and values that each chunk begins with. `known` may be 0.
-        cos_sin: [positions, head_dim], contiguous, with the cosines in the left half. Numbers 2i and 2i + 1 of a head
-            are rotated together.
-        layout: the positions of the chunks among frames and keys. A chunk without keys gets none of `pads`.
+        qkv: may have any stride between rows.
+        kv: of qkv's number format.
+        pads: their number, `known`, may be 0.
+        cos_sin: contiguous.
+        layout: a chunk without keys gets none of `pads`.
         head_dim: a power of two. The widths of queries and keys are multiples of it.
     """
     frames, keys, known = len(qkv), kv.shape[2], pads.shape[1]

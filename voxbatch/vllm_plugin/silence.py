@@ -33,8 +33,8 @@ class Silence:
     @property
     def frames(self) -> int:
         """Number of frames of the silence."""
-        found: int = self.keys[0].shape[1]
-        return found
+        count: int = self.keys[0].shape[1]
+        return count
 
     def begins(self, audio: torch.Tensor) -> bool:
         """Return whether these samples are known to begin with this silence. Never waits for a GPU."""
@@ -48,19 +48,10 @@ def begins_silent(audio: torch.Tensor, samples: int) -> bool:
     return not audio[:samples].any()
 
 
-def audio_of(feature: Any) -> torch.Tensor:
-    """Return the samples of a request's audio, [samples], on the host.
-
-    Args:
-        feature: vLLM's MultiModalFeatureSpec, with its data.
-    """
-    return samples_of(feature.data)
-
-
 def samples_of(data: Any) -> torch.Tensor:
     """Return the samples in vLLM's MultiModalKwargsItem, [samples], on the host."""
-    found: torch.Tensor = data["audio_arrays"].data
-    return found
+    samples: torch.Tensor = data["audio_arrays"].data
+    return samples
 
 
 def extent(left_pad: int, config: Any) -> tuple[int, int]:

@@ -58,7 +58,7 @@ class Spectrogram:
         torch.stft mirrors in the same way when it centres its frames.
         """
         half = self._size // 2
-        longest = rounded(max(len(each) for each in audio) - begin)
+        longest = rounded(max(len(waveform) for waveform in audio) - begin)
         rows = self._window.new_zeros(len(audio), longest + self._size)
         for row, samples in zip(rows, audio, strict=True):
             mirrored = functional.pad(samples[None].float(), (half, half), mode="reflect")[0, begin:]

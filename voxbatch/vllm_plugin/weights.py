@@ -56,8 +56,8 @@ LAYER = {
 def translated(tensors: Iterable[tuple[str, Any]], params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each tensor by Mistral's name and in Mistral's layout.
 
-    A file may hold a copy of a tied embedding as the output matrix. The copy is yielded too. vLLM 0.26 skips it. vLLM
-    0.32 sees the copy's name in the file and treats the two matrices as untied, until it finds them equal.
+    A file may hold a copy of a tied embedding as the output matrix. The copy is yielded too: vLLM
+    sees the copy's name in the file and treats the two matrices as untied, until it finds them equal.
 
     Args:
         tensors: by transformers' names, in any order.
@@ -70,13 +70,15 @@ def translated(tensors: Iterable[tuple[str, Any]], params: Mapping[str, Any]) ->
     encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
     shared: dict[str, Any] = {}
     for name, tensor in tensors:
-        found = mistral_name(name)
-        if params["tied_embeddings"] and found in (INPUT, OUTPUT):
-            shared[found] = tensor
-        if ROTATED.fullmatch(found):
-            part = encoder if found.startswith(ENCODER) else params
-            tensor = _neighbours(tensor, part["head_dim"])
-        yield found, tensor
+        translated_name = mistral_name(name)
+        if params["tied_embeddings"] and translated_name in (INPUT, OUTPUT):
+            shared[translated_name] = tensor
+        if ROTATED.fullmatch(translated_name):
+            part = encoder if translated_name.startswith(ENCODER) else params
+            # Mistral's order of the rows of a matrix or a bias is 0, head_dim / 2, 1, … in each head.
+            halves = tensor.reshape(-1, 2, part["head_dim"] // 2, *tensor.shape[1:])
+            tensor = halves.swapaxes(1, 2).reshape(tensor.shape)
+        yield translated_name, tensor
     if OUTPUT in shared and not (INPUT in shared and bool((shared[INPUT] == shared[OUTPUT]).all())):
         raise ValueError(
             "config.json says tie_word_embeddings, and lm_head.weight is not equal to embed_tokens.weight: if the file "
@@ -97,16 +99,7 @@ def mistral_name(name: str) -> str:
     module, _, kind = ".".join(level for level in name.split(".") if level != "model").rpartition(".")
     if module in TOP:
         return f"{TOP[module]}.{kind}"
-    found = re.fullmatch(r"(language_model|audio_tower)\.layers\.(\d+)\.(.+)", module)
-    if found is None or found[3] not in LAYER:
+    layer_name = re.fullmatch(r"(language_model|audio_tower)\.layers\.(\d+)\.(.+)", module)
+    if layer_name is None or layer_name[3] not in LAYER:
         raise ValueError(f"{name}: Voxtral Realtime in Hugging Face's format has no such tensor")
-    return f"{LAYERS[found[1]]}.{found[2]}.{LAYER[found[3]]}.{kind}"
-
-
-def _neighbours(tensor: Any, head_dim: int) -> Any:
-    """Return the rows of queries or keys in Mistral's order: in each head 0, head_dim / 2, 1, ….
-
-    `tensor` is a matrix or a bias.
-    """
-    halves = tensor.reshape(-1, 2, head_dim // 2, *tensor.shape[1:])
-    return halves.swapaxes(1, 2).reshape(tensor.shape)
+    return f"{LAYERS[layer_name[1]]}.{layer_name[2]}.{LAYER[layer_name[3]]}.{kind}"

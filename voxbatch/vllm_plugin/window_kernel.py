@@ -9,8 +9,6 @@ that are seen in part are masked. `attention` computes the same in PyTorch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,27 +17,16 @@ import triton.language as tl
 
 from voxbatch.vllm_plugin.packing import Packed, to_device
 
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """Settings that change the speed and nothing else. `benchmarks/gpu/bench_kernels.py --sweep` tries them."""
-
-    rows: int = 64
-    """Queries of a program: a power of two, at least 16."""
-    keys: int = 64
-    """Keys fetched at a time: a power of two, at least 16."""
-    warps: int = 4
-    stages: int = 3
-    """Pipeline stages of the fetches. With 2, a Hopper GPU waits for each fetch at once."""
-    registers: int | None = 128
-    """Maximum number of registers of a thread. With 128, four programs of four warps share a multiprocessor."""
+ROWS, KEYS, WARPS = 64, 64, 4
+"""Queries of a program, and keys fetched at a time: powers of two, at least 16. These settings change the speed and
+nothing else; they are the fastest on an H200, of all that were tried (benchmarks/RESULTS.md)."""
+STAGES = 3
+"""Pipeline stages of the fetches. With 2, a Hopper GPU waits for each fetch at once."""
+REGISTERS = 128
+"""Maximum number of registers of a thread. With 128, four programs of four warps share a multiprocessor."""
 
 
-TUNING = Tuning()
-"""Fastest setting on an H200, of all that bench_kernels.py --sweep tries."""
-
-
-def tiles(packed: Packed, window: int, rows: int) -> torch.Tensor:
+def tiles(packed: Packed, window: int, rows: int = ROWS) -> torch.Tensor:
     """Cut the frames into tiles, and return [tiles, 4], int32, on the device.
 
     A tile is `rows` queries of a chunk, or the chunk's last ones. Its four numbers are its first frame, its number of
@@ -49,19 +36,18 @@ def tiles(packed: Packed, window: int, rows: int) -> torch.Tensor:
     neighbours.
     """
     first_frames = [0, *np.cumsum(packed.lengths).tolist()][:-1]
-    found = [
+    tile_rows = [
         (frame + begin, min(rows, count - begin), frame + packed.known * chunk, packed.known + begin)
         for chunk, (frame, count) in enumerate(zip(first_frames, packed.lengths, strict=True))
         for begin in range(0, count, rows)
     ]
-    found.sort(key=lambda tile: tile[1] + min(tile[3], window - 1), reverse=True)
-    return to_device(np.array(found, np.int32), packed.starts.device)
+    tile_rows.sort(key=lambda tile: tile[1] + min(tile[3], window - 1), reverse=True)
+    return to_device(np.array(tile_rows, np.int32), packed.starts.device)
 
 
 def attend(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: torch.Tensor, window: int, scale: float,
-    tuning: Tuning = TUNING,
-) -> torch.Tensor:  # fmt: skip
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: torch.Tensor, window: int, scale: float
+) -> torch.Tensor:
     """Return softmax(q · kᵀ · scale) · v for each frame and head, [frames, heads, head_dim], contiguous.
 
     A frame sees itself and the `window - 1` frames before it. The sums are in float32, and the result is rounded once.
@@ -69,26 +55,18 @@ def attend(
     Args:
         q: [frames, heads, head_dim], bfloat16 or float16, with any strides, except that the last one is 1.
         k, v: [keys, heads, head_dim], likewise. The keys of one chunk are less than 2³¹ numbers apart.
-        tiles: the result of `tiles`, with the same window and `tuning.rows`.
+        tiles: the result of `tiles`, with the same window.
         scale: factor of the products, more than 0.
     """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    launch(q, k, v, tiles, window, scale, out, tuning)
-    return out
-
-
-def launch(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: torch.Tensor, window: int, scale: float,
-    out: torch.Tensor, tuning: Tuning,
-) -> Any:  # fmt: skip
-    """Run `attend` into `out`, and return Triton's compiled kernel."""
     _, heads, head_dim = q.shape
-    fetches, registers = (2, None) if head_dim > 64 else (tuning.stages, tuning.registers)  # a fetch has twice the size
-    return _attend[(len(tiles) * heads,)](
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    stages, registers = (2, None) if head_dim > 64 else (STAGES, REGISTERS)  # a fetch has twice the size
+    _attend[(len(tiles) * heads,)](
         q, k, v, tiles, out, scale * math.log2(math.e), *q.stride()[:2], *k.stride()[:2], *v.stride()[:2],
-        WINDOW=window, HEADS=heads, SIZE=head_dim, ROWS=tuning.rows, KEYS=tuning.keys,
-        num_warps=tuning.warps, num_stages=fetches, maxnreg=registers,
+        WINDOW=window, HEADS=heads, SIZE=head_dim, ROWS=ROWS, KEYS=KEYS,
+        num_warps=WARPS, num_stages=stages, maxnreg=registers,
     )  # fmt: skip
+    return out
 
 
 @triton.jit
@@ -115,7 +93,7 @@ def _attend(
     keys, values = k + begin * k_row + head * k_head, v + begin * v_row + head * v_head
     highest = tl.full([ROWS], -1e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    found = tl.zeros([ROWS, SIZE], tl.float32)
+    accumulated = tl.zeros([ROWS, SIZE], tl.float32)
     row, end = position + which, position + rows
     first = tl.maximum(position - (WINDOW - 1), 0)
     early = end - WINDOW  # the last row no longer sees the keys before this position
@@ -126,17 +104,17 @@ def _attend(
             queries, tl.trans(tl.load(keys + key[:, None] * k_row + column[None, :], mask=is_key, other=0.0))
         )
         if (at < early) | (at + KEYS > position + 1):
-            seen = (key[None, :] > (row - WINDOW)[:, None]) & (key[None, :] <= row[:, None])
-            score = tl.where(seen, score, -1e30)
+            is_seen = (key[None, :] > (row - WINDOW)[:, None]) & (key[None, :] <= row[:, None])
+            score = tl.where(is_seen, score, -1e30)
         higher = tl.maximum(highest, tl.max(score, 1))
         least = tl.where(higher > -1e29, higher * scale, 0.0)
         share, fade = tl.exp2(score * scale - least[:, None]), tl.exp2((highest - higher) * scale)
         block = tl.load(values + key[:, None] * v_row + column[None, :], mask=is_key, other=0.0)
         total = total * fade + tl.sum(share, 1)
-        found = tl.dot(share.to(block.dtype), block, found * fade[:, None])
+        accumulated = tl.dot(share.to(block.dtype), block, accumulated * fade[:, None])
         highest = higher
     to = (frame * HEADS + head) * SIZE + which[:, None] * (HEADS * SIZE) + column[None, :]
-    tl.store(out + to, (found / total[:, None]).to(out.dtype.element_ty), mask=is_query)
+    tl.store(out + to, (accumulated / total[:, None]).to(out.dtype.element_ty), mask=is_query)
 
 
 def fits(head_dim: int, dtype: torch.dtype) -> bool:

@@ -9,21 +9,25 @@ from typing import Any
 
 import torch
 
-from voxbatch.vllm_plugin.memory_usage import MemoryUsage
-from voxbatch.vllm_plugin.patches import reset_generators, sample_scores, sampler_call, warmup_ll_bf16_router_gemm
+from voxbatch.vllm_plugin.patches import sample_scores
 from voxbatch.vllm_plugin.token_scores import score
 
-warmup_ll_bf16_router_gemm.skip()  # vLLM imports this module in each process that holds a model, before it warms up
 
-
-class WorkerExtension(MemoryUsage):
+class WorkerExtension:
     """Extra methods of vLLM's worker class."""
 
     model_runner: Any
 
-    def voxbatch_reset_generators(self) -> None:
-        """Let a request with a seed have its prompt computed in several steps on a CPU (see reset_generators)."""
-        reset_generators.patch(self.model_runner)
+    def voxbatch_memory(self) -> tuple[int, int] | None:
+        """Return the memory of this worker's GPU that CUDA reports as taken now, and that of vLLM's plan, in bytes.
+
+        The first number includes other processes, but not the memory that the driver keeps for itself. The second one
+        is 0 if this vLLM does not report it. Without a GPU there is no answer.
+        """
+        if not torch.cuda.is_available():
+            return None
+        free, total = torch.cuda.mem_get_info()
+        return total - free, int(getattr(self, "requested_memory", 0))
 
     def voxbatch_score_tokens(self, switch_on: bool) -> str:
         """Score each sampled token from the next step on, or stop it (see `token_scores`).
@@ -32,8 +36,7 @@ class WorkerExtension(MemoryUsage):
             The reason why this worker cannot do so, as text for people. Then nothing is scored. Empty if it can.
         """
         runner = self.model_runner
-        switch = sampler_call.switch if sampler_call.fits(runner) else sample_scores.switch
-        if not switch(runner, switch_on):
+        if not sample_scores.switch(runner, switch_on):
             return f"{type(runner).__name__} of this vLLM is not the runner that voxbatch knows"
         try:
             if switch_on:  # compiles the kernel now, and not while requests wait
@@ -41,6 +44,6 @@ class WorkerExtension(MemoryUsage):
                 logits = torch.zeros((2, config.get_vocab_size()), dtype=config.dtype, device=runner.device)
                 score(logits, torch.zeros((2, 1), dtype=torch.int32, device=runner.device))
         except Exception as e:  # noqa: BLE001 a run without confidences is better than none
-            switch(runner, False)
+            sample_scores.switch(runner, False)
             return f"the kernel cannot be compiled: {type(e).__name__}: {e}"[:300]
         return ""

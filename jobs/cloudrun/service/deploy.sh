@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Set up `voxbatch serve` as a Cloud Run service, or update it. The script looks before it acts: a second run changes
-# nothing. It needs nothing of ../deploy.sh; if both are used, they share the image, the weights and the mail address.
+# Set up `voxbatch serve` as a Cloud Run service, or update it. Terraform makes everything (../terraform/service), so that a
+# second run changes nothing. It needs nothing of ../deploy.sh; if both are used, they share the image, the weights and the
+# mail address.
 set -euo pipefail
 
 usage() {
@@ -21,11 +22,13 @@ Artifact Registry repository and a bucket for weights. Only named members may ca
                             of ctx512: max_model_len=8192 gpu_memory_utilization=0.9; of others: none
   CONCURRENCY    requests at a time of an instance, in Cloud Run and in vLLM (max_num_seqs)     8
   MAX_INSTANCES  each takes one L4 of the quota                                                 1
-  START_DELAY    seconds until a start may be ready, 0 to 240; a start may take 240 more        180
+  START_DELAY    seconds until the first look at a start, 0 to 240; a start may take 420 in all  0
   INGRESS        from where: all, internal, or internal-and-cloud-load-balancing                all
   BUILD          yes or no: build IMAGE and fetch the weights, by Cloud Build; it takes an hour  no
+  BASE_IMAGE, SCAN  of a build, as in ../deploy.sh                                               the Dockerfile's, no
   IMAGE          the container, the same as for jobs  REGION-docker.pkg.dev/PROJECT/voxbatch/voxbatch:latest
   BUCKET_MODELS  weights                                                                        PROJECT-voxbatch-models
+  BUCKET_STATE   Terraform's state                                                              PROJECT-voxbatch-state
   MODEL          a model of the hub, an address or a folder     the weights in BUCKET_MODELS, or else the image's own
   WEIGHTS        where a build puts them: bucket (BUCKET_MODELS), image or none                 bucket
   MODEL_REVISION the branch, tag or commit of the hub that a build takes                        main
@@ -35,7 +38,7 @@ Artifact Registry repository and a bucket for weights. Only named members may ca
   CHANNEL        another notification channel: projects/…/notificationChannels/…                made for ALERT_EMAIL
   RETRY_S        seconds until what Google does not know yet is tried again, for ten minutes    10
 
-  --dry-run      look, and say what would be changed
+  --dry-run      show what would be changed
   --help         this
 
 Remove it all with teardown.sh.
@@ -44,21 +47,12 @@ END
 
 # shellcheck source-path=SCRIPTDIR source=../settings.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../settings.sh"
-# shellcheck source-path=SCRIPTDIR source=../steps.sh
-source "$HERE/steps.sh"
+# shellcheck source-path=SCRIPTDIR source=../terraform.sh
+source "$HERE/terraform.sh"
 # shellcheck source-path=SCRIPTDIR source=../build.sh
 source "$HERE/build.sh"
 
-case "${1:-}" in
-    --help | -h)
-        usage
-        exit 0
-        ;;
-    --dry-run) DRY_RUN=yes ;;
-    "") ;;
-    *) die "unknown argument $1; see --help" ;;
-esac
-
+option "$@"
 settings
 settings_of_deployment
 PROFILE="${PROFILE:-ctx512}"
@@ -68,7 +62,7 @@ DEFAULT_OPTIONS=""
 ENGINE_OPTIONS="${ENGINE_OPTIONS:-$DEFAULT_OPTIONS}"
 CONCURRENCY="${CONCURRENCY:-8}"
 MAX_INSTANCES="${MAX_INSTANCES:-1}"
-START_DELAY="${START_DELAY:-180}"
+START_DELAY="${START_DELAY:-0}"
 INGRESS="${INGRESS:-all}"
 INVOKERS="${INVOKERS:-}"
 
@@ -80,89 +74,64 @@ one_of INGRESS "$INGRESS" all internal internal-and-cloud-load-balancing
 [[ "$ENGINE_OPTIONS" =~ ^[A-Za-z0-9_=.\ :/-]*$ ]] ||
     die "ENGINE_OPTIONS=$ENGINE_OPTIONS: it is NAME=VALUE NAME=VALUE, such as max_model_len=8192"
 [[ " $ENGINE_OPTIONS" != *" max_num_seqs="* ]] || die "ENGINE_OPTIONS=$ENGINE_OPTIONS: max_num_seqs is CONCURRENCY: set that"
-ENGINE_OPTIONS="${ENGINE_OPTIONS:+$ENGINE_OPTIONS }max_num_seqs=$CONCURRENCY"
 MEMBER='^(user|group|serviceAccount|domain|principal|principalSet):[^,[:space:]]+$'
 for each in ${INVOKERS//,/ }; do
     [[ "$each" != allUsers && "$each" != allAuthenticatedUsers ]] ||
         die "INVOKERS: $each would let every caller use your GPU at your cost. Name members. To open the service all the same:
-    gcloud run services add-iam-policy-binding $SERVICE --region=$REGION --member=$each --role=roles/run.invoker
+    gcloud run services add-iam-policy-binding voxbatch-serve --region=$REGION --member=$each --role=roles/run.invoker
     and limit requests first: docs/serving.md, Limit requests"
     [[ "$each" =~ $MEMBER ]] || die "INVOKERS: $each is no member: it is user:ADDRESS, group:ADDRESS or serviceAccount:ADDRESS"
 done
 
-# What render fills in.
-CHOICES="TOKEN_THERE MODEL CHANNEL"
-VALUES="REGION IMAGE SERVE_SA TOKEN MODEL CHANNEL PROFILE ENGINE_OPTIONS CONCURRENCY MAX_INSTANCES START_DELAY INGRESS"
-
-# The account of the service reads the weights, or the hub token, and may do nothing else: an address in a request makes
-# vLLM fetch it.
-roles() {
-    local weights=revoke token=revoke
-    case "$MODEL" in
-        "gs://$BUCKET_MODELS/"*) weights=grant ;;
-        gs://*) say "! $SERVE_SA needs roles/storage.objectViewer on the bucket of $MODEL" ;;
-        /*) ;;
-        *) [[ "$WEIGHTS" == image ]] || token=grant ;; # each start downloads from the hub
-    esac
-    "$weights" "$SERVE" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_MODELS"
-    [[ "$token" == grant && -n "$TOKEN_THERE" ]] || token=revoke
-    if [[ -n "$TOKEN_THERE" ]]; then "$token" "$SERVE" roles/secretmanager.secretAccessor secrets "$TOKEN"; fi
-    [[ "$token" == grant ]] || TOKEN_THERE=""
-}
-
-# Let exactly INVOKERS call the service. Without INVOKERS, those who may stay; if nobody may, it is who deploys.
+# invokers: without INVOKERS, those who may call the service still may; if nobody may, it is who deploys.
 invokers() {
-    local there role member
-    ask gcloud run services get-iam-policy "$SERVICE" --region="$REGION" --flatten='bindings[].members' \
-        --format='value(bindings.role,bindings.members)' || true
-    there="$(sed -n $'s/^roles\\/run.invoker\t//p' <<<"$ANSWER")"
-    if [[ -z "$INVOKERS" && -n "$there" ]]; then
-        same "callers: ${there//$'\n'/, }"
-        return
+    local each list=""
+    if [[ -z "$INVOKERS" ]]; then
+        ask gcloud run services get-iam-policy voxbatch-serve --region="$REGION" --flatten='bindings[].members' \
+            --format='value(bindings.role,bindings.members)' || true
+        INVOKERS="$(sed -n $'s/^roles\\/run.invoker\t//p' <<<"$ANSWER" | paste -s -d , -)"
+        [[ -z "$INVOKERS" ]] || same "callers: $INVOKERS"
     fi
     if [[ -z "$INVOKERS" ]]; then
-        need gcloud config get account
+        ask gcloud config get account || true
         case "$ANSWER" in
             *.gserviceaccount.com) INVOKERS="serviceAccount:$ANSWER" ;;
             *) INVOKERS="user:$ANSWER" ;;
         esac
     fi
-    for member in ${INVOKERS//,/ }; do
-        grant "$member" roles/run.invoker "run services" "$SERVICE" --region="$REGION"
-    done
-    while read -r member; do
-        [[ -z "$member" || ",$INVOKERS," == *",$member,"* ]] ||
-            revoke "$member" roles/run.invoker "run services" "$SERVICE" --region="$REGION"
-    done <<<"$there"
+    for each in ${INVOKERS//,/ }; do list="$list${list:+, }\"$each\""; done
+    export TF_VAR_invokers="[$list]"
 }
 
 main() {
-    local each url
-    say "$SERVICE in project $PROJECT, region $REGION: profile $PROFILE, up to $MAX_INSTANCES L4, alerts $ALERTS"
-    [[ "$ALERTS" == no ]] || find_channel "failed requests, slow answers and idle GPUs"
-    apis run artifactregistry secretmanager storage monitoring logging iam cloudresourcemanager
-    repository
-    bucket "$BUCKET_MODELS"
-    account voxbatch-serve "voxbatch: serves a model"
-    token
+    say "voxbatch-serve in project $PROJECT, region $REGION: profile $PROFILE, up to $MAX_INSTANCES L4, alerts $ALERTS"
+    receiver "failed requests, slow answers and idle GPUs"
+    foundation
     if [[ "$BUILD" == yes ]]; then
         build_image
     else
         image
         find_weights
     fi
-    roles
-    put service "$SERVICE" service/service.yaml
+    case "$MODEL" in
+        "gs://$BUCKET_MODELS/"*) ;;
+        gs://*) say "! voxbatch-serve@$PROJECT.iam.gserviceaccount.com needs roles/storage.objectViewer on the bucket of $MODEL" ;;
+    esac
     invokers
-    if [[ "$ALERTS" == yes ]]; then
-        channel
-        for each in $SERVICE_POLICIES; do policy service/alerts "$each"; done
-    fi
-    summary
-    ask gcloud run services describe "$SERVICE" --region="$REGION" --format='value(status.url)' || return 0
-    url="$ANSWER"
-    say "Try it:  curl -H \"Authorization: Bearer \$(gcloud auth print-identity-token)\" $url/v1/models"
-    say "Or, for programs and browsers:  gcloud run services proxy $SERVICE --region=$REGION --port=8000"
+    case "$INGRESS" in
+        all) TF_VAR_ingress=INGRESS_TRAFFIC_ALL ;;
+        internal) TF_VAR_ingress=INGRESS_TRAFFIC_INTERNAL_ONLY ;;
+        *) TF_VAR_ingress=INGRESS_TRAFFIC_INTERNAL_LOAD_BALANCER ;;
+    esac
+    export TF_VAR_ingress TF_VAR_image="$IMAGE" TF_VAR_model="$MODEL" TF_VAR_profile="$PROFILE"
+    export TF_VAR_engine_options="$ENGINE_OPTIONS" TF_VAR_concurrency="$CONCURRENCY"
+    export TF_VAR_max_instances="$MAX_INSTANCES" TF_VAR_start_delay="$START_DELAY"
+    open_module service
+    apply service
+    [[ "$BUILD" == no ]] || scan_image
+    if [[ "$DRY_RUN" == yes ]] || ! output service url; then return 0; fi
+    say "Try it:  curl -H \"Authorization: Bearer \$(gcloud auth print-identity-token)\" $ANSWER/v1/models"
+    say "Or, for programs and browsers:  gcloud run services proxy voxbatch-serve --region=$REGION --port=8000"
     say "Only the members with roles/run.invoker may call it. INVOKERS=… names others; docs/serving.md has public access."
 }
 

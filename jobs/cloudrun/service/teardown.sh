@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Remove what deploy.sh of this folder created, in reverse order. The script looks before it acts: a second run changes
-# nothing.
+# Remove what deploy.sh of this folder made: terraform destroy. A second run changes nothing.
 set -euo pipefail
 
 usage() {
@@ -11,31 +10,30 @@ Removes the service voxbatch-serve, its alerts and its service account. The toke
 repository with its images, the account of builds and an empty bucket of weights are removed too, unless the jobs of
 ../deploy.sh use them. The APIs stay.
 
-  PROJECT, REGION, BUCKET_MODELS   as they were given to deploy.sh
+  PROJECT, REGION, BUCKET_MODELS, BUCKET_STATE   as they were given to deploy.sh
 
   --with-data    also a bucket of weights that is not empty
-  --dry-run      look, and say what would be removed
+  --dry-run      show what would be removed
   --help         this
 END
 }
 
 # shellcheck source-path=SCRIPTDIR source=../settings.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../settings.sh"
-# shellcheck source-path=SCRIPTDIR source=../removal.sh
-source "$HERE/removal.sh"
+# shellcheck source-path=SCRIPTDIR source=../terraform.sh
+source "$HERE/terraform.sh"
 arguments "$@"
 settings
 
 main() {
-    local each
-    say "$SERVICE is removed from project $PROJECT, region $REGION"
-    for each in $SERVICE_POLICIES; do policy "$each"; done
-    gone "service $SERVICE" "run services" "$SERVICE" --region="$REGION"
-    if ask gcloud secrets describe "$TOKEN"; then revoke "$SERVE" roles/secretmanager.secretAccessor secrets "$TOKEN"; fi
-    revoke "$SERVE" roles/storage.objectViewer "storage buckets" "gs://$BUCKET_MODELS"
-    gone "service account voxbatch-serve" "iam service-accounts" "$SERVE_SA"
-    shared "$RUN_SA" "the jobs of ../deploy.sh"
-    removed
+    say "voxbatch-serve is removed from project $PROJECT, region $REGION"
+    if ! state_exists; then
+        say "Nothing to remove: there is no bucket $BUCKET_STATE."
+        return
+    fi
+    export TF_VAR_image=none TF_VAR_alerts=false TF_VAR_invokers='[]'
+    if has_state service; then destroy service; fi
+    destroy_shared jobs "the jobs of ../deploy.sh"
 }
 
 main

@@ -1,46 +1,31 @@
-"""Answer questions (json) about recordings (npz) with voxbatch's vLLM engine, fed as in a run.
-
-    python answer.py MODEL_DIR RECORDINGS.npz QUESTIONS.json OUT.json [NAME=VALUE …]
-
-The questions are a list of objects with "prompt", "recordings" (names in the npz) and any fields of AnswerOptions. The
-output holds a list with an object for each question: "tokens", "answer" (the fields of Answer) or "failure"; and
-"notices".
-"""
+"""Answer questions about recordings with voxbatch's vLLM engine, fed as in a run."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stream import ENVIRONMENT
 
-from voxbatch.answer_options import AnswerOptions
 from voxbatch.engines import EngineMessage, Feed, create
-from voxbatch.records import Chunk, ChunkFailure, Question, Span
-
-
-def main(model: str, npz: str, questions: str, out: str, *options: str) -> None:
-    """Answer the questions with the model in the folder `model`, and write the results to `out`."""
-    os.environ.update(ENVIRONMENT)
-    with np.load(npz) as archive:
-        recordings = {name: archive[name] for name in archive.files}
-    asked = json.loads(Path(questions).read_text())
-    longest = max((each.get("max_tokens", 0) for each in asked), default=0) or AnswerOptions().max_tokens
-    given = {"task": "ask", "max_answer_tokens": str(longest)} | dict(option.split("=", 1) for option in options)
-    Path(out).write_text(json.dumps(answers(model, recordings, asked, given)))
+from voxbatch.records import AnswerOptions, Chunk, ChunkFailure, Question, Span
 
 
 def answers(
-    model: str, recordings: dict[str, np.ndarray], asked: list[dict[str, Any]], options: dict[str, str]
+    model: Path, recordings: dict[str, np.ndarray], asked: list[dict[str, Any]], options: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the answers, failures and notices of a run over the questions."""
-    engine: Any = create("vllm", model, options)
+    """Return the results of a run over questions.
+
+    Args:
+        asked: for each question "prompt", "recordings" (their names) and any fields of AnswerOptions.
+
+    Returns:
+        "answers": for each question "tokens", and "answer" (the fields of Answer) or "failure"; and "notices".
+    """
+    longest = max(question["max_tokens"] for question in asked)
+    engine: Any = create("vllm", str(model), {"task": "ask", "max_answer_tokens": str(longest), **options})
     feed = Feed(100 * engine.spec.max_chunk_samples)
     found: dict[str, Any] = {"answers": [{} for _ in asked], "notices": []}
     chunks = [_chunk(i, each, recordings) for i, each in enumerate(asked)]
@@ -79,7 +64,3 @@ def _fill(feed: Feed, chunks: list[Chunk]) -> None:
     for chunk in chunks:
         feed.put(chunk)
     feed.close()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

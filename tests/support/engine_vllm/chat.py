@@ -1,10 +1,7 @@
-"""Answer questions (json) about recordings (npz) with stock vLLM's own `LLM.chat`, one at a time, into tokens (json).
+"""Answer the questions of answer.py with stock vLLM's own `LLM.chat`, one at a time.
 
-    python chat.py MODEL_DIR RECORDINGS.npz QUESTIONS.json OUT.json
-
-The questions are those of answer.py, whose answers are compared with this reference. So it sends the recordings as WAV
-files in OpenAI's format, and imports nothing of voxbatch. The output is a list of token ids for each question, and of
-the number of prompt tokens.
+The answers of voxbatch are compared with this reference. So it sends the recordings as WAV files in OpenAI's format,
+and imports nothing of voxbatch.
 """
 
 from __future__ import annotations
@@ -12,28 +9,21 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
-from generate import ENVIRONMENT, _engine
+from generate import engine
 
 
-def main(model: str, npz: str, questions: str, out: str) -> None:
-    """Answer the questions with the model in the folder `model`, and write the tokens to `out`."""
-    os.environ.update(ENVIRONMENT)
-    with np.load(npz) as archive:
-        recordings = {name: archive[name] for name in archive.files}
-    llm = _engine(model, max_model_len=4_096, limit_mm_per_prompt={"audio": 5})
-    asked = json.loads(Path(questions).read_text())
-    Path(out).write_text(json.dumps([chat(llm, each, recordings) for each in asked]))
+def chats(model: Path, recordings: dict[str, np.ndarray], asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return "tokens" of each answer, and "prompt_tokens", the number of tokens of the prompt."""
+    llm = engine(model, max_model_len=4_096, limit_mm_per_prompt={"audio": 5})
+    return [_chat(llm, question, recordings) for question in asked]
 
 
-def chat(llm: Any, asked: dict[str, Any], recordings: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the tokens of the answer, and the number of tokens of the prompt."""
+def _chat(llm: Any, asked: dict[str, Any], recordings: dict[str, np.ndarray]) -> dict[str, Any]:
     from vllm import SamplingParams
 
     sounds = [_input_audio(recordings[name]) for name in asked["recordings"]]
@@ -51,7 +41,3 @@ def _input_audio(samples: np.ndarray) -> dict[str, Any]:
     soundfile.write(file, samples, 16_000, format="WAV", subtype="FLOAT")
     data = base64.b64encode(file.getvalue()).decode()
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,52 +1,63 @@
-"""Encode chunks (npz) with the plugin's encoder into rows (npz): all at once, each alone, and with the code paths of a
-GPU.
-
-    python encode.py MODEL_DIR CHUNKS.npz OUT.npz
-
-The chunks are padded already. OUT holds, for each name, [tokens, width] as NAME.together, NAME.alone and NAME.fused.
-NAME.fused uses the kernels that a GPU uses, except attention and our own kernel: vLLM's kernels have CPU versions of
-the same name. Unlike the other two, it encodes the silence at the beginning of each chunk every time. `known` is the
-number of frames that the others save.
-"""
+"""Encode chunks, which are padded already, with the plugin's encoder into rows."""
 
 from __future__ import annotations
 
-import os
-import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import generate
 import numpy as np
-import sounds
 
-from voxbatch.vllm_plugin import SWITCH
+from voxbatch.engines.vllm import fp8
 
-
-def main(model: str, chunks: str, out: str) -> None:
-    """Encode the chunks of the npz `chunks` with the model in the folder `model`, and write the rows to `out`."""
-    os.environ.update({**generate.ENVIRONMENT, SWITCH: "1"})
-    with np.load(chunks) as archive:
-        waveforms = {name: archive[name] for name in archive.files}
-    sounds.save(out, rows(model, waveforms))
+_engines: list[Any] = []
 
 
-def rows(model: str, waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the rows of each chunk, [tokens, width], by NAME.WAY."""
+def rows(model: Path, waveforms: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return rows [tokens, width] by "together", "alone" and "fused", and then by the chunk's name.
+
+    "fused" uses the kernels that a GPU uses, except attention and our own kernel: vLLM's kernels have CPU versions of
+    the same name. Unlike the other two, it encodes the silence at the beginning of each chunk every time. "known" is
+    the number of frames that the others save.
+    """
     import torch
 
-    llm = generate._engine(model, 512)  # its worker ends when it is garbage collected
-    worker = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
-    made = worker.model_runner.get_model()
-    audio = [torch.from_numpy(each) for each in waveforms.values()]
+    made, audio = _loaded(model), [torch.from_numpy(samples) for samples in waveforms.values()]
     with torch.inference_mode():
-        together = made.embed_multimodal(audio_arrays=audio)
-        alone = [made.embed_multimodal(audio_arrays=[each])[0] for each in audio]
-        by_kernels = fused(made)(audio)
-    found = {"known": np.array(made._encoder._silence.frames)}
-    ways = {"together": together, "alone": alone, "fused": by_kernels}
-    for way, each in ways.items():
-        found |= {f"{name}.{way}": rows.numpy() for name, rows in zip(waveforms, each, strict=True)}
-    return found
+        ways = {
+            "together": made.embed_multimodal(audio_arrays=audio),
+            "alone": [made.embed_multimodal(audio_arrays=[samples])[0] for samples in audio],
+            "fused": fused(made)(audio),
+        }
+    by_name = {way: dict(zip(waveforms, map(_array, encoded), strict=True)) for way, encoded in ways.items()}
+    return {**by_name, "known": made._encoder._silence.frames}
+
+
+def quantised(model: Path, samples: np.ndarray, parts: Sequence[str]) -> tuple[np.ndarray, dict[str, str]]:
+    """Return the rows of a chunk by the model in bfloat16 with these parts in 8 bits, and vLLM's class that multiplies
+    by the matrix of each module."""
+    import torch
+
+    made = _loaded(model, dtype="bfloat16", **fp8.arguments(frozenset(parts)))
+    with torch.inference_mode():
+        encoded = made.embed_multimodal(audio_arrays=[torch.from_numpy(samples)])
+    return _array(encoded[0]), {
+        name: type(module.quant_method).__name__
+        for name, module in made.named_modules()
+        if hasattr(module, "quant_method") and hasattr(module, "weight")
+    }
+
+
+def _loaded(model: Path, **options: Any) -> Any:
+    """Return vLLM's model, whose engine lives as long as this process."""
+    _engines.append(generate.engine(model, 512, **options))
+    return _engines[-1].llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.get_model()
+
+
+def _array(encoded: Any) -> np.ndarray:
+    array: np.ndarray = encoded.float().numpy()
+    return array
 
 
 def fused(model: Any) -> Any:
@@ -61,7 +72,3 @@ def fused(model: Any) -> Any:
     for layer in model.whisper_encoder.whisper_encoder.layers:
         layer.mlp.act_fn.op = torch.ops._C.silu_and_mul  # the CPU build has this kernel, but does not use it
     return encoder
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

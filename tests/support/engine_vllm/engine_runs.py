@@ -8,19 +8,20 @@ are named on one command line.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import pickle
 import subprocess
-import sys
 import tomllib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import sounds
+from waits import kill_all
+from warm_python import call, python, start
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -30,13 +31,16 @@ FLOAT32 = ("dtype=float32", "enforce_eager=true", "max_num_batched_tokens=2048",
 """Options with which two ways of running a model give the same tokens."""
 
 
-INTERPRETER = ROOT / "tests" / "support" / "triton_interpreter"
-"""Folder on the path of a process in which vLLM's CPU build can take its second model runner."""
-SECOND_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-"""vLLM's variable, which is 1 in such a process."""
 PATIENCE_S = 560
 """Timeout of a process that loads vLLM once, or an engine several times: ten times the duration on an idle machine."""
-TOKENS = "tokens.json"
+TEXT_TOKENS = 448
+"""Maximum number of tokens that the engine asks of an instruct model."""
+LEFT_PAD = 32 * 1_280
+"""Samples of silence that the chunks of a Realtime begin with."""
+SHARED = 31
+"""Number of positions that depend on this silence alone."""
+TOLERANCE = 1e-4
+"""Difference of log-probabilities and entropies in float32, between batches of other sizes and other formulas."""
 
 
 class Spoken(NamedTuple):
@@ -46,6 +50,21 @@ class Spoken(NamedTuple):
     tokens: dict[str, list[int]]
 
 
+class Scored(NamedTuple):
+    """Waveforms, and stock vLLM's output for them with scores: see generate.transcribe."""
+
+    waveforms: dict[str, np.ndarray]
+    output: dict[str, Any]
+
+    def check(self, found: dict[str, Any]) -> None:
+        """Check that tokens, log-probabilities and entropies of an engine equal those of stock vLLM."""
+        assert found["failures"] == {}
+        assert found["tokens"] == {name: [tokens] for name, tokens in self.output["tokens"].items()}
+        for name in self.waveforms:
+            for scores in ("logprobs", "entropies"):
+                np.testing.assert_allclose(found[scores][name][0], self.output[scores][name], atol=TOLERANCE, rtol=0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests of the modules that use this plugin if vLLM is not installed, and say so."""
     if find_spec("vllm"):
@@ -53,16 +72,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "engine_runs" in getattr(getattr(item, "module", None), "pytest_plugins", ()):
             item.add_marker(pytest.mark.skip(reason="vLLM is not installed"))
-
-
-@pytest.fixture(params=["first", "second"])
-def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the model runner of vLLM that the schedulers of modelless schedule for."""
-    import modelless
-
-    monkeypatch.setitem(modelless.PLUGIN_ON, SECOND_RUNNER, str(int(request.param == "second")))
-    found: str = request.param
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -83,18 +92,71 @@ def voxtral(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def realtime_spoken(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    """Return 40 chunks of 0.3 to 36 s, with the output of the tiny Realtime in stock vLLM, one at a time."""
-    from sounds import chunks
+    """Return 31 chunks of 0.3 to 15 s and one of 36 s, with the output of the tiny Realtime in stock vLLM, one at a
+    time: pads, marks of words and many kinds of text, to the end of each chunk."""
+    from sounds import babble, chunks
 
-    return _spoken(tmp_path_factory, realtime, _on_16_bits(chunks(40, 0.3, 36.0)))
+    waveforms = {**chunks(31, 0.3, 15.0), "long": babble(36.0, 31)}
+    spoken = _spoken(tmp_path_factory, realtime, _on_16_bits(waveforms))
+    counts = Counter(token for tokens in spoken.tokens.values() for token in tokens)
+    text = {token: count for token, count in counts.items() if token >= 1_000}
+    assert set(counts) == {32, 33, *text}
+    assert min(counts[32], counts[33], sum(text.values())) > 0.05 * counts.total()
+    assert len(text) > 100
+    for name, waveform in spoken.waveforms.items():
+        assert len(spoken.tokens[name]) == -(-len(waveform) // 1_280) + 32 + 6 + 11 - 39 - 1
+    return spoken
 
 
 @pytest.fixture(scope="session")
 def voxtral_spoken(voxtral: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
-    """Return ten chunks, each within one window of 30 s, with the output of the tiny instruct model in stock vLLM."""
+    """Return ten chunks, each within one window of 30 s, with the output of the tiny instruct model in stock vLLM: many
+    kinds of text, and mostly an end."""
     from sounds import chunks
 
-    return _spoken(tmp_path_factory, voxtral, _on_16_bits(chunks(10, shortest=1.0, longest=30.0)))
+    spoken = _spoken(tmp_path_factory, voxtral, _on_16_bits(chunks(10, shortest=1.0, longest=30.0)))
+    texts = list(spoken.tokens.values())
+    assert len({token for tokens in texts for token in tokens if token >= 1_000}) > 100
+    assert len({tuple(tokens) for tokens in texts}) == len(texts)
+    assert sum(tokens[-1] == 2 for tokens in texts) > len(texts) / 2
+    return spoken
+
+
+@pytest.fixture(scope="session")
+def realtime_scored(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """Return four chunks of 0.5 to 4 s, with the scored output of the tiny Realtime."""
+    from sounds import chunks
+
+    return _scored(tmp_path_factory, realtime, _on_16_bits(chunks(4, 0.5, 4.0)))
+
+
+@pytest.fixture(scope="session")
+def voxtral_scored(voxtral: Path, voxtral_spoken: Spoken, tmp_path_factory: pytest.TempPathFactory) -> Scored:
+    """Return two chunks with the scored output of the tiny instruct model."""
+    return _scored(tmp_path_factory, voxtral, dict([*voxtral_spoken.waveforms.items()][:2]))
+
+
+def _scored(factory: pytest.TempPathFactory, model: Path, waveforms: dict[str, np.ndarray]) -> Scored:
+    return Scored(waveforms, _reference(factory, f"{model.name}_scored", "generate.transcribe", model, waveforms, True))
+
+
+@pytest.fixture(scope="session")
+def beginnings(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Spoken:
+    """Return padded audio of 0.4 to 12 s: most with the usual silence, some with broken silence or none; and stock
+    vLLM's tokens for it, one request at a time."""
+    import generate
+    from sounds import babble
+
+    pad = generate.tokenizer(realtime).audio_encoder.pad
+    seconds = (3.0, 0.4, 12.0, 5.5, 1.0, 8.0, 2.0, 4.0, 7.1, 2.5, 3.3, 6.0)
+    audio = {f"{name}": pad(babble(length, name), 16_000) for name, length in enumerate(seconds)}
+    for name in ("0", "4", "9"):
+        audio[f"noise {name}"] = audio[name].copy()
+        audio[f"noise {name}"][:LEFT_PAD] = babble(LEFT_PAD / 16_000, 99)[:LEFT_PAD]
+    for name, place in (("2", 0), ("6", LEFT_PAD - 1)):
+        audio[f"click {name}"] = audio[name].copy()
+        audio[f"click {name}"][place] = 0.9
+    return Spoken(audio, _reference(tmp_path_factory, "beginnings", "generate.generate", realtime, audio))
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
@@ -113,14 +175,69 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
 
 
 def _spoken(factory: pytest.TempPathFactory, model: Path, waveforms: dict[str, np.ndarray]) -> Spoken:
-    folder = once(factory, f"{model.name}_spoken", lambda folder: stock(model, waveforms, folder))
-    return Spoken(waveforms, json.loads((folder / TOKENS).read_text()))
+    found = _reference(factory, f"{model.name}_spoken", "generate.transcribe", model, waveforms)
+    return Spoken(waveforms, found["tokens"])
+
+
+def _reference(factory: pytest.TempPathFactory, name: str, function: str, *arguments: object) -> Any:
+    """Return what a function of stock vLLM returns. It is called once for all test processes."""
+
+    def save(folder: Path) -> None:
+        (folder / "result").write_bytes(pickle.dumps(with_stock(folder, function, *arguments)))
+
+    return pickle.loads((once(factory, name, save) / "result").read_bytes())
 
 
 def _on_16_bits(waveforms: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Round the samples to 16 bits, as the official way to a prompt does. Ours does not round, so both get the same
     samples."""
     return {name: (np.rint(each * 32_767) / 32_768).astype(np.float32) for name, each in waveforms.items()}
+
+
+def with_stock(folder: Path, function: str, *arguments: object) -> Any:
+    """Return what a function of this folder returns, in a process that does not find voxbatch and its plugin."""
+    from generate import ENVIRONMENT
+
+    return call(function, *arguments, folder=folder, environment={**ENVIRONMENT, "PYTHONPATH": str(HERE)})
+
+
+def in_process(folder: Path, function: str, *arguments: object) -> Any:
+    """Return what a function of this folder returns, with vLLM's engine and the plugin in its own process."""
+    from generate import ENVIRONMENT
+
+    from voxbatch.vllm_plugin import SWITCH
+
+    return call(function, *arguments, folder=folder, environment={**ENVIRONMENT, **with_plugin(folder), SWITCH: "1"})
+
+
+def command(folder: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command voxbatch in a folder, with further environment variables, and return it when it has ended."""
+    from conftest import environment
+    from stream import ENVIRONMENT
+
+    return python("-m", "voxbatch", *arguments, folder=folder, environment=environment(**{**ENVIRONMENT, **variables}))
+
+
+@pytest.fixture
+def start_fork(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return a function: start_fork("run", path) gives the command voxbatch in a fork, as `command` runs it to its end.
+    It is killed at the end of the test."""
+    from conftest import environment
+    from stream import ENVIRONMENT
+
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: object) -> subprocess.Popen[str]:
+        started.append(start("-m", "voxbatch", *arguments, folder=tmp_path, environment=environment(**ENVIRONMENT)))
+        return started[-1]
+
+    yield begin
+    kill_all(started)
+
+
+def with_plugin(folder: Path) -> dict[str, str]:
+    """Return the environment of a process that finds this folder's modules, voxbatch and its plugin."""
+    return {"PYTHONPATH": f"{ROOT}:{HERE}:{installed(folder)}", **caches(folder)}
 
 
 def caches(folder: Path) -> dict[str, str]:
@@ -142,20 +259,21 @@ def installed(folder: Path) -> Path:
     info = folder / "site" / f"{project['name']}-0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
-    groups = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in each.items())
-              for group, each in project["entry-points"].items()]  # fmt: skip
+    groups = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items())
+              for group, points in project["entry-points"].items()]  # fmt: skip
     (info / "entry_points.txt").write_text("\n".join(groups))
     return info.parent
 
 
-def stock(model: Path, waveforms: dict[str, np.ndarray], folder: Path) -> None:
-    """Run generate.py in its own process. Its files go to `folder`."""
-    sounds.save(folder / "chunks.npz", waveforms)
-    command: list[str | Path] = [sys.executable, HERE / "generate.py", model, folder / "chunks.npz", folder / TOKENS]
-    # PYTHONPATH may lead to other packages, and VLLM_* would change the stock model.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "VLLM_"))}
-    process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
-    assert process.returncode == 0, process.stderr[-4_000:]
+def with_engine(
+    folder: Path, function: str, *arguments: Any, options: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Any:
+    """Return what a function of this folder returns for an engine of voxbatch with options, NAME=VALUE each."""
+    from stream import ENVIRONMENT
+
+    given = dict(option.split("=", 1) for option in options)
+    variables = {**ENVIRONMENT, **with_plugin(folder), **(environment or {})}
+    return call(function, *arguments, given, folder=folder, environment=variables)
 
 
 def streamed(
@@ -163,32 +281,10 @@ def streamed(
     waveforms: dict[str, np.ndarray],
     folder: Path,
     *options: str,
-    root: Path = ROOT,
-    program: str = "stream.py",
-    **environment: str,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run stream.py in its own process, and return its result: voxbatch's engine with all chunks at once.
-
-    Args:
-        root: the folder that holds the package voxbatch.
-        program: another program with the same arguments.
-    """
-    sounds.save(folder / "chunks.npz", waveforms)
-    command: list[str | Path] = [
-        sys.executable,
-        HERE / program,
-        model,
-        folder / "chunks.npz",
-        folder / "out.json",
-        *options,
-    ]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
-    kept |= {
-        "PYTHONPATH": f"{f'{INTERPRETER}:' if SECOND_RUNNER in environment else ''}{root}:{HERE}:{installed(folder)}",
-        **caches(folder),
-        **environment,
-    }
-    process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
-    assert process.returncode == 0, process.stderr[-4_000:]
-    found: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    """Return the result of stream.py: voxbatch's engine with all chunks at once."""
+    found: dict[str, Any] = with_engine(
+        folder, "stream.transcribe", model, waveforms, options=options, environment=environment
+    )
     return found

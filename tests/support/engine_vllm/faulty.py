@@ -6,6 +6,7 @@ VOXBATCH_TEST_MARK names a file. Each death adds a line to this file, so that a 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +29,21 @@ class _Counting(BatchScheduler):
 
 
 class Unlucky(_Counting):
-    """Scheduler whose first engine dies of an exception at its 40th step, and whose second engine dies of a lack of
-    memory."""
+    """Scheduler whose first engine dies of an exception at its 40th step, the second one of a lack of memory, and the
+    third one of a signal."""
 
     def look(self) -> None:
-        """Die at step 40, in the first two engines."""
+        """Die at step 40, in the first three engines."""
         if self.steps == 40:
             import torch
 
             errors = [RuntimeError("scripted to fail"), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")]
-            for error in errors[_deaths() :]:
-                _die(error)
+            deaths = _deaths()
+            if deaths < len(errors):
+                _die(errors[deaths])
+            if deaths == len(errors):
+                _note("killed")
+                signal.raise_signal(signal.SIGKILL)
 
 
 class Poisoned(_Counting):
@@ -60,6 +65,10 @@ def _deaths() -> int:
 
 
 def _die(error: Exception) -> None:
-    with Path(os.environ["VOXBATCH_TEST_MARK"]).open("a") as mark:
-        mark.write(f"{error}\n")
+    _note(str(error))
     raise error
+
+
+def _note(cause: str) -> None:
+    with Path(os.environ["VOXBATCH_TEST_MARK"]).open("a") as mark:
+        mark.write(f"{cause}\n")

@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import tempfile
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import numpy as np
+import pytest
 
 from voxbatch.engines.vllm.compat import RUNNER
 from voxbatch.vllm_plugin import ON, SWITCH
 
 PLUGIN_ON = {SWITCH: ON, RUNNER: "0"}
-"""Environment in which a scheduler is made. The fixture `runner` sets the model runner that it schedules for."""
+"""Environment in which a scheduler is made."""
 CONTEXT, BLOCK, EOS = 512, 16, 2
 
 Say = Callable[[str, int], int]
@@ -54,13 +55,20 @@ def scheduler(
         patch("voxbatch.vllm_plugin.scheduler.shared_prefix.leading_silence", lambda config: begins),
     ):
         made = kind(**_arguments(requests, blocks, step_tokens))
-    assert made.use_v2_model_runner == (PLUGIN_ON[RUNNER] == "1")
+    assert not made.use_v2_model_runner
     if crowded:
         made._reservations.total = requests * CONTEXT
         cache = made.encoder_cache_manager
         cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = requests * CONTEXT
         made.max_num_encoder_input_tokens = cache.cache_size
     return made
+
+
+def ours() -> type[Any]:
+    """Return our scheduler's class."""
+    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
+
+    return AsyncBatchScheduler
 
 
 @cache
@@ -231,11 +239,27 @@ class Side:
         return len(self._under_way)
 
 
+def drawn_words(seed: int, share_of_ends: float) -> Say:
+    """Return a model whose next token depends on nothing but the seed, the request and the number of the token."""
+
+    def say(name: str, number: int) -> int:
+        dice = crc32(f"{seed} {name} {number}".encode())
+        return EOS if dice < share_of_ends * 2**32 else 3 + dice % 900
+
+    return say
+
+
 def arrivals(rng: np.random.Generator, step: int, first: int) -> int:
     """Return the number of requests that come before this step. If `first` is not 0, all `first` come before step 0."""
     if first:
         return 0 if step else first
     return int(rng.integers(0, 12)) if rng.random() < 0.15 or not step else 0
+
+
+def seeds(count: int) -> list[Any]:
+    """Return the seeds of random walks, as parameters of a test: five for each run of the tests, and the others for
+    `make test-long`."""
+    return [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, count))]
 
 
 def some_of(rng: np.random.Generator, names: list[str]) -> list[str]:
@@ -258,13 +282,3 @@ def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number:
         {"min_tokens": min(20, max_tokens)},
     ]
     return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, sound=sound, **odd[number % 5])
-
-
-def machine() -> Mapping[str, Any]:
-    """Return the versions of vLLM and Python and the processor's name, to print beside measurements."""
-    import platform
-
-    import vllm
-
-    found = getattr(vllm, "__version__", "?")
-    return {"vllm": found, "python": sys.version.split()[0], "cpu": platform.processor() or platform.machine()}

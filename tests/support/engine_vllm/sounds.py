@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 SAMPLING_RATE = 16_000
@@ -28,9 +24,10 @@ def chunks(count: int, shortest: float = 3.0, longest: float = 30.0, seed: int =
     return {f"chunk{i:03d}": babble(seconds, seed=1_000 * seed + i) for i, seconds in enumerate(lengths)}
 
 
-def save(path: str | Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays to an npz file, each under its name."""
-    np.savez(path, **arrays)
+def noise(num_samples: int) -> np.ndarray:
+    """Return float32 noise on the 16-bit grid. The official way through a WAV file keeps no more."""
+    values = np.random.default_rng(num_samples).integers(-20_000, 20_000, num_samples)
+    return (values / 32_768).astype(np.float32)
 
 
 def _syllable(rng: np.random.Generator) -> np.ndarray:

@@ -1,23 +1,17 @@
-"""Transcribe chunks (npz) with voxbatch's vLLM engine, fed as in a run, into tokens, texts and failures (json).
-
-    python stream.py MODEL_DIR CHUNKS.npz OUT.json [NAME=VALUE …]
-
-It is the counterpart of generate.py: all chunks are offered at once, and results come in any order. The JSON holds, by
-the chunk's name, "tokens" (a list for each request made for the chunk), "texts", "confidences", "words" (text and
-confidence) and "failures"; and for each request with scores "logprobs" and "entropies". It also holds "notices".
+"""Transcribe chunks with voxbatch's vLLM engine, fed as in a run. It is the counterpart of generate.py: all chunks are
+offered at once, and results come in any order.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import threading
 from collections import defaultdict
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from voxbatch.engines import EngineMessage, Feed, create
 from voxbatch.records import Chunk, ChunkFailure, Span
@@ -31,24 +25,22 @@ ENVIRONMENT = {
 LANGUAGE = "en"
 
 
-def main(model: str, npz: str, out: str, *options: str) -> None:
-    """Transcribe the chunks of `npz` with the model in the folder `model`, and write the results to `out`."""
-    os.environ.update(ENVIRONMENT)
-    with np.load(npz) as archive:
-        waveforms = {name: archive[name] for name in archive.files}
-    given = dict(option.split("=", 1) for option in options)
-    Path(out).write_text(json.dumps(transcribe(model, waveforms, given)))
+def transcribe(model: Path, waveforms: dict[str, np.ndarray], options: dict[str, str]) -> dict[str, Any]:
+    """Return the results of a run over the waveforms.
 
-
-def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, str]) -> dict[str, Any]:
-    """Return the tokens, texts, failures and notices of a run over the waveforms."""
-    engine: Any = create("vllm", model, options)
+    Returns:
+        By the chunk's name, "tokens" (a list for each request made for the chunk), "texts", "confidences", "words"
+        (text and confidence) and "failures"; and for each request with scores "logprobs" and "entropies". Also
+        "notices", and "left": the command lines of the engine's processes that still run 20 s after the last result,
+        before the engine is closed.
+    """
+    engine: Any = create("vllm", str(model), options)
     names = list(waveforms)
-    feed = Feed(100 * engine.spec.max_chunk_samples)
+    feed = Feed(100 * engine.spec.max_chunk_samples, is_last=True)
     threading.Thread(target=_fill, args=(feed, list(waveforms.values())), daemon=True).start()
     found: dict[str, Any] = {name: defaultdict(list) for name in ("tokens", "logprobs", "entropies")}
     found |= {"texts": {}, "confidences": {}, "words": {}, "failures": {}, "notices": []}
-    _record(engine, {id(waveform): name for name, waveform in waveforms.items()}, found)
+    record(engine, {id(waveform): name for name, waveform in waveforms.items()}, found)
     for result in engine.stream(feed):
         if isinstance(result, EngineMessage):
             found["notices"].append(result.text)
@@ -59,6 +51,10 @@ def transcribe(model: str, waveforms: dict[str, np.ndarray], options: dict[str, 
             found["texts"][names[result.item]] = result.text
             found["confidences"][names[result.item]] = result.confidence
             found["words"][names[result.item]] = [(word.text, word.confidence) for word in result.words]
+    helpers: set[Any] = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
+    processes = [child for child in psutil.Process().children(recursive=True) if child.pid not in helpers]
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    found["left"] = [" ".join(process.cmdline()) for process in alive]
     engine.close()
     return found
 
@@ -69,7 +65,7 @@ def _fill(feed: Feed, waveforms: list[np.ndarray]) -> None:
     feed.close()
 
 
-def _record(engine: Any, names: dict[int, str], found: dict[str, Any]) -> None:
+def record(engine: Any, names: dict[int, str], found: dict[str, Any]) -> None:
     """Record the token ids that the engine's family reads from now on, and their scores, by the chunk's name."""
     read = engine._family.read
 
@@ -83,7 +79,3 @@ def _record(engine: Any, names: dict[int, str], found: dict[str, Any]) -> None:
         return read(piece, token_ids, finish_reason, scores)
 
     engine._family.read = recording
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,7 +1,7 @@
 """Let vLLM's CPU build run Triton kernels by Triton's interpreter, in each process with this folder on its path.
 
-vLLM's second model runner needs Triton. The CPU build refuses Triton without a backend for CPUs, and the package index
-has no such backend. Python imports this module by its name when a process starts.
+vLLM's CPU build refuses Triton without a backend for CPUs, and the package index has no such backend. Python imports
+this module by its name when a process starts.
 """
 
 import os

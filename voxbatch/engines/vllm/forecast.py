@@ -1,6 +1,6 @@
-"""Forecast the speed of Voxtral Realtime from the settings and the name of a GPU, before an engine is made.
+"""Forecast what an engine will do, before it is made and without vLLM: its speed, and the arguments of vLLM's `LLM`.
 
-`speed` has the formulas.
+The speed of Voxtral Realtime follows from the settings and the name of a GPU; `speed` has the formulas.
 """
 
 from __future__ import annotations
@@ -12,15 +12,36 @@ from typing import Any
 
 import numpy as np
 
+from voxbatch import vllm_plugin
 from voxbatch.engines import ExpectedSpeed
-from voxbatch.engines.vllm import compat, default_model, gpu, memory, prefill, realtime_limits, speed
-from voxbatch.engines.vllm.arguments import footprint, planned_bytes
+from voxbatch.engines.vllm import compat, gpu, memory, prefill, realtime_limits, speed
+from voxbatch.engines.vllm.arguments import (
+    OTHER_REQUESTS,
+    arguments_from_settings,
+    compiler_passes,
+    footprint,
+    graph_mode,
+    planned_bytes,
+    scheduler,
+)
+from voxbatch.engines.vllm.checks import question_model
+from voxbatch.engines.vllm.families import instruct, questions, whisper
 from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
-from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, locate
-from voxbatch.engines.vllm.settings import VllmSettings, resolve
+from voxbatch.engines.vllm.model import (
+    DEFAULT_DELAY_MS,
+    DEFAULT_MODEL,
+    DEFAULT_PARAMS,
+    FAMILIES_OF,
+    REALTIME,
+    VOXTRAL,
+    WHISPER,
+    locate,
+)
+from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.columns import Column
+from voxbatch.vllm_plugin import vllm_names
 
 CHUNK_S = 30.0
 """Seconds of an average chunk of a long recording, which is cut in pauses. With a limit of 35 s the average was 32 s
@@ -69,11 +90,11 @@ def _params(model: str | None) -> dict[str, Any] | None:
         None if the model is not Voxtral Realtime, or if it must be fetched to find out.
     """
     if model is None or model == DEFAULT_MODEL:
-        return default_model.PARAMS
+        return DEFAULT_PARAMS
     if os.path.isdir(model):
-        found = locate(model, None)
-        return found.shape() if found.family == REALTIME else None
-    return default_model.PARAMS if is_bucket_address(model) or model.startswith("/") else None
+        located_model = locate(model, None)
+        return located_model.shape() if located_model.family == REALTIME else None
+    return DEFAULT_PARAMS if is_bucket_address(model) or model.startswith("/") else None
 
 
 def _chunks(durations: Column | None, longest_s: float) -> tuple[float, float]:
@@ -121,15 +142,59 @@ def requests(params: dict[str, Any], settings: VllmSettings, name: str, prefille
     total, reserved = int(GPU_SPECS[name].total_bytes), int(GPU_SPECS[name].reserved_bytes)
     planned = planned_bytes(settings, gpu.GpuInfo("0", name, total, total, reserved))
     positions = speed.chunk(seconds, _delay(settings)).positions
-    # vLLM's default of max_num_batched_tokens on the GPUs of GPU_SPECS (engine/arg_utils.py, 0.26 to 0.32)
+    # vLLM's default of max_num_batched_tokens on the GPUs of GPU_SPECS (engine/arg_utils.py)
     default = 16_384 if GPU_SPECS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
     step = settings.max_num_batched_tokens or default
-    found = footprint(params, True, settings, prefilled).running(positions, planned - memory.step_bytes(step))
+    count = footprint(params, True, settings, prefilled).running(positions, planned - memory.step_bytes(step))
     if not settings.lift_encoder_cache:
-        found = min(found, step // positions)
-    return max(1, min(found, settings.max_num_seqs or memory.MAX_REQUESTS))
+        count = min(count, step // positions)
+    return max(1, min(count, settings.max_num_seqs or memory.MAX_REQUESTS))
 
 
 def _delay(settings: VllmSettings) -> int:
     """Return the transcription delay in tokens."""
-    return realtime_limits.delay_tokens(settings.delay_ms or default_model.DEFAULT_DELAY_MS)
+    return realtime_limits.delay_tokens(settings.delay_ms or DEFAULT_DELAY_MS)
+
+
+# -- vLLM's arguments --------------------------------------------------------------------------------------------------
+
+
+def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
+    """Return the keyword arguments of vLLM's `LLM`, and the longest chunk in seconds.
+
+    Values that depend on the GPU or the model are described in words.
+
+    Args:
+        model: the value of --model; None means the default model of the task.
+        options: engine options by name, unparsed; see VllmSettings.
+
+    Raises:
+        ConfigError: an option makes no sense.
+    """
+    asks = options.get("task") == ASK
+    name = question_model(model) if asks else model or DEFAULT_MODEL
+    family = FAMILIES_OF.get(name)
+    if family is None:
+        return {"engine_arguments": f"known when {name} is read"}
+    settings = resolve(family, options)
+    if family == REALTIME:
+        longest_chunk_s = realtime_limits.longest_chunk(settings.max_model_len, _delay(settings)) / SAMPLING_RATE
+    elif asks:
+        longest_chunk_s = questions.LONGEST_RECORDING / SAMPLING_RATE
+    else:
+        longest_chunk_s = float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)
+    requests = "as many as the GPU's memory admits" if family in VOXTRAL else OTHER_REQUESTS
+    memory = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
+    arguments = {
+        "model": name,
+        **arguments_from_settings(family, family in VOXTRAL, settings),
+        "max_num_seqs": settings.max_num_seqs or requests,
+        "scheduler_cls": settings.scheduler_cls or scheduler(family, settings, on_cpu=False),
+        "gpu_memory_utilization": f"{memory} of the GPU, less what vLLM does not count",
+        "compilation_config": {"cudagraph_mode": graph_mode(settings), **compiler_passes(settings)},
+    }
+    if family == REALTIME and prefill.is_expected(settings) and prefill.brings_attention(settings):
+        arguments["attention_backend"] = (
+            f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {vllm_names.VERSION}, where the GPU supports it"
+        )
+    return {"engine_arguments": arguments, "longest_chunk_s": longest_chunk_s}

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from voxbatch.engines.vllm import gpu, prefill
-from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
+from voxbatch.engines.vllm.model import REALTIME, VOXTRAL, Model
 from voxbatch.engines.vllm.settings import DECODER, ENCODER, KV, VllmSettings
 from voxbatch.errors import ConfigError
 
@@ -30,12 +30,12 @@ FLASH, TRITON = "FLASH_ATTN", "TRITON_ATTN"
 
 def arguments(parts: frozenset[str]) -> dict[str, Any]:
     """Return the arguments of vLLM's `LLM` for the parts that compute in 8 bits."""
-    found: dict[str, Any] = {"kv_cache_dtype": "fp8"} if KV in parts else {}
+    vllm_arguments: dict[str, Any] = {"kv_cache_dtype": "fp8"} if KV in parts else {}
     if quantised := parts & {*NAMES}:
-        found["quantization"] = METHOD
-        if left := [name for part, name in NAMES.items() if part not in quantised]:
-            found["quantization_config"] = {"ignore": left}
-    return found
+        vllm_arguments["quantization"] = METHOD
+        if unquantised := [name for part, name in NAMES.items() if part not in quantised]:
+            vllm_arguments["quantization_config"] = {"ignore": unquantised}
+    return vllm_arguments
 
 
 def attention_backend(parts: frozenset[str], gpu_info: gpu.GpuInfo) -> str:
@@ -78,8 +78,8 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision, gpus: 
 def _model_reason(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> str:
     """Return why the model or the other settings do not allow 8 bits, or an empty string."""
     parts = settings.fp8_parts
-    if model.family == WHISPER:
-        return f"{model.name} is a Whisper model, and this option knows the parts of Voxtral only; leave the option out"
+    if model.family not in VOXTRAL:
+        return f"this option knows the parts of Voxtral only, and {model.name} is none; leave the option out"
     if settings.dtype == "float32":
         return "vLLM has no such kernels with dtype=float32; give dtype=bfloat16, or leave one of the two options out"
     if settings.quantization and parts & {*NAMES}:
@@ -103,7 +103,7 @@ def _gpu_reason(settings: VllmSettings, gpus: Sequence[gpu.GpuInfo]) -> str:
     parts = settings.fp8_parts
     if not gpus:
         return "no NVIDIA GPU is visible, and only GPUs compute in 8 bits here; leave the option out"
-    oldest = min(gpus, key=lambda each: each.capability)
+    oldest = min(gpus, key=lambda info: info.capability)
     if oldest.capability < HAS_FP8:
         capability = ".".join(map(str, oldest.capability))
         return (

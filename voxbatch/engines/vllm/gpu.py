@@ -70,10 +70,10 @@ def _visible(count: int) -> list[str]:
     Args:
         count: number of GPUs of the machine.
     """
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is None:
         return [str(i) for i in range(count)]
-    named = (device.strip() for device in given.split(","))
+    named = (device.strip() for device in variable.split(","))
 
     def exists(device: str) -> bool:
         return device.startswith(("GPU-", "MIG-")) or (device.isdecimal() and int(device) < count)
@@ -116,16 +116,16 @@ def use_only(devices: str) -> None:
         ConfigError: `devices` holds something other than ids, or names no visible GPU. If CUDA_VISIBLE_DEVICES is not
             set, all GPUs that `devices` names must be visible.
     """
-    asked = list(dict.fromkeys(each.strip() for each in devices.split(",") if each.strip()))
-    if bad := [each for each in asked if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", each)]:
+    requested = list(dict.fromkeys(device.strip() for device in devices.split(",") if device.strip()))
+    if bad := [device for device in requested if not re.fullmatch(r"\d+|(GPU|MIG)-[\w/-]+", device)]:
         raise ConfigError(
             f"engine option devices={devices}: {bad[0]!r} is not the id of a GPU; give ids with commas, such as 0,1"
         )
-    visible = [each.device for each in visible_gpus()]
-    if not asked or not visible:  # without a GPU there is nothing to hide
+    visible = [info.device for info in visible_gpus()]
+    if not requested or not visible:  # without a GPU there is nothing to hide
         return
-    used = [each for each in asked if each in visible]
-    if not used or (len(used) < len(asked) and "CUDA_VISIBLE_DEVICES" not in os.environ):
+    used = [device for device in requested if device in visible]
+    if not used or (len(used) < len(requested) and "CUDA_VISIBLE_DEVICES" not in os.environ):
         raise ConfigError(
             f"engine option devices={devices}: the visible GPUs are {', '.join(visible)}; give some of these"
         )
@@ -172,11 +172,11 @@ def torch_cuda() -> str | None:
     Returns:
         None if PyTorch is not installed, or is a build without CUDA.
     """
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
         return None
     with contextlib.suppress(OSError):
-        text = (Path(found.origin).parent / "version.py").read_text()
+        text = (Path(spec.origin).parent / "version.py").read_text()
         if version := re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE):
             return version[1]
     return None
@@ -190,13 +190,15 @@ def probe(timeout_s: float = PROBE_S) -> str:
     """
     command = [sys.executable, "-P", "-c", PROBE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+        child = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"no answer within {timeout_s:.0f} s"
-    if done.returncode == 0:
+    if child.returncode == 0:
         return ""
-    said = done.stderr.strip().splitlines()
-    return said[-1] if said else f"it exits with {done.returncode}"
+    error_lines = child.stderr.strip().splitlines()
+    return error_lines[-1] if error_lines else f"it exits with {child.returncode}"
 
 
 def why_unusable(built_for: str | None, error: str = "") -> str:
@@ -210,10 +212,10 @@ def why_unusable(built_for: str | None, error: str = "") -> str:
         return "this PyTorch is a build without CUDA: pip install 'voxbatch[vllm]' into an environment of its own"
     if too_old := why_too_old(built_for, error):
         return too_old
-    found, said = driver(), f" ({error})" if error else ""
-    version = found.version if found else "unknown"
+    loaded_driver, note = driver(), f" ({error})" if error else ""
+    version = loaded_driver.version if loaded_driver else "unknown"
     return (
-        f"PyTorch for CUDA {built_for} cannot use the GPU with driver {version}{said}: check nvidia-smi, and "
+        f"PyTorch for CUDA {built_for} cannot use the GPU with driver {version}{note}: check nvidia-smi, and "
         "whether LD_LIBRARY_PATH leads to a libcuda.so.1 that is not the driver's"
     )
 
@@ -227,13 +229,14 @@ def why_too_old(built_for: str, error: str = "") -> str:
         built_for: the version of CUDA for which PyTorch is built.
         error: the error message of PyTorch, if there is one.
     """
-    found, major = driver(), int(built_for.partition(".")[0])
-    if found is None or found.cuda[0] >= major:
+    loaded_driver, needed_cuda = driver(), int(built_for.partition(".")[0])
+    if loaded_driver is None or loaded_driver.cuda[0] >= needed_cuda:
         return ""
-    said = f" ({error})" if error else ""
-    needed = f"driver {FIRST_DRIVERS[major]}" if major in FIRST_DRIVERS else "a driver"
+    note = f" ({error})" if error else ""
+    needed = f"driver {FIRST_DRIVERS[needed_cuda]}" if needed_cuda in FIRST_DRIVERS else "a driver"
+    major, minor = loaded_driver.cuda
     return (
-        f"driver {found.version} runs CUDA {found.cuda[0]}.{found.cuda[1]}, and this PyTorch is built for CUDA "
-        f"{built_for}{said}: install {needed} or later for it; on a data-centre GPU CUDA's compatibility libraries do "
+        f"driver {loaded_driver.version} runs CUDA {major}.{minor}, and this PyTorch is built for CUDA "
+        f"{built_for}{note}: install {needed} or later for it; on a data-centre GPU CUDA's compatibility libraries do "
         "too (package cuda-compat), if LD_LIBRARY_PATH names their folder before voxbatch starts, as the image does"
     )

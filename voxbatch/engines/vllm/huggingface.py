@@ -24,7 +24,7 @@ AUDIO: dict[str, Any] = {
 }  # fmt: skip
 """The values that transformers takes if text_config and audio_config in config.json give none."""
 FIXED = {"rope_theta": 1e6, "rms_norm_eps": 1e-5}
-"""The only values that vLLM's encoder computes with (model_executor/models/whisper_causal.py, 0.26 to 0.32)."""
+"""The only values that vLLM's encoder computes with (model_executor/models/whisper_causal.py)."""
 MEL = {"sampling_rate": 16_000, "frame_rate": 12.5, "hop_length": 160, "window_size": 400, "global_log_mel_max": 1.5}
 """Settings of the mel spectrogram: the defaults of transformers' VoxtralRealtimeFeatureExtractor."""
 CONDITION_DIM = 32
@@ -85,10 +85,10 @@ def _part(config: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -> 
 
     rope_theta is a key of the result itself, as in transformers 4, and not of rope_parameters.
     """
-    given = config.get(name) or {}
-    rope = given.get("rope_parameters") or {}
-    found = {**defaults, **given, **({"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {})}
-    return {**found, "head_dim": found["head_dim"] or found["hidden_size"] // found["num_attention_heads"]}
+    values = config.get(name) or {}
+    rope = values.get("rope_parameters") or {}
+    part = {**defaults, **values, **({"rope_theta": rope["rope_theta"]} if "rope_theta" in rope else {})}
+    return {**part, "head_dim": part["head_dim"] or part["hidden_size"] // part["num_attention_heads"]}
 
 
 def _sizes(part: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 import voxbatch
 from voxbatch.config import digest
-from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.results import EngineMessage
 from voxbatch.engines.vllm import gpu
 from voxbatch.engines.vllm.model import Model, cache_folder
 from voxbatch.engines.vllm.settings import VllmSettings
@@ -73,7 +73,7 @@ def cache_key(model: Model, settings: VllmSettings, prefilled: bool, folder: Pat
     driver, gpus = gpu.driver(), gpu.visible_gpus()[: settings.tensor_parallel_size]
     return digest(
         {
-            "gpus": [[each.name, *each.capability] for each in gpus],
+            "gpus": [[info.name, *info.capability] for info in gpus],
             "driver": driver.version.partition(".")[0] if driver else "",
             "host": [platform.machine(), _cpu_flags()],
             "versions": versions,
@@ -175,7 +175,13 @@ class KernelCache:
         self._is_stored, self._is_damaged = True, False  # one attempt, also of an engine that has many runs
         try:
             with tempfile.TemporaryFile() as file:
-                if not self._pack(file):
+                count = 0
+                with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
+                    for path in _files(self.folder):
+                        with suppress(FileNotFoundError):  # a temporary file of another process of this machine
+                            archive.add(path, path.relative_to(self.folder), recursive=False)
+                            count += 1
+                if not count:
                     return None
                 size = file.tell()
                 file.seek(0)
@@ -191,16 +197,6 @@ class KernelCache:
             return EngineMessage(f"compiled kernels: another task has stored {self._name}")
         seconds = time.monotonic() - began
         return EngineMessage(f"compiled kernels: stored {self._name}, {size / 1e6:,.1f} MB, in {seconds:.1f} s")
-
-    def _pack(self, file: BinaryIO) -> int:
-        """Write the archive. Return the number of files in it."""
-        count = 0
-        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
-            for path in _files(self.folder):
-                with suppress(FileNotFoundError):  # a temporary file of another process of this machine
-                    archive.add(path, path.relative_to(self.folder), recursive=False)
-                    count += 1
-        return count
 
 
 def _files(folder: Path) -> Iterable[Path]:

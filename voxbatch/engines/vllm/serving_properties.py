@@ -30,9 +30,9 @@ def read(file: str) -> FileSettings:
 def parse(text: str) -> Iterator[Entry]:
     """Yield the entries of a properties file, in order. White space at the end of a value is removed."""
     for number, line in _logical_lines(text):
-        found = _KEY_AND_VALUE.fullmatch(line)
-        assert found is not None, "every part of it may be empty"
-        yield Entry(number, _unescaped(found[1]), _unescaped(found[2]).strip())
+        match = _KEY_AND_VALUE.fullmatch(line)
+        assert match is not None, "every part of it may be empty"
+        yield Entry(number, _unescaped(match[1]), _unescaped(match[2]).strip())
 
 
 _KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
@@ -59,8 +59,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescaped(text: str) -> str:
-    def character(found: re.Match[str]) -> str:
-        escape = found[1]
+    def character(match: re.Match[str]) -> str:
+        escape = match[1]
         if len(escape) == 5:
             return chr(int(escape[1:], 16))
         return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(escape, escape)

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from voxbatch.config import load_profile
-from voxbatch.engines.options import parse
 from voxbatch.engines.vllm import gpu
-from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER
+from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, TRANSCRIPTION, WHISPER
 from voxbatch.errors import ConfigError
+from voxbatch.settings import parse, setting, settings_of
 
-PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper"}
+PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper", TRANSCRIPTION: "transcription"}
 """The profile of each family. Its engine options are the defaults of the family."""
 TRANSCRIBE, ASK = "transcribe", "ask"
 QUESTION_CONTEXT = 32_768
@@ -32,11 +32,6 @@ CUDAGRAPH_MODES = ("auto", "NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FUL
 AUTO, TRUE, FALSE = "auto", "true", "false"
 DECODER, ENCODER, KV = "decoder", "encoder", "kv"
 FP8_PARTS = (DECODER, ENCODER, KV)
-MINIMUMS = {
-    "max_model_len": 1, "max_num_seqs": 0, "tensor_parallel_size": 1, "restarts": 0, "block_size": 0,
-    "attention_splits": 0, "max_answer_tokens": 1,
-}  # fmt: skip
-"""Smallest allowed values."""
 TRAINED_DELAYS_MS = (*range(80, 1201, 80), 2400)
 """The transcription delays with which Voxtral Realtime was trained, according to its model card."""
 
@@ -49,97 +44,118 @@ class VllmSettings:
         ConfigError: a value makes no sense with any model.
     """
 
-    task: str = TRANSCRIBE
-    """TRANSCRIBE, or ASK to answer questions about recordings. Set by `voxbatch ask`."""
-    max_answer_tokens: int = 1_024
-    """Largest number of tokens of an answer. Set by --max-tokens of `voxbatch ask`."""
-    max_model_len: int = 512
-    """Number of context positions of one request."""
-    dtype: str = "bfloat16"
-    """One of DTYPES."""
-    gpu_memory_utilization: float = 0.95
-    """Largest share of the GPU's memory that may be in use, by everything on the GPU together. vLLM's option of the
-    same name means something else."""
-    gpu_memory_gb: float = 0.0
-    """Largest amount of the GPU's memory that may be in use, in GB (10^9 bytes). 0 means that gpu_memory_utilization
-    applies. See `memory` for the arithmetic."""
-    max_num_seqs: int = 0
-    """Number of requests at a time. 0 means as many as the memory admits."""
-    max_num_batched_tokens: int = 0
-    """Number of positions in one step. 0 means that vLLM chooses."""
-    enforce_eager: bool = False
-    cudagraph_mode: str = "auto"
-    """One of CUDAGRAPH_MODES. "auto" means the fullest mode in which this vLLM can run the model."""
-    lift_encoder_cache: bool = True
-    """Make the encoder cache large enough for the audio of every running request. vLLM itself sizes the cache by
-    max_num_batched_tokens."""
-    prefill_encoder: str = AUTO
-    """Run Voxtral Realtime's encoder once per chunk, and not inside every step: true, false or auto. "auto" means true
-    if the plugin was proven with the installed vLLM and these settings (see `prefill`)."""
-    block_size: int = 0
-    """Number of positions in a K/V block, a multiple of 16. 0 means that vLLM chooses; its blocks have 16 positions on
-    GPUs. Requests get blocks for their whole length. So larger blocks cost no memory, and save work of the
-    scheduler."""
-    attention_backend: str = ""
-    """vLLM's name of an attention backend, e.g. FLASH_ATTN or TRITON_ATTN. Empty means voxbatch's own backend if the
-    encoder runs once per chunk; otherwise vLLM chooses."""
-    attention_splits: int = 0
-    """Largest number of parts into which FlashAttention 3 splits the K/V of a request within CUDA graphs. 0 means that
-    vLLM chooses (32). Many short requests fill the GPU without splitting, and 1 saves the addition of the parts.
-    voxbatch's own attention does not split."""
-    delay_ms: int = 0
-    """Transcription delay of Voxtral Realtime, one of TRAINED_DELAYS_MS. 0 means the model's own delay."""
-    ignore_eos: bool = False
-    """Continue to the end of the audio even if the model writes EOS before."""
-    watch: bool = True
-    """Decode a chunk with a suspect text a second time."""
-    confidence: bool = True
-    """Give each word of Voxtral Realtime a confidence, from the probabilities of its tokens."""
-    tensor_parallel_size: int = 1
-    """Number of GPUs that one engine uses. `resolve` replaces ALL_GPUS by that number."""
-    devices: str = ""
-    """Ids of the GPUs to use, such as 0,1. Empty means all visible GPUs."""
-    limit_mm_per_prompt: str = "audio=1"
-    """Largest number of inputs of each kind in a request. Only audio=1 or more is accepted, because a request holds one
-    piece of audio. The option exists because a serving.properties may contain it."""
-    config_format: str = ""
-    load_format: str = ""
-    tokenizer_mode: str = ""
-    """vLLM's options config_format, load_format and tokenizer_mode. Empty means the value that fits the files of the
-    model. `load_format=dummy` means random weights, for benchmarks."""
-    quantization: str = ""
-    """One of vLLM's quantization methods, for all layers to which the method applies. Most methods need weights that
-    were made for the method."""
-    fp8: str = ""
-    """Parts that compute in 8 bits, from FP8_PARTS, separated by commas: the matrices of the decoder, the matrices of
-    the encoder, and the decoder's K/V cache. The matrices are quantised while the weights load. The effect on the word
-    error rate was never measured."""
-    revision: str = ""
-    """Branch, tag or commit of a model of the hub."""
-    restarts: int = 6
-    """Number of deaths of the engine, without a result between them, that are answered with a restart."""
-    kernel_cache: str = ""
-    """Folder, gs:// or s3:// prefix with compiled kernels; see `kernel_cache`. Set by --kernel-cache. Empty means that
-    kernels stay on this machine."""
-    scheduler_cls: str = ""
-    """module.Class of a scheduler that replaces voxbatch's own, for tests and experiments."""
+    task: str = setting(
+        TRANSCRIBE, choices=(TRANSCRIBE, ASK), help="transcribe, or ask to answer questions; `voxbatch ask` sets it"
+    )
+    max_answer_tokens: int = setting(
+        1_024, minimum=1, help="largest number of tokens of an answer; `voxbatch ask --max-tokens` sets it"
+    )
+    max_model_len: int = setting(
+        512, minimum=0,
+        help="positions of one request. With 512 and a delay of 2,400 ms, a chunk has at most 35.12 s. 0: up to 2,048, "
+        "as many as the model has; for models other than Voxtral and Whisper",
+    )  # fmt: skip
+    dtype: str = setting("bfloat16", choices=DTYPES, help=f"number format of the weights: {', '.join(DTYPES)}")
+    gpu_memory_utilization: float = setting(
+        0.95,
+        help="largest share of the GPU's memory that may be in use, including what other programs use. vLLM's option "
+        "of the same name means something else",
+    )  # fmt: skip
+    gpu_memory_gb: float = setting(0.0, help="the same in GB (10⁹ bytes); 0: use the share")
+    max_num_seqs: int = setting(0, minimum=0, help="requests at a time; 0: as many as the memory admits")
+    max_num_batched_tokens: int = setting(0, help="positions in one step; 0: vLLM chooses")
+    enforce_eager: bool = setting(False, help="use no CUDA graphs")
+    cudagraph_mode: str = setting(
+        "auto", choices=CUDAGRAPH_MODES,
+        help="vLLM's mode of CUDA graphs; auto: the fullest mode in which this vLLM can run the model",
+    )  # fmt: skip
+    lift_encoder_cache: bool = setting(
+        True,
+        help="make the encoder cache large enough for the audio of every running request. vLLM itself sizes the cache "
+        "by `max_num_batched_tokens`",
+    )  # fmt: skip
+    prefill_encoder: str = setting(
+        AUTO, choices=(AUTO, TRUE, FALSE),
+        help="run Voxtral Realtime's encoder once per chunk, and not inside every step: true, false or auto, which "
+        "means true if this was proven with the installed vLLM and these settings; also `--prefill-encoder` and "
+        "`--no-prefill-encoder`",
+    )  # fmt: skip
+    block_size: int = setting(
+        0, minimum=0,
+        help="positions in a K/V block, a multiple of 16; 0: vLLM chooses, which is 16 on GPUs. Requests get blocks "
+        "for their whole length, so larger blocks cost no memory, and save work of the scheduler",
+    )  # fmt: skip
+    attention_backend: str = setting(
+        "",
+        help="vLLM's name of an attention backend, e.g. FLASH_ATTN or TRITON_ATTN; empty: voxbatch's own backend if "
+        "the encoder runs once per chunk, otherwise vLLM chooses",
+    )  # fmt: skip
+    attention_splits: int = setting(
+        0, minimum=0,
+        help="largest number of parts into which FlashAttention 3 splits the K/V of a request within CUDA graphs; 0: "
+        "vLLM chooses (32). Many short requests fill the GPU without splitting, and 1 saves the addition of the parts. "
+        "voxbatch's own attention does not split",
+    )  # fmt: skip
+    delay_ms: int = setting(
+        0,
+        help="Voxtral Realtime's transcription delay: a multiple of 80 from 80 to 1200, or 2400; 0: the model's own "
+        "(480). A longer delay gives a lower WER (6.73 % at 2,400 ms and 8.72 % at 480 ms on FLEURS, by the model "
+        "card)",
+    )  # fmt: skip
+    ignore_eos: bool = setting(False, help="continue to the end of the audio even if the model writes EOS before")
+    watch: bool = setting(True, help="decode a chunk with suspect text a second time")
+    confidence: bool = setting(
+        True,
+        help="give words (or, for models without word times, transcripts) a [confidence](confidence.md#confidence), "
+        "from the probabilities of the tokens",
+    )  # fmt: skip
+    tensor_parallel_size: int = setting(
+        1, minimum=1, help=f"GPUs that one engine spans; {ALL_GPUS}: all that are visible"
+    )
+    """`resolve` replaces ALL_GPUS by a number."""
+    devices: str = setting("", help="ids of the GPUs to use, such as `0,1`; empty: all that are visible")
+    limit_mm_per_prompt: str = setting(
+        "audio=1",
+        help="largest number of inputs of each kind in a request. Only audio=1 or more is accepted, because a request "
+        "holds one piece of audio. The option exists because a serving.properties may contain it",
+    )  # fmt: skip
+    config_format: str = setting("", help="vLLM's option; empty: the value that fits the files of the model")
+    load_format: str = setting(
+        "",
+        help="vLLM's option; empty: the value that fits the files of the model. `dummy` means random weights, for "
+        "benchmarks",
+    )  # fmt: skip
+    tokenizer_mode: str = setting("", help="vLLM's option; empty: the value that fits the files of the model")
+    quantization: str = setting(
+        "",
+        help="one of vLLM's quantization methods, for all layers to which the method applies. Most methods need "
+        "weights that were made for the method",
+    )  # fmt: skip
+    fp8: str = setting(
+        "",
+        help=f"parts that calculate in 8 bits: {', '.join(FP8_PARTS)}, joined with commas: the matrices of the "
+        "decoder, those of the encoder, and the decoder's K/V cache. The matrices are quantised while the weights "
+        "load. Needs an L4, L40S, H100 or later. Nobody has measured Voxtral's WER in 8 bits. A checkpoint in "
+        "Mistral's format that was published in 8 bits (`quantization` in params.json) needs no option",
+    )  # fmt: skip
+    revision: str = setting("", help="branch, tag or commit of a model of the hub")
+    restarts: int = setting(6, minimum=0, help="number of times that the engine may die without one result in between")
+    kernel_cache: str = setting(
+        "", help="folder, gs:// or s3:// prefix with compiled kernels; `--kernel-cache` sets it; empty: this machine"
+    )
+    scheduler_cls: str = setting(
+        "", help="module.Class of a scheduler that replaces voxbatch's own, for tests and experiments"
+    )
 
     def __post_init__(self) -> None:
-        for name, minimum in MINIMUMS.items():
-            if getattr(self, name) < minimum:
-                raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be at least {minimum}")
+        for name, declared in settings_of(VllmSettings).items():
+            value = getattr(self, name)
+            if rule := declared.broken_rule(value):
+                raise ConfigError(f"engine option {name}={value}: {rule}")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(
                 f"engine option gpu_memory_utilization={self.gpu_memory_utilization}: it must be above 0 and at most 1"
             )
-        for name, allowed in (
-            ("task", (TRANSCRIBE, ASK)),
-            ("dtype", DTYPES),
-            ("cudagraph_mode", CUDAGRAPH_MODES),
-            ("prefill_encoder", (AUTO, TRUE, FALSE)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"engine option {name}={getattr(self, name)}: it must be one of {', '.join(allowed)}")
         if self.delay_ms not in (0, *TRAINED_DELAYS_MS):
             raise ConfigError(
                 f"engine option delay_ms={self.delay_ms}: it must be a multiple of 80 from 80 to 1200, or 2400; or 0 "
@@ -165,7 +181,7 @@ class VllmSettings:
     @property
     def fp8_parts(self) -> frozenset[str]:
         """Return the parts in the option `fp8`."""
-        return frozenset(part for each in self.fp8.split(",") if (part := each.strip()))
+        return frozenset(filter(None, map(str.strip, self.fp8.split(","))))
 
 
 def check_mm_limits(text: str) -> None:
@@ -186,20 +202,23 @@ def check_mm_limits(text: str) -> None:
         raise ValueError(f"{text}: no audio")
 
 
-def resolve(family: str, given: Mapping[str, str]) -> VllmSettings:
-    """Return the given options, completed by the profile of the family.
+def resolve(family: str, options: Mapping[str, str]) -> VllmSettings:
+    """Return the options, completed by the profile of the family.
 
     Args:
-        family: REALTIME, INSTRUCT or WHISPER.
-        given: the options by name, as text.
+        family: see Model.family.
+        options: the options by name, as text.
 
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or size.
     """
     defaults = load_profile(PROFILES[family])["engine_options"]
-    values = {**{name: str(value) for name, value in defaults.items()}, **given}
+    values = {**{name: str(value) for name, value in defaults.items()}, **options}
     if values.get("tensor_parallel_size") == ALL_GPUS:
         values["tensor_parallel_size"] = str(len(gpu.visible_gpus()) or 1)
     if values.get("task") == ASK and values["max_model_len"] == str(defaults["max_model_len"]):
         values["max_model_len"] = str(QUESTION_CONTEXT)  # the profiles' value holds one window of 30 s
-    return parse(VllmSettings, "vllm", values)
+    settings = parse(VllmSettings, "vllm", values)
+    if not settings.max_model_len and family != TRANSCRIPTION:
+        raise ConfigError("engine option max_model_len=0: it must be at least 1")
+    return settings

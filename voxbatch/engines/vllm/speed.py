@@ -8,9 +8,9 @@ alone. The encoder then runs once for the whole chunk, except for the silence at
 `vllm_plugin.scheduler.shared_prefix`).
 
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
-vLLM 0.26 (`bench_plugin.py --profile` and `--idle`, 2026-11-21 and 22). The docstrings quote the milliseconds. No speed
-of a whole run and no measurement of stock vLLM was used for the fit. So benchmarks/gpu/model.py can compare the
-formulas with these measurements: all agree within 20 %.
+vLLM 0.26 (benchmarks/RESULTS.md, 2026-11-21 and 22). They were not fitted anew to vLLM 0.32, whose whole runs have 0.98
+of that speed. The docstrings quote the milliseconds. No speed of a whole run and no measurement of stock vLLM was used
+for the fit. So benchmarks/gpu/model.py can compare the formulas with these measurements: all agree within 20 %.
 
 The formulas do not cover the processors of other hosts, the kernels of other versions, quantization, or several GPUs
 for one engine.
@@ -73,8 +73,7 @@ process, a step of 512 requests takes 7.7 ms, and the GPU never waits (2026-11-2
 fast path and vllm_plugin.patches."""
 PREPARE_S = 0.66e-3
 """Seconds that the host needs to prepare an admitted chunk before the GPU gets it. Meanwhile the GPU finishes the step
-before. 36 chunks took 14 ms more than a step of 9.5 ms; 54 chunks took 23 ms more than a step of 13 ms
-(`bench_plugin.py --idle`)."""
+before. 36 chunks took 14 ms more than a step of 9.5 ms; 54 chunks took 23 ms more than a step of 13 ms."""
 LAYER_LAUNCH_S = 0.4e-3
 """Seconds that the host needs to launch a layer kernel by kernel: 12.7 ms for the 32 layers of the encoder (25.6 ms on
 a slower host)."""
@@ -156,8 +155,8 @@ def model_sizes(params: Mapping[str, Any]) -> ModelSizes:
     return ModelSizes(_part(encoder, adapter), _part(params, embedding), encoder["sliding_window"])
 
 
-def _part(args: Mapping[str, Any], more: float) -> Part:
-    weights = memory.layer_weights(args, gated=True) + more
+def _part(args: Mapping[str, Any], other_weights: float) -> Part:
+    weights = memory.layer_weights(args, gated=True) + other_weights
     heads = memory.kv_heads(args)
     kv_bytes = memory.BYTES * memory.kv_numbers(args)
     return Part(args["n_layers"], weights, heads, args["n_heads"] // heads, args["head_dim"], kv_bytes)
@@ -186,33 +185,33 @@ def rtfx(
             chunks have the same length.
     """
     at_once = min(mode.requests, chunks)
-    each = chunk(seconds, mode.delay)
-    full = step_s(spec, model, mode, each, at_once)
+    mean_chunk = chunk(seconds, mode.delay)
+    full = step_s(spec, model, mode, mean_chunk, at_once)
     if chunks == math.inf:
-        return at_once * seconds / (each.steps * full)
+        return at_once * seconds / (mean_chunk.steps * full)
     rounds = chunks / at_once
-    tail = min(_tail_steps(each, between or (seconds, seconds), mode.delay), rounds - 1) * (1 - 1 / at_once)
-    return chunks * seconds / (each.steps * (rounds * full + tail * step_s(spec, model, mode, each, 1)))
+    tail = min(_tail_steps(mean_chunk, between or (seconds, seconds), mode.delay), rounds - 1) * (1 - 1 / at_once)
+    return chunks * seconds / (mean_chunk.steps * (rounds * full + tail * step_s(spec, model, mode, mean_chunk, 1)))
 
 
-def _tail_steps(each: Chunk, between: tuple[float, float], delay: int) -> float:
+def _tail_steps(mean_chunk: Chunk, between: tuple[float, float], delay: int) -> float:
     """Return the length of the end of a run, in steps of an average chunk.
 
     In this phase no new request replaces a request that has ended. The phase has the steps of the longest chunk, less
     the steps that requests of random age have left (a mean of E[s²] / 2 E[s]). If all chunks have the same length and
     did not begin together, it has half the steps of a chunk.
     """
-    short, long = (chunk(seconds, delay).steps / each.steps for seconds in between)
+    short, long = (chunk(seconds, delay).steps / mean_chunk.steps for seconds in between)
     return long - (1 + (long - short) ** 2 / 12) / 2
 
 
-def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, each: Chunk, requests: float) -> float:
+def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chunk, requests: float) -> float:
     """Return the seconds of a step with a number of requests, with the step's share of the admissions."""
     layers = model.decoder.layers + (0 if mode.prefilled else model.encoder.layers)
     host = requests * HOST_REQUEST_S + (layers * LAYER_LAUNCH_S if mode.eager else 0.0)
-    gpu = decoder_s(spec, model.decoder, requests, each.context, mode.own_attention)
+    gpu = decoder_s(spec, model.decoder, requests, mean_chunk.context, mode.own_attention)
     if not mode.prefilled:
-        gpu += frames_s(spec, model, requests, each)
+        gpu += frames_s(spec, model, requests, mean_chunk)
     step = max(gpu / BUSY, host)
     waiting = 0.0
     if (
@@ -220,22 +219,22 @@ def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, each: Chunk, request
     ):  # the GPU waits until the host has prepared a burst, whose size is admission.burst_size, not rounded
         size = max(1.0, min(MAX_BURST, mode.requests / BURSTS))
         waiting = max(0.0, size * PREPARE_S - step) / size
-    return step + requests / each.steps * (admission_s(spec, model, mode, each) + waiting)
+    return step + requests / mean_chunk.steps * (admission_s(spec, model, mode, mean_chunk) + waiting)
 
 
-def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, each: Chunk) -> float:
+def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chunk) -> float:
     """Return the seconds that the admission of a request takes.
 
     In stock vLLM the prompt passes through the encoder and the decoder. With the plugin the prompt passes through the
     decoder, and the whole chunk through the encoder.
     """
     shared = SHARED if mode.prefilled else 0
-    prompt = 2 * model.decoder.weights * (each.prompt - shared) / (MATRIX * spec.flops)
+    prompt = 2 * model.decoder.weights * (mean_chunk.prompt - shared) / (MATRIX * spec.flops)
     if not mode.prefilled:
-        return (prompt + encoding_s(spec, model, each.prompt)) / BUSY
+        return (prompt + encoding_s(spec, model, mean_chunk.prompt)) / BUSY
     together = min(ENCODED_TOGETHER, burst_size(mode.requests))
     launching = model.encoder.layers * LAYER_LAUNCH_S / together
-    return max((prompt + encoding_s(spec, model, each.positions, SHARED, mode.own_attention)) / BUSY, launching)
+    return max((prompt + encoding_s(spec, model, mean_chunk.positions, SHARED, mode.own_attention)) / BUSY, launching)
 
 
 def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_attention: bool = False) -> float:
@@ -253,10 +252,12 @@ def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_at
     return products_s(spec, part, requests) + attention + REST_S + requests * REST_BYTES / (STREAM * spec.bytes_per_s)
 
 
-def frames_s(spec: GpuSpec, model: ModelSizes, requests: float, each: Chunk) -> float:
+def frames_s(spec: GpuSpec, model: ModelSizes, requests: float, mean_chunk: Chunk) -> float:
     """Return the seconds that stock vLLM's encoder takes in a step, for four frames of each request."""
     part, frames = model.encoder, memory.FRAMES_PER_TOKEN
-    behind = sum(min(frames * at, model.window) for at in range(each.prompt, each.positions)) / each.steps
+    behind = (
+        sum(min(frames * at, model.window) for at in range(mean_chunk.prompt, mean_chunk.positions)) / mean_chunk.steps
+    )
     return (
         products_s(spec, part, frames * requests)
         + attention_s(spec, part, requests, frames, behind)
@@ -273,32 +274,36 @@ def encoding_s(spec: GpuSpec, model: ModelSizes, positions: int, shared: int = 0
         shared: number of positions at the beginning whose keys and values are already known.
         own_attention: see RunMode.
     """
-    part, known = model.encoder, shared * memory.FRAMES_PER_TOKEN
-    frames = positions * memory.FRAMES_PER_TOKEN - known
-    seen = _own_window_s(spec, model, frames, known) if own_attention else _flash_window_s(spec, model, frames, known)
+    part, known_frames = model.encoder, shared * memory.FRAMES_PER_TOKEN
+    frames = positions * memory.FRAMES_PER_TOKEN - known_frames
+    attention = (
+        _own_window_s(spec, model, frames, known_frames)
+        if own_attention
+        else _flash_window_s(spec, model, frames, known_frames)
+    )
     return (
         2 * part.weights * frames / (MATRIX * spec.flops)
-        + seen
+        + attention
         + frames * part.layers * FRAME_BYTES / (STREAM * spec.bytes_per_s)
     )
 
 
-def _flash_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known: int) -> float:
-    """Return the seconds of the encoder's attention by FlashAttention, for `frames` frames after `known` frames."""
+def _flash_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known_frames: int) -> float:
+    """Return the seconds of the encoder's attention by FlashAttention, for `frames` after `known_frames`."""
     rows = _tile_rows(spec, model.encoder)
     tiles = math.ceil(frames / rows)
-    keys = sum(min(model.window + rows, known + end) for end in range(rows, frames + rows, rows)) / tiles
+    keys = sum(min(model.window + rows, known_frames + end) for end in range(rows, frames + rows, rows)) / tiles
     return _tiles_s(spec, model.encoder, tiles, keys)
 
 
-def _own_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known: int) -> float:
+def _own_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known_frames: int) -> float:
     """Return the seconds of the encoder's attention by voxbatch's own kernel.
 
     The arguments are those of `_flash_window_s`.
     """
     part = model.encoder
-    grown = max(0, min(frames, model.window - known))  # frames that see all frames before them
-    scores = grown * (known + (grown + 1) / 2) + (frames - grown) * model.window
+    grown = max(0, min(frames, model.window - known_frames))  # frames that see all frames before them
+    scores = grown * (known_frames + (grown + 1) / 2) + (frames - grown) * model.window
     return part.layers * part.heads * scores * 4 * part.head_dim / (WINDOW * spec.flops)
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from voxbatch.errors import EngineError
+from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.vllm_plugin import preload
 
 
@@ -31,6 +34,11 @@ class Tekken:
     def audio_encoder(self) -> Any:
         """Return the AudioEncoder of mistral-common, which pads audio and makes its token ids."""
         return self.instruct.audio_encoder
+
+    def pad(self, samples: Samples) -> Samples:
+        """Return audio with the silence that the model needs around it. Audio without samples becomes silence."""
+        padded: Samples = self.audio_encoder.pad(samples if len(samples) else np.zeros(1, np.float32), SAMPLING_RATE)
+        return padded
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without [BOS] and [EOS]."""

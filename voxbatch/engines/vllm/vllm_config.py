@@ -33,11 +33,11 @@ def read(file: str) -> FileSettings:
             file and line.
     """
     entries = list(parse(file, config_keys.read_text(FLAG, file)))
-    found = config_keys.interpret(FLAG, file, entries, config_keys.KEYS, _WITHOUT_EFFECT)
-    if not found.model or is_bucket_address(found.model):
-        return found
-    folder = os.path.abspath(Path(file).parent / found.model)
-    return replace(found, model=folder) if found.model.startswith(".") or os.path.isdir(folder) else found
+    settings = config_keys.interpret(FLAG, file, entries, config_keys.KEYS, _WITHOUT_EFFECT)
+    if not settings.model or is_bucket_address(settings.model):
+        return settings
+    folder = os.path.abspath(Path(file).parent / settings.model)
+    return replace(settings, model=folder) if settings.model.startswith(".") or os.path.isdir(folder) else settings
 
 
 def parse(file: str, text: str) -> Iterator[Entry]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging.config
 import os
 import shutil
 import sys
@@ -27,14 +28,14 @@ import numpy as np
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.families import Request, TokenScores
 from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
-from voxbatch.hang_detector import is_stopped
 from voxbatch.log import STDERR_LOCK
-from voxbatch.standard_streams import text_stream
+from voxbatch.process.hang_detector import SilenceClock, is_stopped
+from voxbatch.process.streams import text_stream
 from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SCORES, SWITCH, parent_watchdog, preload
 
 HANG_S = 600.0
-"""Seconds without any output after which the engine counts as dead. A first step may compile kernels for minutes.
-LOOK_S counts for each look at the engine, so that no time counts in which this process or the engine was suspended."""
+"""Seconds without any output, by a SilenceClock, after which the engine counts as dead. A first step may compile
+kernels for minutes."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the engine is alive."""
 LOG_LINES = 3
@@ -44,7 +45,7 @@ ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # forking a process that has threads deadlocks
     "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # the engine lives in a process of its own
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled at the first step; greedy decoding needs no sampler
-    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",  # on by 0.32; wants multicast memory, see arguments.UNFUSED
+    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",  # it wants multicast memory, see arguments.UNFUSED
     "TQDM_DISABLE": "1",  # bars would tear the progress line
 }
 """Variables that are set for vLLM, unless the user has set them."""
@@ -52,7 +53,7 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """The two names of the variable that configures PyTorch's allocator. The second is the older one, and it wins."""
 THREADS = "OMP_NUM_THREADS"
 EXTENSION = "voxbatch.vllm_plugin.worker_extension.WorkerExtension"
-"""The class that is mixed into vLLM's workers, for `VllmProcess.memory` and `VllmProcess.score_tokens`."""
+"""The class that is mixed into vLLM's workers, for `VllmProcess.describe` and `VllmProcess.score_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +89,19 @@ class Preload:
 
     Args:
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
-        loader: true if the weights are in Hugging Face's format, and the plugin translates them.
-        num_gpus: number of GPUs that the engine will use.
-        tokenizer: folder of the model, if its tokenizer is in Mistral's format. Empty if it is not, or not known.
+        arguments: the arguments of vLLM's `LLM` that are known already, at least its model, load format, tokenizer mode
+            and number of GPUs.
     """
 
-    def __init__(self, plugin: bool, loader: bool, num_gpus: int, tokenizer: str = ""):
+    def __init__(self, plugin: bool, arguments: Mapping[str, Any]):
         self.began = time.monotonic()
         self.log = _EngineLog()
-        set_environment(plugin, loader)
+        set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self.log.config)
-        self.parent = _ParentThread(self.log, num_gpus, tokenizer)
+        if "vllm.logger" in sys.modules:  # it reads the variable only when it is imported
+            logging.config.dictConfig(json.loads(self.log.config.read_text()))
+        tokenizer = str(arguments["model"]) if arguments.get("tokenizer_mode") == "mistral" else ""
+        self.parent = _ParentThread(self.log, arguments.get("tensor_parallel_size", 1), tokenizer)
 
     def wait(self) -> None:
         """Wait until this process has imported vLLM, or failed to."""
@@ -116,7 +119,7 @@ class VllmProcess:
         arguments: the keyword arguments of vLLM's `LLM`.
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
         scores: true if each finished request shall have the scores of its tokens.
-        begun: vLLM that is being imported with the same plugin, loader and GPUs. None starts to import it now.
+        begun: vLLM that is being imported for the same arguments. None starts to import it now.
 
     Raises:
         EngineDied: the engine did not start.
@@ -129,9 +132,7 @@ class VllmProcess:
         scores: bool = False,
         begun: Preload | None = None,
     ):
-        num_gpus = arguments.get("tensor_parallel_size", 1)
-        tokenizer = str(arguments["model"]) if arguments.get("tokenizer_mode") == "mistral" else ""
-        begun = begun or Preload(plugin, arguments.get("load_format") == LOAD_FORMAT, num_gpus, tokenizer)
+        begun = begun or Preload(plugin, arguments)
         self._log, self._parent = begun.log, begun.parent
         self._parent.arguments.set_result(arguments)
         with _errors_as_death(self._log):
@@ -139,14 +140,12 @@ class VllmProcess:
         self._engine: Any = (engine := self._llm.llm_engine)
         self._plugin = plugin
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
-        with _errors_as_death(self._log, engine), self._hang:
-            self._llm.collective_rpc("voxbatch_reset_generators")
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
         self._no_scores = self.score_tokens(True) if scores and self._logprobs is None else ""
         self._start_s = time.monotonic() - begun.began
         # NCCL removes its files in /dev/shm only if its processes end by themselves
-        self._patience_s = None if num_gpus > 1 else 0.0
+        self._patience_s = None if arguments.get("tensor_parallel_size", 1) > 1 else 0.0
 
     def add(self, request_id: str, request: Request) -> None:
         """Give the engine a request.
@@ -163,6 +162,7 @@ class VllmProcess:
                 temperature=request.temperature,
                 top_p=request.top_p,
                 seed=request.seed,
+                repetition_penalty=request.repetition_penalty,
                 structured_outputs=StructuredOutputsParams(grammar=request.grammar) if request.grammar else None,
                 max_tokens=request.max_tokens,
                 ignore_eos=request.ignore_eos,
@@ -184,10 +184,13 @@ class VllmProcess:
             outputs = self._engine.step()
         return [
             FinishedRequest(
-                each.request_id, list(each.outputs[0].token_ids), str(each.outputs[0].finish_reason), _scores(each)
+                output.request_id,
+                list(output.outputs[0].token_ids),
+                str(output.outputs[0].finish_reason),
+                _scores(output),
             )
-            for each in outputs
-            if each.finished
+            for output in outputs
+            if output.finished
         ]
 
     def score_tokens(self, on: bool) -> str:
@@ -197,39 +200,38 @@ class VllmProcess:
         Raises:
             EngineDied: the engine has ended.
         """
-        with _errors_as_death(self._log, self._engine), self._hang:
-            return next(filter(None, self._llm.collective_rpc("voxbatch_score_tokens", args=(on,))), "")
+        return next(filter(None, self._ask_workers("voxbatch_score_tokens", on)), "")
 
     def describe(self) -> str:
         """Return one line about the engine: seconds until it was ready, requests, K/V blocks and memory."""
         config = self._engine.vllm_config
         blocks, requests = config.cache_config.num_gpu_blocks or 0, config.scheduler_config.max_num_seqs
-        gpus: list[dict[str, int]] = []
+        memory = ""
         with contextlib.suppress(EngineDied):  # the next step will raise it
-            gpus = self.memory()
-        fullest = max(gpus, key=lambda each: each["used"], default=None)
+            if gpus := [*filter(None, self._ask_workers("voxbatch_memory"))]:
+                used, planned = max(gpus)
+                memory = f"; {used / 1e9:.1f} GB in use, {planned / 1e9:.1f} planned"
         plugin = ", encoder once a chunk" if self._plugin else ""
         without = ""
         if config.model_config.enforce_eager:
             without = ", without compiled code and CUDA graphs"
         elif not config.compilation_config.mode:  # CompilationMode.NONE
             without = ", without compiled code"
-        used = f"; {fullest['used'] / 1e9:.1f} GB in use, {fullest['planned'] / 1e9:.1f} planned" if fullest else ""
         lacks = f"; no confidences: {self._no_scores}" if self._no_scores else ""
         return (
             f"vLLM ready in {self._start_s:.0f} s: up to {requests:,} requests at a time in {blocks:,} K/V blocks"
-            f"{plugin}{without}{used}{lacks}"
+            f"{plugin}{without}{memory}{lacks}"
         )
 
-    def memory(self) -> list[dict[str, int]]:
-        """Return the planned and the used bytes of each GPU (see vllm_plugin.memory_usage); nothing on a CPU.
+    def _ask_workers(self, method: str, *args: object) -> list[Any]:
+        """Return what a method of each worker returns (see vllm_plugin.worker_extension).
 
         Raises:
             EngineDied: the engine has ended.
         """
         with _errors_as_death(self._log, self._engine), self._hang:
-            found: list[dict[str, int]] = self._llm.collective_rpc("voxbatch_memory")
-        return [each for each in found if each]
+            answers: list[Any] = self._llm.collective_rpc(method, args=args)
+            return answers
 
     def end(self) -> None:
         """End the engine's process. Its memory takes half a second to become free; `close` waits for that.
@@ -258,13 +260,13 @@ def _scores(output: Any) -> TokenScores | None:
     Args:
         output: vLLM's RequestOutput.
     """
-    if found := (output.kv_transfer_params or {}).get(SCORES):
-        logprobs, entropies = np.frombuffer(found, np.float32).reshape(-1, 2).T
+    if packed_scores := (output.kv_transfer_params or {}).get(SCORES):
+        logprobs, entropies = np.frombuffer(packed_scores, np.float32).reshape(-1, 2).T
         return TokenScores(logprobs, entropies)
-    said = output.outputs[0]
-    if not said.logprobs:
+    completion = output.outputs[0]
+    if not completion.logprobs:
         return None
-    pairs = zip(said.token_ids, said.logprobs, strict=True)
+    pairs = zip(completion.token_ids, completion.logprobs, strict=True)
     return TokenScores(np.array([choices[token].logprob for token, choices in pairs], np.float32))
 
 
@@ -298,8 +300,9 @@ class _ParentThread(threading.Thread):
                 try:
                     arguments = self.arguments.result()
                     with self._while_loading(), compat.engine_process(preloaded):
-                        from voxbatch.vllm_plugin.patches import supported_mm_limits
+                        from voxbatch.vllm_plugin.patches import skip_decoder_start_token, supported_mm_limits
 
+                        skip_decoder_start_token.add_no_start_token()
                         supported_mm_limits.raise_limits(arguments.get("limit_mm_per_prompt", {}))
                         llm = LLM(**arguments, worker_extension_cls=EXTENSION)
                 finally:
@@ -319,7 +322,7 @@ class _ParentThread(threading.Thread):
         """Return the context in which processes of the engine are started."""
         own_threads = threads(on_gpu=bool(gpu.visible_gpus()))
         with (
-            _environment({**allocator(self._num_gpus), **own_threads, **compat.capture_environment(os.environ)}),
+            _environment({**allocator(self._num_gpus), **own_threads}),
             parent_watchdog.kills_children(),
             _outputs_to(self._log.file),
         ):
@@ -368,7 +371,7 @@ def set_environment(plugin: bool, loader: bool = False) -> None:
     os.environ.pop(LOADER_SWITCH, None)
     os.environ.update({LOADER_SWITCH: ON} if loader else {})
     os.environ.update({SWITCH: ON} if plugin else {})
-    os.environ.update(compat.runner_environment(plugin, os.environ))
+    os.environ.update(compat.runner_environment(os.environ))
 
 
 @contextlib.contextmanager
@@ -411,13 +414,14 @@ class _HangGuard:
         self._wait = None
 
     def _watch(self) -> None:
-        watched, waited_s = self._wait, 0.0
+        watched, clock = self._wait, SilenceClock()
         while all(process.is_alive() for process in self._processes):
             if watched is not self._wait or watched is None:
-                watched, waited_s = self._wait, 0.0
-            elif not any(is_stopped(process.pid) for process in self._processes):
-                waited_s += LOOK_S
-            if waited_s > HANG_S:
+                watched = self._wait
+                clock.reset()
+            else:
+                clock.look(is_stopped=any(is_stopped(process.pid) for process in self._processes))
+            if clock.silent_s > HANG_S:
                 for process in self._processes:
                     process.kill()
             time.sleep(LOOK_S)
@@ -457,7 +461,7 @@ def _names_an_exception(line: str) -> bool:
     return bool(colon) and head.replace(".", "").replace("_", "").isalnum() and last.endswith(("Error", "Exception"))
 
 
-def _logging(everything: Path, errors: Path) -> dict[str, Any]:
+def _logging(full_log: Path, errors: Path) -> dict[str, Any]:
     def to(path: Path, level: str) -> dict[str, Any]:
         return {
             "class": "logging.FileHandler",
@@ -472,7 +476,7 @@ def _logging(everything: Path, errors: Path) -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {"plain": {"format": "%(asctime)s %(process)d %(levelname)s [%(name)s] %(message)s"}},
         "handlers": {
-            "all": to(everything, "INFO"),
+            "all": to(full_log, "INFO"),
             "errors": to(errors, "ERROR"),
             "parent": {"()": "voxbatch.vllm_plugin.parent_watchdog.DieWithParent"},
         },
@@ -484,7 +488,7 @@ def _logging(everything: Path, errors: Path) -> dict[str, Any]:
 def _outputs_to(path: Path) -> Iterator[None]:
     """Send standard output and error to a file within this context: those of processes that start within it, of native
     code here, and of Python code in this thread. The output of other threads still reaches the user."""
-    kept, python = (os.dup(1), os.dup(2)), sys.stderr
+    descriptors, python = (os.dup(1), os.dup(2)), sys.stderr
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(os.dup(2), "wb", 0) as user, path.open("a", buffering=1) as log:
         split = _SplitByThread(log, text_stream(user.fileno()))
@@ -497,7 +501,7 @@ def _outputs_to(path: Path) -> Iterator[None]:
             yield
         finally:
             with STDERR_LOCK:
-                for place, fd in enumerate(kept, 1):
+                for place, fd in enumerate(descriptors, 1):
                     os.dup2(fd, place)
                     os.close(fd)
                 sys.stderr = python

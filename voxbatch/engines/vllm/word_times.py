@@ -74,16 +74,16 @@ def decode_groups(token_ids: Sequence[int], decode: Callable[[list[int]], str]) 
         token_ids: the tokens of a text.
         decode: function that returns the text of token ids.
     """
-    found: list[Group] = []
+    groups: list[Group] = []
     for at, tokens in token_groups(token_ids):
         text = decode([token_ids[k] for k in tokens])
-        if found and (last := found[-1]).text.endswith(INCOMPLETE):
+        if groups and (last := groups[-1]).text.endswith(INCOMPLETE):
             joined = [*last.tokens, *tokens]
-            if (both := decode([token_ids[k] for k in joined])) != last.text + text:
-                found[-1] = Group(at, both, joined)
+            if (joined_text := decode([token_ids[k] for k in joined])) != last.text + text:
+                groups[-1] = Group(at, joined_text, joined)
                 continue
-        found.append(Group(at, text, tokens))
-    return found
+        groups.append(Group(at, text, tokens))
+    return groups
 
 
 def word_confidences(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from voxbatch.errors import ConfigError, RunError, UsageError
 from voxbatch.log import Log
 from voxbatch.manifest.folder import is_included
-from voxbatch.output import lease
+from voxbatch.platforms.listen import lease
 from voxbatch.platforms.listen.batch_window import BatchWindow, UploadRuns, batch_window_of
 from voxbatch.platforms.listen.executors import Executor
 from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
@@ -122,14 +122,20 @@ class Listener:
         last_message_at = time.monotonic()
         try:
             while not (self._options.drain and not self._waiting_runs and time.monotonic() - last_message_at >= IDLE_S):
-                waiting = sum(map(len, self._windows.values())) + sum(len(each.messages) for each in self._waiting_runs)
+                waiting = sum(map(len, self._windows.values())) + sum(len(run.messages) for run in self._waiting_runs)
                 if waiting >= MAX_WAITING:
                     time.sleep(FULL_WAIT_S)
                 else:
                     for message in self._subscription.pull(1, PULL_S):
                         self._handle(message)
                         last_message_at = time.monotonic()
-                self._start_due_runs()
+                now = time.time()
+                for window in [window for window in self._windows if window.closes_at <= now]:
+                    self._close(window, self._windows.pop(window))
+                due = [run for run in self._waiting_runs if run.retry_at <= now]
+                self._waiting_runs = [run for run in self._waiting_runs if run.retry_at > now]
+                for run in due:
+                    self._execute(run.request, run.messages)
             for window, uploads in self._windows.items():  # the next listener receives their messages
                 ends = time.strftime("%H:%M:%S UTC", time.gmtime(window.closes_at))
                 text = f"{len(uploads):,} recordings below {window.prefix} are left to the listener that runs after"
@@ -151,9 +157,10 @@ class Listener:
             for message in messages:
                 self._subscription.dead_letter(message, str(e))
         except RunError as e:
-            most = self._subscription.max_delivery_attempts
+            max_attempts = self._subscription.max_delivery_attempts
             for message in messages:
-                if most and message.delivery_attempt >= most:  # otherwise Pub/Sub dead-letters it, without a reason
+                # Without this, Pub/Sub dead-letters the message without a reason.
+                if max_attempts and message.delivery_attempt >= max_attempts:
                     reason = f"delivered {message.delivery_attempt} times; the last error was: {e}"
                     self._subscription.dead_letter(message, reason)
             self._subscription.nack(messages)
@@ -163,13 +170,13 @@ class Listener:
         """Handle one message."""
         request = None
         with self._dead_lettering([message]):
-            found = read(message, self._options.rules)
-            asked = self._request_of(found, message) if isinstance(found, UploadedRecording) else found
-            if isinstance(asked, Ignored):
-                self._log.info("not_ours", message_id=message.id, text=f"ignored: {asked.reason}")
+            content = read(message, self._options.rules)
+            outcome = self._request_of(content, message) if isinstance(content, UploadedRecording) else content
+            if isinstance(outcome, Ignored):
+                self._log.info("not_ours", message_id=message.id, text=f"ignored: {outcome.reason}")
                 self._subscription.acknowledge([message])
             else:
-                request = asked
+                request = outcome
         if request is not None:
             self._execute(request, [message])
 
@@ -180,12 +187,12 @@ class Listener:
             return Ignored(f"{upload.uri} matches no --include")
         if any((upload.uri, upload.generation) in window for window in self._finished_windows):
             return Ignored(f"{upload.uri} is done")
-        if (found := self._uploads.current(upload)) is None:
+        if (stat := self._uploads.current(upload)) is None:
             return Ignored(f"{upload.uri} was replaced, and the new recording has its own message")
         if not self._options.batch_window_s:
-            return self._uploads.single(upload, found.tag)
-        window = batch_window_of(upload, found.created, self._options.batch_window_s)
-        self._windows.setdefault(window, []).append((replace(upload, generation=found.tag), message))
+            return self._uploads.single(upload, stat.tag)
+        window = batch_window_of(upload, stat.created, self._options.batch_window_s)
+        self._windows.setdefault(window, []).append((replace(upload, generation=stat.tag), message))
         return None
 
     def _execute(
@@ -204,10 +211,10 @@ class Listener:
             if self._executor.is_local:
                 store = open_store(request.out, self._options.store_options)
                 lease_arguments = store, messages[0].id, self._subscription.ack_deadline_s
-                if (other := lease.acquire(*lease_arguments)) is not None:
+                if (holder := lease.acquire(*lease_arguments)) is not None:
                     # Not acknowledged: the other worker may die, or may run another manifest.
-                    self._log.info("at_work", out=request.out, text=f"{request.out}: {other.worker} is at work there")
-                    retry_at = time.time() + other.good_for_s / 2
+                    self._log.info("at_work", out=request.out, text=f"{request.out}: {holder.worker} is at work there")
+                    retry_at = time.time() + holder.good_for_s / 2
                     self._waiting_runs.append(_WaitingRun(retry_at, request, messages))
                     return
                 resources.enter_context(lease.hold(*lease_arguments))
@@ -220,16 +227,6 @@ class Listener:
             self._log.info("messages_done", out=request.out, message_ids=ids, text=text)
             if batch:
                 self._finished_windows.append(batch)
-
-    def _start_due_runs(self) -> None:
-        """Execute the runs of the windows that have ended, and the waiting runs whose time has come."""
-        now = time.time()
-        for window in [each for each in self._windows if each.closes_at <= now]:
-            self._close(window, self._windows.pop(window))
-        due = [each for each in self._waiting_runs if each.retry_at <= now]
-        self._waiting_runs = [each for each in self._waiting_runs if each.retry_at > now]
-        for each in due:
-            self._execute(each.request, each.messages)
 
     def _close(self, window: BatchWindow, uploads: list[tuple[UploadedRecording, ReceivedMessage]]) -> None:
         """Run the recordings of a window that has ended.
@@ -250,9 +247,9 @@ class Listener:
                 continue
             request = None
             with self._dead_lettering([message]):
-                if (found := self._uploads.current(upload)) is None:
+                if (stat := self._uploads.current(upload)) is None:
                     self._subscription.acknowledge([message])  # the recording was replaced
                 else:
-                    request = self._uploads.single(upload, found.tag)
+                    request = self._uploads.single(upload, stat.tag)
             if request is not None:
                 self._execute(request, [message])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from voxbatch.errors import ManifestError, MessageError
-from voxbatch.manifest import upload_line, uploads_manifest
+from voxbatch.manifest.prefix import upload_line, uploads_manifest
 from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.storage import Store, StoreOptions, open_store, stat_object
@@ -83,10 +83,10 @@ class UploadRuns:
             StorageError: the store cannot be read.
         """
         try:
-            found = stat_object(upload.uri, self._store_options)
+            stat = stat_object(upload.uri, self._store_options)
         except ObjectNotFound as e:
             raise MessageError(f"{upload.uri} was deleted before it was run; upload it again") from e
-        return None if upload.generation not in ("", found.tag) else found
+        return None if upload.generation not in ("", stat.tag) else stat
 
     def single(self, upload: UploadedRecording, generation: str) -> RunRequest:
         """Return the run of one recording; write its manifest if there is none.

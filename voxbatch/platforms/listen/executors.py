@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from voxbatch import engines, runner
 from voxbatch.config import Config, RunOptions
@@ -13,11 +13,12 @@ from voxbatch.engines import EngineCache
 from voxbatch.errors import BusyError, ConfigError, StartError
 from voxbatch.log import Log
 from voxbatch.manifest import survey
-from voxbatch.output import starts
 from voxbatch.output.summary import is_finished
+from voxbatch.platforms.listen import starts
 from voxbatch.platforms.listen.message import RunRequest
 from voxbatch.platforms.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.runner import Stop
+from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.forecast import measure
 from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
 from voxbatch.storage import open_store, redacted
@@ -45,33 +46,12 @@ class SharedOptions:
         return replace(config, allow_outside=False, only_under=(*config.only_under, *request.only_under))
 
 
-class Executor(Protocol):
-    """Brings the runs of messages to their end, or starts them on a platform that does."""
-
-    is_local: ClassVar[bool]
-    """True if this process does the work. It then holds a lease on the OUT, so that no second listener does the same
-    work."""
-
-    def execute(self, request: RunRequest) -> float | None:
-        """Bring a run to its end, or start it.
-
-        Returns:
-            None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
-
-        Raises:
-            UsageError: the run can never succeed.
-            RunError: the run cannot continue here and now.
-            StopRequested: a signal stopped the run.
-        """
-
-    def close(self) -> None:
-        """Release the engine and the processes of this executor."""
-
-
 class LocalExecutor:
     """Performs runs in this process, with an engine and decoder processes that stay ready."""
 
     is_local: ClassVar[bool] = True
+    """True if this process does the work. It then holds a lease on the OUT, so that no second listener does the same
+    work."""
 
     def __init__(self, options: SharedOptions, stop: Stop, log: Log):
         """Create the engine, which loads its model for the first run.
@@ -85,8 +65,7 @@ class LocalExecutor:
         name = engines.choose(run.engine).name
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
         engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
-        if run.language:
-            engines.require_language(engine, run.language)
+        check_abilities(run, engine.spec)
         if (count := len(worker_environments(engine.spec, run.workers))) > 1:
             log.warning(
                 "loads_anew",
@@ -95,15 +74,21 @@ class LocalExecutor:
             )
         warm_pool.open()
 
-    def execute(self, request: RunRequest) -> None:
-        """Perform a run; see Executor."""
+    def execute(self, request: RunRequest) -> float | None:
+        """Bring a run to its end, and return None: its messages may be acknowledged.
+
+        Raises:
+            UsageError: the run can never succeed.
+            RunError: the run cannot continue here and now.
+            StopRequested: a signal stopped the run.
+        """
         config, log = self._options.config(request), self._log.with_fields(out=request.out)
         source = redacted(request.source)
         log.info("run_started", source=source, text=f"{source} → {request.out}")
         with progress_events(log) as observe:
             result = runner.run(config, log, observe, self._stop, self._engine_cache)
         log_result(config, result, log)
-        return
+        return None
 
     def close(self) -> None:
         """Unload the engine, and end the decoder processes."""
@@ -145,7 +130,7 @@ class CloudRunExecutor:
         check_tasks(options.run, job, tasks)
         if out and not is_bucket_address(out):
             raise ConfigError(f"-o {out} is a folder of this machine, which the job cannot see: give gs://… or s3://…")
-        job.check_job_exists()
+        job.connect().check_job_exists()
         self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
         self._usd_per_hour, self._log = usd_per_hour, log
 
@@ -154,16 +139,24 @@ class CloudRunExecutor:
 
         Of several dispatchers exactly one starts it; see output.starts. Nothing of a recording but its header is read.
 
+        Returns:
+            None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
+
         Raises:
             UsageError: the manifest is invalid, or OUT belongs to another manifest.
             RunError: nothing can be started here and now.
         """
         config, log = self._options.config(request), self._log.with_fields(out=request.out)
         store = open_store(request.out, config.store_options)
-        submission = Submission(request.source, request.out, self._arguments_of(request, config))
+        arguments = (
+            *(argument for argument in self._arguments if not (request.only_under and argument == "--allow-outside")),
+            *(text for place in request.only_under for text in ("--only-under", place)),
+            *(text for pattern in config.include for text in ("--include", pattern)),
+        )
+        submission = Submission(request.source, request.out, arguments)
         latest, running = starts.latest_start(store), None
         if latest and latest.is_recent:
-            running = self._job.running(submission)
+            running = self._job.connect().running(submission)
             if running is None and not is_finished(store):
                 log.info("start_awaited", text=f"{request.out}: {latest.dispatcher} is starting an execution")
                 return START_CHECK_S
@@ -177,7 +170,7 @@ class CloudRunExecutor:
             if running:
                 self._log_start(request, running, log)
                 return None
-            workload = measure(surveyed, source, config)
+            workload = measure(surveyed, source, config, by_ffmpeg=False)
         # Several tasks cannot change the list of a run together.
         tasks = 1 if is_done is None else self._tasks
         submission, _ = size_run(
@@ -186,7 +179,9 @@ class CloudRunExecutor:
         if (claimed := starts.claim_start(store, latest, manifest)) is None:
             return START_CHECK_S
         try:
-            started = start_with_retries(submission, self._job, lambda why: log.warning("start_postponed", text=why))
+            started = start_with_retries(
+                submission, self._job, lambda reason: log.warning("start_postponed", text=reason)
+            )
         except BusyError:  # a start whose reply was lost may have begun: the next dispatcher looks for it
             raise
         except (ConfigError, StartError) as e:  # for example, the job was deleted: the message is not at fault
@@ -197,14 +192,6 @@ class CloudRunExecutor:
         self._log_start(request, started, log, submission.tasks)
         return None
 
-    def _arguments_of(self, request: RunRequest, config: Config) -> tuple[str, ...]:
-        """Return the arguments of `voxbatch run` for a request, after its source and its OUT."""
-        return (
-            *(each for each in self._arguments if not (request.only_under and each == "--allow-outside")),
-            *(text for place in request.only_under for text in ("--only-under", place)),
-            *(text for pattern in config.include for text in ("--include", pattern)),
-        )
-
     @staticmethod
     def _log_start(request: RunRequest, started: StartedRun, log: Log, tasks: int | None = None) -> None:
         """Log the execution that a message has started or found."""
@@ -214,3 +201,7 @@ class CloudRunExecutor:
 
     def close(self) -> None:
         """Do nothing: the executions go on."""
+
+
+Executor = LocalExecutor | CloudRunExecutor
+"""Brings the runs of messages to their end, or starts them on a platform that does."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from voxbatch.errors import MessageError
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
-from voxbatch.manifest.source import SUFFIXES, without_suffix
+from voxbatch.manifest.kinds import JSON_LINES, without_suffix
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.safe_text import redact_secrets
 from voxbatch.storage import is_remote, redacted
@@ -40,7 +40,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run that a message asks for."""
+    """A run that a message asks for."""
 
     source: str
     """Address of the manifest."""
@@ -83,15 +83,15 @@ def read(message: ReceivedMessage, rules: Rules) -> RunRequest | UploadedRecordi
     if "eventType" in message.attributes:
         return _notification(message.attributes, rules)
     try:
-        found = json.loads(message.data)
+        fields = json.loads(message.data)
     except (ValueError, RecursionError) as e:
-        seen = _shortened(message.data.decode(errors="replace"))
-        raise MessageError(f"the message is not JSON ({e}): {seen}; {_FORM}") from e
-    if not isinstance(found, dict):
-        raise MessageError(f"the message is {_shortened(found)}; {_FORM}")
-    if unknown := sorted(set(found) - set(_KEYS)):
+        beginning = _shortened(message.data.decode(errors="replace"))
+        raise MessageError(f"the message is not JSON ({e}): {beginning}; {_FORM}") from e
+    if not isinstance(fields, dict):
+        raise MessageError(f"the message is {_shortened(fields)}; {_FORM}")
+    if unknown := sorted(set(fields) - set(_KEYS)):
         raise MessageError(f"the message has unknown keys ({_shortened(', '.join(unknown))}); {_FORM}")
-    return _run(found, rules)
+    return _run(fields, rules)
 
 
 def _notification(attributes: Mapping[str, str], rules: Rules) -> RunRequest | UploadedRecording | Ignored:
@@ -111,16 +111,16 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> RunRequest | U
             return UploadedRecording(uri, attributes.get("objectGeneration", ""), prefix, rules.out_of(uri))
         places = ", ".join(rules.recordings) or "--recordings PLACE"
         return Ignored(f"{uri} is a recording, and only recordings below {places} are run without a manifest")
-    if not uri.lower().endswith(SUFFIXES):
-        return Ignored(f"{uri} is neither a manifest ({', '.join(SUFFIXES)}) nor a recording")
+    if not uri.lower().endswith(JSON_LINES.certain):
+        return Ignored(f"{uri} is neither a manifest ({', '.join(JSON_LINES.certain)}) nor a recording")
     if not rules.is_manifest_place(uri):
         return Ignored(f"{uri} lies below none of {', '.join(rules.manifest_places)}")
     return RunRequest(uri, rules.out_of(_stem(uri)))
 
 
-def _run(found: Mapping[str, Any], rules: Rules) -> RunRequest:
+def _run(fields: Mapping[str, Any], rules: Rules) -> RunRequest:
     """Return the run of a JSON object."""
-    source = _given(found, "manifest")
+    source = _given(fields, "manifest")
     if is_folder(source) and not is_bucket_address(source):
         raise MessageError(f"manifest {redacted(source)} is a folder of a web server, which cannot be listed")
     if not rules.is_manifest_place(source):
@@ -128,11 +128,11 @@ def _run(found: Mapping[str, Any], rules: Rules) -> RunRequest:
             f"manifest {redacted(source)} lies below none of {', '.join(rules.manifest_places)}: put it "
             "there, or give voxbatch listen its --prefix"
         )
-    if found.get("output") is None:
+    if fields.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
         return RunRequest(source, rules.out_of(_stem(source)))
-    out = _given(found, "output")
+    out = _given(fields, "output")
     if not is_bucket_address(out):
         raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
     if rules.out and not f"{out}/".startswith(rules.out):
@@ -140,21 +140,21 @@ def _run(found: Mapping[str, Any], rules: Rules) -> RunRequest:
     return RunRequest(source, out.rstrip("/"))
 
 
-def _given(found: Mapping[str, Any], key: str) -> str:
+def _given(fields: Mapping[str, Any], key: str) -> str:
     """Return the address under a key of the JSON object."""
-    value = found.get(key)
+    value = fields.get(key)
     if not isinstance(value, str) or not is_remote(value):
-        seen = "is missing" if value is None else f"is {_shortened(value)}"
-        raise MessageError(f"{key} {seen}; it must be an address that every worker sees, such as gs://…; {_FORM}")
+        problem = "is missing" if value is None else f"is {_shortened(value)}"
+        raise MessageError(f"{key} {problem}; it must be an address that every worker sees, such as gs://…; {_FORM}")
     return _address(value, key)
 
 
-def _address(uri: str, what: str) -> str:
+def _address(uri: str, role: str) -> str:
     """Return the normalised address."""
     try:
         return normalized(uri)
     except ValueError as e:
-        raise MessageError(f"{what}, {redacted(uri)}, has no valid address: {e}") from e
+        raise MessageError(f"{role}, {redacted(uri)}, has no valid address: {e}") from e
 
 
 def _stem(uri: str) -> str:

@@ -36,7 +36,7 @@ class Rules:
         recordings = tuple(recordings)
         if recordings and not out:
             raise ConfigError("--recordings needs -o OUT, the folder for their transcripts")
-        places = [("--prefix", each) for each in prefixes] + [("--recordings", each) for each in recordings]
+        places = [("--prefix", address) for address in prefixes] + [("--recordings", address) for address in recordings]
         for option, place in places:
             if not is_remote(place):
                 raise ConfigError(f"{option} {place} is no address in a bucket; write gs://bucket/folder/")
@@ -84,20 +84,20 @@ class Rules:
         """
         if self.out is None:
             raise MessageError(f"{redacted(uri)}: no output is named for it: start voxbatch listen with -o OUT")
-        places = [name_of(each) for each in self.prefixes + self.recordings]
+        places = [name_of(place) for place in self.prefixes + self.recordings]
         folder = commonpath(places) if places else ""
         return self.out + name_of(uri).removeprefix(f"{folder}/" if folder else "")
 
 
 def _place_of(uri: str, places: tuple[str, ...]) -> str | None:
     """Return the longest place that contains the address; None if there is none."""
-    return max((each for each in places if uri.startswith(each)), key=len, default=None)
+    return max((place for place in places if uri.startswith(place)), key=len, default=None)
 
 
 def _folder(option: str, place: str) -> str:
     """Return the normalised place, with / at its end."""
     try:
-        found = normalized(place) if is_remote(place) else os.path.abspath(place)
+        location = normalized(place) if is_remote(place) else os.path.abspath(place)
     except ValueError as e:
         raise ConfigError(f"{option} {place}: {e}") from e
-    return found.rstrip("/") + "/"
+    return location.rstrip("/") + "/"

@@ -25,7 +25,7 @@ from voxbatch.errors import ConfigError, QueueError
 from voxbatch.log import Log
 from voxbatch.platforms import GOOGLE_PROJECT
 from voxbatch.platforms.listen.message import ReceivedMessage
-from voxbatch.storage.retry import QUEUE_REQUEST, Attempts, sleep
+from voxbatch.storage.retry import QUEUE_REQUEST, Retries
 
 TIMEOUT_S = 20.0
 """Timeout of one request, in seconds."""
@@ -84,8 +84,9 @@ class Subscription:
             raise QueueError(f"cannot look at subscription {name}: no usable credentials ({_said(e)}): {login}") from e
         self._log = log
         self.name = _full_name(name, "subscriptions", project)
-        found = self._look(dead_letter is not None)
-        policy = found and found.dead_letter_policy
+        settings = self._look(dead_letter is not None)
+        self._topic = str(settings.topic) if settings else ""
+        policy = settings and settings.dead_letter_policy
         self.max_delivery_attempts = int(policy.max_delivery_attempts) if policy and policy.dead_letter_topic else 0
         """Number of deliveries after which Pub/Sub dead-letters a message itself, without a reason; 0: never."""
         if dead_letter:
@@ -98,9 +99,9 @@ class Subscription:
                 f"gcloud pubsub subscriptions update {self.name} --dead-letter-topic=TOPIC "
                 "--max-delivery-attempts=100, or name a topic with --dead-letter"
             )
-        if found and not self.max_delivery_attempts:
-            self._log.warning("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
-        self.ack_deadline_s = float(found.ack_deadline_seconds) if found else MIN_ACK_DEADLINE_S
+        if settings and not self.max_delivery_attempts:
+            self._log.info("no_dead_letter_policy", text=_UNCOUNTED.format(name=self.name))
+        self.ack_deadline_s = float(settings.ack_deadline_seconds) if settings else MIN_ACK_DEADLINE_S
         self._held: set[str] = set()
         """The ack_id of each held message. The extending thread reads it under the lock."""
         self._lock = threading.Lock()
@@ -126,32 +127,32 @@ class Subscription:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def pull(self, most: int, timeout_s: float) -> list[ReceivedMessage]:
-        """Pull up to `most` messages; return [] if none arrives within `timeout_s`.
+    def pull(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
+        """Pull up to `max_messages` messages; return [] if none arrives within `timeout_s`.
 
         Raises:
             ConfigError: the subscription no longer exists.
             QueueError: the subscription is unreachable, or cannot be read.
         """
-        received = self._again(f"pull from {self.name}", partial(self._pull, most, timeout_s))
+        received = self._again(f"pull from {self.name}", partial(self._pull, max_messages, timeout_s))
         with self._lock:
-            self._held.update(each.ack_id for each in received)
+            self._held.update(delivery.ack_id for delivery in received)
         return [
             ReceivedMessage(
-                each.message.message_id,
-                bytes(each.message.data),
-                dict(each.message.attributes),
-                int(each.delivery_attempt or 0),
-                each.ack_id,
+                delivery.message.message_id,
+                bytes(delivery.message.data),
+                dict(delivery.message.attributes),
+                int(delivery.delivery_attempt or 0),
+                delivery.ack_id,
             )
-            for each in received
+            for delivery in received
         ]
 
-    def _pull(self, most: int, timeout_s: float) -> Sequence[Any]:
+    def _pull(self, max_messages: int, timeout_s: float) -> Sequence[Any]:
         from google.api_core.exceptions import DeadlineExceeded
 
         try:
-            reply = self._client.pull(subscription=self.name, max_messages=most, timeout=timeout_s, retry=None)
+            reply = self._client.pull(subscription=self.name, max_messages=max_messages, timeout=timeout_s, retry=None)
             return list(reply.received_messages)
         except DeadlineExceeded:  # Pub/Sub may say in this way that there is no message
             return []
@@ -180,14 +181,14 @@ class Subscription:
         """
         from google.pubsub_v1 import PublisherClient, PubsubMessage
 
-        own = {
+        reason_attributes = {
             "voxbatch_reason": reason.encode()[:REASON_BYTES].decode(errors="ignore"),
             "voxbatch_message_id": message.id,
             "voxbatch_subscription": self.name,
         }
-        free = (each for each in message.attributes.items() if not each[0].startswith(RESERVED))
-        kept = dict(islice(free, MAX_ATTRIBUTES - len(own)))
-        dead = PubsubMessage(data=message.data, attributes={**kept, **own})
+        free = (attribute for attribute in message.attributes.items() if not attribute[0].startswith(RESERVED))
+        kept_attributes = dict(islice(free, MAX_ATTRIBUTES - len(reason_attributes)))
+        dead = PubsubMessage(data=message.data, attributes={**kept_attributes, **reason_attributes})
         topic = self.dead_letter_topic
         # Call the generated client: the publisher's own `publish` batches messages on threads, and takes attributes as
         # its keyword arguments.
@@ -198,6 +199,22 @@ class Subscription:
         text = f"message {message.id} cannot be run, and is in {topic} now: {reason}"
         self._log.error("message_refused", message_id=message.id, dead_letter=topic, text=text)
         self.acknowledge([message])
+
+    def send(self, messages: Iterable[dict[str, str]]) -> None:
+        """Publish messages without data, of which these are the attributes, to the subscription's own topic.
+
+        Raises:
+            ConfigError, QueueError: they cannot be published, or the topic is unknown.
+        """
+        from google.pubsub_v1 import PublisherClient, PubsubMessage
+
+        if not self._topic:
+            raise QueueError(f"the topic of {self.name} cannot be seen: grant roles/pubsub.viewer on the subscription")
+        batch = [PubsubMessage(attributes=attributes) for attributes in messages]
+        call = partial(
+            PublisherClient.publish, self._publisher, topic=self._topic, messages=batch, timeout=TIMEOUT_S, retry=None
+        )
+        self._again(f"publish to {self._topic}", call)
 
     def close(self) -> None:
         """Stop the extension of deadlines, and give all held messages back."""
@@ -211,7 +228,7 @@ class Subscription:
         IDS_AT_A_TIME.
         """
         with self._lock:
-            ids = [each for each in ack_ids if each in self._held]
+            ids = [ack_id for ack_id in ack_ids if ack_id in self._held]
             self._held.difference_update(ids)
         return (ids[at : at + IDS_AT_A_TIME] for at in range(0, len(ids), IDS_AT_A_TIME))
 
@@ -222,8 +239,8 @@ class Subscription:
                 ids = list(self._held)
             for at in range(0, len(ids), IDS_AT_A_TIME):
                 with self._warning_on_error("extend the deadline of", f"if the next attempt fails, {REDELIVERED}"):
-                    some, timeout_s = ids[at : at + IDS_AT_A_TIME], self.ack_deadline_s / EXTENSIONS_PER_DEADLINE
-                    self._set_deadline(some, math.ceil(self.ack_deadline_s), min(TIMEOUT_S, timeout_s))
+                    batch, timeout_s = ids[at : at + IDS_AT_A_TIME], self.ack_deadline_s / EXTENSIONS_PER_DEADLINE
+                    self._set_deadline(batch, math.ceil(self.ack_deadline_s), min(TIMEOUT_S, timeout_s))
 
     def _set_deadline(self, ids: list[str], seconds: int, timeout_s: float = TIMEOUT_S) -> None:
         self._client.modify_ack_deadline(
@@ -245,17 +262,16 @@ class Subscription:
         Raises:
             ConfigError, QueueError: the error that remains.
         """
-        attempts = Attempts(QUEUE_REQUEST)
-        while True:
-            try:
-                return call()
-            except Exception as e:
-                wait_s = attempts.next_wait_s(e) if type(e).__name__ in _PASSING else None
-                if wait_s is None:
-                    raise _trouble(doing, e) from e
-                if attempts.failed == 1:
-                    self._log.warning("queue", text=f"cannot {doing} ({_said(e)}); trying again")
-            sleep(wait_s)
+        retries = Retries(QUEUE_REQUEST)
+
+        def warn_once(error: BaseException | None, wait_s: float) -> None:
+            if retries.failed == 1:
+                self._log.warning("queue", text=f"cannot {doing} ({_said(error)}); trying again")
+
+        try:
+            return retries.call(call, lambda error: type(error).__name__ in _PASSING, warn_once)
+        except Exception as e:
+            raise _trouble(doing, e) from e
 
 
 def _full_name(name: str, kind: str, project: str | None) -> str:
@@ -265,19 +281,19 @@ def _full_name(name: str, kind: str, project: str | None) -> str:
         if len(parts) == 4 and parts[2] == kind and all(parts):
             return name
         raise ConfigError(f"{name!r} is not of the form projects/PROJECT/{kind}/NAME or NAME")
-    found = project or os.environ.get(GOOGLE_PROJECT)  # the variable needs no credentials, nor does the emulator
-    if not found:
+    project_id = project or os.environ.get(GOOGLE_PROJECT)  # the variable needs no credentials, nor does the emulator
+    if not project_id:
         import google.auth
         from google.auth.exceptions import GoogleAuthError
 
         with contextlib.suppress(GoogleAuthError):
-            found = google.auth.default()[1]
-    if not found:
+            project_id = google.auth.default()[1]
+    if not project_id:
         raise ConfigError(
             f"{name}: the project is unknown: give --project, set GOOGLE_CLOUD_PROJECT, or write the name in full, "
             f"projects/PROJECT/{kind}/{name}"
         )
-    return f"projects/{found}/{kind}/{name}"
+    return f"projects/{project_id}/{kind}/{name}"
 
 
 def _trouble(doing: str, error: Exception) -> ConfigError | QueueError:

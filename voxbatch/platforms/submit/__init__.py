@@ -15,16 +15,22 @@ from collections.abc import Callable
 from voxbatch.errors import BusyError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
-from voxbatch.platforms.submit.sizing import Forecast, check_tasks, size_run, size_without_source, task_count
+from voxbatch.platforms.submit.sizing import (
+    Forecast,
+    Target,
+    check_tasks,
+    size_run,
+    size_without_source,
+    task_count,
+)
 from voxbatch.platforms.submit.submission import (
     ApiRequest,
     StartedRun,
     StartTime,
     Submission,
-    Target,
     redact_addresses,
 )
-from voxbatch.storage.retry import RUN_START, Attempts, sleep
+from voxbatch.storage.retry import RUN_START, Retries
 
 __all__ = [
     "ApiRequest",
@@ -59,7 +65,7 @@ def start(submission: Submission, target: Target, again: bool = False) -> Starte
         StartError: the platform did not start the run: no credentials or permission, no network, a quota used up. The
             call may be repeated.
     """
-    return target.start(submission, again)
+    return target.connect().start(submission, again)
 
 
 def start_with_retries(submission: Submission, target: Target, tell: Callable[[str], None]) -> StartedRun:
@@ -73,13 +79,8 @@ def start_with_retries(submission: Submission, target: Target, tell: Callable[[s
     Raises:
         ConfigError, StartError: as from `start`.
     """
-    attempts = Attempts(RUN_START)
-    while True:
-        try:
-            return start(submission, target)
-        except BusyError as e:
-            wait_s = attempts.next_wait_s(e)
-            if wait_s is None:
-                raise
-            tell(f"{e} (by itself, in {wait_s:.0f} s)")
-        sleep(wait_s)
+    return Retries(RUN_START).call(
+        lambda: start(submission, target),
+        lambda error: isinstance(error, BusyError),
+        lambda error, wait_s: tell(f"{error} (by itself, in {wait_s:.0f} s)"),
+    )

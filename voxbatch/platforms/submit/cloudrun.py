@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from voxbatch import prices
+from voxbatch.engines import uses_gpu
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
 from voxbatch.platforms import GOOGLE_PROJECT
 from voxbatch.platforms.submit.submission import GPU_START, ApiRequest, StartedRun, StartTime, Submission
@@ -25,7 +26,9 @@ ENDPOINT = "CLOUDSDK_API_ENDPOINT_OVERRIDES_RUN"
 REGIONS = ("CLOUDSDK_RUN_REGION", "CLOUDSDK_COMPUTE_REGION")
 """gcloud's variables for the region, in order of precedence."""
 GPU_LIMIT_S = 3600
-"""Time limit of a task with a GPU: one hour, by Cloud Run's documentation. One of its pages says 12, in preview."""
+"""Time limit of a task with a GPU that jobs/cloudrun/deploy.sh sets without TASK_TIMEOUT. More is in preview."""
+LONGEST_GPU_LIMIT_S = 12 * 3600
+"""Longest time limit of a task with a GPU, in preview (Cloud Run's page about task timeouts, 2026-11)."""
 LIMIT_S = 168 * 3600
 """Time limit of a task without a GPU: one week."""
 STARTUP_S = 600
@@ -57,7 +60,14 @@ class CloudRun:
 
     title: ClassVar[str] = "Cloud Run"
     max_tasks: ClassVar[int] = 10_000
+    """The platform's own limit."""
+    tasks_of_new_project: ClassVar[int | None] = 2
+    """Tasks that run at a time with the quotas of a new project: 40 GiB and 20 vCPU, of which a task of
+    jobs/cloudrun/deploy.sh takes 16 and 8. See docs/costs.md."""
+    job_limit_s: ClassVar[int | None] = GPU_LIMIT_S
+    """Time limit of a task for which `limit_s` is None, unless TASK_TIMEOUT set another."""
     task_hours: ClassVar[float] = (GPU_LIMIT_S - STARTUP_S) / 3600
+    """Hours that a task should take by default."""
 
     def __post_init__(self) -> None:
         if not _JOB.fullmatch(self.job):
@@ -68,7 +78,7 @@ class CloudRun:
 
     def machine(self, engine: str) -> str:
         """Return the price table's entry of a machine with an L4 for vLLM, else of a CPU machine."""
-        return prices.CLOUD_RUN_L4 if engine == "vllm" else prices.CLOUD_RUN_CPU
+        return prices.CLOUD_RUN_L4 if uses_gpu(engine) else prices.CLOUD_RUN_CPU
 
     def engine(self) -> str:
         """Return vllm, because the job has a GPU."""
@@ -76,20 +86,20 @@ class CloudRun:
 
     def gpus(self, engine: str) -> tuple[str, int] | None:
         """Return one L4 for vLLM: jobs/cloudrun/deploy.sh sets the job up so."""
-        return ("NVIDIA L4", 1) if engine == "vllm" else None
+        return ("NVIDIA L4", 1) if uses_gpu(engine) else None
 
     def start_time(self, engine: str) -> StartTime | None:
         """Return the modelled start of a task with an L4, or None for a task without a GPU."""
-        return GPU_START if engine == "vllm" else None
+        return GPU_START if uses_gpu(engine) else None
 
-    def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
-        """Return the time limit of a task.
+    def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int | None:
+        """Return the seconds after which the platform ends a task that is expected to take `wall_s` seconds, if known.
 
-        With a GPU it is the hour that every task may take, or more if more task hours were asked for. Without a GPU it
+        With a GPU it is None, the job's own limit, unless more than an hour for a task was asked for. Without a GPU it
         is three times the expected time.
         """
         if self.machine(engine) == prices.CLOUD_RUN_L4:
-            return GPU_LIMIT_S if task_hours <= 1 else min(LIMIT_S, round(task_hours * 3600) + STARTUP_S)
+            return None if task_hours <= 1 else min(LONGEST_GPU_LIMIT_S, round(task_hours * 3600) + STARTUP_S)
         return round(min(LIMIT_S, max(GPU_LIMIT_S, 3 * max(task_hours * 3600, wall_s or 0))))
 
     def request(self, submission: Submission) -> ApiRequest:
@@ -98,26 +108,14 @@ class CloudRun:
         name = _job_name(project, self._region() or "REGION", self.job)
         return ApiRequest(f"POST {_endpoint() or 'https://run.googleapis.com'}/v2/{name}:run", _body(submission))
 
-    def start(self, submission: Submission, again: bool = False) -> StartedRun:
-        """Start an execution; see `voxbatch.platforms.submit.start`."""
-        return _Api(self).start(submission, again)
-
-    def running(self, submission: Submission) -> StartedRun | None:
-        """Return the latest running execution that has the same arguments; None if there is none.
+    def connect(self) -> CloudRunApi:
+        """Return the API for this job.
 
         Raises:
-            StartError: the executions cannot be listed.
+            ConfigError: the project or the region is unknown.
+            StartError: the client library or the credentials are missing.
         """
-        return _Api(self).running(submission)
-
-    def check_job_exists(self) -> None:
-        """Check that the job exists.
-
-        Raises:
-            ConfigError: the job does not exist.
-            StartError: the job cannot be looked at.
-        """
-        _Api(self).check_job_exists()
+        return CloudRunApi(self)
 
     def _region(self) -> str | None:
         """Return the region, from the settings or the environment."""
@@ -138,11 +136,12 @@ def _body(submission: Submission) -> dict[str, Any]:
     if submission.environment:
         container["env"] = [{"name": name, "value": value} for name, value in submission.environment.items()]
     overrides: dict[str, Any] = {"containerOverrides": [container], "taskCount": submission.tasks}
-    overrides["timeout"] = f"{submission.limit_s or GPU_LIMIT_S}s"
+    if submission.limit_s is not None:
+        overrides["timeout"] = f"{submission.limit_s}s"
     return {"overrides": overrides}
 
 
-class _Api:
+class CloudRunApi:
     """The API for one project and one region."""
 
     def __init__(self, settings: CloudRun):
@@ -156,9 +155,9 @@ class _Api:
             import google.auth
             from google.cloud import run_v2
 
-            self._credentials, found = google.auth.default(scopes=[_SCOPE])
+            self._credentials, default_project = google.auth.default(scopes=[_SCOPE])
             self._library = run_v2
-        project = settings.project or os.environ.get(GOOGLE_PROJECT) or found
+        project = settings.project or os.environ.get(GOOGLE_PROJECT) or default_project
         if not project:
             raise ConfigError(
                 f"which project {self._where} is in is not known: give --project, or set {GOOGLE_PROJECT}"
@@ -169,8 +168,8 @@ class _Api:
 
     def start(self, submission: Submission, again: bool) -> StartedRun:
         """Start an execution, or return the latest running one that has the same arguments."""
-        if not again and (found := self.running(submission)):
-            return found
+        if not again and (execution := self.running(submission)):
+            return execution
         from google.protobuf.json_format import ParseDict
 
         request = self._library.RunJobRequest(name=self._name)
@@ -180,16 +179,25 @@ class _Api:
             return self._started(getattr(operation.metadata, "name", "") or operation.operation.name)
 
     def running(self, submission: Submission) -> StartedRun | None:
-        """Return the latest running execution that has the same arguments; None if there is none."""
+        """Return the latest running execution that has the same arguments; None if there is none.
+
+        Raises:
+            StartError: the executions cannot be listed.
+        """
         with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
-            for each in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
-                containers = each.template.containers
-                if not each.completion_time and containers and list(containers[0].args) == submission.arguments:
-                    return self._started(str(each.name), was_running=True)
+            for execution in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
+                containers = execution.template.containers
+                if not execution.completion_time and containers and list(containers[0].args) == submission.arguments:
+                    return self._started(str(execution.name), was_running=True)
         return None
 
     def check_job_exists(self) -> None:
-        """Ask for the job, so that a missing one is an error."""
+        """Check that the job exists.
+
+        Raises:
+            ConfigError: the job does not exist.
+            StartError: the job cannot be looked at.
+        """
         with self._errors("look at"), self._client(self._library.JobsClient) as client:
             client.get_job(name=self._name, timeout=TIMEOUT_S)
 
@@ -205,7 +213,7 @@ class _Api:
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
         """Turn the client's errors into errors of voxbatch that say how to fix them."""
-        what = f"cannot {verb} {self._where}"
+        failure = f"cannot {verb} {self._where}"
         try:
             from google.api_core.exceptions import GoogleAPICallError, RetryError
             from google.auth.exceptions import GoogleAuthError, TransportError
@@ -214,52 +222,56 @@ class _Api:
             from requests.exceptions import RequestException
         except ImportError as e:
             install = "pip install 'voxbatch[cloudrun]'"
-            raise StartError(f"{what}: the client library is not installed ({e}): {install}") from e
+            raise StartError(f"{failure}: the client library is not installed ({e}): {install}") from e
         try:
             yield
         except GoogleAPICallError as e:
-            raise self._api_error(what, verb, e) from e
+            raise self._api_error(failure, verb, e) from e
         except (RequestException, TransportError, RetryError) as e:
             raise BusyError(
-                f"{what}: the connection failed ({one_line(e)}): check the network, and submit it again: what has "
+                f"{failure}: the connection failed ({one_line(e)}): check the network, and submit it again: what has "
                 "begun by then is found, not started twice"
             ) from e
         except ParseError as e:
             raise StartError(
-                f"{what}: what answers is not Cloud Run ({one_line(e)}): check {ENDPOINT} and proxies"
+                f"{failure}: what answers is not Cloud Run ({one_line(e)}): check {ENDPOINT} and proxies"
             ) from e
         except GoogleAuthError as e:
-            said = one_line(e.args[0] if e.args else e)
+            reason = one_line(e.args[0] if e.args else e)
             if isinstance(e.__cause__, TransportError):  # for example, the machine's metadata server
-                raise BusyError(f"{what}: no credentials can be had now ({said}): submit it again") from e
-            raise StartError(f"{what}: no usable credentials ({said}): {_LOGIN}") from e
+                raise BusyError(f"{failure}: no credentials can be had now ({reason}): submit it again") from e
+            raise StartError(f"{failure}: no usable credentials ({reason}): {_LOGIN}") from e
 
-    def _api_error(self, what: str, verb: str, error: Any) -> VoxbatchError:
+    def _api_error(self, failure: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an HTTP error of the API."""
-        status, said = int(error.code or 0), error.message
+        status, message = int(error.code or 0), error.message
         with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
             # Prefer the message in the reply: the client's own message begins with a long address.
-            said = str(json.loads(error.response.content)["error"]["message"]) or said
-        said = one_line(said)
+            message = str(json.loads(error.response.content)["error"]["message"]) or message
+        message = one_line(message)
         place = f"project {self._project}, region {self._region}"
-        if "SERVICE_DISABLED" in str(error) or "has not been used in project" in said:
+        if "SERVICE_DISABLED" in str(error) or "has not been used in project" in message:
             enable = f"gcloud services enable run.googleapis.com --project={self._project}"
-            return ConfigError(f"{what}: the Cloud Run API is not enabled there: {enable}")
-        if status in (400, 403, 404) and re.search(r"\blocation\b", said, re.IGNORECASE):
-            return ConfigError(f"{what}: check --region {self._region}; Cloud Run says: {said}")
+            return ConfigError(f"{failure}: the Cloud Run API is not enabled there: {enable}")
+        if status in (400, 403, 404) and re.search(r"\blocation\b", message, re.IGNORECASE):
+            return ConfigError(f"{failure}: check --region {self._region}; Cloud Run says: {message}")
         if status == 401:
-            return StartError(f"{what}: the credentials are invalid or have expired: {_LOGIN}")
+            return StartError(f"{failure}: the credentials are invalid or have expired: {_LOGIN}")
         if status == 403:
-            who = getattr(self._credentials, "service_account_email", None) or "this account"
-            return StartError(f"{what}: permission denied: {who} lacks {_PERMISSIONS[verb]}; Cloud Run says: {said}")
+            account = getattr(self._credentials, "service_account_email", None) or "this account"
+            return StartError(
+                f"{failure}: permission denied: {account} lacks {_PERMISSIONS[verb]}; Cloud Run says: {message}"
+            )
         if status == 404:
             make = f"gcloud run jobs create {self._settings.job} --image=IMAGE --project={self._project}"
             return ConfigError(
-                f"{what}: there is no job {self._settings.job} ({place}): check --job, --project and --region, or make "
-                f"it: {make} --region={self._region}"
+                f"{failure}: there is no job {self._settings.job} ({place}): check --job, --project and --region, or "
+                f"make it: {make} --region={self._region}"
             )
         if status == 400:
-            return ConfigError(f"{what}: Cloud Run refuses the request: {said}")
+            return ConfigError(f"{failure}: Cloud Run refuses the request: {message}")
         if status in (409, 429) or status >= 500:
-            return BusyError(f"{what}: Cloud Run is busy, or a quota is used up ({status}: {said}): submit it again")
-        return StartError(f"{what}: Cloud Run answers with status {status} ({said})")
+            return BusyError(
+                f"{failure}: Cloud Run is busy, or a quota is used up ({status}: {message}): submit it again"
+            )
+        return StartError(f"{failure}: Cloud Run answers with status {status} ({message})")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from voxbatch.engines import uses_gpu
 from voxbatch.errors import BusyError, ConfigError, StartError, VoxbatchError
 from voxbatch.platforms.submit.submission import GPU_START, ApiRequest, StartedRun, StartTime, Submission
 from voxbatch.storage.http_errors import one_line
@@ -76,6 +77,8 @@ class SageMaker:
 
     title: ClassVar[str] = "SageMaker Processing"
     max_tasks: ClassVar[int] = 100
+    tasks_of_new_project: ClassVar[int | None] = None
+    job_limit_s: ClassVar[int | None] = None
     task_hours: ClassVar[float] = 4.0
     """No limit is near. If an instance needs ten minutes to start with image and model, it still works for the rest."""
 
@@ -108,13 +111,13 @@ class SageMaker:
         _, family, size = self.instance_type.split(".")
         name = GPU_NAMES.get(family)
         count = GPU_COUNTS.get(f"{family}.{size}") or GPU_COUNTS.get(size, 1)
-        return (name, count) if name and engine == "vllm" else None
+        return (name, count) if name and uses_gpu(engine) else None
 
     def start_time(self, engine: str) -> StartTime | None:
         """Return the modelled start of a task with a GPU, which is assumed to equal Cloud Run's, or None without a
         GPU.
         """
-        return GPU_START if engine == "vllm" else None
+        return GPU_START if uses_gpu(engine) else None
 
     def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
         """Return three times the expected time, and at least one day: the limit only ends tasks that hang."""
@@ -149,30 +152,33 @@ class SageMaker:
             groups = self.security_groups.split(",")
             body["NetworkConfig"] = {"VpcConfig": {"Subnets": self.subnets.split(","), "SecurityGroupIds": groups}}
         if self.tags:
-            pairs = [each.split("=") for each in self.tags.split(",")]
+            pairs = [tag.split("=") for tag in self.tags.split(",")]
             body["Tags"] += [{"Key": key, "Value": value} for key, value in pairs]
         return ApiRequest(
             f"sagemaker:CreateProcessingJob in {self.region or os.environ.get(REGION) or 'the default region'}", body
         )
 
-    def start(self, submission: Submission, again: bool = False) -> StartedRun:
-        """Create the job; see `voxbatch.platforms.submit.start`."""
-        return _Api(self).start(submission, again)
+    def connect(self) -> SageMakerApi:
+        """Return the API in the region of this target.
+
+        Raises:
+            ConfigError: the region is unknown.
+            StartError: the client library is missing.
+        """
+        return SageMakerApi(self)
 
 
 def _check(submission: Submission) -> None:
     """Check a submission against SageMaker's limits.
 
     Raises:
-        ConfigError: an argument, a variable or the number of tasks exceeds a limit.
+        ConfigError: an argument or a variable exceeds a limit.
     """
     if (count := len(submission.arguments)) > MAX_ARGUMENTS:
         raise ConfigError(f"the run has {count} arguments; SageMaker takes {MAX_ARGUMENTS}: leave some out")
     if (count := len(submission.environment)) > MAX_VARIABLES:
         raise ConfigError(f"the job has {count} variables; SageMaker takes {MAX_VARIABLES}: leave some out")
-    if not 1 <= submission.tasks <= SageMaker.max_tasks:
-        raise ConfigError(f"tasks is {submission.tasks:,}; SageMaker Processing takes from 1 to {SageMaker.max_tasks}")
-    variables = [each for pair in submission.environment.items() for each in pair]
+    variables = [entry for pair in submission.environment.items() for entry in pair]
     for text in (*submission.arguments, *variables):
         if len(text) > MAX_CHARACTERS:
             raise ConfigError(
@@ -184,7 +190,7 @@ def _check(submission: Submission) -> None:
             raise ConfigError(f"--env {name!r}: a variable's name has letters, digits and underscores")
 
 
-class _Api:
+class SageMakerApi:
     """The API in one region."""
 
     def __init__(self, settings: SageMaker):
@@ -212,7 +218,7 @@ class _Api:
                 pages = self._client.get_paginator("list_processing_jobs").paginate(
                     NameContains=submission.digest, StatusEquals="InProgress"
                 )
-                running = [each["ProcessingJobName"] for page in pages for each in page["ProcessingJobSummaries"]]
+                running = [job["ProcessingJobName"] for page in pages for job in page["ProcessingJobSummaries"]]
             if running:
                 return self._started(running[0], was_running=True)
         name = body["ProcessingJobName"]
@@ -230,44 +236,46 @@ class _Api:
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
         """Turn boto3's errors into errors of voxbatch that say how to fix them."""
-        what = f"cannot {verb} {self._what}"
+        failure = f"cannot {verb} {self._what}"
         try:
             import boto3  # noqa: F401 botocore may be installed without boto3
             from botocore import exceptions as botocore
         except ImportError as e:
             install = "pip install 'voxbatch[s3]'"
-            raise StartError(f"{what}: the client library is not installed ({e}): {install}") from e
+            raise StartError(f"{failure}: the client library is not installed ({e}): {install}") from e
         try:
             yield
         except botocore.ClientError as e:
-            raise self._api_error(what, verb, e) from e
+            raise self._api_error(failure, verb, e) from e
         except botocore.NoRegionError as e:
-            raise ConfigError(f"{what}: which region is not known: give --region, or set {REGION}") from e
+            raise ConfigError(f"{failure}: which region is not known: give --region, or set {REGION}") from e
         except (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.ProfileNotFound) as e:
-            raise StartError(f"{what}: no usable credentials ({one_line(e)}): {_LOGIN}") from e
+            raise StartError(f"{failure}: no usable credentials ({one_line(e)}): {_LOGIN}") from e
         except (botocore.ConnectionError, botocore.HTTPClientError) as e:
             raise BusyError(
-                f"{what}: the connection failed ({one_line(e)}): check the network and --region, and submit it again: "
-                "what has begun by then is found, not started twice"
+                f"{failure}: the connection failed ({one_line(e)}): check the network and --region, and submit it "
+                "again: what has begun by then is found, not started twice"
             ) from e
         except (botocore.ParamValidationError, ValueError) as e:  # an invalid endpoint or region
-            raise ConfigError(f"{what}: {one_line(e)}") from e
+            raise ConfigError(f"{failure}: {one_line(e)}") from e
         except botocore.BotoCoreError as e:
-            raise StartError(f"{what}: {one_line(e)}") from e
+            raise StartError(f"{failure}: {one_line(e)}") from e
 
-    def _api_error(self, what: str, verb: str, error: Any) -> VoxbatchError:
+    def _api_error(self, failure: str, verb: str, error: Any) -> VoxbatchError:
         """Return the voxbatch error for an error code of SageMaker."""
-        code, said = error.response["Error"]["Code"], one_line(error.response["Error"].get("Message", ""))
+        code, message = error.response["Error"]["Code"], one_line(error.response["Error"].get("Message", ""))
         status = int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
         if code in _BAD_CREDENTIALS:
-            return StartError(f"{what}: the credentials are invalid or have expired ({code}): {_LOGIN}")
+            return StartError(f"{failure}: the credentials are invalid or have expired ({code}): {_LOGIN}")
         if code in ("AccessDeniedException", "AccessDenied"):
-            return StartError(f"{what}: permission denied: {_PERMISSIONS[verb]} is missing; SageMaker says: {said}")
+            return StartError(
+                f"{failure}: permission denied: {_PERMISSIONS[verb]} is missing; SageMaker says: {message}"
+            )
         if code == "ResourceLimitExceeded":
             return StartError(
-                f"{what}: the account's quota does not admit it: take fewer --tasks or another --instance-type, or ask "
-                f"for more under Service Quotas; SageMaker says: {said}"
+                f"{failure}: the account's quota does not admit it: take fewer --tasks or another --instance-type, or "
+                f"ask for more under Service Quotas; SageMaker says: {message}"
             )
         if code in _BUSY or status >= 500:
-            return BusyError(f"{what}: SageMaker is busy ({code}: {said}): submit it again")
-        return ConfigError(f"{what}: SageMaker refuses the request ({code}: {said})")
+            return BusyError(f"{failure}: SageMaker is busy ({code}: {message}): submit it again")
+        return ConfigError(f"{failure}: SageMaker refuses the request ({code}: {message})")

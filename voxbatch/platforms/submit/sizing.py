@@ -17,8 +17,13 @@ from voxbatch import prices
 from voxbatch.config import Config, RunOptions
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import ConfigError
-from voxbatch.platforms.submit.submission import StartTime, Submission, Target
+from voxbatch.platforms.submit.cloudrun import CloudRun
+from voxbatch.platforms.submit.sagemaker import SageMaker
+from voxbatch.platforms.submit.submission import StartTime, Submission
 from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
+
+Target = CloudRun | SageMaker
+"""A cloud platform, and the place in it. Frozen; building a target sends no request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +41,8 @@ class Forecast:
     """Seconds of audio per second, of one task."""
     usd_per_hour: float | None
     """Price of one task."""
-    limit_s: int
-    """Seconds after which the platform ends a task."""
+    limit_s: int | None
+    """Seconds after which the platform ends a task. None: the job's own limit, which is not known here."""
     start: StartTime | None
     """Time that each task needs to start."""
     speed: ExpectedSpeed | None = None
@@ -84,7 +89,7 @@ class Forecast:
 
     @property
     def starts_outweigh(self) -> bool:
-        """True if the starts cost more than the work."""
+        """Return whether the starts cost more than the work."""
         return self.start is not None and self.work_s is not None and self.start.average_s * self.tasks > self.work_s
 
     @property
@@ -99,16 +104,16 @@ def _paying(work_s: float, start_s: float) -> int:
 
 
 def task_count(
-    audio_s: float, items: int, rtfx: float, task_hours: float, most: int, start_s: float | None = None
+    audio_s: float, items: int, rtfx: float, task_hours: float, max_tasks: int, start_s: float | None = None
 ) -> int:
-    """Return ceil(hours of audio / (RTFx x hours per task)): at least 1, at most `most`, at most one task an item.
+    """Return ceil(hours of audio / (RTFx x hours per task)): at least 1, at most `max_tasks`, at most one task an item.
 
     Args:
         start_s: seconds that a task needs to start. Each of several tasks works for at least as long. None or 0: the
             start is not considered.
     """
     needed = math.ceil(audio_s / 3600 / (rtfx * task_hours))
-    return max(1, min(needed, items, most, _paying(audio_s / rtfx, start_s) if start_s else needed))
+    return max(1, min(needed, items, max_tasks, _paying(audio_s / rtfx, start_s) if start_s else needed))
 
 
 def size_run(
@@ -138,8 +143,8 @@ def size_run(
     """
     check_tasks(config, target, tasks, task_hours)
     workload = workload or measure_workload(config)
-    engine, known, speed = _speed(config, target, workload)
-    rtfx = speed.rtfx if speed else known.rtfx
+    engine, rates, speed = _speed(config, target, workload)
+    rtfx = speed.rtfx if speed else rates.rtfx
     hours = task_hours or target.task_hours
     start = target.start_time(engine)
     count = tasks or (None if workload.audio_s else tasks_if_unknown)
@@ -178,8 +183,8 @@ def check_tasks(config: RunOptions, target: Target, tasks: int | None = None, ta
         raise ConfigError(f"tasks is {tasks:,}; {target.title} takes from 1 to {target.max_tasks:,}")
     if task_hours is not None and not 0 < task_hours < math.inf:
         raise ConfigError(f"task-hours is {task_hours!r}; it must be more than 0, and finite")
-    engine, known, speed = _speed(config, target)
-    if tasks is None and not (known.rtfx or speed):
+    engine, rates, speed = _speed(config, target)
+    if tasks is None and not (rates.rtfx or speed):
         raise ConfigError(
             f"the speed of {engine} on the machine of a task is unknown, so the number of tasks cannot be calculated: "
             "give --tasks N, or --expected-rtfx X (the rtfx in the event run_finished of an earlier run)"
@@ -191,6 +196,6 @@ def _speed(
 ) -> tuple[str, KnownRates, ExpectedSpeed | None]:
     """Return the engine on the target, its known speed and price, and its calculated speed if no speed is known."""
     engine = target.engine() if config.engine == "auto" else config.engine
-    known, gpus = known_rates(config, engine), target.gpus(engine)
-    speed = calculate_speed(config, engine, workload, *gpus) if gpus and not known.rtfx else None
-    return engine, known, speed
+    rates, gpus = known_rates(config, engine), target.gpus(engine)
+    speed = calculate_speed(config, engine, workload, *gpus) if gpus and not rates.rtfx else None
+    return engine, rates, speed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from voxbatch.config import digest
 from voxbatch.errors import ConfigError
@@ -17,7 +17,7 @@ from voxbatch.storage.address import is_bucket_address, parse_bucket_address
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One run to start on a platform.
+    """A run to start on a platform.
 
     Raises:
         ConfigError: no machine of a platform could do the run.
@@ -32,6 +32,7 @@ class Submission:
     command: str = "run"
     """"run" or "ask"."""
     tasks: int = 1
+    """See `sizing.check_tasks`."""
     limit_s: int | None = None
     """Seconds after which the platform ends a task; None: the target's default limit."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -51,8 +52,6 @@ class Submission:
             parse_bucket_address(self.out)
         except ValueError as e:
             raise ConfigError(f"-o {self.out}: {e}") from e
-        if self.tasks < 1:
-            raise ConfigError(f"tasks is {self.tasks}; a run takes at least 1")
 
     @property
     def arguments(self) -> list[str]:
@@ -82,9 +81,9 @@ class ApiRequest:
 def redact_addresses(value: Any) -> Any:
     """Return a JSON value without the queries of its addresses, because a query may be a signature."""
     if isinstance(value, dict):
-        return {name: redact_addresses(each) for name, each in value.items()}
+        return {name: redact_addresses(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [redact_addresses(each) for each in value]
+        return [redact_addresses(member) for member in value]
     return redacted(value) if isinstance(value, str) and is_remote(value) else value
 
 
@@ -119,47 +118,3 @@ GPU_START = StartTime(180, 360)
 """Start of a task with one GPU: 3 to 6 minutes. The range is modelled for an L4 on Cloud Run, from 9 GB of weights that
 come from a bucket or from the hub and kernels that are compiled or come from the cache. It was never measured there. On
 an H200 whose image and weights were on its disk, a start took 38 to 113 s (benchmarks/RESULTS.md)."""
-
-
-class Target(Protocol):
-    """A cloud platform, and the place in it. Frozen; building a target sends no request."""
-
-    title: ClassVar[str]
-    max_tasks: ClassVar[int]
-    """The platform's own limit."""
-    task_hours: ClassVar[float]
-    """Hours that a task should take by default."""
-
-    def machine(self, engine: str) -> str:
-        """Return the entry of the price table for the machine on which a task with this engine runs."""
-
-    def engine(self) -> str:
-        """Return the engine that `auto` selects on the platform."""
-
-    def gpus(self, engine: str) -> tuple[str, int] | None:
-        """Return NVML's name of the GPUs that a task with this engine uses, and their number.
-
-        Returns:
-            None if the engine uses no GPU, or if the GPU is unknown.
-        """
-
-    def start_time(self, engine: str) -> StartTime | None:
-        """Return the time that a task with this engine needs to start, or None if it is unknown."""
-
-    def limit_s(self, engine: str, task_hours: float, wall_s: float | None) -> int:
-        """Return the seconds after which the platform ends a task with this engine.
-
-        Args:
-            task_hours: hours that the task should take.
-            wall_s: seconds that the task is expected to take; None if unknown.
-        """
-
-    def request(self, submission: Submission) -> ApiRequest:
-        """Return the request that would start the submission.
-
-        Raises:
-            ConfigError: the platform does not accept the submission.
-        """
-
-    def start(self, submission: Submission, again: bool = False) -> StartedRun:
-        """Start the submission; see `voxbatch.platforms.submit.start`."""

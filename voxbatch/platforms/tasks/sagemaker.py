@@ -14,28 +14,16 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from voxbatch.errors import ConfigError
+from voxbatch.platforms.tasks import SAGEMAKER_HOSTS
 from voxbatch.safe_text import redact_secrets
 
-ROOT = "/opt/ml"
-ROOT_VARIABLE = "SAGEMAKER_BASE_DIR"
-"""Variable that names another root; SageMaker's own toolkits read it."""
 MESSAGE_BYTES = 1024
 """Length of the message that SageMaker shows."""
-
-
-def root_folder(environ: Mapping[str, str]) -> str:
-    """Return the root folder of SageMaker's files."""
-    return environ.get(ROOT_VARIABLE) or ROOT
-
-
-def resource_config(root: str) -> Path:
-    """Return the path of the file that names the hosts."""
-    return Path(root, "config", "resourceconfig.json")
 
 
 def host(root: str) -> tuple[int, int] | None:
@@ -46,16 +34,20 @@ def host(root: str) -> tuple[int, int] | None:
     Raises:
         ConfigError: the file exists and does not name this host among the hosts.
     """
-    found = _read(resource_config(root))
-    if found is None:
+    config = _read(Path(root, SAGEMAKER_HOSTS))
+    if config is None:
         return None
-    hosts, current = found.get("hosts"), found.get("current_host")
-    if not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts) or current not in hosts:
+    hosts, current = config.get("hosts"), config.get("current_host")
+    if not isinstance(hosts, list) or not all(isinstance(name, str) for name in hosts) or current not in hosts:
         raise ConfigError(
-            f"{resource_config(root)}: current_host is {current!r} and hosts are {hosts!r}; current_host must be "
+            f"{Path(root, SAGEMAKER_HOSTS)}: current_host is {current!r} and hosts are {hosts!r}; current_host must be "
             "one of the hosts"
         )
-    return sorted(set(hosts), key=_natural_order).index(current), len(set(hosts))
+
+    def natural_order(name: str) -> list[str | int]:  # "algo-10" → ["algo-", 10, ""]: any two of these compare
+        return [int(piece) if i % 2 else piece for i, piece in enumerate(re.split(r"([0-9]+)", name))]
+
+    return sorted(set(hosts), key=natural_order).index(current), len(set(hosts))
 
 
 def job_name(root: str) -> str | None:
@@ -67,7 +59,7 @@ def job_name(root: str) -> str | None:
 def instance_type(root: str) -> str | None:
     """Return the machine of this host, for example "ml.g6.2xlarge", or None if neither file tells it."""
     with contextlib.suppress(LookupError, TypeError, ConfigError):
-        return str((_read(resource_config(root)) or {})["current_instance_type"])
+        return str((_read(Path(root, SAGEMAKER_HOSTS)) or {})["current_instance_type"])
     with contextlib.suppress(LookupError, TypeError, ConfigError):
         return str(_job(root)["ProcessingResources"]["ClusterConfig"]["InstanceType"])
     return None
@@ -81,9 +73,15 @@ def refuse_sharded_input(sources: Iterable[str], root: str) -> None:
             of the whole input.
     """
     inputs = _job(root).get("ProcessingInputs")
-    given = [each.get("S3Input") for each in inputs if isinstance(each, dict)] if isinstance(inputs, list) else []
-    sharded = [each for each in given if isinstance(each, dict) and each.get(_DISTRIBUTION) == "ShardedByS3Key"]
-    places = [str(each["LocalPath"]) for each in sharded if each.get("LocalPath")]
+    s3_inputs = (
+        [entry.get("S3Input") for entry in inputs if isinstance(entry, dict)] if isinstance(inputs, list) else []
+    )
+    sharded = [
+        s3_input
+        for s3_input in s3_inputs
+        if isinstance(s3_input, dict) and s3_input.get(_DISTRIBUTION) == "ShardedByS3Key"
+    ]
+    places = [str(s3_input["LocalPath"]) for s3_input in sharded if s3_input.get("LocalPath")]
     for source, place in itertools.product(sources, places):
         if Path(os.path.abspath(source)).is_relative_to(place):
             raise ConfigError(
@@ -97,12 +95,14 @@ _DISTRIBUTION = "S3DataDistributionType"
 
 
 def write_exit_message(reason: str, root: str) -> None:
-    """On SageMaker, write the reason of a job's failure: the first KB, cut at the end of a character, and without the
-    secrets of an address. Elsewhere, do nothing."""
+    """Write the reason of a job's failure on SageMaker; do nothing elsewhere.
+
+    The message is the first KB of the reason, cut at the end of a character, without the secrets of an address.
+    """
     cut = redact_secrets(reason).encode(errors="replace")[:MESSAGE_BYTES].decode(errors="ignore")
     place = Path(root, "output", "message")
     with contextlib.suppress(OSError):  # the log has the reason, too
-        if resource_config(root).exists():
+        if Path(root, SAGEMAKER_HOSTS).exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(cut, encoding="utf-8")
 
@@ -113,20 +113,14 @@ def _job(root: str) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as e:
         raise ConfigError(f"{path}: cannot be read ({e}); {_RULE}") from e
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: holds {str(found)[:60]!r}; {_RULE}")
-    return found
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: holds {str(content)[:60]!r}; {_RULE}")
+    return content
 
 
 _RULE = "SageMaker writes a JSON object there (--tasks none ignores it)"
-
-
-def _natural_order(name: str) -> list[str | int]:
-    """Split a name for sorting: "algo-10" → ["algo-", 10, ""]. Strings and numbers alternate, so any two can be
-    compared."""
-    return [int(piece) if i % 2 else piece for i, piece in enumerate(re.split(r"([0-9]+)", name))]

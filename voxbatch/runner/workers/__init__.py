@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from multiprocessing.connection import wait
 
 from voxbatch.errors import EngineError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
-from voxbatch.runner.pipeline import POLL_INTERVAL_S, decoder_count
+from voxbatch.runner.decode_thread import decoder_count
 from voxbatch.runner.prepare import Job
-from voxbatch.runner.progress import Progress, Usage, known_audio
+from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage, known_audio
 from voxbatch.runner.shard import split
-from voxbatch.runner.stop import Stop, StopRequested
+from voxbatch.runner.shared import POLL_INTERVAL_S
 from voxbatch.runner.transcribe import RemainingWork, log_engine_message
 from voxbatch.runner.workers.process import Worker
 from voxbatch.runner.workers.worker import Assignment, AssignmentFailed, AssignmentStopped, stays_ready
@@ -41,7 +41,18 @@ MIN_ITEMS_PER_WORKER = 100
 SILENCE_LIMIT_S = 900.0
 """Seconds without a message of any busy worker after which they are killed. A silent worker is left alone as long as
 another one is at work: a person may have stopped it on purpose."""
-SUMMED_FIELDS = ("done", "failed", "audio_s", "measured", "measured_s", "committed", "parts")
+SUMMED_FIELDS = (
+    "done",
+    "failed",
+    "audio_s",
+    "measured",
+    "measured_s",
+    "fixed_s",
+    "measured_fixed_s",
+    "failed_s",
+    "committed",
+    "parts",
+)
 """Fields of the workers' progress that add up to the fields of the run's progress."""
 
 FATAL_ERRORS = (UsageError, TakenOverError)
@@ -111,8 +122,8 @@ class _WorkerPool:
                     raise StorageError(error)
                 is_retry, count = True, min(len(self._available), 1 + num_items // MIN_ITEMS_PER_WORKER)
             names = ", ".join(map(str, list(self._available)[:count]))
-            what = "uncommitted items are" if num_items > 1 else "uncommitted item is"
-            text = f"{num_items:,} {what} reassigned to {'workers' if count > 1 else 'worker'} {names}"
+            subject = "uncommitted items are" if num_items > 1 else "uncommitted item is"
+            text = f"{num_items:,} {subject} reassigned to {'workers' if count > 1 else 'worker'} {names}"
             self._log.warning("items_dealt_anew", items=num_items, text=text)
 
     def shut_down(self) -> None:
@@ -138,14 +149,14 @@ class _WorkerPool:
         Returns:
             The workers that got items. They run, unless they are lost.
         """
-        options, workers = self._job.pipeline, list[Worker]()
-        job = replace(self._job, pipeline=replace(options, decoders=decoder_count(options.decoders, count)))
+        config, workers = self._job.config, list[Worker]()
+        job = replace(self._job, config=replace(config, decoders=decoder_count(config.decoders, count)))
         self._stop.graceful = True
         try:
             for number, share in zip(list(self._available)[:count], split(job.durations, items, count), strict=True):
                 if share.any():
                     if number not in self._running:  # otherwise, the worker has a loaded engine from an earlier round
-                        fds = job.source.fd, job.durations.fd
+                        fds = job.source.fd, job.durations.fd, job.keys.fd
                         self._running[number] = Worker(number, self._available[number], fds)
                     workers.append(self._running[number])
                     workers[-1].assign(Assignment(job, share, number, started_at, self._reports))
@@ -162,7 +173,8 @@ class _WorkerPool:
     def _wait_for_results(self, workers: list[Worker]) -> None:
         before, busy = replace(self._progress), list(workers)
         while busy:
-            channels = [each for worker in busy for each in (worker.connection, worker.output) if each is not None]
+            pairs = [(worker.connection, worker.output) for worker in busy]
+            channels = [channel for pair in pairs for channel in pair if channel is not None]
             ready = wait(channels, POLL_INTERVAL_S)
             for worker in list(busy):
                 if worker.output in ready:
@@ -178,7 +190,8 @@ class _WorkerPool:
                 for name in SUMMED_FIELDS:
                     total = getattr(before, name) + sum(getattr(worker.progress, name) for worker in workers)
                     setattr(self._progress, name, total)
-                self._progress.waiting = next(filter(None, (each.progress.waiting for each in busy)), "")
+                self._progress.add_point()
+                self._progress.waiting = next(filter(None, (worker.progress.waiting for worker in busy)), "")
                 self._on_progress(self._progress)
             if self._stop.requested.is_set() or any(_first_error(workers, kind) for kind in FATAL_ERRORS):
                 for worker in busy:
@@ -188,9 +201,9 @@ class _WorkerPool:
     def _check_silence(self, busy: list[Worker]) -> None:
         """Warn of workers that send nothing, and kill them if no other worker is at work."""
         for worker in busy:
-            if worker.watchdog.look():
+            if worker.silence_clock.look():
                 self._log.warning("worker_silent", worker=worker.number, text=worker.silence())
-        if all(worker.watchdog.silent_s >= SILENCE_LIMIT_S for worker in busy):
+        if all(worker.silence_clock.silent_s >= SILENCE_LIMIT_S for worker in busy):
             for worker in busy:
                 worker.kill_silent()
 
@@ -205,7 +218,7 @@ class _WorkerPool:
         self._log_output(worker, worker.printed() if stays_ready(result) else self._running.pop(worker.number).end())
         self._reports |= set(worker.reports)
         if isinstance(result, Usage):
-            self.usage = Usage(*map(sum, zip(astuple(self.usage), astuple(result), strict=True)))
+            self.usage += result
         elif isinstance(result, AssignmentFailed) and stays_ready(result):
             text = f"{worker.name} has stopped: {result.reason}; its committed items are safe"
             self._log.warning("worker_stopped", worker=worker.number, text=text)
@@ -223,8 +236,9 @@ class _WorkerPool:
         p.failed = (done & checkpoint.failed).count()
         p.done = done.count() - p.failed
         p.committed = p.resumed + p.done + p.failed
-        known_audio_s, p.unknown = known_audio(self._job.durations, uncommitted)
+        known_audio_s, p.unknown, windows = known_audio(self._job.durations, uncommitted, p.window_s)
         p.known_audio_s, p.measured, p.measured_s = p.audio_s + known_audio_s, 0, 0.0
+        p.known_fixed_s, p.measured_fixed_s, p.failed_s = p.fixed_s + windows * p.window_work_s, 0.0, 0.0
         self._on_progress(p)
         return uncommitted
 

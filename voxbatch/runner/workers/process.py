@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from voxbatch.child_process import ChildProcess
 from voxbatch.engines import EngineMessage
-from voxbatch.hang_detector import is_stopped
+from voxbatch.process.child import ChildProcess
+from voxbatch.process.hang_detector import SilenceClock, is_stopped
 from voxbatch.runner.progress import Progress
-from voxbatch.runner.watchdog import Watchdog
 from voxbatch.runner.workers.worker import (
     SHUTDOWN_TIMEOUT_S,
     Assignment,
@@ -41,7 +40,7 @@ class Worker(ChildProcess):
         """Reports of the worker about recordings' places. Empty until the assignment ends."""
         self.result: AssignmentResult | None = None
         """Result of the current assignment. None while the worker is busy with it."""
-        self.watchdog = Watchdog(SILENCE_WARNING_S)
+        self.silence_clock = SilenceClock(SILENCE_WARNING_S)
         """Counts the time in which the worker is busy and sends nothing."""
         self._killed_because = ""
         self.stopped_at: float | None = None
@@ -50,7 +49,7 @@ class Worker(ChildProcess):
     def assign(self, assignment: Assignment) -> None:
         """Send an assignment."""
         self.progress, self.reports, self.result = Progress(0), (), None
-        self.watchdog.reset()
+        self.silence_clock.reset()
         self.send(assignment)
 
     def receive(self) -> bool:
@@ -59,7 +58,7 @@ class Worker(ChildProcess):
             message: WorkerMessage = self.connection.recv()
         except (EOFError, OSError):
             return False
-        self.watchdog.reset()
+        self.silence_clock.reset()
         if message is None:
             pass
         elif isinstance(message, Progress):
@@ -74,7 +73,7 @@ class Worker(ChildProcess):
 
     def silence(self) -> str:
         """Return, for people, for how long the worker has sent nothing, and the cause as far as it is known."""
-        seconds = f"worker {self.number} has sent nothing for {self.watchdog.silent_s:.0f} s"
+        seconds = f"worker {self.number} has sent nothing for {self.silence_clock.silent_s:.0f} s"
         if is_stopped(self.pid):
             return f"{seconds}: a signal has stopped its process; kill -CONT {self.pid} continues it"
         return f"{seconds}: it hangs, or this machine is overloaded"

@@ -22,16 +22,15 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from voxbatch.child_process import handle_stop_signals
-from voxbatch.decoding import Undecodable
 from voxbatch.engines import EngineCache, EngineMessage
-from voxbatch.errors import StorageError, VoxbatchError
+from voxbatch.errors import RunError, StorageError, VoxbatchError
+from voxbatch.process.child import handle_stop_signals
+from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.runner.prepare import Job
-from voxbatch.runner.progress import Progress, Usage
-from voxbatch.runner.stop import FINAL_COMMIT_TIMEOUT_S, Stop, StopRequested
-from voxbatch.runner.transcribe import resume, transcribe
+from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S, Progress, Stop, StopRequested, Usage
+from voxbatch.runner.transcribe import circuit_breaker, resume, transcribe
 from voxbatch.storage import set_retry_deadline
-from voxbatch.storage.circuit_breaker import CircuitBreaker, Report
+from voxbatch.storage.circuit_breaker import Report
 from voxbatch.storage.columns import ItemSet
 
 HEARTBEAT_S = 1.0
@@ -113,7 +112,7 @@ class _Reporter:
 def _execute(assignment: Assignment, reporter: _Reporter, stop: Stop, engine_cache: EngineCache) -> AssignmentResult:
     """Transcribe and commit every item of an assignment that is not committed yet."""
     job = assignment.job
-    breaker = CircuitBreaker[Undecodable](job.fail_unreachable, assignment.reports)
+    breaker = circuit_breaker(job, assignment.reports)
     try:
         stop.graceful = False
         work = resume(job, assignment.items, assignment.started_at, assignment.worker)
@@ -159,8 +158,15 @@ def main(connection: Connection) -> None:
             stop.request()
 
     handle_stop_signals(handle_signal)
-    threading.Thread(target=_receive_assignments, args=(connection, assignments), daemon=True, name="receive").start()
-    threading.Thread(target=reporter.send_heartbeats, daemon=True, name="heartbeat").start()
+    receive = threading.Thread(target=_receive_assignments, args=(connection, assignments), daemon=True, name="receive")
+    heartbeat = threading.Thread(target=reporter.send_heartbeats, daemon=True, name="heartbeat")
+    try:
+        with limits_are_run_errors():
+            receive.start()
+            heartbeat.start()
+    except RunError as e:
+        reporter.send(AssignmentFailed(str(e), RunError))
+        return
     result: AssignmentResult | None = None
     with contextlib.closing(EngineCache()) as engine_cache:
         while (assignment := assignments.get()) is not None:

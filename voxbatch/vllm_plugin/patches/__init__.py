@@ -8,21 +8,18 @@
 | `prepare_input_ids` | `_prepare_input_ids` | the class GPUModelRunner |
 | `sample` | `_sample` | the class GPUModelRunner |
 | `sample_scores` | `_sample`, once more | the class GPUModelRunner, if words shall have a confidence |
-| `sampler_call` | `__call__` | the second runner's class Sampler, likewise |
 | `bookkeeping_sync` | `_bookkeeping_sync` | the class GPUModelRunner |
-| `reset_generators` | `_bookkeeping_sync`, on a CPU | the runner that is there |
 | `allocate_slots` | `allocate_slots` | the scheduler's KVCacheManager |
-| `get_computed_blocks` | `get_computed_blocks` | the scheduler's KVCacheManager |
-| `warmup_ll_bf16_router_gemm` | `_warmup_ll_bf16_router_gemm` | the module kernel_warmup |
+| `skip_decoder_start_token` | this attribute | the class WhisperMultiModalProcessor, where requests are made |
 | `supported_mm_limits` | `get_supported_mm_limits` | the class VoxtralProcessingInfo, where requests are made |
 
+`scheduler.shared_prefix` has the replacement of KVCacheManager's `get_computed_blocks`.
+
 vLLM's setting worker_cls cannot replace the patches of the runner: a worker creates the runner by a name that its
-init_device imports (0.26 to 0.32), so a derived worker would have to patch the same class, and each platform has its
+init_device imports, so a derived worker would have to patch the same class, and each platform has its
 own worker class. `model` calls `patch_runner` in exactly those processes that hold a model.
-GPUModelRunner is vLLM's first model runner. In the second one, the model names the class of its state instead (see
-`model_state`), and only the sampler is wrapped.
-`sample_scores`, `sampler_call`, `reset_generators` and `warmup_ll_bf16_router_gemm` are added by the engine
-(`worker_extension`), with any model.
+GPUModelRunner is vLLM's first model runner, which the engine chooses (`voxbatch.engines.vllm.compat`). `sample_scores`
+is added by the engine (`worker_extension`), with any model.
 """
 
 from __future__ import annotations
@@ -50,10 +47,8 @@ RUNNER_METHODS: dict[str, Callable[[Any], Any]] = {
 """Methods of vLLM's runner, in the order of a step, and the functions that wrap them."""
 
 
-def patch_runner(vllm_config: Any) -> None:
-    """Wrap the methods of vLLM's first runner, once, if a process uses it. The second runner needs no patches."""
-    if vllm_config.use_v2_model_runner:
-        return
+def patch_runner() -> None:
+    """Wrap the methods of vLLM's runner, once in a process."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     for name, wrap in RUNNER_METHODS.items():

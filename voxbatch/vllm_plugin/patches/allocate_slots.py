@@ -52,9 +52,9 @@ def reserve_all_blocks(original: AllocateSlots, reservations: Reservations) -> A
             return original(request, *args, **others)
         if not reservations.fits(request):
             return None
-        found = original(request, *args, **others)
-        if found is not None:
+        blocks = original(request, *args, **others)
+        if blocks is not None:
             reservations.add(request)
-        return found
+        return blocks
 
     return allocate_slots

@@ -32,7 +32,7 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(runner, scheduler_output, sampler_output, *rest)
         is_first = batch.prev_sampled_token_ids is None
         no_tokens = dataclasses.replace(sampler_output, sampled_token_ids=sampled[:0])
-        found = original(runner, scheduler_output, no_tokens, *rest)
+        result = original(runner, scheduler_output, no_tokens, *rest)
         if is_first:
             batch.prev_sampled_token_ids = sampled
         batch.token_ids_cpu[rows, ends] = UNKNOWN_TOKEN
@@ -40,6 +40,6 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         batch.num_tokens_no_spec[rows] = ends + 1
         for row in rows.tolist():
             runner.requests[batch.req_ids[row]].output_token_ids.append(UNKNOWN_TOKEN)
-        return found
+        return result
 
     return bookkeeping_sync

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from voxbatch.vllm_plugin.silence import audio_of
+from voxbatch.vllm_plugin.silence import samples_of
 
 ExecuteEncoder = Callable[..., list[torch.Tensor]]
 
@@ -29,9 +29,9 @@ def wrap(original: ExecuteEncoder) -> ExecuteEncoder:
         features = [runner.requests[name].mm_features[i] for name, numbers in scheduled.items() for i in numbers]
         if not hasattr(model, "encode_chunks") or any(feature.data is None for feature in features):
             return original(runner, scheduler_output)
-        rows = model.encode_chunks([audio_of(feature) for feature in features]) if features else []
-        for feature, each in zip(features, rows, strict=True):
-            runner.encoder_cache[feature.identifier] = each
+        rows = model.encode_chunks([samples_of(feature.data) for feature in features]) if features else []
+        for feature, feature_rows in zip(features, rows, strict=True):
+            runner.encoder_cache[feature.identifier] = feature_rows
         return []  # vLLM reads this result only for models with an encoder and a decoder
 
     return execute_mm_encoder

@@ -65,5 +65,5 @@ def _rows(runner: Any, scheduler_output: Any, pool: EncoderOutputPool) -> np.nda
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = np.repeat(rows, counts) + offsets
     # A step that runs ahead may go past a request's end. Nobody reads those rows, so any existing row will do.
-    found: np.ndarray = np.minimum(rows, pool.last_row)
-    return found
+    clamped_rows: np.ndarray = np.minimum(rows, pool.last_row)
+    return clamped_rows

@@ -31,10 +31,10 @@ def wrap(original: PrepareInputIds) -> PrepareInputIds:
         if not only_decodes or runner.enable_prompt_embeds or scheduler_output.scheduled_spec_decode_tokens:
             return original(runner, scheduler_output, num_reqs, tokens, ends)
         if bool((rows == np.arange(num_reqs)).all()):
-            found = sampled[:num_reqs, 0]
+            token_ids = sampled[:num_reqs, 0]
         else:
-            found = sampled[:, 0].index_select(0, to_device(rows.astype(np.int64), sampled.device))
-        runner.input_ids.gpu[:num_reqs].copy_(found, non_blocking=True)
+            token_ids = sampled[:, 0].index_select(0, to_device(rows.astype(np.int64), sampled.device))
+        runner.input_ids.gpu[:num_reqs].copy_(token_ids, non_blocking=True)
         return None
 
     return prepare_input_ids

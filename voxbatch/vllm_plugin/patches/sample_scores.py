@@ -55,9 +55,9 @@ def wrap(original: Sample) -> Sample:
         # vLLM's sampler works on a copy in float32, but changes logits that are in float32 already
         changes = logits.dtype == torch.float32 and not only_argmax(runner.input_batch.sampling_metadata)
         models_own = logits.clone() if changes else logits
-        found = original(runner, logits, spec_decode_metadata)
-        if found.logprobs_tensors is not None:
-            return found
-        return dataclasses.replace(found, logprobs_tensors=StepScores(score(models_own, found.sampled_token_ids)))
+        output = original(runner, logits, spec_decode_metadata)
+        if output.logprobs_tensors is not None:
+            return output
+        return dataclasses.replace(output, logprobs_tensors=StepScores(score(models_own, output.sampled_token_ids)))
 
     return sample

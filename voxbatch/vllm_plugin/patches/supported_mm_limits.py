@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def raise_limits(wanted: Mapping[str, int]) -> None:
+def raise_limits(limits: Mapping[str, int]) -> None:
     """Allow as many inputs of each kind in a request to Voxtral as wanted, if that is more than vLLM allows.
 
     Args:
-        wanted: vLLM's limit_mm_per_prompt.
+        limits: vLLM's limit_mm_per_prompt.
     """
-    if wanted.get("audio", 0) <= 1:
+    if limits.get("audio", 0) <= 1:
         return
     from vllm.model_executor.models.voxtral import VoxtralProcessingInfo
 
     def get_supported_mm_limits(info: object) -> dict[str, int | None]:
-        return {"audio": wanted["audio"]}
+        return {"audio": limits["audio"]}
 
     VoxtralProcessingInfo.get_supported_mm_limits = get_supported_mm_limits

@@ -2,9 +2,8 @@
 
 - `batch_scheduler`: the classes. They admit every request that fits into the memory.
 - `question_scheduler`: those for questions about recordings, which need no larger encoder cache.
-- `serving_scheduler`: those of a server. They have a larger encoder cache (`encoder_cache`), and end texts with their
-  audio.
-- `admission`: reserve the K/V blocks of a request before it runs; size of a burst.
+- `serving_scheduler`: those of a server. They have a larger encoder cache, and end texts with their audio.
+- `admission`: reserve the K/V blocks of a request before it runs; size of a burst and of the encoder cache.
 - `shared_prefix`: compute the prefix that all chunks share once.
 - `fast_path`, `fast_path_conditions`: schedule the steps in which all requests only continue.
 

@@ -34,6 +34,13 @@ def burst_size(max_requests: int) -> int:
     return max(1, min(MAX_BURST, max_requests // BURSTS))
 
 
+def enlarge_encoder_cache(scheduler: Any) -> None:
+    """Give the encoder cache of a scheduler as many slots as all running requests can need."""
+    cache = scheduler.encoder_cache_manager
+    slots = max(cache.cache_size, scheduler.max_num_running_reqs * scheduler.max_model_len)
+    cache.cache_size = cache.num_free_slots = cache.num_freeable_slots = slots
+
+
 class Reservations:
     """The K/V blocks of a scheduler, and the number that is reserved for each running request."""
 

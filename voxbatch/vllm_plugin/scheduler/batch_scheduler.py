@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from voxbatch import vllm_plugin
-from voxbatch.vllm_plugin.patches import allocate_slots, get_computed_blocks
-from voxbatch.vllm_plugin.scheduler.admission import EXPECTED_TEXT, Reservations, burst_size
-from voxbatch.vllm_plugin.scheduler.encoder_cache import enlarge_encoder_cache
+from voxbatch.vllm_plugin.patches import allocate_slots
+from voxbatch.vllm_plugin.scheduler.admission import EXPECTED_TEXT, Reservations, burst_size, enlarge_encoder_cache
 from voxbatch.vllm_plugin.scheduler.fast_path import FastPathScheduler
 from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
 from voxbatch.vllm_plugin.scheduler.shared_prefix import SharedPrefix, shared_prefix
@@ -30,8 +29,6 @@ from voxbatch.vllm_plugin.token_scores import StepScores
 class _BatchScheduling:
     """Mixin for either of vLLM's schedulers."""
 
-    _shares_prefix: ClassVar[bool] = True
-    """False for comparisons only: the decoder then computes every chunk in full, without the shared prefix."""
     _enlarges_encoder_cache: ClassVar[bool] = True
     """False if audio leaves the encoder cache before its request ends; see question_scheduler."""
 
@@ -45,11 +42,10 @@ class _BatchScheduling:
         self._encodes_once = vllm_plugin.is_switched_on()
         self._reservations = Reservations(scheduler, self._max_text)
         self._prefix: SharedPrefix | None = None
-        if self._encodes_once and self._shares_prefix:
+        if self._encodes_once:
             self._prefix = shared_prefix(scheduler, self._reservations.max_per_request)
-        # vLLM 0.32 limits admission by one number and sizes its buffers by another
-        self._limit = "max_num_active_reqs" if hasattr(scheduler, "max_num_active_reqs") else "max_num_running_reqs"
-        self._max_requests: int = getattr(scheduler, self._limit)
+        # vLLM limits admission by this number and sizes its buffers by max_num_running_reqs
+        self._max_requests: int = scheduler.max_num_active_reqs
         if self._enlarges_encoder_cache:
             enlarge_encoder_cache(scheduler)
         if self._encodes_once:
@@ -57,7 +53,7 @@ class _BatchScheduling:
             manager.allocate_slots = allocate_slots.skip_if_block_has_slot(manager, scheduler.max_model_len)
         if self._prefix:
             self._reservations.set_aside(self._prefix.num_blocks)
-            manager.get_computed_blocks = get_computed_blocks.replacement(manager, self._prefix)
+            manager.get_computed_blocks = self._prefix.computed_blocks
         manager.allocate_slots = allocate_slots.reserve_all_blocks(manager.allocate_slots, self._reservations)
         self._burst = burst_size(min(self._max_requests, self._reservations.fitting)) if self._encodes_once else 1
         self._num_lists = 0
@@ -71,11 +67,11 @@ class _BatchScheduling:
         scheduler: Any = super()
         if self._encodes_once:
             _remove_unreferenced(self.encoder_cache_manager)  # type: ignore[attr-defined]
-        setattr(self, self._limit, self._max_running())
+        self.max_num_active_reqs = self._max_running()
         try:
             step = scheduler.schedule(*args, **kwargs)
         finally:
-            setattr(self, self._limit, self._max_requests)
+            self.max_num_active_reqs = self._max_requests
         if self._prefix:
             self._prefix.enter(step, self.requests)  # type: ignore[attr-defined]
         return step
@@ -112,11 +108,11 @@ class _BatchScheduling:
             if request.request_id in cached.get(request.mm_features[0].identifier, ()):
                 return ([], num_new_tokens, encoder_compute_budget, *([] for _ in range(self._num_lists)))
         scheduler: Any = super()
-        found: tuple[Any, ...] = scheduler._try_schedule_encoder_inputs(
+        schedule: tuple[Any, ...] = scheduler._try_schedule_encoder_inputs(
             request, num_computed_tokens, num_new_tokens, encoder_compute_budget, **others
         )
-        self._num_lists = len(found) - 3 if self._encodes_once else 0
-        return found
+        self._num_lists = len(schedule) - 3 if self._encodes_once else 0
+        return schedule
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Update the requests with the model's output, and return the outputs for the front end.
@@ -125,9 +121,9 @@ class _BatchScheduling:
         kv_transfer_params: vLLM passes this dict to the front end unchanged, and uses it for nothing else here.
         """
         scheduler: Any = self
-        found, scores = model_runner_output.logprobs, None
-        if isinstance(found, StepScores):
-            model_runner_output.logprobs, scores = None, found.scores.numpy()
+        logprobs, scores = model_runner_output.logprobs, None
+        if isinstance(logprobs, StepScores):
+            model_runner_output.logprobs, scores = None, logprobs.scores.numpy()
             self._scores = self._scores or ScoreTable(scheduler.max_model_len)
         elif self._scores is not None and self._scores.is_empty:  # scores were switched off
             self._scores = None
@@ -137,10 +133,10 @@ class _BatchScheduling:
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self._scores.add(requests, scores, scheduler.requests)
         for message in outputs.values():
-            for each in message.outputs:
-                if each.finished and (request_scores := self._scores.pop(each.request_id)) is not None:
-                    each.kv_transfer_params = {
-                        **(each.kv_transfer_params or {}),
+            for output in message.outputs:
+                if output.finished and (request_scores := self._scores.pop(output.request_id)) is not None:
+                    output.kv_transfer_params = {
+                        **(output.kv_transfer_params or {}),
                         vllm_plugin.SCORES: request_scores.tobytes(),
                     }
         return outputs
@@ -148,11 +144,10 @@ class _BatchScheduling:
 
 def _remove_unreferenced(cache: Any) -> None:
     """Remove all entries that no request refers to, in the same way as EncoderCacheManager.can_allocate."""
-    sizes: dict[str, int] = getattr(cache, "num_embeds_by_hash", {})  # vLLM 0.31 and later
     while cache.freeable:
         name, slots = cache.freeable.popitem(last=False)
         del cache.cached[name]
-        sizes.pop(name, None)
+        cache.num_embeds_by_hash.pop(name, None)
         cache.freed.append(name)
         cache.num_free_slots += slots
 

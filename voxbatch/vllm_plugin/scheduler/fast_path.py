@@ -35,8 +35,8 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        wanted = self._uses_fast_path and is_switched_on()
-        self._has_fast_path = wanted and fast_path_conditions.scheduler_qualifies(self)
+        is_enabled = self._uses_fast_path and is_switched_on()
+        self._has_fast_path = is_enabled and fast_path_conditions.scheduler_qualifies(self)
         self._unqualified = set[str]()
         """Ids of the requests that do not qualify. While there is such a request, vLLM schedules every step."""
         self._end_tokens = set[int]()
@@ -60,23 +60,16 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
         requests = None
         if self._only_continues() and not throttle_prefills:
             requests = continuing(self.running)
-        if not requests or not self._runner_has(requests):
+        if not requests:
+            return super().schedule(throttle_prefills)
+        # the runner's batch has the requests of the step before
+        if not self.prev_step_scheduled_req_ids.issuperset(request.request_id for request in requests):
             return super().schedule(throttle_prefills)
         if (blocks := allocate(self.kv_cache_manager, requests)) is None:
             return super().schedule(throttle_prefills)
         step = self._empty_step()
-        ids = enter(step, requests, blocks)
-        if not self.use_v2_model_runner:
-            self.prev_step_scheduled_req_ids.update(ids)
+        self.prev_step_scheduled_req_ids.update(enter(step, requests, blocks))
         return step
-
-    def _runner_has(self, requests: Iterable[Any]) -> bool:
-        """Return whether the requests are in the model runner's batch.
-
-        The first runner's batch has the requests of the step before. The second runner keeps each request that runs.
-        """
-        names = (each.request_id for each in requests)
-        return bool(self.use_v2_model_runner or self.prev_step_scheduled_req_ids.issuperset(names))
 
     def _only_continues(self) -> bool:
         """Return whether no request can be admitted in this step, and all running requests qualify."""
@@ -85,7 +78,7 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
         if not self._has_fast_path or self._unqualified or self.pause_state is not PauseState.UNPAUSED:
             return False
         running, waiting = self.get_request_counts()
-        full = running >= getattr(self, "max_num_active_reqs", self.max_num_running_reqs)
+        full = running >= self.max_num_active_reqs
         return (full or not waiting) and running <= self.max_num_scheduled_tokens
 
     def _empty_step(self) -> Any:
@@ -93,7 +86,7 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
 
         The output holds the other messages to the model runner, such as the requests that ended and what was freed.
         """
-        self._pause_state = PauseState.PAUSED_ALL  # not by the property: its setter in 0.32 writes to the log
+        self._pause_state = PauseState.PAUSED_ALL  # not by the property: its setter writes to the log
         try:
             return super().schedule()
         finally:
@@ -124,7 +117,7 @@ def continuing(running: Iterable[Any]) -> list[Any] | None:
     Asynchronous scheduling runs ahead of the model, so a request has placeholders for tokens that the model has not
     returned yet. A request whose last token is among these placeholders is left out.
     """
-    found = []
+    requests = []
     for request in running:
         computed, ahead = request.num_computed_tokens, request.num_output_placeholders
         if not ahead:
@@ -133,8 +126,8 @@ def continuing(running: Iterable[Any]) -> list[Any] | None:
             continue
         if len(request._all_token_ids) + ahead - computed != 1:
             return None
-        found.append(request)
-    return found
+        requests.append(request)
+    return requests
 
 
 def allocate(manager: Any, requests: list[Any]) -> list[tuple[list[int], ...] | None] | None:
@@ -154,10 +147,10 @@ def allocate(manager: Any, requests: list[Any]) -> list[tuple[list[int], ...] | 
     ]
     if len(full) > manager.block_pool.get_num_free_blocks():
         return None
-    found: list[tuple[list[int], ...] | None] = [None] * len(requests)
+    new_blocks: list[tuple[list[int], ...] | None] = [None] * len(requests)
     for index in full:
-        found[index] = manager.allocate_slots(requests[index], 1).get_block_ids(allow_none=True)
-    return found
+        new_blocks[index] = manager.allocate_slots(requests[index], 1).get_block_ids(allow_none=True)
+    return new_blocks
 
 
 def enter(step: Any, requests: list[Any], new_blocks: list[Any]) -> list[str]:
@@ -181,7 +174,7 @@ def enter(step: Any, requests: list[Any], new_blocks: list[Any]) -> list[str]:
         all_token_ids={},
         new_block_ids=new_blocks,
         num_computed_tokens=[request.num_computed_tokens for request in requests],
-        num_output_tokens=[len(each._output_token_ids) + each.num_output_placeholders for each in requests],
+        num_output_tokens=[len(request._output_token_ids) + request.num_output_placeholders for request in requests],
     )
     for request in requests:
         request.num_computed_tokens += 1
@@ -207,21 +200,21 @@ def append_tokens(requests: Mapping[str, Any], step: Any, output: Any, end_token
         ended, or were preempted. vLLM's own code handles them.
     """
     sampled, rows, running = output.sampled_token_ids, output.req_id_to_index, RequestStatus.RUNNING
-    others = {}
+    remaining = {}
     for name, scheduled in step.num_scheduled_tokens.items():
         request = requests.get(name)
         if request is None or scheduled != 1 or request.status is not running or request.num_preemptions:
-            others[name] = scheduled
+            remaining[name] = scheduled
             continue
         tokens, text = sampled[rows[name]], request._output_token_ids
         if len(tokens) != 1 or tokens[0] in end_tokens or len(text) + 1 >= request.max_tokens:
-            others[name] = scheduled
+            remaining[name] = scheduled
             continue
         text.append(tokens[0])
         request._all_token_ids.append(tokens[0])
         request.num_in_flight_tokens -= 1
         request.num_output_placeholders -= 1
-    return others
+    return remaining
 
 
 def only_whole_texts(outputs: dict[int, Any], requests: Mapping[str, Any]) -> dict[int, Any]:
@@ -238,8 +231,8 @@ def only_whole_texts(outputs: dict[int, Any], requests: Mapping[str, Any]) -> di
         `outputs`, changed in place.
     """
     message = outputs.setdefault(0, EngineCoreOutputs())
-    message.outputs = [each for each in message.outputs if each.finished or each.request_id not in requests]
-    for each in message.outputs:
-        if each.request_id in requests:
-            each.new_token_ids = list(requests[each.request_id].output_token_ids)
+    message.outputs = [output for output in message.outputs if output.finished or output.request_id not in requests]
+    for output in message.outputs:
+        if output.request_id in requests:
+            output.new_token_ids = list(requests[output.request_id].output_token_ids)
     return outputs

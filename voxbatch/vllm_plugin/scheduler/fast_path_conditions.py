@@ -19,14 +19,13 @@ UNSUPPORTED_FEATURES = (
     "has_mamba_layers",
     "prefix_replay_tokens",
     "defer_block_free",
-    "enable_return_routed_experts",
     "return_sampling_mask",
     "enable_kv_cache_events",
     "perf_metrics",
     "finished_req_ids_dict",
     "log_stats",
 )
-"""Attributes of a scheduler for features that voxbatch does not use. vLLM 0.26 and 0.32 differ in these attributes."""
+"""Attributes of a scheduler for features that voxbatch does not use."""
 UNSUPPORTED_OUTPUTS = (
     "logprobs",
     "prompt_logprobs_dict",
@@ -36,7 +35,6 @@ UNSUPPORTED_OUTPUTS = (
     "kv_connector_output",
     "ec_connector_output",
     "aux_output_connector_output",
-    "routed_experts",
     "sampling_masks",
 )
 """Attributes of a model's output for results other than tokens."""
@@ -75,16 +73,16 @@ def request_qualifies(request: Any, max_model_len: int) -> bool:
     Args:
         max_model_len: longest context of a request, in tokens.
     """
-    asked, end = request.sampling_params, request.num_prompt_tokens + request.max_tokens
+    params, end = request.sampling_params, request.num_prompt_tokens + request.max_tokens
     places = [feature.mm_position for feature in request.mm_features]
     return (
-        asked is not None
-        and asked.output_kind == RequestOutputKind.FINAL_ONLY
-        and not asked.stop
-        and asked.repetition_detection is None
-        and asked.logprobs is None
-        and asked.prompt_logprobs is None
-        and getattr(asked, "prompt_logprob_token_ids", None) is None
+        params is not None
+        and params.output_kind == RequestOutputKind.FINAL_ONLY
+        and not params.stop
+        and params.repetition_detection is None
+        and params.logprobs is None
+        and params.prompt_logprobs is None
+        and params.prompt_logprob_token_ids is None
         and not request.use_structured_output
         and not request.resumable
         and request.lora_request is None
@@ -102,8 +100,8 @@ def request_qualifies(request: Any, max_model_len: int) -> bool:
 
 def end_tokens(request: Any) -> set[int]:
     """Return the ids of the tokens that end a request."""
-    asked = request.sampling_params
-    return {*(asked.stop_token_ids or ()), *([] if asked.eos_token_id is None else [asked.eos_token_id])}
+    params = request.sampling_params
+    return {*(params.stop_token_ids or ()), *([] if params.eos_token_id is None else [params.eos_token_id])}
 
 
 def output_qualifies(output: Any) -> bool:

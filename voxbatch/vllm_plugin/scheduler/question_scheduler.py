@@ -13,15 +13,16 @@ from typing import ClassVar
 from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler, BatchScheduler
 
 
-class QuestionScheduler(BatchScheduler):
+class _Questions:
+    """Mixin for either of the schedulers for batch jobs."""
+
+    _max_text: ClassVar[int] = sys.maxsize  # an answer has the length that was asked for
+    _enlarges_encoder_cache: ClassVar[bool] = False
+
+
+class QuestionScheduler(_Questions, BatchScheduler):
     """The scheduler of vLLM's CPU build."""
 
-    _max_text: ClassVar[int] = sys.maxsize  # an answer has the length that was asked for
-    _enlarges_encoder_cache: ClassVar[bool] = False
 
-
-class AsyncQuestionScheduler(AsyncBatchScheduler):
+class AsyncQuestionScheduler(_Questions, AsyncBatchScheduler):
     """The scheduler that prepares a step while the GPU computes the step before."""
-
-    _max_text: ClassVar[int] = sys.maxsize  # an answer has the length that was asked for
-    _enlarges_encoder_cache: ClassVar[bool] = False

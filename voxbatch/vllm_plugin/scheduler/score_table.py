@@ -65,22 +65,23 @@ class ScoreTable:
         return self._scores[row, : self._counts[row]].copy()
 
     def _rows_of(self, names: list[str], live: Collection[str]) -> np.ndarray:
-        """Return the row of each request. A new request gets one."""
+        """Return the row of each request. A new request gets one.
+
+        If the free rows are too few, take back those of requests that were aborted. If these are too few as well, make
+        the table larger.
+        """
         if missing := [name for name in names if name not in self._rows]:
             if len(self._free) < len(missing):
-                self._make_room(len(missing), {*names, *live})
+                active = {*names, *live}
+                for name in [name for name in self._rows if name not in active]:
+                    self._free.append(self._rows.pop(name))
+            if (lacking := len(missing) - len(self._free)) > 0:
+                used = len(self._scores)
+                growth = max(lacking, used)
+                self._scores = np.concatenate([self._scores, np.empty((growth, *self._scores.shape[1:]), np.float32)])
+                self._counts = np.concatenate([self._counts, np.zeros(growth, np.int64)])
+                self._free += range(used, used + growth)
             for name in missing:
                 row = self._rows[name] = self._free.pop()
                 self._scores[row], self._counts[row] = np.nan, 0
         return np.fromiter(map(self._rows.__getitem__, names), np.int64, len(names))
-
-    def _make_room(self, wanted: int, live: Collection[str]) -> None:
-        """Take back the rows of requests that were aborted. If these are too few, make the table larger."""
-        for name in [name for name in self._rows if name not in live]:
-            self._free.append(self._rows.pop(name))
-        if (lacking := wanted - len(self._free)) > 0:
-            used = len(self._scores)
-            more = max(lacking, used)
-            self._scores = np.concatenate([self._scores, np.empty((more, *self._scores.shape[1:]), np.float32)])
-            self._counts = np.concatenate([self._counts, np.zeros(more, np.int64)])
-            self._free += range(used, used + more)

@@ -11,7 +11,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from voxbatch.vllm_plugin.scheduler.encoder_cache import enlarge_encoder_cache
+from voxbatch.vllm_plugin.scheduler.admission import enlarge_encoder_cache
 
 
 class _Serving:
@@ -30,11 +30,11 @@ def end_with_audio(request: Any) -> None:
     """Limit the text of a request to its audio, if the model hears the audio token by token while it writes.
 
     Voxtral Realtime writes one token for each token of audio and should then write its end. If it does not, and other
-    requests run, vLLM (0.26 to 0.32) dies of the missing audio with all of them. So a request gets as many tokens as in
+    requests run, vLLM dies of the missing audio with all of them. So a request gets as many tokens as in
     a batch job (realtime_limits.max_tokens). A stream gets one token for each part of its audio and needs no limit. The
     audio of an instruct model lies within its prompt.
     """
-    heard = max((each.mm_position.offset + each.mm_position.length for each in request.mm_features), default=0)
+    heard = max((feature.mm_position.offset + feature.mm_position.length for feature in request.mm_features), default=0)
     if heard > request.num_prompt_tokens and not request.resumable:
         request.max_tokens = max(1, min(request.max_tokens, heard - request.num_prompt_tokens - 1))
 

@@ -27,7 +27,7 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 
 from voxbatch.vllm_plugin.scheduler import fast_path_conditions
-from voxbatch.vllm_plugin.silence import audio_of, begins_silent, extent
+from voxbatch.vllm_plugin.silence import begins_silent, extent, samples_of
 from voxbatch.vllm_plugin.vllm_names import ARCHITECTURE
 
 MAX_COPIED = 128
@@ -112,10 +112,19 @@ class SharedPrefix:
         """Return the number of positions of a request that need not be computed."""
         return self.positions if self._held and self._starts(request) else 0
 
+    def computed_blocks(self, request: Any) -> tuple[Any, int, int]:
+        """Return no blocks, and `computed_positions`. This replaces KVCacheManager.get_computed_blocks.
+
+        So the request gets blocks of its own for all its positions, and its first blocks stay unused, because vLLM
+        shares blocks only if it finds them by their content.
+        """
+        return self._manager.empty_kv_cache_blocks, self.computed_positions(request), 0
+
     def enter(self, step: Any, requests: Mapping[str, Any]) -> None:
         """Enter the shared blocks, and the copies to make before the model runs, into a scheduled step.
 
-        If no prefix is held yet, hold the blocks of the first request of the step that computes one.
+        If no prefix is held yet, hold the first blocks of the first request of the step that computes one, so that they
+        never become free again. Only this request writes to them, and it writes only behind the shared positions.
 
         Args:
             requests: the requests of the scheduler, by id.
@@ -127,21 +136,14 @@ class SharedPrefix:
         if copies:
             step.kv_cache_block_copies = [*(step.kv_cache_block_copies or ()), *copies]
         for new in step.scheduled_new_reqs if not self._held else ():
-            is_whole = step.num_scheduled_tokens[new.req_id] >= self._silence.positions
-            if is_whole and self._starts(requests[new.req_id]):
-                self._hold(requests[new.req_id])
+            request = requests[new.req_id]
+            if step.num_scheduled_tokens[new.req_id] >= self._silence.positions and self._starts(request):
+                blocks = self._blocks_of[new.req_id][: self.num_blocks]
+                self._manager.block_pool.touch(blocks)
+                self._held = [block.block_id for block in blocks]
+                self._tokens = request.prompt_token_ids[: self._silence.positions]
+                self.prompt_tokens = len(request.prompt_token_ids)
                 return
-
-    def _hold(self, request: Any) -> None:
-        """Hold the first blocks of the request, so that they never become free again.
-
-        Only this request writes to them, and it writes only behind the shared positions.
-        """
-        blocks = self._blocks_of[request.request_id][: self.num_blocks]
-        self._manager.block_pool.touch(blocks)
-        self._held = [block.block_id for block in blocks]
-        self._tokens = request.prompt_token_ids[: self._silence.positions]
-        self.prompt_tokens = len(request.prompt_token_ids)
 
     def _starts(self, request: Any) -> bool:
         """Return whether the request begins with the shared positions and has further positions to compute.
@@ -156,7 +158,7 @@ class SharedPrefix:
         [feature] = request.mm_features
         if feature.mm_position.offset or feature.data is None:
             return False
-        return begins_silent(audio_of(feature), self._silence.samples)
+        return begins_silent(samples_of(feature.data), self._silence.samples)
 
 
 def _block_ids_after(step: Any, positions: int) -> Iterator[list[int]]:

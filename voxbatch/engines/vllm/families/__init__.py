@@ -6,17 +6,21 @@ engine starts. Scheduling, memory and faults are handled elsewhere.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.engines.pieces import Piece, PieceText
+from voxbatch.engines.pieces import Piece
+from voxbatch.engines.suspect_text import PieceText
+from voxbatch.engines.vllm.model import Model
+from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.records import Answer
 
 
@@ -36,8 +40,12 @@ class Request:
     top_p: float = 1.0
     seed: int | None = None
     """Seed of this request alone, for a temperature above 0."""
+    repetition_penalty: float = 1.0
+    """Divisor of the scores of tokens that the text has already; 1 means none."""
     grammar: str = ""
     """Grammar of the text, in llguidance's variant of Lark. Empty means any text."""
+    warning: str | None = None
+    """Warning about the request, for the transcript."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,8 +60,8 @@ class TokenScores:
 
     def probabilities(self) -> list[float]:
         """Return the probability of each token."""
-        found: list[float] = np.exp(self.logprobs).tolist()
-        return found
+        probabilities: list[float] = np.exp(self.logprobs).tolist()
+        return probabilities
 
     def confidence(self, token_ids: Sequence[int], controls: Collection[int]) -> float | None:
         """Return the mean probability of the text's tokens. None if there are none, or if one has no probability.
@@ -63,8 +71,8 @@ class TokenScores:
             controls: ids of control tokens, which are no text.
         """
         pairs = zip(token_ids, self.probabilities(), strict=True)
-        found = [probability for token, probability in pairs if token not in controls]
-        mean = fmean(found) if found else nan
+        text_probabilities = [probability for token, probability in pairs if token not in controls]
+        mean = fmean(text_probabilities) if text_probabilities else nan
         return None if isnan(mean) else mean
 
 
@@ -79,29 +87,40 @@ class UnusableAnswer(Exception):
     """The model's answer does not have the form that was asked for, such as a JSON Schema."""
 
 
-class Family(Protocol):
-    """The interface of a family of models."""
+class Family(ABC):
+    """The interface of a family of models. The facts without a comment are those of EngineSpec."""
 
     max_chunk_samples: int
     """Length of the longest piece, in samples."""
-    word_times: bool
-    """See EngineSpec.word_times."""
-    languages: frozenset[str] | None
-    """See EngineSpec.languages."""
-    uses_language: bool
-    """See EngineSpec.uses_language."""
     prompt_tokens: int
     """The largest number of positions that a prompt, with its audio, takes in a step of the engine."""
-    decoding: Mapping[str, Any]
+    decoding: Mapping[str, Any] = {}
     """The family's options that influence the text. They are part of a run's identity."""
+    request_bytes = 0
+    """Memory of a typical request in the K/V cache, on all GPUs together, if the shape of the model does not tell. 0 if
+    it is unknown."""
+    warning = ""
+    """Warning for the user about the model, or an empty string."""
+    languages: frozenset[str] | None = None
+    uses_language = False
+    takes_hints = False
+    translates = False
+    word_times = False
+    max_question_samples = 0
 
-    def load(self, folder: Path) -> None:
+    def __init__(self, model: Model, settings: VllmSettings):
+        self._name = model.name
+        self.max_model_len = settings.max_model_len
+        """Number of positions of the context."""
+
+    def load(self, folder: Path) -> None:  # noqa: B027 a family may have loaded its tokenizer before
         """Load the tokenizer of the model in `folder`.
 
         Raises:
             EngineError: the tokenizer counts tokens differently than voxbatch.
         """
 
+    @abstractmethod
     def request(self, piece: Piece) -> Request:
         """Return the request for a piece.
 
@@ -109,6 +128,7 @@ class Family(Protocol):
             UnsupportedPiece: the model cannot take the piece.
         """
 
+    @abstractmethod
     def read(
         self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
     ) -> PieceText | Piece | Answer:

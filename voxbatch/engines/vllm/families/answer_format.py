@@ -11,14 +11,14 @@ every keyword of JSON Schema, so each answer is validated as well.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from voxbatch.answer_options import AnswerOptions
 from voxbatch.engines.vllm.families import UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.tekken import Tekken
-from voxbatch.records import Answer, ToolCall
+from voxbatch.records import Answer, AnswerOptions, ToolCall
 
 MAX_CALLS = 16
 """Largest number of calls in an answer. A model that repeats itself would call until its tokens are used up."""
@@ -47,10 +47,11 @@ class AnswerFormat:
         self._tool_calls: int = tekken.instruct.TOOL_CALLS
         schema = json.loads(options.json_schema) if options.json_schema else None
         functions = [tool["function"] for tool in json.loads(options.tools)] if options.tools else []
-        parameters = {each["name"]: each.get("parameters") or {"type": "object"} for each in functions}
+        parameters = {function["name"]: function.get("parameters") or {"type": "object"} for function in functions}
         self._schema = None if schema is None else _validator(schema, "the JSON Schema of the answers")
         self._parameters = {
-            name: _validator(each, f"the parameters of the tool {name}") for name, each in parameters.items()
+            name: _validator(function_schema, f"the parameters of the tool {name}")
+            for name, function_schema in parameters.items()
         }
         self.grammar = self._grammar(schema, parameters)
         """The grammar of the answers, for Request.grammar. Empty if there is no form to keep."""
@@ -61,21 +62,20 @@ class AnswerFormat:
         if not parameters:
             return ""
         rules = ["start: (TEXT | TEXT? calls)?", "TEXT: /(.|\\n)+/"]
-        rules += [f"call{i}: {self._call(name, each)}" for i, (name, each) in enumerate(parameters.items())]
+        for i, (name, function_schema) in enumerate(parameters.items()):
+            if self._args is not None:
+                name_rule = f"<[{self._tool_calls}]> {json.dumps(name)} <[{self._args}]>"
+                rules.append(f"call{i}: {name_rule} {_json(function_schema)}")
+            else:
+                prefix = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
+                rules.append(f'call{i}: {prefix} {_json(function_schema)} "}}"')
         calls = " | ".join(f"call{i}" for i in range(len(parameters)))
         if self._args is not None:
             rules += [f"call: {calls}", f"calls: call{{1,{MAX_CALLS}}}"]
         else:
-            more = f'(", " call){{0,{MAX_CALLS - 1}}}'
-            rules += [f"call: {calls}", f'calls: <[{self._tool_calls}]> "[" call {more} "]"']
+            further_calls = f'(", " call){{0,{MAX_CALLS - 1}}}'
+            rules += [f"call: {calls}", f'calls: <[{self._tool_calls}]> "[" call {further_calls} "]"']
         return "\n".join([*rules, ""])
-
-    def _call(self, name: str, parameters: Any) -> str:
-        """Return the rule of a call of one function."""
-        if self._args is not None:
-            return f"<[{self._tool_calls}]> {json.dumps(name)} <[{self._args}]> {_json(parameters)}"
-        before = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
-        return f'{before} {_json(parameters)} "}}"'
 
     def read(self, token_ids: Sequence[int], finish_reason: str, prompt_tokens: int) -> Answer:
         """Return the answer that the model wrote.
@@ -116,8 +116,8 @@ class AnswerFormat:
         """
         for name, arguments in self._named_arguments(ids):
             if name not in self._parameters:
-                known = ", ".join(self._parameters)
-                raise UnusableAnswer(f"the answer calls {name[:100]!r}, which is none of the tools {known}")
+                tool_names = ", ".join(self._parameters)
+                raise UnusableAnswer(f"the answer calls {name[:100]!r}, which is none of the tools {tool_names}")
             if not isinstance(arguments, dict):
                 raise UnusableAnswer(f"the arguments of the call of {name} are no JSON object")
             _validate(self._parameters[name], arguments, f"the arguments of the call of {name}")
@@ -127,9 +127,9 @@ class AnswerFormat:
         """Yield the name of the function and the arguments of each call, in either format."""
         if self._args is None:
             calls = json.loads(self._tekken.decode(ids[1:]))
-            if not isinstance(calls, list) or not all(isinstance(each, dict) for each in calls):
+            if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
                 raise UnusableAnswer("the calls of the answer are no JSON list of objects")
-            yield from ((str(each.get("name")), each.get("arguments")) for each in calls)
+            yield from ((str(call.get("name")), call.get("arguments")) for call in calls)
             return
         starts = [i for i, token in enumerate(ids) if token == self._tool_calls]
         for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
@@ -154,18 +154,38 @@ def _validator(schema: Any, of: str) -> Any:
         of: the thing that the schema describes, for messages.
 
     Raises:
-        UnsupportedPiece: the schema is no JSON Schema.
+        UnsupportedPiece: the schema is no JSON Schema, or a reference in it leads back to itself.
     """
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for
     from referencing import Registry
+    from referencing.exceptions import Unresolvable
 
     kind = validator_for(schema, default=Draft202012Validator)
+    reference = ""
     try:
         kind.check_schema(schema)
+        validator = kind(schema, registry=Registry())
+        for reference in _references(schema):
+            with contextlib.suppress(Unresolvable):  # it may be relative to the $id of a part; the answer's check tells
+                validator.evolve(schema={"$ref": reference}).is_valid(None)
     except SchemaError as e:
         raise UnsupportedPiece(f"{of}: {e.message[:MAX_REASON]}; correct the schema") from e
-    return kind(schema, registry=Registry())
+    except RecursionError as e:
+        raise UnsupportedPiece(f"{of}: $ref {reference[:MAX_REASON]!r} leads back to itself; correct the schema") from e
+    return validator
+
+
+def _references(schema: Any) -> Iterator[str]:
+    """Yield each reference in a schema to a part of it."""
+    if isinstance(schema, dict):
+        if isinstance(reference := schema.get("$ref"), str):
+            yield reference
+        schema = schema.values()
+    elif not isinstance(schema, list):
+        return
+    for part in schema:
+        yield from _references(part)
 
 
 def _validate(validator: Any, value: Any, of: str) -> None:

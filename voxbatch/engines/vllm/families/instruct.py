@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from voxbatch.engines.pieces import Piece, PieceText
-from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
+from voxbatch.engines.pieces import Piece
+from voxbatch.engines.suspect_text import PieceText
+from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
@@ -30,19 +30,17 @@ TEXT_TOKENS = 448
 third of them."""
 
 
-class Instruct:
+class Instruct(Family):
     """The family of Voxtral Mini 3B and Small 24B: see `Family` for its methods."""
 
-    languages: frozenset[str] | None = ISO_639_1
+    languages = ISO_639_1
     uses_language = True
-    word_times = False
+    max_chunk_samples = WINDOW
     prompt_tokens = WINDOW_TOKENS + PROMPT_TOKENS
 
     def __init__(self, model: Model, settings: VllmSettings):
-        self._max_model_len = settings.max_model_len
+        super().__init__(model, settings)
         needed = self.prompt_tokens + TEXT_TOKENS
-        self.max_chunk_samples = WINDOW
-        self.decoding: Mapping[str, Any] = {}
         if settings.max_model_len < needed:
             raise ConfigError(
                 f"max_model_len is {settings.max_model_len}; {model.name} takes whole windows of {WINDOW_S} s, which "
@@ -64,13 +62,11 @@ class Instruct:
         """Return a request with a whole window of audio; see `Family.request`."""
         if len(piece.samples) > WINDOW:
             raise UnsupportedPiece(f"{len(piece.samples) / SAMPLING_RATE:.2f} s of audio; {WINDOW_S} s are one window")
-        padded = self._tekken.audio_encoder.pad(
-            piece.samples if len(piece.samples) else np.zeros(1, np.float32), SAMPLING_RATE
-        )
+        padded = self._tekken.pad(piece.samples)
         prompt = self.prompt(len(padded), piece.lang)
         return Request(
             {"prompt_token_ids": prompt, "multi_modal_data": {"audio": [(padded, SAMPLING_RATE)]}},
-            max_tokens=min(TEXT_TOKENS, self._max_model_len - len(prompt)),
+            max_tokens=min(TEXT_TOKENS, self.max_model_len - len(prompt)),
         )
 
     def prompt(self, num_samples: int, lang: str | None) -> list[int]:
@@ -84,9 +80,9 @@ class Instruct:
         """
         instruct, encoder = self._tekken.instruct, self._tekken.audio_encoder
         audio = [encoder.audio_token] * encoder.audio_config.num_audio_tokens(num_samples)
-        said = self._tekken.encode(f"lang:{lang}") if lang else []
+        language_tokens = self._tekken.encode(f"lang:{lang}") if lang else []
         begin = [*self._tekken.start, instruct.BEGIN_INST, encoder.begin_audio_token]
-        return [*begin, *audio, instruct.END_INST, *said, instruct.TRANSCRIBE]
+        return [*begin, *audio, instruct.END_INST, *language_tokens, instruct.TRANSCRIBE]
 
     def read(
         self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from voxbatch.answer_options import AnswerOptions
 from voxbatch.engines.pieces import Piece, QuestionPiece
-from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
+from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.families.answer_format import AnswerFormat
 from voxbatch.engines.vllm.families.instruct import WINDOW, WINDOW_S, WINDOW_TOKENS, require_windows
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import ASK, VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken
 from voxbatch.errors import ConfigError
-from voxbatch.records import SAMPLING_RATE, Answer
+from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions
 
 MAX_RECORDINGS = 8
 """Largest number of recordings of a question, as in the published example for SageMaker (`audio:8`). vLLM's own limit
@@ -38,17 +37,14 @@ PROMPTS = 64
 SILENCE = np.zeros(SAMPLING_RATE // 10, np.float32)
 
 
-class Questions:
+class Questions(Family):
     """The family of Voxtral Mini 3B and Small 24B with task=ask: see `Family` for its methods."""
 
-    languages: frozenset[str] | None = None
-    uses_language = False
-    word_times = False
     prompt_tokens = WINDOW_TOKENS
     decoding: Mapping[str, Any] = {"task": ASK}
 
     def __init__(self, model: Model, settings: VllmSettings):
-        self._max_model_len = settings.max_model_len
+        super().__init__(model, settings)
         windows = (settings.max_model_len - settings.max_answer_tokens - TEXT_TOKENS) // WINDOW_TOKENS
         if windows < 1:
             needed = settings.max_answer_tokens + TEXT_TOKENS + WINDOW_TOKENS
@@ -58,7 +54,6 @@ class Questions:
                 f"take {needed:,}: give a smaller --max-tokens, or more of --engine-option max_model_len"
             )
         self.max_question_samples = windows * WINDOW
-        """See EngineSpec.max_question_samples."""
         self.max_chunk_samples = min(LONGEST_RECORDING, self.max_question_samples)
 
     def load(self, folder: Path) -> None:
@@ -73,22 +68,21 @@ class Questions:
         assert isinstance(piece, QuestionPiece)
         options = piece.question.options
         grammar, prompt = self._format(options).grammar, self.prompt(piece)
-        if len(prompt) + options.max_tokens > self._max_model_len:
+        if len(prompt) + options.max_tokens > self.max_model_len:
             audio = sum(map(_num_tokens, piece.recordings))
             raise UnsupportedPiece(
                 f"the question has {len(prompt):,} tokens, {audio:,} of them audio ({WINDOW_TOKENS} for each started "
                 f"{WINDOW_S} s of a recording), and the answer up to {options.max_tokens:,}; the context holds "
-                f"{self._max_model_len:,}: give --map-reduce, shorter recordings or a smaller --max-tokens"
+                f"{self.max_model_len:,}: give --map-reduce, shorter recordings or a smaller --max-tokens"
             )
-        given: dict[str, Any] = {"prompt_token_ids": prompt}
+        inputs: dict[str, Any] = {"prompt_token_ids": prompt}
         if piece.recordings:
             ends = list(accumulate(piece.recordings))
             recordings = [piece.samples[end - n : end] for end, n in zip(ends, piece.recordings, strict=True)]
-            pad = self._tekken.audio_encoder.pad
-            padded = [pad(each if len(each) else np.zeros(1, np.float32), SAMPLING_RATE) for each in recordings]
-            given["multi_modal_data"] = {"audio": [(each, SAMPLING_RATE) for each in padded]}
+            padded = [(self._tekken.pad(recording), SAMPLING_RATE) for recording in recordings]
+            inputs["multi_modal_data"] = {"audio": padded}
         return Request(
-            given,
+            inputs,
             max_tokens=options.max_tokens,
             temperature=options.temperature,
             top_p=options.top_p,
@@ -148,7 +142,7 @@ class Questions:
             system = [SystemMessage(content=options.system)]
         silence = AudioChunk.from_audio(Audio(SILENCE, SAMPLING_RATE, format="wav"))
         content = [*[silence] * num_recordings, TextChunk(text=prompt)] if num_recordings else prompt
-        tools = [Tool.from_openai(each) for each in json.loads(options.tools)] if options.tools else None
+        tools = [Tool.from_openai(tool) for tool in json.loads(options.tools)] if options.tools else None
         return ChatCompletionRequest(messages=[*system, UserMessage(content=content)], tools=tools)
 
 

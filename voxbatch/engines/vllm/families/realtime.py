@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from voxbatch.engines.pieces import Piece, PieceText
+from voxbatch.engines.pieces import Piece
+from voxbatch.engines.suspect_text import PieceText
 from voxbatch.engines.vllm import realtime_limits
-from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
+from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
@@ -27,22 +26,21 @@ from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Word
 
 
-class Realtime:
+class Realtime(Family):
     """The family of Voxtral Realtime: see `Family` for its methods."""
 
-    languages: frozenset[str] | None = None
-    uses_language = False
     word_times = True
 
     def __init__(self, model: Model, settings: VllmSettings):
+        super().__init__(model, settings)
         audio = model.audio_settings()
-        self._settings = settings
+        self._ignore_eos = settings.ignore_eos
         self._delay_ms = settings.delay_ms or round(audio["transcription_delay_ms"])
         self._delay = realtime_limits.delay_tokens(self._delay_ms)
         self._left_pad = int(audio["streaming_n_left_pad_tokens"])
         self.prompt_tokens = realtime_limits.prompt_tokens(self._delay, self._left_pad)
         self.max_chunk_samples = realtime_limits.longest_chunk(settings.max_model_len, self._delay, self._left_pad)
-        self.decoding: Mapping[str, Any] = {"delay_ms": self._delay_ms, "ignore_eos": settings.ignore_eos}
+        self.decoding = {"delay_ms": self._delay_ms, "ignore_eos": settings.ignore_eos}
         if self.max_chunk_samples <= 0:
             pads = realtime_limits.positions(0, self._delay, self._left_pad)
             raise ConfigError(
@@ -76,13 +74,13 @@ class Realtime:
         if samples > self.max_chunk_samples:
             raise UnsupportedPiece(
                 f"{samples / SAMPLING_RATE:.2f} s of audio; {self.max_chunk_samples / SAMPLING_RATE:.2f} s fit into a "
-                f"context of {self._settings.max_model_len}"
+                f"context of {self.max_model_len}"
             )
         padded = self._tekken.audio_encoder.pad(piece.samples, SAMPLING_RATE)
         return Request(
             {"prompt_token_ids": self._prompt, "multi_modal_data": {"audio": [(padded, None)]}},
             max_tokens=realtime_limits.max_tokens(samples, self._delay, self._left_pad),
-            ignore_eos=self._settings.ignore_eos,
+            ignore_eos=self._ignore_eos,
         )
 
     def read(

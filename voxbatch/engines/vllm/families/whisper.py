@@ -1,19 +1,25 @@
-"""Whisper in Hugging Face's format, with windows of 30 s. If the language is unknown, the model itself detects it."""
+"""Whisper in Hugging Face's format, with windows of 30 s. If the language is unknown, the model itself detects it.
+
+Hints stand before each window, in the place of the text before it.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines.pieces import Piece, PieceText
-from voxbatch.engines.vllm.families import Request, TokenScores, UnsupportedPiece
+from voxbatch.engines.known_models import is_trained_to_translate
+from voxbatch.engines.pieces import Piece
+from voxbatch.engines.suspect_text import PieceText
+from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
+from voxbatch.engines.whisper_windows import HOTWORD_TOKENS, fitting_hotwords
 from voxbatch.errors import ConfigError
-from voxbatch.records import SAMPLING_RATE
+from voxbatch.records import SAMPLING_RATE, Hints
 
 WINDOW_S = 30
 """Length of the audio that Whisper's encoder always takes (openai/whisper, audio.py: CHUNK_LENGTH)."""
@@ -26,21 +32,30 @@ ENGLISH_VOCABULARY = 51_864
 """Number of tokens of an English-only Whisper (openai/whisper, tokenizer.py). Multilingual ones have more."""
 TEXT_TOKENS = CONTEXT // 2
 """Number of tokens allowed for the text of a window, as in openai/whisper (decoding.py: sample_len)."""
+START_TOKENS = 5
+"""Largest number of tokens with a meaning of their own before the text: startofprev, startoftranscript, the language,
+the task and notimestamps."""
 
 
-class Whisper:
+KEPT_HINTS = 64
+"""Number of hints whose tokens are kept. Those of a run stand before every window, and a row may have its own."""
+
+
+class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
-    languages: frozenset[str] | None = None
     uses_language = True
-    word_times = False
+    takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
     prompt_tokens = ENCODER_POSITIONS
 
     def __init__(self, model: Model, settings: VllmSettings):
-        self.decoding: Mapping[str, Any] = {}
+        super().__init__(model, settings)
+        self._hint_room = max(0, settings.max_model_len - TEXT_TOKENS - START_TOKENS)
+        """Number of tokens that hints may have."""
         if model.shape().get("vocab_size") == ENGLISH_VOCABULARY:
             self.languages = frozenset({"en"})
+        self.translates = self.languages is None and is_trained_to_translate(model.name)
         if not TEXT_TOKENS < settings.max_model_len <= CONTEXT:
             raise ConfigError(
                 f"max_model_len is {settings.max_model_len}; a Whisper decoder takes {TEXT_TOKENS + 1} to {CONTEXT}"
@@ -56,9 +71,12 @@ class Whisper:
         self._start = json.loads((folder / "config.json").read_text())["decoder_start_token_id"]
         self._languages: dict[str, int] = generation.get("lang_to_id", {})
         """Ids of the language tokens, e.g. {"<|en|>": 50259}. Empty for an English-only model."""
-        self._transcribe = [generation["task_to_id"]["transcribe"]] if self._languages else []
+        self._tasks: dict[str, int] = generation["task_to_id"] if self._languages else {}
+        """Ids of the tokens of TASKS. Empty for an English-only model."""
+        self._previous = self._tokenizer.convert_tokens_to_ids("<|startofprev|>")
         self._no_timestamps = generation["no_timestamps_token_id"]
         self._suppressed = tuple(generation.get("suppress_tokens") or ())
+        self._hint_tokens = functools.lru_cache(KEPT_HINTS)(self._tokens_of_hints)
 
     def request(self, piece: Piece) -> Request:
         """Return a request; see `Family.request`.
@@ -70,16 +88,32 @@ class Whisper:
         if self._languages and piece.lang is None:
             ids = tuple(self._languages.values())
             return Request(_prompt(piece, [self._start]), max_tokens=1, ignore_eos=True, allowed_token_ids=ids)
-        spoken = [self._language(piece.lang)] if self._languages and piece.lang else []
-        prompt = _prompt(piece, [self._start, *spoken, *self._transcribe, self._no_timestamps])
-        return Request(prompt, max_tokens=TEXT_TOKENS, suppressed_token_ids=self._suppressed)
+        spoken = [self._language(piece.lang), self._tasks[piece.task]] if self._languages and piece.lang else []
+        hints, warning = self._hint_tokens(piece.hints) if piece.hints else ([], None)
+        prompt = _prompt(piece, [*hints, self._start, *spoken, self._no_timestamps])
+        return Request(prompt, max_tokens=TEXT_TOKENS, suppressed_token_ids=self._suppressed, warning=warning)
+
+    def _tokens_of_hints(self, hints: Hints) -> tuple[list[int], str | None]:
+        """Return the first hotwords and the end of the prompt, as far as they have room, as tokens before the text. The
+        second value is a warning if hotwords are left out."""
+        hotwords, warning = fitting_hotwords(self._encoded, hints.hotwords or "", min(HOTWORD_TOKENS, self._hint_room))
+        tokens, prompt = self._encoded(hotwords), self._encoded(hints.prompt or "")
+        room = self._hint_room - len(tokens)
+        return [self._previous, *tokens, *prompt[max(0, len(prompt) - room) :]], warning
+
+    def _encoded(self, text: str) -> list[int]:
+        """Return the tokens of a text that stands before others."""
+        ids: list[int] = self._tokenizer.encode(f" {text.strip()}", add_special_tokens=False) if text.strip() else []
+        return ids
 
     def _language(self, lang: str) -> int:
         try:
             return self._languages[f"<|{lang}|>"]
         except KeyError:
-            known = ", ".join(sorted(token.strip("<|>") for token in self._languages))
-            raise UnsupportedPiece(f"this Whisper does not know the language {lang!r}; it knows {known}") from None
+            language_codes = ", ".join(sorted(token.strip("<|>") for token in self._languages))
+            raise UnsupportedPiece(
+                f"this Whisper does not know the language {lang!r}; it knows {language_codes}"
+            ) from None
 
     def read(
         self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None

@@ -1,0 +1,103 @@
+"""Shared parts of the GPU benchmarks: the GPU's figures, noise, a process for each configuration, and JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+RATE = 16_000
+LOOK_S = 0.5
+"""Seconds between two samples."""
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[dict[str, float]]:
+    """Give a dict that holds figures of this context after it: the mean clock (`mhz`), the mean power (`watts`) and the
+    largest memory in use by all programs (`peak_gb`). Without a GPU the dict stays empty.
+    """
+    from voxbatch.engines.vllm.gpu import visible_gpus
+
+    found: dict[str, float] = {}
+    if not visible_gpus():
+        yield found
+        return
+    import pynvml
+
+    pynvml.nvmlInit()
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # NVML numbers all GPUs of the machine
+    handle = pynvml.nvmlDeviceGetHandleByIndex(int(first) if first.isdigit() else 0)
+    ended, seen = threading.Event(), list[tuple[float, float, int]]()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_S):
+            clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+            power, used = pynvml.nvmlDeviceGetPowerUsage(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).used
+            seen.append((clock, power / 1000, used))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+        if seen:
+            found |= {
+                "mhz": round(fmean(mhz for mhz, _, _ in seen)),
+                "watts": round(fmean(watts for _, watts, _ in seen)),
+            }
+            found["peak_gb"] = round(max(used for _, _, used in seen) / 1e9, 1)
+
+
+def swelling_noise(num_samples: int, seed: int, swells: float = 25.0) -> np.ndarray:
+    """Return noise of shape (num_samples,) between -1 and 1, whose loudness rises and falls: steady noise is silence.
+
+    Args:
+        num_samples: samples at 16 kHz.
+        seed: equal seeds give equal noise.
+        swells: radians of the loudness per second.
+    """
+    loudness = 0.02 + 0.1 * (1 + np.sin(np.arange(num_samples) / RATE * swells)) ** 2
+    return np.clip(np.random.default_rng(seed).standard_normal(num_samples) * loudness * 0.3, -1, 1)
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which vLLM's processes, too, find this checkout of voxbatch and its package metadata."""
+    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH", "")) if part)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def measured_lines(script: str, configuration: str) -> Iterator[dict[str, Any]]:
+    """Run `script --one CONFIGURATION` with the arguments of this process, and yield its lines as they are printed."""
+    command = [sys.executable, script, *sys.argv[1:], "--one", configuration]
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment())
+        assert process.stdout
+        for line in process.stdout:
+            if line.startswith("RESULT "):
+                yield json.loads(line[7:])
+        if process.wait():
+            errors.seek(0)
+            yield {"failed": errors.read()[-3000:]}
+
+
+def tell(line: dict[str, Any], out: Path | None) -> None:
+    """Print a line, and append it to the file."""
+    print(json.dumps(line), flush=True)
+    if out:
+        with out.open("a") as file:
+            file.write(json.dumps(line) + "\n")

@@ -1,0 +1,69 @@
+"""Write voxbatch/api/keyword_types.py, the types of the keyword arguments of the Python interface, from the
+declarations of the settings. `make docs` runs this script; a test fails if the module is out of date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import get_origin
+
+from voxbatch.config import FOR_SPEECH, QuestionOptions, RunOptions, SpeechOptions
+from voxbatch.records import AnswerOptions
+from voxbatch.settings import PROCESS, RECORDING, RUN, Setting, settings_of
+from voxbatch.storage import StoreOptions
+
+MODULE = Path(__file__).parents[1] / "voxbatch" / "api" / "keyword_types.py"
+DOCUMENTS = ("json_schema", "tools")
+"""Options that are files for the command and objects in Python: `ask` has parameters for them."""
+HEAD = '''"""The types of the keyword arguments of the Python interface, for type checkers.
+
+`make docs` writes this module from the declarations of the settings (`config`, `records`, `storage.address`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TypedDict
+'''
+
+
+def module() -> str:
+    """Return the text of the module."""
+    settings = [*settings_of(RunOptions).values(), *settings_of(StoreOptions).values()]
+    by_use = {use: [declared for declared in settings if declared.use == use] for use in (RECORDING, RUN, PROCESS)}
+    answers = [*settings_of(AnswerOptions).values(), settings_of(QuestionOptions)["map_reduce"], *settings]
+    for_answers = [declared for declared in answers if declared.for_answers and declared.name not in DOCUMENTS]
+    spoken = [*settings_of(SpeechOptions).values(), *(declared for declared in settings if is_for_speech(declared))]
+    for_speech = [declared for declared in spoken if declared.name != "audio_formats"]
+    shards = "Options of a run whose shards several processes transcribe."
+    return HEAD + "".join((
+        _typed_dict("TranscribeKeywords", "TypedDict", "Options of one recording's transcription.", by_use[RECORDING]),
+        _typed_dict("ShardKeywords", "TranscribeKeywords", shards, by_use[RUN]),
+        _typed_dict("RunKeywords", "ShardKeywords", "Options of a run.", by_use[PROCESS]),
+        _typed_dict("AskKeywords", "TypedDict", "Options of a run that asks questions.", for_answers),
+        _typed_dict("SpeakKeywords", "TypedDict", "Options of a run that speaks texts.", for_speech),
+    ))  # fmt: skip
+
+
+def is_for_speech(declared: Setting) -> bool:
+    """Return whether a setting of a run, or of its stores, applies to a run that speaks."""
+    return declared.name in FOR_SPEECH or declared.name in settings_of(StoreOptions)
+
+
+def _typed_dict(name: str, base: str, doc: str, settings: Iterable[Setting]) -> str:
+    lines = [f"    {declared.name}: {_annotation(declared)}\n" for declared in settings]
+    return f'\n\nclass {name}({base}, total=False):\n    """{doc}"""\n\n{"".join(lines)}'
+
+
+def _annotation(declared: Setting) -> str:
+    """Return the type of a keyword. A list of texts may be one text, which is split at commas."""
+    if get_origin(declared.hint) is tuple:
+        return "str | Collection[str]"
+    if get_origin(declared.hint) is Mapping:
+        return "Mapping[str, object]"
+    return declared.hint.__name__ if isinstance(declared.hint, type) else str(declared.hint)
+
+
+if __name__ == "__main__":
+    MODULE.write_text(module())

@@ -1,0 +1,12 @@
+terraform {
+  required_version = ">= 1.9" # validation of a variable that reads other variables
+
+  required_providers {
+    google = {
+      source  = "hashicorp/google"
+      version = ">= 7.31" # a disk of a job
+    }
+  }
+
+  backend "gcs" {} # deploy.sh names the bucket; Terraform ignores this where the folder is a module of another one
+}

@@ -1,0 +1,228 @@
+# Log metrics, alert policies and the dashboard. Each alert says what happened, what to look at, and how.
+
+locals {
+  metrics = {
+    # Such a run exits with 0, so that the platform does not retry it in vain.
+    voxbatch_failed_items = {
+      description = "voxbatch runs that finished with failed items"
+      title       = "voxbatch runs with failed items"
+      condition   = "jsonPayload.failed>0"
+      value       = null
+      type        = "INT64"
+      unit        = "1"
+      labels      = { shard = "which task of how many" }
+    }
+    voxbatch_starved_seconds = {
+      description = "Seconds that the GPU of a voxbatch task waited for audio"
+      title       = "voxbatch GPU idle time"
+      condition   = "jsonPayload.starved_s>=0"
+      value       = "EXTRACT(jsonPayload.starved_s)"
+      type        = "DISTRIBUTION"
+      unit        = "s"
+      labels      = {}
+    }
+  }
+
+  waiting = "metric.type=\"pubsub.googleapis.com/subscription/oldest_unacked_message_age\" AND resource.type=\"pubsub_subscription\""
+  ended   = "metric.type=\"run.googleapis.com/job/completed_execution_count\" AND resource.type=\"cloud_run_job\""
+  by_job  = ["resource.label.job_name"]
+
+  # The defaults of a condition.
+  usual = { threshold = 0, aligner = "ALIGN_SUM", reducer = "REDUCE_SUM", by = null }
+  alerts = {
+    "failed items" = {
+      text = <<-END
+        A run finished with failed items, or an execution failed. Which items, and why, stands in failures.jsonl of the
+        run's output folder; why an execution failed, in the last lines of its log. Starting the same run again tries only
+        what is not committed; failed items are tried again with --overwrite, or in a manifest of their own.
+      END
+      conditions = {
+        "a job's run has failed items"    = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"cloud_run_job\"", by = local.by_job }
+        "a worker's run has failed items" = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"cloud_run_worker_pool\"" }
+        "an execution failed"             = { filter = "${local.ended} AND metric.labels.result=\"failed\" AND resource.labels.job_name=starts_with(\"voxbatch\")", by = local.by_job }
+      }
+    }
+    "gpu idle" = {
+      text = <<-END
+        The GPU of a task waited for audio for over ten minutes in all. Decoding or the bucket is slower than the model:
+        give the job more CPU, put bucket and job into one region, or run fewer, longer tasks.
+      END
+      conditions = {
+        "a GPU waited for audio" = {
+          filter    = "metric.type=\"logging.googleapis.com/user/voxbatch_starved_seconds\" AND resource.type=\"cloud_run_job\""
+          threshold = 600
+          aligner   = "ALIGN_PERCENTILE_99"
+          reducer   = "REDUCE_MAX"
+          by        = local.by_job
+        }
+      }
+    }
+    "dead letters" = {
+      text = <<-END
+        Something was uploaded or sent that cannot be run. Look at it, and at why (attribute voxbatch_reason), with:
+        gcloud pubsub subscriptions pull voxbatch-dead --limit=10 ; once it is mended, upload it again, and add --auto-ack.
+      END
+      conditions = {
+        "messages wait in voxbatch-dead" = {
+          filter  = "metric.type=\"pubsub.googleapis.com/subscription/num_undelivered_messages\" AND resource.type=\"pubsub_subscription\" AND resource.labels.subscription_id=\"voxbatch-dead\""
+          aligner = "ALIGN_MAX"
+          reducer = null
+        }
+      }
+    }
+    "failed workflows" = {
+      text = <<-END
+        The workflow could not execute the dispatcher after an upload. Nothing is lost: the upload waits in the subscription
+        voxbatch-uploads, and the schedule voxbatch-sweep executes the dispatcher at the next full hour. Why it failed:
+        gcloud workflows executions list voxbatch --location=${var.region} --filter="state=FAILED" --limit=5, and then
+        gcloud workflows executions describe EXECUTION.
+      END
+      conditions = {
+        "an execution of the workflow failed" = {
+          filter = "metric.type=\"workflows.googleapis.com/finished_execution_count\" AND resource.type=\"workflows.googleapis.com/Workflow\" AND resource.labels.workflow_id=\"voxbatch\" AND metric.labels.status=\"FAILED\""
+        }
+      }
+    }
+    "waiting uploads" = {
+      text = <<-END
+        An upload has waited for longer than it should until its run started. Nothing is lost: it waits for up to 31 days.
+        Look at the last executions of the dispatcher and their logs: gcloud run jobs executions list
+        --job=voxbatch-dispatch --region=${var.region} (uploads to ${var.prefix_nightly}: --job=voxbatch-nightly). Without
+        executions, look at the schedules: gcloud scheduler jobs list --location=${var.region}.
+      END
+      conditions = {
+        # Two sweeps, or a day for a worker, which keeps a message for as long as its run takes.
+        "an upload to ${var.prefix_uploads} waits" = {
+          filter    = "${local.waiting} AND resource.labels.subscription_id=\"voxbatch-uploads\""
+          threshold = var.uploads == "worker" ? 86400 : 7200
+          aligner   = "ALIGN_MAX"
+          reducer   = null
+        }
+        # A day ends at midnight UTC, and may wait for the next night and an hour of work; other schedules may skip days.
+        "an upload to ${var.prefix_nightly} waits" = {
+          filter    = "${local.waiting} AND resource.labels.subscription_id=\"voxbatch-nightly\""
+          threshold = "${var.schedule} ${var.time_zone}" == "0 2 * * * Etc/UTC" ? 97200 : 604800
+          aligner   = "ALIGN_MAX"
+          reducer   = null
+        }
+      }
+    }
+  }
+}
+
+resource "google_logging_metric" "metric" {
+  for_each = { for name, metric in local.metrics : name => metric if var.alerts }
+
+  project          = var.project
+  name             = each.key
+  description      = each.value.description
+  filter           = "(resource.type=\"cloud_run_job\" OR resource.type=\"cloud_run_worker_pool\") AND jsonPayload.message=\"run_finished\" AND ${each.value.condition}"
+  label_extractors = { for label in keys(each.value.labels) : label => "EXTRACT(jsonPayload.${label})" }
+  value_extractor  = each.value.value
+
+  metric_descriptor {
+    metric_kind  = "DELTA"
+    value_type   = each.value.type
+    unit         = each.value.unit
+    display_name = each.value.title
+    dynamic "labels" {
+      for_each = each.value.labels
+      content {
+        key         = labels.key
+        value_type  = "STRING"
+        description = labels.value
+      }
+    }
+  }
+}
+
+resource "google_monitoring_alert_policy" "alert" {
+  for_each = { for name, alert in local.alerts : name => alert if var.alerts }
+
+  project               = var.project
+  display_name          = "voxbatch: ${each.key}"
+  combiner              = "OR"
+  notification_channels = [var.channel]
+
+  documentation {
+    mime_type = "text/markdown"
+    content   = trimspace(replace(each.value.text, "\n", " "))
+  }
+  dynamic "conditions" {
+    for_each = { for title, given in each.value.conditions : title => merge(local.usual, given) }
+    content {
+      display_name = conditions.key
+      condition_threshold {
+        filter          = conditions.value.filter
+        comparison      = "COMPARISON_GT"
+        threshold_value = conditions.value.threshold
+        duration        = "0s"
+        trigger {
+          count = 1
+        }
+        aggregations {
+          alignment_period     = "300s"
+          per_series_aligner   = conditions.value.aligner
+          cross_series_reducer = conditions.value.reducer
+          group_by_fields      = conditions.value.by
+        }
+      }
+    }
+  }
+
+  depends_on = [time_sleep.known_everywhere] # a policy is refused while its log metric is not known
+}
+
+locals {
+  failed_schedules = <<-END
+    Cloud Scheduler could not execute the job of a schedule. Uploads wait until the next time of the schedule; to start
+    it now: gcloud scheduler jobs run voxbatch-sweep (or voxbatch-nightly) --location=${var.region}. PERMISSION_DENIED
+    has two causes: the account voxbatch-start needs roles/run.invoker on the job, and Cloud Scheduler's own account
+    (service-NUMBER@gcp-sa-cloudscheduler.iam.gserviceaccount.com) needs roles/cloudscheduler.serviceAgent on the
+    project. Running deploy.sh again grants both.
+  END
+}
+
+# Cloud Scheduler has no metric of its own. It logs the end of each attempt.
+resource "google_monitoring_alert_policy" "failed_schedules" {
+  count = var.alerts ? 1 : 0
+
+  project               = var.project
+  display_name          = "voxbatch: failed schedules"
+  combiner              = "OR"
+  notification_channels = [var.channel]
+
+  documentation {
+    mime_type = "text/markdown"
+    content   = trimspace(replace(local.failed_schedules, "\n", " "))
+  }
+  conditions {
+    display_name = "an attempt of a schedule failed"
+    condition_matched_log {
+      filter = join(" AND ", [
+        "resource.type=\"cloud_scheduler_job\"",
+        "(resource.labels.job_id=\"voxbatch-sweep\" OR resource.labels.job_id=\"voxbatch-nightly\")",
+        "log_id(\"cloudscheduler.googleapis.com/executions\")",
+        "jsonPayload.\"@type\"=\"type.googleapis.com/google.cloud.scheduler.logging.AttemptFinished\"",
+        "severity>=ERROR",
+      ])
+      label_extractors = {
+        schedule = "EXTRACT(resource.labels.job_id)"
+        status   = "EXTRACT(jsonPayload.status)"
+      }
+    }
+  }
+  alert_strategy { # a policy on logs must have this limit
+    auto_close = "7200s"
+    notification_rate_limit {
+      period = "3600s"
+    }
+  }
+}
+
+resource "google_monitoring_dashboard" "voxbatch" {
+  count = var.alerts ? 1 : 0
+
+  project        = var.project
+  dashboard_json = file("${path.module}/dashboard.json")
+}

@@ -1,0 +1,419 @@
+"""The CUDA kernels, run by Triton's interpreter without a GPU, compute what the same formulas compute in PyTorch.
+
+The interpreter has float32's arithmetic, and cannot multiply bfloat16.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from warm_python import run_code
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from voxbatch.vllm_plugin import decode_kernel, window_kernel  # noqa: E402
+from voxbatch.vllm_plugin.packing import pack  # noqa: E402
+
+pytest_plugins = ["engine_runs"]
+
+# -- attention of steps that only decode -------------------------------------------------------------------------------
+
+DECODE = """
+import torch
+from torch.nn import functional
+from voxbatch.vllm_plugin.decode_kernel import attend
+
+def told(block_size, heads, kv_heads, size, by_head, eight, many):
+    torch.manual_seed(0)
+    lengths = torch.tensor([1, 0, 63, 64, 65, 200], dtype=torch.int32)
+    counts = torch.tensor([1, 0, 1, 7, 39, 2] if many else [1] * 6)
+    starts = functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+    rows, most = int(starts[-1]), -(-200 // block_size)
+    count = len(lengths) * most + 1
+    shape = (count, kv_heads, block_size, 2 * size) if by_head else (count, block_size, kv_heads, 2 * size)
+    cache = torch.randn(shape).to(torch.float8_e4m3fn if eight else torch.float32)
+    cache = cache.transpose(1, 2) if by_head else cache
+    k, v = cache.split(size, dim=-1)
+    blocks = (torch.randperm(count - 1)[: len(lengths) * most] + 1).to(torch.int32).view(len(lengths), most)
+    wide = torch.randn(rows, heads * size + 32) * (1e6 if eight else 1)  # as a slice of a product's result
+    q = wide[:, : heads * size].view(rows, heads, size)
+    out = torch.full((rows, heads, size), float("nan"))
+    scale, k_scale, v_scale = (4e-6 * size**-0.5, 0.25, 0.5) if eight else (size**-0.5, 1.0, 1.0)
+    attend(q, k, v, blocks, lengths, scale, out, starts if many else None, int(counts.max()), k_scale, v_scale)
+    for i, length in enumerate(lengths.tolist()):
+        new = slice(starts[i], starts[i + 1])
+        if not length:
+            assert out[new].eq(0).all()
+            continue
+        at = torch.arange(length)
+        block = blocks[i, at // block_size].long()
+        keys, values = (each.float()[block, at % block_size].transpose(0, 1) for each in (k, v))
+        count = len(out[new])
+        mask = torch.ones(count, length, dtype=torch.bool).tril(length - count)
+        wanted = functional.scaled_dot_product_attention(
+            q[new].transpose(0, 1)[None], keys[None] * k_scale, values[None] * v_scale, attn_mask=mask, scale=scale,
+            enable_gqa=True)[0].transpose(0, 1)
+        torch.testing.assert_close(out[new], wanted, atol=1e-3 if eight else 2e-5, rtol=1e-5)
+
+shapes = [(16, 32, 8, 128, False), (64, 8, 8, 64, False), (16, 8, 1, 64, True), (128, 32, 1, 64, False),
+          (16, 6, 2, 64, False)]
+for number, shape in enumerate(shapes):
+    for eight in (False, True):
+        told(*shape, eight, many=eight == bool(number % 2))
+"""
+
+
+@pytest.mark.slow
+def test_decoding_equals_attention_over_the_blocks_of_each_request(tmp_path: Path) -> None:
+    """The kernel computes attention for any block size, layout, number of heads that share keys, and length.
+
+    Lengths are none, one, and those around a fetch. A request has one new position, or a prompt. The cache is in
+    the queries' format or in 8 bits; then the queries are too large for float16.
+    """
+    run_code(DECODE, tmp_path, interpreted=True)
+
+
+@pytest.mark.parametrize(
+    ("fits", "shape"),
+    [
+        (True, (128, 4, torch.bfloat16)),
+        (False, (80, 4, torch.bfloat16)),
+        (False, (128, 24, torch.float16)),
+        (False, (128, 4, torch.float32)),
+    ],
+)
+def test_decoding_leaves_other_shapes_to_flash_attention(fits: bool, shape: tuple[int, int, Any]) -> None:
+    """Other number formats and head sizes are left to FlashAttention."""
+    assert decode_kernel.fits(*shape) is fits
+
+
+CHOSEN = """
+import torch
+from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from voxbatch import vllm_plugin
+from voxbatch.vllm_plugin.decode_attention import DecodeAttentionBackend
+
+backend = AttentionBackendEnum[vllm_plugin.ATTENTION_BACKEND]
+register_backend(backend, "voxbatch.vllm_plugin.decode_attention.DecodeAttentionBackend")
+assert backend.get_class() is DecodeAttentionBackend
+assert issubclass(DecodeAttentionBackend, FlashAttentionBackend)
+assert AttentionBackendEnum[DecodeAttentionBackend.get_name()] is AttentionBackendEnum.FLASH_ATTN
+assert DecodeAttentionBackend.supports_dtype(torch.bfloat16)
+assert not DecodeAttentionBackend.supports_dtype(torch.float32)
+assert DecodeAttentionBackend.supports_kv_cache_dtype("auto")
+assert not DecodeAttentionBackend.supports_kv_cache_dtype("fp8")  # this machine has no GPU
+"""
+
+
+@pytest.mark.slow
+def test_vllm_treats_the_backend_as_flash_attention(tmp_path: Path) -> None:
+    """The backend has FlashAttention's name, K/V layout and number formats, so that vLLM builds the encoder's layers on
+    it too."""
+    run_code(CHOSEN, tmp_path)
+
+
+# -- the encoder's attention -------------------------------------------------------------------------------------------
+
+WINDOW = """
+import torch
+from voxbatch.vllm_plugin.encoder_attention import Windowed
+from voxbatch.vllm_plugin.packing import pack
+from voxbatch.vllm_plugin.window_kernel import attend, tiles
+
+def given(lengths, known, heads, size):
+    layout = pack(lengths, torch.device("cpu"), known)
+    qkv = torch.randn(sum(lengths), heads * size + 48)  # the queries are a slice of a product's result
+    k, v = torch.randn(2, sum(layout.key_lengths), heads, size)
+    return qkv[:, : heads * size].unflatten(1, (-1, size)), k, v, layout
+
+def wanted(q, k, v, layout, window):
+    found = []
+    parts = q.split(layout.lengths), k.split(layout.key_lengths), v.split(layout.key_lengths)
+    for queries, keys, values in zip(*parts, strict=True):
+        behind = layout.known + torch.arange(len(queries))[:, None] - torch.arange(len(keys))
+        score = torch.einsum("qhd,khd->hqk", queries, keys) * q.shape[2] ** -0.5
+        score = score.masked_fill((behind < 0) | (behind >= window), float("-inf"))
+        found.append(torch.einsum("hqk,khd->qhd", score.softmax(-1), values))
+    return torch.cat(found)
+
+def told(lengths, known, window, heads, size, kind=torch.float32, tolerance=3e-6):
+    q, k, v, layout = given(lengths, known, heads, size)
+    q, k, v = (each.to(kind) for each in (q, k, v))
+    found = attend(q, k, v, tiles(layout, window), window, size**-0.5)
+    assert found.is_contiguous()
+    assert found.dtype == kind
+    exact = wanted(q.float(), k.float(), v.float(), layout, window)
+    torch.testing.assert_close(found.float(), exact, atol=tolerance, rtol=1e-5)
+
+torch.manual_seed(0)
+for known, window in ((0, 40), (20, 40), (20, 7), (20, 300), (124, 100), (3, 1)):
+    told([1, 150, 65, 64, 30], known, window, 2, 64)
+told([5, 40], 3, 20, 1, 128)
+told([90, 20], 20, 40, 1, 64, torch.float16, 1e-3)  # shares and results have 11 bits
+told([400, 130], 124, 300, 1, 64)  # as it is used: a window of more than two tiles and a block
+
+attention = Windowed(40, 0.125)
+for lengths in ([3, 90], [70]):  # tiles are those of the group that is there
+    q, k, v, layout = given(lengths, 20, 2, 64)
+    found = attention(q, k, v, attention.prepare(layout))
+    torch.testing.assert_close(found, wanted(q, k, v, layout, 40), atol=3e-6, rtol=1e-5)
+"""
+
+
+@pytest.mark.slow
+def test_encoding_equals_causal_attention_within_a_window(tmp_path: Path) -> None:
+    """The kernel computes causal attention within a window for any lengths, with and without known frames.
+
+    The window is one frame, within a tile, longer than any chunk, or begins among the known frames. A chunk may have
+    one frame. Queries are contiguous or in wider rows.
+    """
+    run_code(WINDOW, tmp_path, interpreted=True)
+
+
+def test_tiles() -> None:
+    """Every frame is in one tile, as computed by hand, and tiles that see most keys come first.
+
+    Among equal tiles those of a chunk keep their order.
+    """
+    found = window_kernel.tiles(pack([5, 3], torch.device("cpu"), known=2), window=4, rows=2)
+    assert found.dtype == torch.int32
+    assert found.tolist() == [[2, 2, 0, 4], [0, 2, 0, 2], [4, 1, 0, 6], [5, 2, 7, 2], [7, 1, 7, 4]]
+
+
+@pytest.mark.parametrize(
+    ("fits", "size", "dtype"),
+    [(True, 64, torch.bfloat16), (True, 128, torch.float16), (False, 80, torch.bfloat16), (False, 64, torch.float32)],
+)
+def test_encoding_leaves_other_shapes_to_flash_attention(fits: bool, size: int, dtype: Any) -> None:
+    """Other number formats and head sizes are left to FlashAttention."""
+    assert window_kernel.fits(size, dtype) is fits
+
+
+GRAPHS = """
+import torch
+import tower
+
+from voxbatch.vllm_plugin import encoder_graphs, rotary_kernel
+from voxbatch.vllm_plugin.encoder import Encoder
+from voxbatch.vllm_plugin.encoder_attention import Windowed
+
+WINDOW, PAD = 30, 3
+CHUNKS, FRAMES = encoder_graphs.CHUNKS, encoder_graphs.FRAMES = 8, 64  # the interpreter takes seconds for more
+tower.HEAD = 16  # the least that Triton multiplies
+whole, adapter = tower.tower(WINDOW)
+plain, graphed = Encoder(whole, adapter, PAD), Encoder(whole, adapter, PAD)
+graphed._attention = Windowed(WINDOW, tower.HEAD**-0.5)
+graphed._rotate_and_lay_out = rotary_kernel.rotate_and_lay_out
+graphed._graphs = graphs = graphed._make_graphs()
+silence = graphed._silence.frames
+assert silence
+
+def encoded(encoder, audio):
+    with torch.no_grad():
+        return encoder(audio)
+
+def chunk(frames):
+    samples = torch.randn(320 * (silence + frames)) * 0.1
+    samples[: plain._silence.samples] = 0
+    return samples
+
+def compare(*frames):
+    audio = [chunk(each) for each in frames]
+    for found, expected in zip(encoded(graphed, audio), encoded(plain, audio), strict=True):
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+
+torch.manual_seed(0)
+compare(44, 16)               # padded
+compare(FRAMES)               # exactly a size
+compare(60)                   # what the groups before left in memory is not read
+compare(8, 4, 8, 4, 20)       # more chunks, and fewer frames
+compare(76, 40)               # the next size
+assert graphs._sizes == {FRAMES, 2 * FRAMES}, graphs._sizes
+assert graphs.fit([4] * (CHUNKS - 1)) and not graphs.fit([4] * CHUNKS)
+assert graphs.fit([8_192]) and not graphs.fit([8_192, 4])
+
+# a group without a graph: too many chunks, or a chunk that does not begin with silence
+sizes = set(graphs._sizes)
+compare(*[4] * CHUNKS)
+loud = [torch.randn(320 * 40)]
+torch.testing.assert_close(encoded(graphed, loud)[0], encoded(plain, loud)[0], atol=2e-5, rtol=1e-5)
+assert graphs._sizes == sizes
+"""
+
+
+@pytest.mark.slow
+def test_padded_groups_have_the_rows_of_groups_without_padding(tmp_path: Path) -> None:
+    """The rows of a group that is padded for a CUDA graph are those of the same chunks without padding, also if an
+    earlier group was larger."""
+    run_code(GRAPHS, tmp_path, interpreted=True)
+
+
+# -- norms, rounding and scores ----------------------------------------------------------------------------------------
+
+LAYER_NORM = """
+import math
+import torch
+from torch.nn import functional
+from voxbatch.vllm_plugin import layer_norm_kernel
+
+torch.manual_seed(0)
+with torch.no_grad():
+    for kind in (torch.float32, torch.float16):
+        for width in (96, 1280):
+            norm = torch.nn.LayerNorm(width).to(kind)
+            norm.weight.uniform_(0.5, 1.5)
+            norm.bias.normal_()
+            for limit in (math.inf, 2.0):
+                x, delta = (torch.randn(2, 5, width).add(3).mul(scale).to(kind) for scale in (1, 0.1))
+                wanted = (x + delta).clamp(-limit, limit)
+                normed = layer_norm_kernel.add_and_norm(x, delta, norm, limit)
+                assert torch.equal(x, wanted)
+                exact = functional.layer_norm(
+                    wanted.double(), (width,), norm.weight.double(), norm.bias.double(), norm.eps
+                )
+                few = 2 ** -10 if kind == torch.float16 else 4e-6  # rounding to the format
+                torch.testing.assert_close(normed.double(), exact, rtol=few, atol=few)
+    x = torch.zeros(1, 64)
+    x[0, 0], x[0, 1] = float("nan"), float("inf")
+    layer_norm_kernel.add_and_norm(x, torch.zeros(1, 64), torch.nn.LayerNorm(64), 5.0)
+    assert x[0, 0].isnan() and x[0, 1] == 5.0
+"""
+ROUNDING = """
+import torch
+from torch.nn import functional
+from voxbatch.vllm_plugin import quantise_kernel
+
+# The interpreter drops a carry when it rounds to e4m3 (7.9 becomes 4), so it gets float32 to store into.
+quantise_kernel.EIGHT_BITS = torch.float32
+torch.manual_seed(0)
+
+def check(found, wanted):
+    values, scales = found
+    expected = (wanted.abs().amax(1, keepdim=True) / 448).clamp(min=quantise_kernel.LEAST_SCALE)
+    torch.testing.assert_close(scales, expected, rtol=2e-6, atol=0)
+    torch.testing.assert_close(values, wanted / expected, rtol=1e-5, atol=1e-3)
+    assert values.abs().max() <= 448
+
+def normed(x, weight):
+    return x.float() * torch.rsqrt(x.float().pow(2).mean(1, keepdim=True) + 1e-5) * weight.float()
+
+sizes = torch.tensor([1, 1e-3, 1e3, 0, 5.0])[:, None]
+for kind in (torch.float32, torch.float16):
+    for width in (96, 1280, 2048, 5120):
+        x, delta = (torch.randn(5, width).mul(sizes).to(kind) for _ in range(2))
+        check(quantise_kernel.round_rows(x), x.float())
+        weight = (torch.rand(width) + 0.5).to(kind)
+        check(quantise_kernel.norm_and_round(x, None, weight, 1e-5), normed(x, weight))
+        given = x.clone()
+        found = quantise_kernel.norm_and_round(x, delta, weight, 1e-5)
+        assert torch.equal(x, (given.float() + delta.float()).to(kind))
+        check(found, normed(x, weight))
+        both = torch.randn(5, 2 * width).mul(4).to(kind)
+        left, right = both.float().chunk(2, dim=1)
+        check(quantise_kernel.gate_and_round(both), functional.silu(left) * right)
+"""
+SCORES = """
+import math, torch
+from voxbatch.vllm_plugin.score_kernel import BLOCK, score_rows
+from voxbatch.vllm_plugin.token_scores import score
+
+torch.manual_seed(0)
+for vocabulary in (5, BLOCK, BLOCK + 1, 3 * BLOCK + 77):
+    for scale, dtype in ((1, torch.float32), (30, torch.float32), (8, torch.bfloat16)):
+        wide = (torch.randn(4, vocabulary + 3) * scale).to(dtype)
+        wide[1, 2:] = -math.inf  # as masked tokens have
+        wide[2] = 7.0  # all alike: the entropy is log(vocabulary)
+        logits = wide[:, :vocabulary]  # the rows are not next to each other
+        tokens = logits.argmax(dim=-1, keepdim=True).to(torch.int32)
+        tokens[3] = vocabulary - 1  # any token has a score, not only the likeliest
+        out = torch.full((4, 2), math.nan)
+        score_rows(logits, tokens, out)
+        exact = logits.double().log_softmax(-1)
+        wanted = exact.gather(1, tokens.long())[:, 0], torch.special.entr(exact.exp()).sum(-1)
+        for found in (out, score(logits, tokens)):
+            torch.testing.assert_close(found[:, 0].double(), wanted[0], atol=2e-5, rtol=1e-6)
+            torch.testing.assert_close(found[:, 1].double(), wanted[1], atol=2e-5, rtol=1e-6)
+        assert abs(float(out[2, 1]) - math.log(vocabulary)) < 2e-5
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [LAYER_NORM, ROUNDING, SCORES], ids=["layer norm", "rounding", "scores"])
+def test_rows_equal_their_formulas(code: str, tmp_path: Path) -> None:
+    """Sums, norms, numbers before they are rounded to 8 bits, scales, log-probabilities and entropies are those of the
+    formulas.
+
+    Widths are those of the models, some that are no power of two, and of less, of one and of several fetches. Rows are
+    tiny, large and zero, and have NaN or -inf.
+    """
+    run_code(code, tmp_path, interpreted=True)
+
+
+# -- machine code ------------------------------------------------------------------------------------------------------
+
+COMPILED = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from voxbatch.vllm_plugin import (
+    decode_kernel, layer_norm_kernel, quantise_kernel, rotary_kernel, score_kernel, window_kernel)
+
+def shared(kernel, kinds, known, capability, **options):
+    names = kernel.arg_names
+    given = {name: "constexpr" if name in known else kinds.get(name, "i32") for name in names}
+    whole = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if given[name][0] in "*i"}
+    known = {(names.index(name),): value for name, value in known.items()}
+    source = ASTSource(kernel, given, constexprs=known, attrs=whole)
+    return compile(source, target=GPUTarget("cuda", capability, 32), options=options).metadata.shared
+
+numbers = dict.fromkeys(("q", "k", "v", "out", "qkv", "k_out", "v_out", "pads", "cos_sin", "x", "delta", "weight",
+                         "bias"), "*bf16")
+kinds = numbers | {"blocks": "*i32", "lengths": "*i32", "starts": "*i32", "key_starts": "*i32", "positions": "*i64",
+                   "places": "*i64", "scale": "fp32", "v_scale": "fp32", "scales": "*fp32", "epsilon": "fp32",
+                   "limit": "fp32", "tiles": "*i32", "tokens": "*i32"}
+in_8_bits = kinds | {"k": "*fp8e4nv", "v": "*fp8e4nv", "out": "*bf16"}
+rounded = kinds | {"out": "*fp8e4nv"}
+decoding = dict(BLOCK=16, GROUP=4, SIZE=128, KEYS=decode_kernel.KEYS, QUERIES=16, MANY=False, EIGHT=False, starts=None)
+of_prompts = {name: value for name, value in decoding.items() if name != "starts"} | dict(MANY=True, EIGHT=True)
+decode_options = dict(num_warps=decode_kernel.WARPS, num_stages=decode_kernel.STAGES)
+eight_options = dict(num_warps=decode_kernel.EIGHT_WARPS, num_stages=decode_kernel.EIGHT_STAGES)
+placing = dict(q_width=2048, k_width=2048, head=64, block=2048)
+norm = dict(width=1280, BLOCK=2048)
+window = dict(WINDOW=750, HEADS=32, ROWS=window_kernel.ROWS, KEYS=window_kernel.KEYS)
+narrow = dict(num_warps=window_kernel.WARPS, num_stages=window_kernel.STAGES, maxnreg=window_kernel.REGISTERS)
+for capability in (80, 86, 89, 90):
+    cases = [
+        (decode_kernel._attend, kinds, decoding, decode_options),
+        (rotary_kernel._rotate_and_lay_out, kinds, placing, dict(num_warps=rotary_kernel.WARPS)),
+        (layer_norm_kernel._add_and_norm, kinds, norm, dict(num_warps=4)),
+        (window_kernel._attend, kinds, window | dict(SIZE=64), narrow),
+        (window_kernel._attend, kinds, window | dict(SIZE=128), dict(num_warps=window_kernel.WARPS, num_stages=2)),
+    ]
+    for logits in ("*bf16", "*fp16", "*fp32"):
+        scored = kinds | {"logits": logits, "out": "*fp32"}
+        options = dict(num_warps=score_kernel.WARPS)
+        cases.append((score_kernel._score, scored, dict(BLOCK=score_kernel.BLOCK), options))
+    if capability >= 89:
+        cases += [
+            (decode_kernel._attend, in_8_bits, decoding | dict(EIGHT=True), eight_options),
+            (decode_kernel._attend, in_8_bits, of_prompts, eight_options),
+            (quantise_kernel._norm_and_round, rounded, norm | dict(ADD=True), dict(num_warps=4)),
+            (quantise_kernel._gate_and_round, rounded, dict(width=5120, BLOCK=8192), dict(num_warps=16)),
+            (quantise_kernel._round_rows, rounded, dict(width=2048, BLOCK=2048), dict(num_warps=4)),
+        ]
+    for kernel, formats, known, options in cases:
+        assert shared(kernel, formats, known, capability, **options) <= 99 * 1024, (capability, kernel)
+"""
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_the_supported_gpus(tmp_path: Path) -> None:
+    """The kernels compile to machine code, within the shared memory of the smallest named card.
+
+    A program may have 99 KB on an A10G, an L4 or an L40S (CUDA C++ Programming Guide, compute capabilities). Compiling
+    takes no GPU.
+    """
+    run_code(COMPILED, tmp_path)

@@ -1,0 +1,25 @@
+"""Waiting for what other processes and threads do, and the end of processes."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def until(condition: Callable[[], object], seconds: float = 60, process: Any = None) -> None:
+    """Wait until the condition is true. Fail after `seconds`, or when the process (a Popen) ends before."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        assert process is None or process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def kill_all(processes: Iterable[subprocess.Popen[str]]) -> None:
+    """Kill the processes that still run, and wait for all of them."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,103 @@
+"""Tests that a failure has its kind from the place where it arises, and that lines of an earlier version are read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import soundfile
+from conftest import Recorder, Voxbatch
+
+from voxbatch.audio.ffmpeg import executable
+from voxbatch.errors import AudioError
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.output.lines import read_failure
+from voxbatch.storage import open_recording
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers with the status that is the path."""
+
+    def do_GET(self) -> None:
+        self.send_error(int(self.path[1:]))
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    """Yield the address of a web server that refuses every request with the status in its path."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_each_failure_has_its_kind(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, site: str) -> None:
+    """One run with a recording of each kind: failures.jsonl, the summary and the last lines name the kinds, and the
+    messages decide nothing.
+    """
+    recording("good.wav", 1.5)
+    recording("long.wav", 5)
+    samples, _ = soundfile.read(tmp_path / "good.wav")
+    soundfile.write(tmp_path / "slow.wav", samples, 3)
+    soundfile.write(tmp_path / "header.wav", samples[:0], 16_000)
+    (tmp_path / "empty.mp3").touch()
+    (tmp_path / "404 not found.mp3").write_text("permission denied: connection timed out")
+    (tmp_path / "folder.wav").mkdir()
+    video = ["-f", "lavfi", "-i", "color=s=32x32:d=0.2", str(tmp_path / "silent.mp4")]
+    subprocess.run([executable(), "-loglevel", "error", *video], check=True)
+    kinds = {
+        "gone.wav": "not_found", f"{site}/404": "not_found", f"{site}/410": "not_found", f"{site}/403": "no_access",
+        f"{site}/451": "not_delivered", "folder.wav": "not_audio", "404 not found.mp3": "not_audio",
+        "empty.mp3": "empty", "header.wav": "empty", "slow.wav": "damaged", "silent.mp4": "no_audio_track",
+        "long.wav": "too_long",
+    }  # fmt: skip
+    rows: list[dict[str, object]] = [{"audio_filepath": path} for path in ("good.wav", *kinds)]
+    rows += [{"audio_filepath": "good.wav", "id": "c", "channel": 1}, {"audio_filepath": "good.wav", "offset": 9}]
+    (tmp_path / "m.jsonl").write_text("".join(f"{json.dumps({'id': f'i{n}', **row})}\n" for n, row in enumerate(rows)))
+    options = ("--engine", "scripted", "--allow-private-addresses", "--max-hours", "0.001")
+    done = voxbatch("run", "m.jsonl", "-o", "out", *options)
+    assert done.returncode == 3, done.stderr
+    failures = [json.loads(line) for line in (tmp_path / "out" / "failures.jsonl").read_text().splitlines()]
+    assert [line["error_kind"] for line in failures] == [*kinds.values(), "no_such_part", "no_such_part"]
+    by_kind = json.loads((tmp_path / "out" / "summary.json").read_text())["failures_by_kind"]
+    assert sum(by_kind.values()) == len(failures) == 14
+    assert next(iter(by_kind.items())) == ("not_found", 3)
+    assert "1 done + 14 failed = 15 items (3 not found, 2 not audio, " in done.stdout
+    assert "  silent.mp4: it has no audio track\n" not in done.stdout, "ten failures are named, and it is the eleventh"
+    assert "  empty.mp3: the file is empty\n" in done.stdout
+    assert "  … and 4 more in out/failures.jsonl\n3 not found: put the recordings in place\n" in done.stdout
+
+
+def test_an_address_that_is_not_allowed() -> None:
+    """The kind of a refused address is not that of a missing file."""
+    with pytest.raises(AudioError) as caught:
+        open_recording("http://127.0.0.1/a.wav")
+    assert caught.value.kind is FailureKind.NOT_ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ({"error": "AudioError", "error_kind": "empty"}, FailureKind.EMPTY),
+        ({"error": "AudioError"}, FailureKind.UNREADABLE),
+        ({"error": "LanguageError"}, FailureKind.LANGUAGE),
+        ({"error": "TranscriptionError"}, FailureKind.ENGINE),
+        ({"error": "CrashError"}, FailureKind.ENGINE_CRASH),
+        ({"error": "CrashError", "error_kind": "of a later version"}, FailureKind.ENGINE_CRASH),
+        ({"error": "LaterError", "error_kind": "of a later version"}, FailureKind.UNREADABLE),
+    ],
+)
+def test_lines_of_other_versions_are_read(line: dict[str, str], kind: FailureKind) -> None:
+    """A line without a kind, or with an unknown one, has the kind of its class."""
+    failure = read_failure({**line, "message": "no such file", "retryable": False})
+    assert (failure.kind, failure.error) == (kind, kind.facts.error)

@@ -1,0 +1,61 @@
+"""Tests for the copies of videos with subtitles: the streams by ffmpeg's own hashes, never over another file."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Recorder, Voxbatch
+
+from voxbatch.audio.ffmpeg import executable
+
+SUBTITLES = "1\n00:00:00,000 --> 00:00:01,000\nold\n"
+
+
+def ffmpeg(*options: str | Path) -> str:
+    """Return what ffmpeg writes to standard output."""
+    command = [executable(), "-nostdin", "-v", "error", "-y", *map(str, options)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+def streams(path: Path) -> list[tuple[str, str]]:
+    """Return (kind, hash of the packets) of each stream."""
+    lines = ffmpeg("-i", path, "-map", "0", "-c", "copy", "-f", "streamhash", "-").splitlines()
+    return [(kind, digest) for _, kind, digest in (line.split(",") for line in lines)]
+
+
+@pytest.mark.slow
+def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A copy has the video's streams packet by packet, and the cues of OUT as one more track. Nothing is replaced: not
+    by a second run, which does not take the copies for recordings, nor where somebody else's file is. With --burn the
+    picture is another one.
+    """
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    recording("videos/sound.wav", 2.0)
+    (tmp_path / "old.srt").write_text(SUBTITLES)
+    picture = ("-f", "lavfi", "-i", "color=blue:s=64x48:r=5:d=2")
+    sound = ("-i", folder / "sound.wav")
+    ffmpeg(*picture, *sound, "-map", "0", "-map", "1", "-c:v", "mpeg4", "-c:a", "aac", folder / "talk.mp4")
+    ffmpeg("-i", folder / "talk.mp4", "-i", tmp_path / "old.srt", "-map", "0", "-map", "1", "-c", "copy", "-c:s", "srt",
+           folder / "two.MKV")  # fmt: skip
+    (folder / "kept.mp4").write_bytes((folder / "talk.mp4").read_bytes())
+    (folder / "kept.subtitled.mp4").write_text("mine")
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt", "--mux")
+    done = voxbatch(*command)
+    assert done.returncode == 0, done.stderr
+    assert "videos with subtitles written: 2, the first is " in done.stderr
+    assert "there before, and left as they are: 1, the first is " in done.stderr
+    for name, copy in (("talk.mp4", "talk.subtitled.mp4"), ("two.MKV", "two.subtitled.mkv")):
+        before, after = streams(folder / name), streams(folder / copy)
+        assert (after[:-1], after[-1][0]) == (before, "s")
+        cues = ffmpeg("-i", folder / copy, "-map", f"0:s:{len(before) - 2}", "-f", "srt", "-")
+        assert cues.strip() == (tmp_path / "out" / "srt" / f"{Path(name).stem}.srt").read_text().strip()
+    assert (folder / "kept.subtitled.mp4").read_text() == "mine"
+    assert "4 of 4 items were done before; 0 to do" in voxbatch(*command).stderr
+    (folder / "talk.subtitled.mp4").unlink()
+    assert voxbatch("merge", "out", "--burn").returncode == 0
+    burnt, before = streams(folder / "talk.subtitled.mp4"), streams(folder / "talk.mp4")
+    assert (len(burnt), burnt[0] == before[0], burnt[1]) == (2, False, before[1])
+    assert not list(tmp_path.glob("**/.*"))

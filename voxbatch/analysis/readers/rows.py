@@ -1,0 +1,296 @@
+"""Read rows with named values: JSON lines, JSON arrays, CSV and TSV; and the JSON that Whisper's programs write.
+
+A row is of NeMo's kind, as the Open ASR Leaderboard and voxbatch itself write it: `audio_filepath` or `id`, the
+reference `text`, the hypothesis `pred_text`. Other usual names are in REFERENCE_KEYS and HYPOTHESIS_KEYS.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from voxbatch.analysis.readers.entry import SPEAKER_KEY, Entry, Role, TimedText, bad_line, text_lines
+from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
+from voxbatch.manifest.source import Source
+from voxbatch.manifest.tables import COLUMNS
+from voxbatch.output.lines import REFERENCE_WORDS_KEY
+from voxbatch.scoring.word_times import timed_words
+
+ID_KEYS = ("id", "utt_id", "utterance_id", "uttid", "key")
+PATH_KEYS = COLUMNS[AUDIO_KEY]
+REFERENCE_KEYS = ("text", "reference", "ref", "sentence", "transcript", *COLUMNS["text"])
+HYPOTHESIS_KEYS = ("pred_text", "hypothesis", "hyp", "prediction", "predicted_text", "transcription", "transcript")
+"""Names of values by meaning. The first one that a row has is taken."""
+_KNOWN_KEYS = frozenset((*ID_KEYS, *PATH_KEYS, *REFERENCE_KEYS, *HYPOTHESIS_KEYS))
+"""Names that a table may also write in capitals, such as SpeechBrain's ID."""
+_PART_KEYS = ("offset", "duration", "channel")
+_SEGMENT_KEYS = {"start", "end", "text"}
+PARENT_KEY, CHUNK_KEY = "parent_id", "chunk_index"
+"""Keys of the leaderboard's rows that are parts of one recording, whose reference each of them repeats."""
+MAX_DOCUMENT_BYTES = 100_000_000
+"""Largest JSON document that is read as a whole. The words of a day with their times take 20 MB."""
+
+
+def json_line_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+    """Yield the entries of JSON lines."""
+
+    def rows() -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for number, line in source.lines():
+            try:
+                yield number, parse_json_line(line)
+            except LineError as error:
+                raise bad_line(source.name, number, str(error)) from error
+
+    yield from _entries(source.name, rows(), role, file_id)
+
+
+def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+    """Yield the entries of a file that is one JSON value: an array of rows, or a transcript as WhisperX, OpenAI's
+    Whisper and faster-whisper write it. The id of such a transcript is the file's name.
+    """
+    document = _document(source)
+    if isinstance(document, list):
+        for number, row in enumerate(document, 1):
+            if not isinstance(row, dict):
+                raise bad_line(source.name, 0, f"element {number} is {quote(row)}; it must be an object")
+        yield from _entries(source.name, ((0, row) for row in document), role, file_id)
+    elif isinstance(document, dict) and isinstance(document.get("segments", document.get("text")), list | str):
+        yield _transcript(source.name, document, file_id)
+    elif text := _text_of_service(document):
+        yield Entry(0, file_id, text, is_file=True)
+    else:
+        problem = f"is {quote(document)}"
+        raise bad_line(source.name, 0, f"{problem}; give JSON lines, an array of rows, or a transcript with `segments`")
+
+
+def csv_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+    """Yield the entries of a CSV file with a header."""
+    return _table_entries(source, role, file_id, ",;\t|")
+
+
+def tsv_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+    """Yield the entries of a TSV file with a header."""
+    return _table_entries(source, role, file_id, "\t")
+
+
+def _table_entries(source: Source, role: Role, file_id: str, delimiters: str) -> Iterator[Entry]:
+    """Yield the entries of a table with a header. The delimiter is the one of `delimiters` that splits the
+    header into most names."""
+    csv.field_size_limit(MAX_LINE_BYTES)
+    lines = text_lines(source)
+    first = next(lines, (0, ""))[1]
+    header, delimiter = max(
+        (
+            ([name.strip() for name in next(csv.reader([first], delimiter=separator), [])], separator)
+            for separator in delimiters
+        ),
+        key=lambda candidate: len(candidate[0]),
+    )
+    header = [name.lower() if name.lower() in _KNOWN_KEYS else name for name in header]
+    if _key(header, (*REFERENCE_KEYS, *HYPOTHESIS_KEYS)) is None:
+        names = ", ".join(map(quote, header[:10])) or "none"
+        reason = f"names no column with texts: {names}; add a header with `id`, `text` and `pred_text`"
+        raise bad_line(source.name, 1, reason)
+    number = 1
+
+    def records() -> Iterator[str]:
+        nonlocal number
+        for at, line in lines:
+            number = at
+            yield line + "\n"
+
+    def rows() -> Iterator[tuple[int, Mapping[str, Any]]]:
+        try:
+            for values in csv.reader(records(), delimiter=delimiter):
+                if values and len(values) != len(header):
+                    problem = f"has {len(values):,} columns, and the header has {len(header):,}"
+                    raise bad_line(source.name, number, f"{problem}; quote the values that hold a delimiter")
+                if values:
+                    yield number, dict(zip(header, values, strict=True))
+        except csv.Error as error:
+            raise bad_line(source.name, number, f"is no row of a table: {error}; correct the line") from error
+
+    yield from _entries(source.name, rows(), role, file_id)
+
+
+def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Role, file_id: str) -> Iterator[Entry]:
+    """Yield the entries of rows. The parts of a recording of the leaderboard become one entry, at the end, and so do
+    the utterances of a session in the SegLST of meeteval and CHiME, and the segments that Whisper's programs write:
+    rows with `start`, `end` and `text` that name no recording."""
+    segments_text: list[str] = []
+    sessions: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    parents: dict[str, tuple[Entry, list[tuple[int, str]]]] = {}
+    for number, row in rows:
+        if isinstance(row.get("words"), str) and isinstance(row.get("session_id"), str):
+            sessions.setdefault(row["session_id"], []).append((number, row))
+            continue
+        if row.keys() >= _SEGMENT_KEYS and _key(row, (*ID_KEYS, *PATH_KEYS)) is None:
+            segments_text.append(str(row["text"]).strip())
+            continue
+        try:
+            entry = row_entry(number, row, role)
+            parent, index = row.get(PARENT_KEY), row.get(CHUNK_KEY)
+            if isinstance(parent, str) and type(index) is int:
+                first, chunks = parents.setdefault(parent, (replace(entry, id=parent), []))
+                if first.reference != entry.reference:
+                    raise LineError(f"`text` is another one than in line {first.line}, of the same {PARENT_KEY}")
+                chunks.append((index, (entry.text or "").strip()))
+                continue
+        except LineError as error:
+            raise bad_line(name, number, str(error)) from error
+        yield entry
+    if segments_text:
+        yield Entry(0, file_id, " ".join(segments_text), is_file=True)
+    for first, chunks in parents.values():
+        is_repeated = role is Role.REFERENCE
+        text = first.text if is_repeated else " ".join(text for _, text in sorted(chunks) if text)
+        yield replace(first, text=text, words=())
+    for name, utterances in sessions.items():
+        yield _session(name, utterances)
+
+
+def _session(name: str, utterances: Sequence[tuple[int, Mapping[str, Any]]]) -> Entry:
+    segments = []
+    for _, row in utterances:
+        start, end = _number(row.get("start_time")), _number(row.get("end_time"))
+        speaker = str(row.get(SPEAKER_KEY, ""))
+        segments.append(TimedText(row["words"], 0.0 if math.isnan(start) else start, end, speaker))
+    segments.sort(key=lambda segment: segment.start)
+    return Entry(utterances[0][0], name, " ".join(segment.text for segment in segments), segments=tuple(segments))
+
+
+def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
+    """Return the entry of a row.
+
+    Raises:
+        LineError: the row has no text, or nothing that names it, or a value of a wrong type.
+    """
+    reference_key = _key(row, REFERENCE_KEYS)
+    hypothesis_key = _key(row, [key for key in HYPOTHESIS_KEYS if key != reference_key])
+    if role is Role.HYPOTHESIS and hypothesis_key is None and reference_key in HYPOTHESIS_KEYS:
+        hypothesis_key = reference_key
+    key = reference_key if role is Role.REFERENCE else hypothesis_key
+    if key is None:
+        missing_key = "`text`" if role is Role.REFERENCE else "`pred_text`"
+        tip = "" if role is Role.REFERENCE else "; score takes a run's transcripts.jsonl, or rows like those"
+        raise LineError(f"has no {missing_key}{tip}; its keys: {', '.join(map(quote, list(row)[:10])) or 'none'}")
+    both = role is Role.BOTH and reference_key is not None
+    lang = row.get("lang", row.get("language"))
+    is_output = HYPOTHESIS_KEYS[0] in row  # its `words` are those of the hypothesis
+    words_key = REFERENCE_WORDS_KEY if role is Role.REFERENCE and is_output else "words"
+    path_key = _key(row, PATH_KEYS)
+    return Entry(
+        line=number,
+        id=_row_id(row, number, role),
+        text=_text(row, key),
+        reference=_text(row, reference_key) if both and reference_key else None,
+        path=row[path_key] if path_key and isinstance(row[path_key], str) else None,
+        lang=lang if isinstance(lang, str) and lang else None,
+        words=tuple(timed_words(row.get(words_key))),
+        reference_words=tuple(timed_words(row.get(REFERENCE_WORDS_KEY))) if both else (),
+        segments=() if role is Role.REFERENCE and is_output else _spoken(_list(row.get("segments"))),
+        row=row,
+    )
+
+
+def _row_id(row: Mapping[str, Any], number: int, role: Role) -> str:
+    """Return the id of a row; without one, its path with the part of the recording; without both, its number if no
+    other file is to be matched."""
+    if (key := _key(row, ID_KEYS)) is not None and row[key] is not None:
+        if isinstance(row[key], bool) or not isinstance(row[key], str | int):
+            raise LineError(f"`{key}` is {quote(row[key])}; it must be a string")
+        return str(row[key])
+    if (key := _key(row, PATH_KEYS)) is not None and isinstance(path := row[key], str) and path:
+        part = [row.get(name) for name in _PART_KEYS]
+        is_part = part[0] not in (None, 0, 0.0, "", "0") or part[2] not in (None, "")
+        return path + ("#" + "-".join(str(value) for value in part if value is not None) if is_part else "")
+    if role is Role.BOTH:
+        return f"line {number}"
+    raise LineError("has neither `id` nor `audio_filepath`, by which a hypothesis finds its reference; add one of them")
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(row: Mapping[str, Any], key: str) -> str | None:
+    value = row[key]
+    if value is None or isinstance(value, str):
+        return value
+    raise LineError(f"`{key}` is {quote(value)}; it must be a string or null")
+
+
+def _key(names: Iterable[str], keys: Sequence[str]) -> str | None:
+    available = set(names)
+    return next((name for name in keys if name in available), None)
+
+
+def _document(source: Source) -> Any:
+    if source.size > MAX_DOCUMENT_BYTES:
+        reason = f"has {source.size:,} bytes, at most {MAX_DOCUMENT_BYTES:,} are read at once; write JSON lines"
+        raise bad_line(source.name, 0, reason)
+    try:
+        return json.loads(b"".join(source.pieces()).decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise bad_line(source.name, 0, f"byte {error.start:,} is not UTF-8; save the file again as UTF-8") from error
+    except json.JSONDecodeError as error:
+        reason = f"not JSON: {error.msg} at column {error.colno}; the file may be cut off: write it again"
+        raise bad_line(source.name, error.lineno, reason) from error
+    except (ValueError, RecursionError) as error:
+        raise bad_line(source.name, 0, f"not JSON that can be read: {error}; write it again") from error
+
+
+def _text_of_service(document: Any) -> str:
+    """Return the text of the JSON of whisper.cpp, Amazon, Deepgram, Google or Azure; "" for other JSON."""
+    match document:
+        case (
+            {"results": {"transcripts": [{"transcript": str(text)}, *_]}}
+            | {"results": {"channels": [{"alternatives": [{"transcript": str(text)}, *_]}]}}
+            | {"combinedRecognizedPhrases": [{"display": str(text)}]}
+        ):
+            return text
+        case {"transcription": [{"text": str()}, *_] as segments}:
+            texts = [segment.get("text") for segment in segments if isinstance(segment, dict)]
+        case {"results": [{"alternatives": [{"transcript": str()}, *_]}, *_] as results}:
+            texts = [result["alternatives"][0].get("transcript") for result in results if result.get("alternatives")]
+        case _:
+            return ""
+    return " ".join(text.strip() for text in texts if isinstance(text, str))
+
+
+def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> Entry:
+    segments = [segment for segment in document.get("segments") or () if isinstance(segment, dict)]
+    text = document.get("text")
+    if not isinstance(text, str):
+        texts = [segment.get("text") for segment in segments]
+        if any(not isinstance(segment_text, str) for segment_text in texts):
+            raise bad_line(name, 0, "has a segment without a `text`; write the transcript again")
+        text = " ".join(str(segment_text).strip() for segment_text in texts)
+    words = timed_words(document.get("words") or document.get("word_segments"))
+    words = words or timed_words([word for segment in segments for word in segment.get("words") or ()])
+    lang = document.get("language")
+    speakers = _spoken(segments)
+    tag = lang if isinstance(lang, str) else None
+    return Entry(0, file_id, text, lang=tag, words=tuple(words), segments=speakers, is_file=True)
+
+
+def _spoken(segments: Iterable[Any]) -> tuple[TimedText, ...]:
+    """Return the segments that name their speakers, as WhisperX writes them."""
+    return tuple(
+        TimedText(
+            str(segment.get("text", "")),
+            _number(segment.get("start")),
+            _number(segment.get("end")),
+            segment[SPEAKER_KEY],
+        )
+        for segment in segments
+        if isinstance(segment, dict) and isinstance(segment.get(SPEAKER_KEY), str)
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -1,0 +1,68 @@
+"""Read the results of a run from its parts, also while the run is in progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from voxbatch.errors import UsageError
+from voxbatch.output import run_file
+from voxbatch.output.layout import part_names
+from voxbatch.output.lines import outcome_of, parse_line
+from voxbatch.output.lists import ItemList
+from voxbatch.output.run_file import Run, takeover_explained
+from voxbatch.records import Outcome
+from voxbatch.storage import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of one item of a run."""
+
+    id: str
+    """Identifier of the item, which is unique within the run."""
+    outcome: Outcome
+    """Transcript, or the Failure that says why there is none."""
+    line: Mapping[str, Any]
+    """The line of transcripts.jsonl or failures.jsonl: the manifest's line, with its unknown keys, and the outcome."""
+
+
+class ResultReader:
+    """Reads the committed items of a run in the order of the parts, each part once."""
+
+    def __init__(self, store: Store, run: Run):
+        self._store, self._run, self._list = store, run, ItemList(store, run)
+        self._read: set[str] = set()
+        """Names of the parts that were read."""
+
+    def new_results(self) -> Iterator[Result]:
+        """Yield the results in the parts that were committed since the last call. One entry is in memory at a time.
+
+        Raises:
+            TakenOverError: OUT belongs to another run or to a later list now.
+            CheckpointError: a part is damaged or belongs to another run.
+            StorageError: OUT cannot be read.
+        """
+        with takeover_explained(self._store, self._run):
+            for name in part_names(self._store, self._run.generation):
+                if name in self._read:
+                    continue
+                for entry in self._list.read_part(name):
+                    line = parse_line(self._store, entry)
+                    yield Result(line["id"], outcome_of(entry.kind, line), line)
+                self._read.add(name)
+
+
+def read_results(store: Store) -> Iterator[Result]:
+    """Yield the results of the run in OUT that are committed so far.
+
+    Raises:
+        UsageError: there is no run in OUT.
+        CheckpointError: run.json or a part is damaged.
+        StorageError: OUT cannot be read.
+    """
+    run = run_file.read(store)
+    if run is None:
+        raise UsageError(f"{store.place}: there is no run here; give the folder of the outputs of a run")
+    yield from ResultReader(store, run).new_results()

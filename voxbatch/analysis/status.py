@@ -1,0 +1,159 @@
+"""The progress of the run in an OUT, read from its parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from voxbatch.output import run_file
+from voxbatch.output.layout import complete_name, part_names
+from voxbatch.output.lines import parse_line
+from voxbatch.output.lists import ItemList
+from voxbatch.output.parts import Measurements, PartEntry, PartHeader, read_header
+from voxbatch.output.run_file import Run
+from voxbatch.output.summary import Summary, Totals, read_summary, summarise
+from voxbatch.storage import Store, parallel_map
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """The progress of one shard that has committed a part."""
+
+    shard: str
+    """Shard number and number of shards, for example "3/16"."""
+    items: int
+    """Number of committed items."""
+    parts: int
+    complete: bool
+    """True if each item of the shard is committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The progress of a run."""
+
+    items: int
+    """Number of items in the manifest."""
+    committed: int
+    """Number of committed items."""
+    finished: bool
+    """True if the outputs are merged."""
+    failed: int
+    """Number of committed items that failed."""
+    failures_by_kind: Mapping[str, int]
+    """See Summary."""
+    wer: float | None
+    """Word error rate of the committed items; None without references."""
+    last_commit: float | None
+    """Time of the last commit in seconds since 1970. None if there is none, or if an earlier version made it."""
+    remaining_audio_s: float | None
+    """Estimated seconds of audio of the items that are not committed. None if nothing is known yet."""
+    remaining_s: float | None
+    """Estimated seconds until the last shard is done: by the estimate that each shard had at its last commit; before
+    all shards have one, by the speed so far."""
+    shards: tuple[ShardStatus, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the status as values for JSON."""
+        return asdict(self)
+
+
+class StatusReader:
+    """Reads the progress again and again, and each part only once. Parts never change."""
+
+    def __init__(self, store: Store):
+        self._store = store
+        self._run: Run | None = None
+        self._start(None)
+
+    def _start(self, run: Run | None) -> None:
+        """Forget what was read, because OUT has another run or another list."""
+        self._run, self._names = run, set[str]()
+        self._totals, self._measured = Totals.of(run) if run else Totals(), Measurements()
+        self._items, self._parts, self._folders = Counter[str](), Counter[str](), dict[str, str]()
+        self._latest_headers = dict[str, PartHeader]()
+        """Header of the part of each shard that was committed last."""
+
+    def read(self) -> Status:
+        """Return the progress of the run in OUT.
+
+        Raises:
+            ConfigError: no run was started there.
+            CheckpointError: run.json, summary.json or a part is damaged, or a part belongs to another run.
+        """
+        store, run = self._store, run_file.read_existing(self._store)
+        summary = read_summary(store)
+        if summary is not None and not summary.is_of(run):
+            summary = None
+        if self._run is None or (self._run.key, self._run.list_number) != (run.key, run.list_number):
+            self._start(run)
+        latest = ItemList(store, run)
+
+        def read_part(name: str) -> tuple[PartHeader, list[PartEntry] | None]:
+            """Return the header of a part, and its entries that count unless the run is finished."""
+            header = read_header(store, name, run.key)
+            is_enough = summary is not None and header.list_number == run.list_number
+            return header, None if is_enough else list(latest.read_part(name))
+
+        names = [name for name in part_names(store, run.generation) if name not in self._names]
+        for header, entries in parallel_map(store.concurrency, read_part, names):
+            self._add(header, entries)
+        self._names.update(names)
+        return self._status(run, summary)
+
+    def _add(self, header: PartHeader, entries: list[PartEntry] | None) -> None:
+        """Add a part."""
+        self._measured.add(header)
+        self._parts[header.shard] += 1
+        self._folders[header.shard] = header.folder
+        self._items[header.shard] += header.items if entries is None else len(entries)
+        latest = self._latest_headers.setdefault(header.shard, header)
+        if (header.committed_at or 0.0) > (latest.committed_at or 0.0):
+            self._latest_headers[header.shard] = header
+        for entry in entries or ():
+            self._totals.add(entry, parse_line(self._store, entry))
+
+    def _status(self, run: Run, summary: Summary | None) -> Status:
+        """Return the progress by the parts that were read, and by the summary of a finished run."""
+        finished, committed = summary is not None, self._items.total()
+        summary = summary or summarise(self._totals, run, self._measured)
+        left = max(0, run.items - committed)
+        return Status(
+            items=run.items,
+            committed=committed,
+            finished=finished,
+            failed=summary.failed,
+            failures_by_kind=summary.failures_by_kind,
+            wer=summary.score.wer if summary.score else None,
+            last_commit=max((h.committed_at for h in self._latest_headers.values() if h.committed_at), default=None),
+            remaining_audio_s=summary.audio_s / summary.done * left if summary.done else None,
+            remaining_s=self._remaining_s(left, summary.wall_s / committed * left if committed else None),
+            shards=tuple(
+                self._shard(shard, run, finished)
+                for shard in sorted(self._parts, key=lambda shard: int(shard.partition("/")[0]))
+            ),
+        )
+
+    def _remaining_s(self, left: int, by_items: float | None) -> float | None:
+        """Return the longest of the shards' own estimates; `by_items` if a shard of the latest sharding has none."""
+        latest = max(self._latest_headers.values(), key=lambda header: header.committed_at or 0.0, default=None)
+        if latest is None or not left:
+            return by_items
+        num_shards = latest.shard.partition("/")[2]
+        estimates = [
+            header.remaining_s
+            for shard, header in self._latest_headers.items()
+            if shard.partition("/")[2] == num_shards and header.remaining_s is not None
+        ]
+        return max(estimates) if len(estimates) == int(num_shards) else by_items
+
+    def _shard(self, shard: str, run: Run, finished: bool) -> ShardStatus:
+        is_complete = finished or self._store.exists(complete_name(self._folders[shard], run.list_number))
+        return ShardStatus(shard, self._items[shard], self._parts[shard], is_complete)
+
+
+def read_status(store: Store) -> Status:
+    """Return the progress of the run in OUT; see StatusReader."""
+    return StatusReader(store).read()

@@ -1,0 +1,115 @@
+"""Write copies of the videos of a run with its subtitles: as a track of the file, or in the picture.
+
+    talk.mp4  →  talk.subtitled.mp4        talk.webm  →  talk.subtitled.mkv
+
+A copy is beside its video. It appears whole, and only if there is no such file: no file is ever replaced. All streams
+of the video are copied as they are, except for a picture that gets subtitles, which is encoded again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from voxbatch.audio.ffmpeg import executable
+from voxbatch.audio.ffmpeg_log import FFmpegLog
+from voxbatch.audio.ffmpeg_stream import FORMATS
+from voxbatch.errors import VoxbatchError
+from voxbatch.formats import WRITERS, Document
+from voxbatch.log import Log
+from voxbatch.manifest.folder import SUBTITLED
+from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output import run_file
+from voxbatch.output.entries import Entries
+from voxbatch.output.item_files import ItemFiles, ItemNames, place_beside
+from voxbatch.output.lines import parse_line, read_transcript
+from voxbatch.output.summary import read_summary
+from voxbatch.process.child import for_program
+from voxbatch.storage import Store, is_remote, open_store
+
+BLOCK_BYTES = 1 << 20
+_SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
+"""Codec of a subtitle track by the extension of the video. All others become .mkv, with SubRip."""
+
+
+class VideoError(VoxbatchError):
+    """A copy of a video that cannot be made."""
+
+
+def write_videos(store: Store, in_picture: bool, log: Log) -> None:
+    """Write a copy with subtitles of each local video of the finished run in OUT, and log what was written.
+
+    Args:
+        store: OUT.
+        in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off.
+        log: gets the numbers, and the reason for each video without a copy.
+    """
+    run = run_file.read_existing(store)
+    summary = read_summary(store)
+    limits = ItemFiles.of((summary or run).facts.config).limits
+    entries, recordings = Entries(store, run), ItemNames()
+    for entry in entries:
+        recordings.add(parse_line(store, entry)[AUDIO_KEY])
+    written, present = list[str](), list[str]()
+    for entry in entries:
+        line = parse_line(store, entry)
+        place = place_beside(line, recordings) if entry.kind == "transcript" else None
+        if place is None or is_remote(place):
+            continue
+        try:
+            document = Document(line["id"], read_transcript(line), limits=limits)
+            subtitles = WRITERS["srt"].write(document).encode("utf-8", "surrogateescape")
+            if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture)) is not None:
+                (written if copy[1] else present).append(copy[0])
+        except VoxbatchError as e:
+            log.warning("video", text=f"no copy with subtitles of {line[AUDIO_KEY]}: {e}")
+    for kind, names in (("written", written), ("there before, and left as they are", present)):
+        if names:
+            log.info("video", text=f"videos with subtitles {kind}: {len(names):,}, the first is {names[0]}")
+
+
+def _write_copy(video: str, subtitles: bytes, in_picture: bool) -> tuple[str, bool] | None:
+    """Return the copy of a video and whether it was written now; None if the recording has no picture.
+
+    Raises:
+        VideoError: ffmpeg cannot make the copy.
+        StorageError: the copy cannot be written.
+    """
+    source = ["-format_whitelist", FORMATS, "-i", f"file:{os.path.abspath(video)}"]
+    log = FFmpegLog()
+    log.feed(_ffmpeg(["-loglevel", "level+info", *source], check=False))
+    if not log.has_video:
+        return None
+    stem, suffix = os.path.splitext(video)
+    codec = _SUBTITLE_CODECS.get(suffix.lower(), "srt")
+    suffix = suffix if codec != "srt" else ".mkv"
+    folder, name = os.path.split(f"{stem}{SUBTITLED}{suffix}")
+    if os.path.lexists(os.path.join(folder, name)):
+        return os.path.join(folder, name), False
+    with tempfile.TemporaryDirectory() as place:
+        Path(place, "cues.srt").write_bytes(subtitles)
+        if in_picture:
+            options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", "subtitles=cues.srt"]
+        else:
+            track = f"-c:s:{log.num_subtitles}"
+            options = [*source, "-i", "cues.srt", "-map", "0", "-map", "1", "-c", "copy", track, codec]
+        _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=place)
+        with Path(place, f"copy{suffix}").open("rb") as file:
+            is_new = open_store(folder).create(name, iter(lambda: file.read(BLOCK_BYTES), b""))
+        return os.path.join(folder, name), is_new
+
+
+def _ffmpeg(options: list[str], folder: str | None = None, check: bool = True) -> bytes:
+    """Run ffmpeg in a folder, and return what it says.
+
+    Raises:
+        VideoError: it fails.
+    """
+    command = [executable(), "-nostdin", "-hide_banner", "-protocol_whitelist", "file,pipe", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, check=False, env=for_program(os.environ))
+    if check and done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise VideoError(f"ffmpeg fails: {' '.join(lines[-2:])}")
+    return done.stderr

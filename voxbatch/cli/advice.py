@@ -1,0 +1,146 @@
+"""Say what to do about failed recordings and about an OUT that is refused, with full commands: the command of this run
+with other options.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from voxbatch.config import RETRY_CHOICES
+from voxbatch.engines import multilingual_model
+from voxbatch.engines.known_models import ENGLISH, find
+from voxbatch.errors import ConfigError, RunMismatchError, VoxbatchError
+from voxbatch.failure_kinds import OTHER_MODEL, FailureKind
+from voxbatch.output.layout import FAILURES
+from voxbatch.output.summary import Summary
+from voxbatch.safe_text import redact_secrets
+from voxbatch.storage import is_remote, redacted
+
+SHOWN_FAILURES = 10
+"""Number of failed recordings that are named at the end of a run."""
+SHOWN_KINDS = 4
+"""Number of kinds of failures for which the next command is shown."""
+_ALIASES = {"-o": ("-o", "--out")}
+_EXCLUSIVE = ("--overwrite", "--retry-failed", "--update")
+"""Options that exclude each other."""
+
+
+def command_with(argv: Sequence[str], *options: str) -> str:
+    """Return the command of a run with further options, in place of the options that they replace or exclude. Return ""
+    for another program. An argument with a secret is not repeated.
+
+        ["voxbatch", "run", "a.mp3", "-o", "x"], "-o", "y"    →    "voxbatch run a.mp3 -o y"
+    """
+    if len(argv) < 2 or argv[1] != "run":
+        return ""
+    names = [option for option in options if option.startswith("-")]
+    replaced = {alias for name in names for alias in _ALIASES.get(name, (name,))} | {*_EXCLUSIVE}
+    words, rest = list[str](), iter(argv[2:])
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in replaced:
+            words.append(word)
+        elif name == "--retry-failed" and not equals:
+            following = next(rest, "")
+            words += [following] if following not in ("", *RETRY_CHOICES) else []
+        elif name not in _EXCLUSIVE and not equals:
+            next(rest, "")
+    if any(redact_secrets(word) != word or (is_remote(word) and redacted(word) != word) for word in words):
+        words = ["…"]
+    return f"voxbatch run {' '.join(word if word == '…' else shlex.quote(word) for word in (*words, *options))}"
+
+
+def other_out(out: str) -> str:
+    """Return the name of another OUT: "calls.voxbatch" → "calls-2.voxbatch", "out-2" → "out-3"."""
+    out = _short(out.rstrip("/"))
+    match = re.fullmatch(r"(.*?)(?:-(\d{1,3}))?(\.voxbatch)?", out, re.DOTALL)
+    assert match is not None
+    stem, number, suffix = match[1], int(match[2] or 1), match[3] or ""
+    names = (f"{stem}-{n}{suffix}" for n in itertools.count(number + 1))
+    return next(name for name in names if is_remote(name) or not os.path.lexists(name))
+
+
+def failure_lines(
+    summary: Summary, failures: Sequence[tuple[str, str]], argv: Sequence[str], out: str
+) -> Iterator[str]:
+    """Yield the lines about the failures of a run: the first failed recordings, the advice about each kind, and the
+    command that does such items again.
+
+    Args:
+        failures: (path, reason) of the first failures.
+        argv: the arguments of this program. Empty if no command is to be shown.
+    """
+    if failures:
+        yield f"{summary.failed:,} failed:"
+    for path, reason in failures[:SHOWN_FAILURES]:
+        yield from _wrapped(f"{_short(path)}: {reason}")
+    if 0 < len(failures) < summary.failed:
+        yield f"  … and {summary.failed - len(failures):,} more in {os.path.join(out, FAILURES)}"
+    known = [FailureKind(name) for name in summary.failures_by_kind if name in list(FailureKind)]
+    kinds_of = dict[str, list[FailureKind]]()
+    for kind in known[:SHOWN_KINDS]:
+        kinds_of.setdefault(_command(kind, summary, argv, out), []).append(kind)
+    for command, kinds in kinds_of.items():
+        yield from (f"{summary.failures_by_kind[kind]:,} {kind.facts.words}: {kind.facts.advice}" for kind in kinds)
+        if command:
+            yield f"  then: {command}"
+
+
+def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
+    """Return the line about a model that knows English only, after a run with warnings, which may say that another
+    language was heard. Return "" for any other run, and if no command is known."""
+    engine = summary.facts.engine
+    model = find(engine.model, engine.name)
+    is_english = model is not None and model.languages == ENGLISH
+    if not (summary.with_warnings and is_english) or summary.facts.config.get("language"):
+        return ""
+    command = command_with(argv, "--model", multilingual_model(engine.name), "-o", other_out(out))
+    return f"model {engine.model} knows English only; for another language: {command}" if command else ""
+
+
+def _command(kind: FailureKind, summary: Summary, argv: Sequence[str], out: str) -> str:
+    """Return the command that does items of this kind again. Empty if there is none."""
+    options = kind.facts.options.split()
+    if kind.facts.options == OTHER_MODEL:
+        model = multilingual_model(summary.facts.engine.name)
+        options = ["--model", model, "-o", other_out(out)] if model else []
+    return command_with(argv, *options) if options else ""
+
+
+def _short(path: str) -> str:
+    """Return a path below the current folder as a relative one, and an address without what may be secret in it."""
+    below = os.path.join(os.getcwd(), "")
+    return redacted(path) if is_remote(path) else path.removeprefix(below)
+
+
+def _wrapped(text: str) -> list[str]:
+    """Return the lines of a text with an indent: one line, except on a terminal."""
+    if not sys.stdout.isatty():
+        return [f"  {text}"]
+    width = shutil.get_terminal_size().columns
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def with_commands(error: VoxbatchError, argv: Sequence[str], out: str) -> VoxbatchError:
+    """Return the error with the commands that do what its message says: of an OUT that is refused, and of an option
+    that another one makes right. Return any other error as it is."""
+    if isinstance(error, ConfigError):
+        command = command_with(argv, *error.options) if error.options else ""
+        return ConfigError(f"{error}\n  {command}") if command else error
+    if not isinstance(error, RunMismatchError):
+        return error
+    updated = command_with(argv, "--update") if error.may_update else ""
+    commands = {
+        "to continue it": updated,
+        "to keep both": command_with(argv, "-o", other_out(out)),
+        "to erase the old outputs": command_with(argv, "--overwrite"),
+    }
+    lines = [f"  {purpose}: {command}" for purpose, command in commands.items() if command]
+    return RunMismatchError("\n".join([str(error), *lines]), error.may_update)

@@ -1,0 +1,216 @@
+"""The commands of an OUT: `status`; `merge`; and `report`, which writes a page about the run, also while it is in
+progress, or a table of its items."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from voxbatch.cli.commands import WithFormats
+from voxbatch.cli.options import (
+    FolderOrAddress,
+    PathOrAddress,
+    comma,
+    format_names,
+    language,
+    option,
+    store_options,
+    video_options,
+)
+from voxbatch.config import FORMATS, check_cues, check_formats
+from voxbatch.errors import CheckpointError
+from voxbatch.failure_kinds import in_words
+from voxbatch.log import Log
+from voxbatch.safe_text import counted, escape_controls
+from voxbatch.storage.address import StoreOptions
+
+if TYPE_CHECKING:
+    from voxbatch.analysis.status import Status
+
+WATCH_S = 10.0
+"""Seconds between two looks of `status --watch`."""
+
+
+@click.command()
+@click.argument("out", type=FolderOrAddress())
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read every part and every output, and show what is damaged, missing or of another run, with the commands "
+    "that repair it. The exit code is 1 if there is a problem.",
+)
+@click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:.0f} seconds, until the run is finished.")
+@store_options
+def status(out: str, as_json: bool, verify: bool, watch: bool, store_options: StoreOptions) -> None:
+    """Show the progress of a run: items, failures, WER, what is left."""
+    from voxbatch.analysis.status import StatusReader
+    from voxbatch.output.verify import verify as verify_out
+    from voxbatch.storage import open_store
+
+    store = open_store(out, store_options)
+    problems = verify_out(store) if verify else []
+    reader = StatusReader(store)
+    progress: Status | None = None
+    while watch and not (progress := reader.read()).finished:
+        if sys.stdout.isatty():
+            click.clear()
+        lines = [json.dumps(progress.to_dict())] if as_json else _progress_lines(out, progress)
+        for line in lines:
+            click.echo(escape_controls(line))
+        time.sleep(WATCH_S)
+    try:
+        progress = progress or reader.read()
+    except CheckpointError:
+        if not problems:  # otherwise the error is among them
+            raise
+    if as_json:
+        listed = {"problems": [asdict(problem) for problem in problems]} if verify else {}
+        click.echo(json.dumps({**(progress.to_dict() if progress else {}), **listed}))
+        sys.exit(1 if problems else 0)
+    lines = [] if progress is None else list(_progress_lines(out, progress))
+    for problem in problems:
+        lines.append(f"problem: {problem.file}: {problem.problem}")
+        lines += [f"  repair: {step}" for step in problem.repair]
+    if verify and not problems:
+        lines.append("verified: no problem found")
+    for line in lines:
+        click.echo(escape_controls(line))
+    sys.exit(1 if problems else 0)
+
+
+def _progress_lines(out: str, progress: Status) -> Iterator[str]:
+    """Yield the lines about a run for people."""
+    from voxbatch.display import format_duration
+
+    state = "finished" if progress.finished else "not finished"
+    yield f"{out}: {progress.committed:,} of {progress.items:,} items committed, {state}"
+    kinds = in_words(progress.failures_by_kind)
+    done = progress.committed - progress.failed
+    rate = "" if progress.wer is None else f", WER {progress.wer:.2%}"
+    yield f"{done:,} done + {progress.failed:,} failed{f' ({kinds})' if kinds else ''}{rate}"
+    if progress.last_commit is not None:
+        yield f"last commit {time.strftime('%Y-%m-%d %H:%M:%S %z', time.localtime(progress.last_commit))}"
+    if not progress.finished and progress.remaining_s is not None:
+        audio_s = progress.remaining_audio_s
+        audio = "" if audio_s is None else f"about {audio_s / 3600:,.1f} hours of audio left, "
+        yield f"{audio}about {format_duration(progress.remaining_s)} at the speed so far"
+    for shard in progress.shards:
+        sizes = f"{counted(shard.items, 'item')} in {counted(shard.parts, 'part')}"
+        yield f"shard {shard.shard}: {sizes}, {'complete' if shard.complete else 'open'}"
+
+
+@click.command(cls=WithFormats, short_help="Merge OUT by hand, or write more formats later.")
+@click.argument("out", type=FolderOrAddress())
+@option(
+    "--formats",
+    default="",
+    callback=format_names,
+    metavar="LIST",
+    help=f"Write one file per item in each of these formats: {','.join(FORMATS)}. Default: those of the last merge.",
+)
+@option("--beside/--no-beside", default=None, help="Write them also beside the recordings, or no longer.")
+@option("--report/--no-report", default=None, help="Write report.html, or no longer.")
+@option("--max-line", type=int, metavar="N", help="Longest line of a subtitle in columns.")
+@option("--max-lines", type=int, metavar="N", help="Most lines of a subtitle.")
+@option("--max-cps", type=float, metavar="N", help="Columns per second that a reader can follow.")
+@option("--frame-rate", type=float, metavar="N", help="Frames per second of the videos.")
+@option("--min-gap", type=int, metavar="N", help="Least frames between two subtitles.")
+@option(
+    "--calibration",
+    type=PathOrAddress(exists=True),
+    metavar="FILE",
+    help="Estimate the WER by a file of `voxbatch calibrate`.",
+)
+@video_options
+@store_options
+def merge(
+    out: str,
+    formats: tuple[str, ...],
+    beside: bool | None,
+    report: bool | None,
+    calibration: str | None,
+    videos: str,
+    store_options: StoreOptions,
+    **limits: float | None,
+) -> None:
+    """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself.
+
+    An option that is not given keeps the value of the last merge.
+    """
+    from voxbatch.cli.outcome import print_outcome
+    from voxbatch.cli.session import EXIT_SOME_FAILED, write_copies
+    from voxbatch.output.merge import merge_again
+    from voxbatch.storage import open_store
+
+    check_formats(formats)
+    check_cues(limits)
+    values = {"formats": formats or None, "beside": beside, "report": report, **limits}
+    changes = {name: value for name, value in values.items() if value is not None}
+    summary = merge_again(open_store(out, store_options), changes, Log(), store_options, calibration)
+    if videos:
+        write_copies(out, store_options, videos, Log())
+    print_outcome(summary, out, store_options)
+    sys.exit(EXIT_SOME_FAILED if summary.failed else 0)
+
+
+@click.command(short_help="Write a page that shows how good the transcripts are.")
+@click.argument("out", type=PathOrAddress(exists=True))
+@click.option("-o", "--output", metavar="FILE", help="File or address of the page. Default: report.html in OUT.")
+@click.option(
+    "--ref", type=PathOrAddress(exists=True), help="References, if OUT is a file or folder as `score` takes it."
+)
+@click.option("--language", metavar="LANG", callback=language, help="Language of lines that do not name one, e.g. en.")
+@click.option(
+    "--by",
+    default="",
+    callback=comma,
+    metavar="KEYS",
+    help="Also show the error rates by the values of these keys of the manifest, e.g. speaker,source.",
+)
+@click.option(
+    "--export",
+    metavar="FILE",
+    help="Write a table with a row for each item, in place of the page: a file that ends in .csv or .parquet.",
+)
+@store_options
+def report(
+    out: str,
+    output: str | None,
+    ref: str | None,
+    language: str | None,
+    by: tuple[str, ...],
+    export: str | None,
+    store_options: StoreOptions,
+) -> None:
+    """Write report.html for the run in OUT: error rates by group and duration, flags, failures, and every item with its
+    text, errors and audio. Nothing in the page is loaded from elsewhere.
+
+    A run that is not finished is reported as far as it is committed. OUT may also be a file or folder with transcripts
+    and references, or with transcripts beside --ref, as `voxbatch score` takes them; the page is then beside it.
+    """
+    from voxbatch.analysis.export import export_items
+    from voxbatch.analysis.report import write_file_report, write_report
+    from voxbatch.analysis.score import is_run
+    from voxbatch.storage import open_store
+
+    if not export and (ref or not (is_run(out) or os.path.isdir(out))):
+        place = output or f"{out.rstrip('/')}.html"
+        write_file_report(out, ref, place, by, language, store_options)
+        click.echo(escape_controls(place))
+        return
+    store = open_store(out, store_options)
+    if export:
+        export_items(store, export, store_options)
+        click.echo(escape_controls(export))
+        return
+    place = output or os.path.join(out, "report.html")
+    write_report(store, place, by, store_options)
+    click.echo(escape_controls(place))

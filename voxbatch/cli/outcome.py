@@ -1,0 +1,157 @@
+"""Print the outcome of a finished run: its first transcripts, its figures, the places of its outputs, and advice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import click
+
+from voxbatch.cli.advice import SHOWN_FAILURES, failure_lines, language_line
+from voxbatch.display import MIN_COLUMN, format_duration
+from voxbatch.engines import known_details
+from voxbatch.errors import StorageError
+from voxbatch.failure_kinds import in_words
+from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output.layout import FAILURES, RECORDINGS, TRANSCRIPTS, existing_outputs
+from voxbatch.output.summary import Summary
+from voxbatch.safe_text import counted, escape_controls
+from voxbatch.scoring import RATES, UNDETERMINED, CorpusScore
+from voxbatch.storage import Store, StoreOptions, open_store
+
+SHOWN_TRANSCRIPTS = 5
+"""Number of transcripts that are shown."""
+SHOWN_CHARACTERS = 100
+"""Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
+
+
+def print_outcome(summary: Summary, out: str, store_options: StoreOptions, argv: Sequence[str] = ()) -> None:
+    """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
+
+    Args:
+        summary: the summary of the run.
+        out: OUT.
+        store_options: access to OUT.
+        argv: the arguments of this program. Empty if no command is to be advised.
+    """
+    store = open_store(out, store_options)
+    texts, failures = first_texts(store), first_failures(store) if summary.failed else []
+    places = list[tuple[str, str]]()
+    with contextlib.suppress(StorageError):
+        places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
+    lines = outcome_lines(summary, texts, places, out)
+    advice = (*failure_lines(summary, failures, argv, out), language_line(summary, argv, out))
+    for line in (*lines, *filter(None, advice)):
+        click.echo(escape_controls(line))
+
+
+def first_failures(store: Store) -> list[tuple[str, str]]:
+    """Return (path, reason) of the first failures in failures.jsonl; [] if they cannot be read. The reason is the
+    message without the path."""
+    with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
+        rows = [json.loads(line) for line in islice(store.lines(FAILURES), SHOWN_FAILURES)]
+        return [(row[AUDIO_KEY], row["message"].rpartition(f"{row[AUDIO_KEY]}: ")[2]) for row in rows]
+    return []
+
+
+def first_texts(store: Store) -> list[tuple[str, str]]:
+    """Return (id, text) of the first transcripts, or of the first texts that were spoken; [] if they cannot be read."""
+    with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
+        name, key = (RECORDINGS, "text") if store.exists(RECORDINGS) else (TRANSCRIPTS, "pred_text")
+        lines = (json.loads(line) for line in islice(store.lines(name), SHOWN_TRANSCRIPTS))  # one parsed line at a time
+        return [(line["id"], line[key]) for line in lines]
+    return []
+
+
+def outcome_lines(
+    summary: Summary,
+    texts: list[tuple[str, str]],
+    places: list[tuple[str, str]],
+    out: str = "",
+) -> Iterator[str]:
+    """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
+
+    Args:
+        summary: the summary of all shards.
+        texts: (id, text) of the first transcripts.
+        places: (description, place) of each output.
+        out: OUT, for the command that lists the flagged items. Empty if no command is to be shown.
+    """
+    for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
+        text = " ".join(transcript.split())  # a text with line breaks must still fill one line
+        room = SHOWN_CHARACTERS
+        if sys.stdout.isatty():
+            room = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(f"{item_id}: "))
+        shown = text if len(text) <= room else text[: room - 1] + "…"
+        yield f"{item_id}: {shown or '(no speech)'}"
+    more = summary.done - min(SHOWN_TRANSCRIPTS, len(texts))
+    if more > 0:
+        yield f"… and {more:,} more"
+    yield ""
+    failed = in_words(summary.failures_by_kind)
+    warned = f", {summary.with_warnings:,} with warnings" if summary.with_warnings else ""
+    counts = f"{summary.done:,} done + {summary.failed:,} failed = {counted(summary.items, 'item')}"
+    yield f"{counts}{f' ({failed})' if failed else ''}{warned}"
+    if summary.score:
+        yield from _error_rates(summary.score)
+        yield from rules(summary.score)
+        if UNDETERMINED in summary.score.by_language:
+            yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
+    if summary.wer_by_voice:
+        yield "by voice: " + ", ".join(f"{voice} {wer:.2%}" for voice, wer in summary.wer_by_voice.items())
+    if summary.estimated_wer:
+        low, high = summary.estimated_wer.interval
+        yield f"estimated WER {summary.estimated_wer.wer:.2%}, 95 % interval {low:.2%} to {high:.2%}"
+    rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
+    yield f"{format_duration(summary.audio_s)} of audio in {format_duration(summary.wall_s)}{rtfx}"
+    yield from _latency(summary)
+    if summary.usd is not None:
+        yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
+    engine = summary.facts.engine
+    yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}"
+    width = max((len(description) for description, _ in places), default=0)
+    yield from (f"{description:<{width}}  {place}" for description, place in places)
+    if summary.flags and summary.flags.items:
+        listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
+        yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"
+
+
+def _latency(summary: Summary) -> Iterator[str]:
+    """Yield the latency and the peak GPU memory in one line, as far as they were measured."""
+    figures = []
+    if summary.latency and summary.latency.chunk.count:
+        chunk = summary.latency.chunk
+        figures.append(f"latency of a chunk: P50 {chunk.p50_s:.2f} s, P90 {chunk.p90_s:.2f} s, P95 {chunk.p95_s:.2f} s")
+    if summary.peak_gpu_bytes is not None:
+        figures.append(f"peak GPU memory {summary.peak_gpu_bytes / 1e9:.1f} GB")
+    if figures:
+        yield "; ".join(figures)
+
+
+def _error_rates(score: CorpusScore) -> Iterator[str]:
+    """Yield the error rate of words and that of characters, each if there are references in such languages; and the
+    rate of each language if there are several."""
+    for name, unit in RATES.items():
+        tally = score.total(unit)
+        if tally.rate is not None:
+            c = tally.counts
+            detail = f"{c.substitutions:,} substitutions, {c.insertions:,} insertions, {c.deletions:,} deletions"
+            missing = f"; {tally.missing:,} without a transcript" if tally.missing else ""
+            interval = f", 95 % interval {ends[0]:.2%} to {ends[1]:.2%}" if (ends := tally.interval) else ""
+            yield f"{name} {tally.rate:.2%}{interval} ({detail} over {c.reference_length:,} {unit}s{missing})"
+    if len(score.by_language) > 1:
+        rates = ((lang, tally.rate) for lang, tally in sorted(score.by_language.items()))
+        yield "by language: " + ", ".join(f"{lang} {rate:.2%}" for lang, rate in rates if rate is not None)
+
+
+def rules(score: CorpusScore) -> Iterator[str]:
+    """Yield the rules by which the texts were compared."""
+    for name in sorted({*map(score.normalizer, score.by_language)}):
+        languages = ", ".join(lang for lang in sorted(score.by_language) if score.normalizer(lang) == name)
+        yield f"texts compared by {name}: {languages}"

@@ -1,0 +1,134 @@
+"""Listen to the blocks of a recording on their way to the cutting, and tell at its end who spoke when: the levels of
+channels that are recognised alone, or the turns of the speakers of a mixdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain, tee
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from voxbatch.decoding.messages import Diarization
+from voxbatch.records import LEVEL_FRAME, SAMPLING_RATE, Samples, Span, Turn, Waveform
+from voxbatch.text.chunking import cut_into_chunks
+from voxbatch.text.crosstalk import CrosstalkGate
+from voxbatch.voice import MIN_LEVEL_DB, loudness
+
+if TYPE_CHECKING:
+    from voxbatch.speakers import Diarizer
+
+
+class Listener:
+    """Listens to one recording.
+
+    Args:
+        diarization: the way to tell its speakers apart. None does not.
+    """
+
+    def __init__(self, diarization: Diarization | None = None) -> None:
+        self._diarization = diarization
+        self._diarizer: Diarizer | None = None
+        self._start = 0
+        self._levels: list[list[bytes]] = []
+        """Levels of each separate channel, block by block."""
+        self._unmeasured: Samples = np.zeros((0, 0), np.float32)
+        """The samples after the last whole frame of levels."""
+
+    @property
+    def levels(self) -> tuple[bytes, ...]:
+        """The levels of each separate channel: see Decoded."""
+        return tuple(map(b"".join, self._levels))
+
+    def heard(self, blocks: Iterable[Waveform]) -> Iterator[Waveform]:
+        """Yield the blocks of the recording, and listen to each after the chunks that end in it are on their way."""
+        for block in blocks:
+            yield block
+            if block.samples.ndim == 2:
+                self._measure(block.samples)
+            elif self._diarization is not None:
+                if self._diarizer is None:
+                    self._diarizer, self._start = _take_diarizer(self._diarization), block.start
+                self._diarizer.add(block.samples)
+
+    def turns(self) -> tuple[Turn, ...] | None:
+        """Return the turns of the speakers when the recording has ended; None if they are not told apart."""
+        if self._diarization is None or self._levels:
+            return None
+        if self._diarizer is None:
+            return ()
+        start = self._start / SAMPLING_RATE
+        turns = [replace(turn, start=start + turn.start, end=start + turn.end) for turn in self._diarizer.turns()]
+        _diarizers[self._diarization] = self._diarizer
+        return tuple(turns)
+
+    def _measure(self, samples: Samples) -> None:
+        """Add the levels of a block with the shape (num_samples, channels)."""
+        if not self._levels:
+            self._levels = [[] for _ in range(samples.shape[1])]
+            self._unmeasured = samples[:0]
+        samples = np.concatenate([self._unmeasured, samples])
+        end = len(samples) // LEVEL_FRAME * LEVEL_FRAME
+        self._unmeasured = samples[end:]
+        for levels, channel in zip(self._levels, samples[:end].T, strict=True):
+            above = np.clip(np.rint(loudness(channel, LEVEL_FRAME) - MIN_LEVEL_DB), 0, 255)
+            levels.append(above.astype(np.uint8).tobytes())
+
+
+_diarizers: dict[Diarization, Diarizer] = {}
+"""The idle diarizer of this process. One that has not ended its recording is not used again."""
+
+
+def _take_diarizer(diarization: Diarization) -> Diarizer:
+    from voxbatch.speakers import Diarizer
+
+    return _diarizers.pop(diarization, None) or Diarizer(diarization.weights, diarization.count, diarization.voices)
+
+
+def cut_channels(blocks: Iterator[Waveform], limit: int, overlap: int) -> Iterator[tuple[Samples, Span]]:
+    """Cut a recording as `cut_into_chunks` does, and each channel by itself, without crosstalk, if they are separate.
+
+    The next chunk is the one of the channel that is least far, so that memory holds one more chunk for each channel.
+    The order of the chunks does not depend on the sizes of the blocks.
+    """
+    first = next(blocks, None)
+    if first is None:
+        return
+    blocks = chain([first], blocks)
+    if first.samples.ndim == 1:
+        yield from cut_into_chunks(blocks, limit, overlap)
+        return
+    channels = range(first.samples.shape[1])
+    cutters = {
+        channel: cut_into_chunks(_channel(copy, channel), limit, overlap)
+        for channel, copy in zip(channels, tee(_gated(blocks, len(channels)), len(channels)), strict=True)
+    }
+    ends = dict.fromkeys(channels, first.start)
+    while ends:
+        channel = min(ends, key=lambda number: ends[number])
+        chunk = next(cutters[channel], None)
+        if chunk is None:
+            del ends[channel]
+        else:
+            samples, span = chunk
+            ends[channel] = span.core_end
+            yield samples, replace(span, channel=channel)
+
+
+def _gated(blocks: Iterable[Waveform], channels: int) -> Iterator[Waveform]:
+    """Yield the blocks of separate channels without crosstalk."""
+    gate, start = CrosstalkGate(channels), None
+    for block in blocks:
+        start = block.start if start is None else start
+        if len(samples := gate(block.samples)):
+            yield Waveform(samples, start)
+            start += len(samples)
+    if start is not None and len(samples := gate.finish()):
+        yield Waveform(samples, start)
+
+
+def _channel(blocks: Iterable[Waveform], channel: int) -> Iterator[Waveform]:
+    for block in blocks:
+        yield Waveform(np.ascontiguousarray(block.samples[:, channel]), block.start)

@@ -1,0 +1,390 @@
+"""Run an engine in a child process, so that a chunk that crashes native code costs that process and not the run.
+
+The parent sends chunks, at most as many as the engine works on at a time, and keeps them until their results are there.
+So it knows the chunks of a child that has died. They are transcribed again, one at a time. A chunk with which alone
+several children die is a ChunkFailure, and the others go on:
+
+    death with chunks 4, 5, 6   →  4 alone: a result
+                                   5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
+                                   6 alone: a result; then 7, 8 and 9 as before
+
+A death blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of
+the noise, this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this
+process alone: if it is killed itself, nobody is blamed.
+
+`engine_program` is the program of the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
+
+import numpy as np
+
+from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
+from voxbatch.engines.results import Result, stop_if_all_fail
+from voxbatch.errors import EngineError, VoxbatchError
+from voxbatch.process.child import ChildProcess
+from voxbatch.process.hang_detector import HangDetector
+from voxbatch.process.limits import describe_limits
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Samples, Span
+
+MAX_LONE_DEATHS = 2
+"""Number of children that die with a chunk alone before the chunk is to blame."""
+MAX_LONE_KILLS = 3
+"""The same if SIGKILL ended the last of them. The OOM killer sends this signal, but a person may, too."""
+MAX_IDLE_DEATHS = 3
+"""Number of children in succession that may die without a chunk, most of them while they load the model."""
+POLL_S = 0.2
+"""Longest time in which a stop goes unnoticed."""
+FEED_POLL_S = 0.02
+"""Seconds after which the feed is asked again for a chunk that the engine could take."""
+EXIT_TIMEOUT_S = 5.0
+"""Seconds for which a child that closed its connection may need to end, so that its exit code can be read."""
+IDLE_LIMIT_S = 600.0
+"""Seconds without a result and without work after which the child hangs: see HangDetector."""
+BUSY_LIMIT_S = 3000.0
+"""Seconds without a result after which a child that works hangs. A run gives an engine up only after an hour."""
+_EMPTY = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStream:
+    """The chunks that follow belong to a new stream."""
+
+    is_last: bool
+    """See Feed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentChunk:
+    """A chunk without its samples. A descriptor of shared memory follows, which has them as float32."""
+
+    chunk: Chunk
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseFeed:
+    """The stream gets no further chunk."""
+
+    discard: bool
+    """See Feed.close."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded, and the engine asks for its first chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """The last message of a stream, with the error that ended it."""
+
+    error: VoxbatchError | None
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A chunk without a result."""
+
+    chunk: Chunk
+    is_suspect: bool = False
+    """True if a child died while it had this chunk."""
+    num_lone_deaths: int = 0
+    """Number of children that died while they had this chunk alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """The end of a child."""
+
+    fate: str
+    """Text for people that follows "its process", e.g. "was killed by signal 11 (SIGSEGV)"."""
+    is_kill: bool
+    """True if somebody sent SIGKILL."""
+
+
+class EngineProcess:
+    """An engine in a child process. See `Engine` for the methods.
+
+    Args:
+        engine: not loaded, and picklable. Each child gets a copy.
+    """
+
+    def __init__(self, engine: Engine):
+        self.spec = engine.spec
+        self._engine = engine
+        self._child: ChildProcess | None = None
+        self._lock = threading.Lock()
+        """Held while a stream begins or ends, and while the engine is closed."""
+        self._is_streaming = self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """Number of the child. None if there is none."""
+        return None if self._child is None else self._child.pid
+
+    def stream(self, feed: Feed) -> Iterator[Result]:
+        """Start a child, unless an earlier stream left one, and transcribe the chunks of a feed; see `Engine.stream`.
+
+        Raises:
+            EngineError: the engine raised it, or the child dies whatever it does.
+        """
+        with self._lock:
+            self._is_streaming = True
+        try:
+            yield from stop_if_all_fail(_Stream(self, feed).results())
+        finally:
+            with self._lock:
+                self._is_streaming = False
+                if self._is_closed:
+                    self.end_child()
+
+    def gpu_bytes(self) -> None:
+        """Return None: the memory of an engine in a child process is not measured."""
+
+    def close(self) -> None:
+        """End the child, now or at the end of the stream that runs; see `Engine.close`."""
+        with self._lock:
+            self._is_closed = True
+            if not self._is_streaming:
+                self.end_child()
+
+    def child(self) -> ChildProcess:
+        """Return the child if it lives, otherwise a new one."""
+        if self._child is not None and self._child.has_ended():
+            self.end_child()
+        if self._child is None:
+            program = "voxbatch.engines.engine_program"
+            self._child = ChildProcess(program, {}, captures_output=True, dies_with_parent=True)
+            self._child.send(self._engine)
+        return self._child
+
+    def end_child(self) -> None:
+        """Kill the child, if there is one."""
+        if self._child is not None:
+            self._child.end()
+        self._child = None
+
+
+class _Stream:
+    """One stream of an engine in a child process.
+
+    Args:
+        process: the engine.
+        feed: the chunks.
+    """
+
+    def __init__(self, process: EngineProcess, feed: Feed):
+        self._process, self._feed, self._spec = process, feed, process.spec
+        self._held: dict[tuple[int, int], _Pending] = {}
+        """(item, chunk) → chunk that the child has."""
+        self._suspects: deque[_Pending] = deque()
+        """The chunks of children that died. They are sent before those of the feed, each alone."""
+        self._accused: ChunkFailure | None = None
+        """The failure of a chunk that is to blame if the child survives the noise."""
+        self._num_idle_deaths = 0
+        """Number of children in succession that died without a chunk."""
+        self._is_ready = False
+        """True if the present child has loaded its model."""
+        self._close: CloseFeed | None = None
+        """The last message to the present child, if no further chunk follows."""
+        self._hang_detector: HangDetector
+
+    def results(self) -> Iterator[Result]:
+        """Yield the results of all chunks, from as many children as that takes."""
+        while (death := (yield from self._serve(self._process.child()))) is not None:
+            yield from self._assign_blame(death)
+
+    def _serve(self, child: ChildProcess) -> Generator[Result, None, _Death | None]:
+        """Send chunks to a child, and yield their results.
+
+        Returns:
+            The death of the child. None if the stream is over.
+
+        Raises:
+            EngineError: the engine raised it.
+        """
+        self._is_ready, self._close, self._hang_detector = False, None, HangDetector(child.pid)
+        child.send(BeginStream(self._feed.is_last))
+        while True:
+            if self._feed.discarded and not self._is_ready:  # nobody waits for the model any more
+                self._process.end_child()
+                return None
+            self._send_what_is_due(child)
+            self._wait(child)
+            yield from map(self._printed, child.printed())
+            if child.connection.poll():
+                try:
+                    message: Result | Ready | StreamEnded = child.connection.recv()
+                except (EOFError, OSError):
+                    return (yield from self._end(child))
+                self._hang_detector.reset()
+                if isinstance(message, StreamEnded):
+                    if message.error is not None:
+                        raise message.error
+                    return None
+                yield from self._received(message)
+            elif child.has_ended():
+                return (yield from self._end(child))
+            elif self._hangs():
+                return (yield from self._end(child, hangs=True))
+
+    def _wait(self, child: ChildProcess) -> None:
+        """Wait until the child sends or prints something, or until there may be a chunk for it."""
+        channels: list[Connection | int] = [child.connection]
+        if child.output is not None:
+            channels.append(child.output)
+        takes_chunk = self._is_ready and self._close is None and self._has_room()
+        wait(channels, FEED_POLL_S if takes_chunk else POLL_S)
+
+    def _hangs(self) -> bool:
+        """Return whether the child, which has sent nothing now, hangs."""
+        if not self._held:
+            self._hang_detector.reset()
+        self._hang_detector.look()
+        return self._hang_detector.idle_s > IDLE_LIMIT_S or self._hang_detector.silent_s > BUSY_LIMIT_S
+
+    # -- chunks -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_one_at_a_time(self) -> bool:
+        """True while a chunk may be to blame for a death."""
+        has_suspect = any(pending.is_suspect for pending in self._held.values())
+        return has_suspect or bool(self._suspects) or self._accused is not None
+
+    def _has_room(self) -> bool:
+        """Return whether the child may get another chunk."""
+        return len(self._held) < (1 if self._is_one_at_a_time else self._spec.concurrency)
+
+    def _send_what_is_due(self, child: ChildProcess) -> None:
+        """Send as many chunks as the child may get and as there are, and the end of the feed. Wait for a chunk if the
+        child has none."""
+        while self._is_ready and self._close is None and self._has_room() and (pending := self._next()) is not None:
+            if not self._held and child.has_ended():  # it ended without a chunk, and this one is not to blame
+                self._suspects.appendleft(pending)
+                return
+            self._send(child, pending)
+        if self._feed.closed and not self._is_one_at_a_time:
+            close = CloseFeed(self._feed.discarded)
+            if close != self._close:
+                self._close = close
+                child.send(close)
+
+    def _next(self) -> _Pending | None:
+        """Return the next chunk to send. None if there is none now, or no more."""
+        if self._accused is not None:
+            return _Pending(_noise())
+        if self._suspects:
+            return self._suspects.popleft()
+        chunk = self._feed.get(wait=not self._held)
+        return None if chunk is None else _Pending(chunk)
+
+    def _send(self, child: ChildProcess, pending: _Pending) -> None:
+        """Send a chunk. Its samples go through shared memory, because a child that hangs does not empty its socket."""
+        chunk, size = pending.chunk, pending.chunk.samples.nbytes
+        fd = os.memfd_create("voxbatch-chunk")
+        try:
+            if size:
+                os.ftruncate(fd, size)
+                shared: Samples = np.frombuffer(mmap.mmap(fd, size), np.float32)
+                shared[:] = chunk.samples
+                pending.chunk = replace(chunk, samples=shared)  # the memory of the other samples becomes free
+            child.send(SentChunk(replace(chunk, samples=_EMPTY), len(chunk.samples)))
+            with contextlib.suppress(OSError):  # the child has ended
+                send_handle(child.connection, fd, child.pid)
+        finally:
+            os.close(fd)
+        self._held[chunk.item, chunk.index] = pending
+
+    def _received(self, message: Result | Ready) -> Iterator[Result]:
+        """Take a message of the child, and yield it unless it is about the noise."""
+        if isinstance(message, Ready):
+            self._is_ready = True
+        elif isinstance(message, EngineMessage):
+            yield message
+        elif message.item == _NOISE_ITEM:
+            if not isinstance(message, ChunkProgress) and self._accused is not None:
+                self._held.clear()
+                accused, self._accused = self._accused, None
+                yield accused
+        else:
+            if not isinstance(message, ChunkProgress):
+                self._held.pop((message.item, message.chunk), None)
+                self._num_idle_deaths = 0
+            yield message
+
+    def _printed(self, line: str) -> EngineMessage:
+        return EngineMessage(f"engine {self._spec.name}: {line}")
+
+    # -- deaths -------------------------------------------------------------------------------------------------------
+
+    def _end(self, child: ChildProcess, hangs: bool = False) -> Generator[Result, None, _Death]:
+        """End a child that died or hangs, and yield what it printed last. Return its death."""
+        yield from map(self._printed, child.end(0.0 if hangs else EXIT_TIMEOUT_S))
+        self._process.end_child()
+        code = child.exit_code or 0
+        if hangs:
+            return _Death("gave no result and was killed", is_kill=False)
+        if code >= 0:
+            return _Death(f"ended with exit code {code}", is_kill=False)
+        name = next((number.name for number in signal.Signals if number == -code), "unknown")
+        return _Death(f"was killed by signal {-code} ({name})", is_kill=code == -signal.SIGKILL)
+
+    def _assign_blame(self, death: _Death) -> Iterator[Result]:
+        """Decide which chunk, if any, is to blame for a death, and what becomes of the chunks that the child had.
+
+        Raises:
+            EngineError: no chunk is to blame, and a further child would die, too.
+        """
+        lost, self._held = list(self._held.values()), {}
+        for pending in lost:
+            pending.is_suspect = True
+        its_process = f"engine {self._spec.name}: its process {death.fate}"
+        if self._accused is not None and lost:
+            raise EngineError(
+                f"{its_process} even with a second of noise, so that no recording is to blame; look for other "
+                "programs that need the memory, and for an installation that does not fit this processor"
+            )
+        if not lost:
+            self._num_idle_deaths += 1
+            if self._num_idle_deaths >= MAX_IDLE_DEATHS:
+                limits = describe_limits()
+                text = f"{its_process} {self._num_idle_deaths} times in succession without any recording"
+                raise EngineError(f"{text}{f'; {limits}' if limits else ''}")
+            yield EngineMessage(f"{its_process} without any recording; it is started again", is_warning=True)
+            return
+        if len(lost) > 1:
+            text = f"{its_process} with {len(lost)} chunks; they are transcribed again, one at a time"
+            yield EngineMessage(text, is_warning=True)
+            self._suspects.extendleft(reversed(lost))
+            return
+        (pending,) = lost
+        pending.num_lone_deaths += 1
+        if pending.num_lone_deaths < (MAX_LONE_KILLS if death.is_kill else MAX_LONE_DEATHS):
+            self._suspects.appendleft(pending)
+            yield EngineMessage(f"{its_process} with one chunk; it is transcribed again alone", is_warning=True)
+            return
+        yield EngineMessage(f"{its_process} once more with the same chunk alone", is_warning=True)
+        text = f"the engine's process {death.fate} each time with this audio alone"
+        self._accused = ChunkFailure(pending.chunk.item, pending.chunk.index, text, crashes=True)
+
+
+_NOISE_ITEM = -1
+"""Item.index of the noise."""
+
+
+def _noise() -> Chunk:
+    """Return a second of noise, a chunk that an engine transcribes on any machine that works."""
+    samples = np.random.default_rng(0).normal(0, 0.01, SAMPLING_RATE).astype(np.float32)
+    return Chunk(_NOISE_ITEM, 0, samples, Span(0, SAMPLING_RATE, 0, SAMPLING_RATE))

@@ -1,0 +1,112 @@
+"""The program of the child process in which an engine runs; see engine_process, which has the messages.
+
+The parent sends the engine, and for each stream a BeginStream, chunks, and a CloseFeed. The child answers with a Ready
+when the engine asks for its first chunk, the results, and a StreamEnded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+
+import numpy as np
+
+from voxbatch.engines import Engine
+from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, SentChunk, StreamEnded
+from voxbatch.engines.feed import Feed
+from voxbatch.engines.results import Result
+from voxbatch.errors import EngineError, VoxbatchError
+from voxbatch.process.child import handle_stop_signals
+from voxbatch.process.limits import find_limit
+from voxbatch.records import Chunk, Samples
+
+OOM_SCORE = 500
+"""The kernel's score of the child, up to 1000. If memory runs out, the OOM killer takes the child and not its parent,
+which can go on."""
+
+
+class _SentFeed(Feed):
+    """The feed of one stream. It calls `on_ready` before the engine waits for its first chunk."""
+
+    def __init__(self, is_last: bool, on_ready: Callable[[], None]):
+        super().__init__(sys.maxsize, is_last)  # the parent limits the chunks
+        self._on_ready, self._is_ready = on_ready, False
+
+    def get(self, wait: bool = True) -> Chunk | None:
+        """See Feed."""
+        with self._changed:
+            is_first, self._is_ready = not self._is_ready, True
+        if is_first:
+            self._on_ready()
+        return super().get(wait)
+
+
+def main(connection: Connection) -> None:
+    """Run the streams of one engine until the parent process ends.
+
+    A stop signal to all processes of a run does not end the engine: its parent decides what becomes of its chunks.
+    """
+    handle_stop_signals(lambda *_: None)
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as score:
+        if int(score.read()) < OOM_SCORE:
+            score.write(str(OOM_SCORE))
+    engine: Engine = connection.recv()
+    feeds: queue.SimpleQueue[_SentFeed] = queue.SimpleQueue()
+    lock = threading.Lock()
+
+    def send(message: Result | Ready | StreamEnded) -> None:
+        """Send a message from any thread. If the parent is gone, the receiving thread ends this process."""
+        with lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.send(message)
+
+    threading.Thread(target=_receive, args=(connection, feeds, send), daemon=True, name="receive").start()
+    while True:
+        feed, error = feeds.get(), None
+        try:
+            for result in engine.stream(feed):
+                send(result)
+        except VoxbatchError as e:
+            error = e
+        except Exception as e:  # noqa: BLE001 a bug of an engine shows its traceback and ends the run
+            traceback.print_exc()
+            error = EngineError(f"engine {engine.spec.name}: {find_limit(e) or f'{type(e).__name__}: {e}'}")
+        send(StreamEnded(error))
+
+
+def _receive(connection: Connection, feeds: queue.SimpleQueue[_SentFeed], send: Callable[[Ready], None]) -> None:
+    """Put the chunks that arrive into the feed of their stream. When the parent is gone, end this process and all that
+    it started."""
+    feed: _SentFeed | None = None
+    message: BeginStream | SentChunk | CloseFeed
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            match message := connection.recv():
+                case BeginStream():
+                    feed = _SentFeed(message.is_last, lambda: send(Ready()))
+                    feeds.put(feed)
+                case SentChunk() if feed is not None:
+                    samples = _received_samples(recv_handle(connection), message.num_samples)
+                    feed.put(replace(message.chunk, samples=samples))
+                case CloseFeed() if feed is not None:
+                    feed.close(message.discard)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _received_samples(fd: int, num_samples: int) -> Samples:
+    """Return the samples in shared memory, and close its descriptor. Changes of the samples stay in this process."""
+    try:
+        if not num_samples:
+            return np.zeros(0, np.float32)
+        return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY), np.float32)
+    finally:
+        os.close(fd)

@@ -1,0 +1,102 @@
+"""Hibari, a small text-to-speech model for English: the engine that speaks on machines without a GPU.
+
+The weights of the first voice are in the package; the others are downloaded when they are first used. Each piece is
+spoken by itself, and its seed fixes the noise, so that the samples do not depend on the other pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines.results import Result, stop_if_all_fail
+from voxbatch.errors import ConfigError
+from voxbatch.records import ChunkFailure, Piece, Samples, Speech
+from voxbatch.settings import check_settings, parse, setting
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+
+MAX_SPEED = 1.7
+"""Highest speed at which a piece is fitted to its time. Whisper still understands the speech; people find more hard."""
+MODEL_SPEEDS = (0.5, 2.0)
+"""Speeds that the model was made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The engine options of hibari."""
+
+    speed: float = setting(1.0, minimum=MODEL_SPEEDS[0], maximum=MODEL_SPEEDS[1], help="1 is the pace of the voice")
+
+
+class HibariEngine:
+    """The engine: see `Engine` for its methods."""
+
+    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+        from hibari.dsp import SR
+        from hibari.voices import VOICES
+
+        if model is not None:
+            raise ConfigError(f"--model {model}: hibari has one model for each voice; give --voice")
+        self._options = parse(Options, "hibari", options)
+        check_settings(self._options)
+        self._voices: dict[str, Any] = {}
+        """The models that are loaded, by voice."""
+        self.spec = EngineSpec(
+            name="hibari",
+            model="hibari",
+            max_chunk_samples=60 * SR,
+            concurrency=1,
+            languages=frozenset({"en"}),
+            sampling_rate=SR,
+            voices=tuple(VOICES),
+            scripts=("Latin",),
+            license="Apache-2.0",
+            origin="the package hibari-tts, distilled from Kokoro-82M",
+            versions={name: metadata.version(name) for name in ("hibari-tts", "onnxruntime")},
+            decoding={"speed": self._options.speed},
+        )
+
+    def stream(self, feed: Feed) -> Iterator[Result]:
+        """Speak the pieces of the feed one after another; see `Engine.stream`."""
+        yield from stop_if_all_fail(self._results(feed))
+
+    def _results(self, feed: Feed) -> Iterator[Result]:
+        while chunk := feed.get():
+            assert chunk.piece is not None
+            try:
+                samples, warning = self._speak(chunk.piece)
+            except RuntimeError as e:  # a voice that cannot be downloaded, or an error of onnxruntime
+                yield ChunkFailure(chunk.item, chunk.index, str(e), retryable=True)
+                continue
+            if len(samples):
+                yield Speech(chunk.item, chunk.index, chunk.piece, samples, (warning,) if warning else ())
+            else:
+                yield ChunkFailure(chunk.item, chunk.index, f"no sound came of {chunk.piece.text[:80]!r}")
+
+    def _speak(self, piece: Piece) -> tuple[Samples, str]:
+        """Return the samples of a piece, and a warning if they take longer than they may."""
+        from hibari import Hibari
+
+        from voxbatch.speech.sound import trimmed
+
+        if piece.voice not in self._voices:
+            self._voices[piece.voice] = Hibari(voice=piece.voice)
+        speak, rate, speed = self._voices[piece.voice], self.spec.sampling_rate, self._options.speed
+        while True:
+            samples = trimmed(speak(piece.text, speed=speed, seed=piece.seed), rate)
+            seconds = len(samples) / rate
+            if piece.longest_s is None or seconds <= piece.longest_s:
+                return samples, ""
+            if speed >= MAX_SPEED:
+                return samples, f"takes {seconds:.2f} s, and its cue has {piece.longest_s:.2f} s"
+            speed = min(MAX_SPEED, 1.02 * speed * seconds / piece.longest_s)  # the length does not follow it exactly
+
+    def gpu_bytes(self) -> None:
+        """Return None, because there is no GPU."""
+
+    def close(self) -> None:
+        """Unload the voices."""
+        self._voices.clear()

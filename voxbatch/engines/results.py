@@ -1,0 +1,103 @@
+"""The results and messages that an engine yields, the check of their values, and the check that stops a run in which
+every chunk fails.
+
+If every chunk fails, the engine is broken and not the recordings. Without the check, all recordings would be recorded
+as failed for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from voxbatch.errors import EngineError
+from voxbatch.records import ChunkFailure, Hypothesis, Speech
+
+GIVE_UP_AFTER = 8
+"""Number of failed chunks, of several recordings and without any success, after which the engine counts as broken. The
+chunks of one recording alone prove nothing: a resumed run may begin with the one recording that the engine cannot
+transcribe, and must come to the others."""
+
+SILENCE = 1e-3
+"""Highest sample of speech that nobody hears: -60 dB of full scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMessage:
+    """A message of an engine to the user."""
+
+    text: str
+    is_warning: bool = False
+    is_progress: bool = False
+    """True for the state of a download, which the next message replaces: it is shown in the progress, not as a line of
+    the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkProgress:
+    """The progress within a chunk whose result is not there yet, from an engine that works on long chunks."""
+
+    item: int
+    """Item.index of the recording."""
+    chunk: int
+    """Index of the chunk within the recording."""
+    num_samples: int
+    """Number of samples that were transcribed since the last message about this chunk."""
+
+
+Result = Hypothesis | Speech | ChunkFailure | ChunkProgress | EngineMessage
+
+
+def stop_if_all_fail(results: Iterable[Result]) -> Iterator[Result]:
+    """Yield the results, but hold back retryable failures until the first chunk succeeds.
+
+    The engine may be the cause of a retryable failure. All other results pass at once. If the results end without a
+    success, the failures held back are yielded at the end.
+
+    Raises:
+        EngineError: GIVE_UP_AFTER chunks, of at least two recordings, failed with a retryable failure before any chunk
+            succeeded.
+    """
+    failures: list[ChunkFailure] | None = []
+    for result in results:
+        if isinstance(result, ChunkFailure) and result.retryable and failures is not None:
+            failures.append(result)
+            if len(failures) >= GIVE_UP_AFTER and result.item != failures[0].item:
+                raise EngineError(f"the first {len(failures)} chunks all failed, the last with: {result.message}")
+            continue
+        if isinstance(result, Hypothesis | Speech) and failures is not None:
+            yield from failures
+            failures = None
+        yield result
+    yield from failures or ()
+
+
+def find_wrong_value(result: Hypothesis | Speech | ChunkFailure | ChunkProgress) -> str | None:
+    """Return why a result cannot go into the outputs, as text for people; None if all its values are right.
+
+    A result is right if JSON gives it back unchanged. So it has no number that is not finite, no half of a surrogate
+    pair, and no value of another type than its field. An engine is code of others, which cannot be trusted with that.
+
+        Hypothesis(0, 0, "hi", (Word(" hi", nan, 1.0),))  →  "Expected `float`, got `null` - at `$.words[0].start`"
+    """
+    if isinstance(result, Speech):
+        import numpy as np
+
+        if not np.isfinite(result.samples).all():
+            return "a sample is not finite"
+        return None if np.abs(result.samples).max(initial=0.0) >= SILENCE else "the speech has no sound"
+    try:
+        copy = msgspec.json.decode(msgspec.json.encode(result, enc_hook=_as_json), type=type(result))
+    except (TypeError, ValueError, RecursionError) as e:
+        return str(e)
+    return None if copy == result else "a number is not finite, or a value has another type than its field"
+
+
+def _as_json(value: Any) -> float:
+    """Return the float of NumPy's float64, which is a float for Python and an unknown type for msgspec."""
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is no value of JSON")

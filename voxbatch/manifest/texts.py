@@ -1,0 +1,171 @@
+"""Open a source of texts to speak as a manifest.
+
+    {"id": "greeting", "audio_filepath": "greeting.flac", "text": "Hello.", "duration": 0.44}
+
+Each line has these keys. `duration` is an estimate by which shards are balanced. A line may have `voice` and `lang`; a
+cue of subtitles has `cue_start` and `cue_end`, and the beginning of a chapter `title`.
+
+The lines come from JSON lines, a JSON array, CSV or TSV with a column `text`, SubRip or WebVTT; and from books: plain
+text, Markdown and EPUB, which `books` divides into chapters.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, TypeGuard
+
+from voxbatch.errors import ManifestError
+from voxbatch.manifest import tables
+from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
+from voxbatch.manifest.manifest_file import converted, open_file, open_manifest
+from voxbatch.manifest.path_policy import PathPolicy
+from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
+from voxbatch.storage import StoreOptions, redacted
+from voxbatch.storage.address import name_of
+
+VOICE_KEY, TITLE_KEY = "voice", "title"
+CUE_START, CUE_END = "cue_start", "cue_end"
+_OF_RECORDINGS = ("offset", "channel", "prompt", "audio_filepaths")
+"""Keys of manifests that are about recordings which exist. A line of texts loses them."""
+_TIME = r"(?:(\d+):)?(\d+):(\d+)[.,](\d{1,3})"
+_CUE_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}.*")
+_MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
+MAX_TEXT_BYTES = 50_000_000
+"""Size of the largest file that is read at once: 20 times the Bible."""
+
+
+class TextPolicy(PathPolicy):
+    """The rules of a manifest of texts: it names no recording that is read."""
+
+    __slots__ = ()
+
+    def resolve(self, path: str, base: str) -> str:
+        """Return the name, which is that of a recording to be made."""
+        return path
+
+
+def open_texts(name: str, stdin: BinaryIO, store_options: StoreOptions) -> Source:
+    """Open a source of texts by its path or address; "-" is JSON lines from `stdin`.
+
+    Raises:
+        ManifestError: it does not exist, or holds something else than texts.
+        StorageError: its place does not answer, or a temporary file cannot be written.
+    """
+    source = open_manifest(name, stdin, store_options) if name == "-" else open_file(name, store_options)
+    with source:
+        suffix = os.path.splitext(redacted(source.name, "").lower().removesuffix(".gz"))[1]
+        rows = _READERS.get(suffix, _json_rows)(source)
+        return converted(source, _completed(rows), os.curdir)
+
+
+def whole_text(source: Source) -> str:
+    """Return a file as one text, with LF as the line end.
+
+    Raises:
+        ManifestError: the file is too large.
+    """
+    if source.size > MAX_TEXT_BYTES:
+        raise manifest_error(source.name, f"has {source.size:,} bytes, at most {MAX_TEXT_BYTES:,} are read; divide it")
+    return source.text(b"".join(source.pieces())).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _completed(rows: tables.Rows) -> tables.Rows:
+    """Yield the rows with all keys of a line, or with the reason why a row cannot be spoken."""
+    for index, (number, row) in enumerate(rows, 1):
+        yield number, row if isinstance(row, str) else _line(index, row)
+
+
+def _line(index: int, row: dict[str, Any]) -> dict[str, Any] | str:
+    text, voice, item_id, path = (row.get(key) for key in ("text", VOICE_KEY, "id", AUDIO_KEY))
+    if not isinstance(text, str):
+        return f"`text` is {quote(text)}; it must be a string, the text to speak"
+    if voice is not None and not isinstance(voice, str):
+        return f"`{VOICE_KEY}` is {quote(voice)}; it must be a string, the name of a voice"
+    if item_id is None:
+        item_id = _stem(path) if isinstance(path, str) and path.strip() else f"{index:06d}"
+    if not isinstance(item_id, str | int) or isinstance(item_id, bool):
+        return f"`id` is {quote(item_id)}; it must be a string or a whole number"
+    start, end = row.get(CUE_START), row.get(CUE_END)
+    if (start, end) != (None, None) and not (_is_number(start) and _is_number(end) and 0 <= start < end):
+        return f"`{CUE_START}` is {quote(start)}, and `{CUE_END}` {quote(end)}; give seconds, the end after the start"
+    rest = {key: value for key, value in row.items() if key not in _OF_RECORDINGS}
+    return {
+        **rest,
+        "id": str(item_id),
+        AUDIO_KEY: f"{item_id}.flac",
+        "duration": round(max(1, len(text)) / CHARACTERS_PER_SECOND, 2),
+    }
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _stem(path: str) -> str:
+    """Return the id of a recording that is named so: "calls/a.wav" → "calls/a"."""
+    return os.path.splitext(posixpath.normpath(name_of(path) if "://" in path else path).lstrip("/."))[0] or path
+
+
+def _json_rows(source: Source) -> tables.Rows:
+    """Yield the rows of JSON lines or of a JSON array."""
+    number, first = next(source.lines(), (0, b""))
+    if first.lstrip().startswith(b"["):
+        yield from tables.array_rows(source)
+        return
+    if first and not first.lstrip().startswith(b"{"):
+        reason = f"line {number} is no JSON object; give a text as .txt, .md, .epub, .srt or .vtt, or a table as .csv"
+        raise manifest_error(source.name, reason)
+    for number, line in source.lines():
+        try:
+            yield number, parse_json_line(line)
+        except LineError as error:
+            yield number, str(error)
+
+
+def _table_rows(source: Source) -> tables.Rows:
+    """Yield the rows of CSV or TSV."""
+    try:
+        rows = tables.text_table(source, "text")[1]
+    except ManifestError as e:
+        raise manifest_error(source.name, "line 1 names no column `text`; call the column with the texts so") from e
+    for number, row in rows:
+        yield number, row if isinstance(row, str) else {"text": "", **row}  # empty cells are left out
+
+
+def _cue_rows(source: Source) -> tables.Rows:
+    """Yield the cues of SubRip or WebVTT; the number of a cue is its line and its id."""
+    number = 0
+    for block in re.split(r"\n[ \t]*\n", whole_text(source)):
+        lines = block.strip("\n").split("\n")
+        times = next((index for index, line in enumerate(lines) if _CUE_TIMES.fullmatch(line)), None)
+        if times is None:
+            continue  # the head, a comment or a style of WebVTT
+        number += 1
+        match = _CUE_TIMES.fullmatch(lines[times])
+        assert match is not None
+        start, end = _seconds(*match.groups()[:4]), _seconds(*match.groups()[4:])
+        text = " ".join(" ".join(html.unescape(_MARKUP.sub("", line)) for line in lines[times + 1 :]).split())
+        yield number, {"id": f"{number:06d}", "text": text, CUE_START: start, CUE_END: end}
+
+
+def _seconds(hours: str | None, minutes: str, seconds: str, fraction: str) -> float:
+    return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
+
+
+def _book_rows(source: Source) -> tables.Rows:
+    from voxbatch.manifest.books import chapter_rows
+
+    return chapter_rows(source)
+
+
+_READERS: dict[str, Callable[[Source], Iterator[tuple[int, tables.Row | str]]]] = {
+    **dict.fromkeys((".csv", ".tsv"), _table_rows),
+    **dict.fromkeys((".srt", ".vtt"), _cue_rows),
+    **dict.fromkeys((".txt", ".md", ".markdown", ".epub"), _book_rows),
+}
+"""The reader of each extension. A file with another extension has JSON lines, or a JSON array."""

@@ -1,0 +1,175 @@
+"""Read the entries of a run in the order of its latest list, each item once.
+
+A part is opened when the order reaches its first item. If more parts overlap than the store can read at a time, as with
+hundreds of shards, groups of them are first merged into temporary files, and then these files: an external merge sort.
+So a part is read once in any case, and memory does not grow with the number of shards.
+
+Entries of earlier lists have the positions of the latest list, and those that do not count any more are left out; see
+the module `lists`. If several parts have an item, the entry of the latest list counts, and of these the first part by
+name: runs with different numbers of shards may both have committed it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+
+import numpy as np
+
+from voxbatch.output.layout import PARTS, part_names
+from voxbatch.output.lists import ItemList
+from voxbatch.output.parts import Measurements, PartEntry, PartHeader, parse_entry, read_headers
+from voxbatch.output.run_file import Run
+from voxbatch.storage import Store
+from voxbatch.storage.temporary_files import temporary_file
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The facts about a part that are kept while the entries are read."""
+
+    name: str
+    list_number: int
+    shard: str
+    worker: int
+    wall_s: float
+    committed_at: float | None
+    """See PartHeader."""
+    first: int
+    last: int
+    """Lowest and highest position of an item in the latest list. -1 if no entry counts."""
+    is_ordered: bool
+    """True if the entries are in the order of the latest list."""
+
+
+_RankedEntry = tuple[int, int, PartEntry]
+"""The position of an entry, the rank of its part, and the entry. Of several entries with a position, the one with the
+lowest rank counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """Entries in the order of the latest list, of a part or of several parts."""
+
+    first: int
+    last: int
+    """No entry has a lower or a higher position."""
+    read: Callable[[], Iterator[_RankedEntry]]
+
+
+class Entries:
+    """The entries of a run. The headers of its parts are read at once, and the entries with each iteration.
+
+    Memory grows neither with the number of items nor with the sizes of the parts.
+    """
+
+    def __init__(self, store: Store, run: Run):
+        """Begin with the parts that are committed now.
+
+        Raises:
+            CheckpointError: the header of a part is damaged, or the part belongs to another run.
+        """
+        self._store, self._list = store, ItemList(store, run)
+        self.measurements = Measurements()
+        """Sums over all parts."""
+        names = part_names(store, run.generation)
+        self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
+        """All parts, in the order of their names."""
+        self._ranked = sorted(self.parts, key=lambda part: -part.list_number)
+        """The parts by their ranks."""
+
+    def _part(self, name: str, header: PartHeader) -> Part:
+        self.measurements.add(header)
+        first, last, is_ordered = header.first, header.last, True
+        if (positions := self._list.positions(name, header)) is not None:
+            positions = positions[positions >= 0]
+            first, last = (int(positions.min()), int(positions.max())) if len(positions) else (-1, -1)
+            is_ordered = bool(np.all(np.diff(positions) > 0))
+        shard = sys.intern(header.shard)
+        return Part(
+            name,
+            header.list_number,
+            shard,
+            header.worker,
+            header.wall_s,
+            header.committed_at,
+            first,
+            last,
+            is_ordered,
+        )
+
+    def has_id(self, item_id: str) -> bool:
+        """Return whether an item of the list has this id."""
+        return self._list.has_id(item_id)
+
+    def __iter__(self) -> Iterator[PartEntry]:
+        """Yield the entries in the order of the list, each with its position there.
+
+        Raises:
+            CheckpointError: a part is damaged.
+            TemporaryFileError: a temporary file cannot be written.
+        """
+        streams = [
+            _Stream(part.first, part.last, partial(self._read_part, rank, part))
+            for rank, part in enumerate(self._ranked)
+            if part.first >= 0
+        ]
+        streams.sort(key=attrgetter("first"))
+        limit = self._store.max_open
+        while _most_open(streams) > limit:
+            streams = [self._joined(streams[i : i + limit]) for i in range(0, len(streams), limit)]
+        for _, _, entry in _merged(streams):
+            yield entry
+
+    def _read_part(self, rank: int, part: Part) -> Iterator[_RankedEntry]:
+        """Return the entries of a part in the order of the list."""
+        entries = ((entry.index, rank, entry) for entry in self._list.read_part(part.name))
+        return entries if part.is_ordered else self._through_file(sorted(entries))
+
+    def _joined(self, streams: Sequence[_Stream]) -> _Stream:
+        """Return the entries of streams that follow each other, as one stream, which reads all of them at its start."""
+        last = max(stream.last for stream in streams)
+        return _Stream(streams[0].first, last, lambda: self._through_file(_merged(streams)))
+
+    def _through_file(self, entries: Iterable[_RankedEntry]) -> Iterator[_RankedEntry]:
+        """Yield entries from a temporary file, into which all of them are written first."""
+        lines = (b"%d %b" % (rank, entry.to_bytes()) for _, rank, entry in entries)
+        with temporary_file(f"{self._store.place}/{PARTS}", lines) as file:
+            del entries, lines  # they may be in memory
+            for line in file:
+                rank, _, stored = line.partition(b" ")
+                entry = parse_entry(stored, self._ranked[int(rank)].name)
+                assert entry is not None
+                yield entry.index, int(rank), entry
+
+
+def _most_open(streams: Sequence[_Stream]) -> int:
+    """Return how many streams have begun and not ended at a time. They are in the order of their first positions."""
+    ended = np.searchsorted(np.sort([stream.last for stream in streams]), [stream.first for stream in streams])
+    return int(np.max(np.arange(1, len(streams) + 1) - ended, initial=0))
+
+
+def _merged(streams: Iterable[_Stream]) -> Iterator[_RankedEntry]:
+    """Yield the entries of streams in the order of their first positions, each position once."""
+    waiting, previous = deque(streams), -1
+    heap: list[tuple[_RankedEntry, Iterator[_RankedEntry]]] = []
+    while heap or waiting:
+        while waiting and (not heap or waiting[0].first <= heap[0][0][0]):
+            _push(heap, waiting.popleft().read())
+        if heap:
+            ranked, entries = heapq.heappop(heap)
+            _push(heap, entries)
+            if ranked[0] != previous:
+                previous = ranked[0]
+                yield ranked
+
+
+def _push(heap: list[tuple[_RankedEntry, Iterator[_RankedEntry]]], entries: Iterator[_RankedEntry]) -> None:
+    """Push the next entry of a stream onto the heap, if the stream has another."""
+    if (ranked := next(entries, None)) is not None:
+        heapq.heappush(heap, (ranked, entries))

@@ -1,0 +1,186 @@
+"""Make a further list of a run: its items, and what becomes of the items of earlier lists.
+
+A run makes one if its recordings have changed since the latest list, or to do failed items again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch.errors import CheckpointError
+from voxbatch.output.lines import parse_line
+from voxbatch.output.lists import ItemIndex, ItemList
+from voxbatch.output.parts import PartHeader, open_part
+from voxbatch.output.run_file import ItemKeys, Run, RunKey
+from voxbatch.output.summary import digest_of, read_whole_summary
+from voxbatch.storage import Store, parallel_map, remove_command
+
+RETRYABLE, ALL = "retryable", "all"
+"""The failures that `--retry-failed` does again: those that may succeed with nothing changed, or all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The effect of another list, for people."""
+
+    new: int
+    """Items that the earlier list did not have."""
+    kept: int
+    """Items of the list that are finished."""
+    changed: int
+    """Items that are done again because their recording or their line has changed."""
+    gone: int
+    """Transcripts of recordings that are not in the list. They stay."""
+    dropped: int
+    """Failures of recordings that are not in the list. They are left out."""
+    retried: int
+    """Failures that are done again."""
+
+    def __str__(self) -> str:
+        texts = [
+            f"{self.new:,} new" if self.new or not self.retried else "",
+            f"{self.kept:,} done before, kept as they are",
+            f"{self.changed:,} changed, transcribed again" if self.changed else "",
+            f"{self.retried:,} failed before, done again" if self.retried else "",
+            f"{self.gone:,} no longer in the list, with transcripts that stay" if self.gone else "",
+            f"{self.dropped:,} failed before and no longer in the list, left out" if self.dropped else "",
+        ]
+        return "; ".join(text for text in texts if text)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A further list of a run."""
+
+    keys: ItemKeys
+    """Keys of the items of the manifest, and then of the transcripts that stay."""
+    changes: Changes
+    last_list: int
+    """Highest number of a list that a part has."""
+
+
+_TRANSCRIPT, _FAILURE, _RETRIED = 0, 1, 2
+"""Ends of items. _RETRIED is a failure that is done again."""
+
+
+def plan(
+    store: Store, run: RunKey, names: Sequence[str], listed: ItemKeys, earlier: Run | None, retried: str | None
+) -> Plan:
+    """Return the list that follows the earlier one.
+
+    Args:
+        names: the parts of the run.
+        listed: keys of the items of the manifest.
+        earlier: the run with its latest list. None if the list is missing.
+        retried: the failures that are done again.
+
+    Raises:
+        CheckpointError: a part or the list is damaged.
+    """
+    index, old = ItemIndex(listed), ItemList(store, earlier) if earlier else None
+    is_done, is_changed, is_retried = (np.zeros(len(listed), np.bool_) for _ in range(3))
+    none, last_list = np.empty((0, 2), np.uint64), 0
+    gone, failed = defaultdict[int, list[ItemKeys]](list), [none]
+
+    def read(name: str) -> tuple[PartHeader, NDArray[np.uint8]]:
+        """Return the header of a part and the end of each of its entries."""
+        header, entries = open_part(store, name, run)
+        ends = []
+        for entry in entries:
+            if entry.kind == "transcript":
+                ends.append(_TRANSCRIPT)
+            elif retried == ALL or (old and old.is_retried(header, entry)):
+                ends.append(_RETRIED)
+            else:
+                ends.append(_RETRIED if retried and parse_line(store, entry).get("retryable") else _FAILURE)
+        return header, np.array(ends, np.uint8)
+
+    for header, ends in parallel_map(store.concurrency, read, names):
+        last_list, keys = max(last_list, header.list_number), header.item_keys
+        where, has_id, has_line = index.find(keys)
+        is_done[where[has_line & (ends != _RETRIED)]] = True
+        is_retried[where[has_line & (ends == _RETRIED)]] = True
+        is_changed[where[has_id & ~has_line]] = True
+        gone[header.list_number].append(keys[~has_id & (ends == _TRANSCRIPT)])
+        failed.append(keys[~has_id & (ends != _TRANSCRIPT)])
+    before = old.index.keys if old else none
+    staying = _staying(
+        before, np.concatenate([none, *chain.from_iterable(gone[n] for n in sorted(gone, reverse=True))])
+    )
+    is_known = is_done | is_retried | is_changed
+    where, has_id, _ = index.find(before)
+    is_known[where[has_id]] = True
+    is_changed &= ~(is_done | is_retried)
+    changes = Changes(
+        new=int(np.count_nonzero(~is_known)),
+        kept=int(np.count_nonzero(is_done)),
+        changed=int(np.count_nonzero(is_changed)),
+        gone=len(staying),
+        dropped=int(
+            np.count_nonzero(
+                np.isin(before[:, 0], np.concatenate(failed)[:, 0]) & ~np.isin(before[:, 0], staying[:, 0])
+            )
+        ),
+        retried=int(np.count_nonzero(is_retried & ~is_done)),
+    )
+    return Plan(np.concatenate([listed, staying]), changes, last_list)
+
+
+def _staying(before: ItemKeys, transcribed: ItemKeys) -> ItemKeys:
+    """Return the keys of the transcripts that stay although their recordings are gone: first those that the earlier
+    list has, in its order, and then others, such as those of a process that committed after that list was made. Each id
+    comes once.
+
+    Args:
+        before: keys of the items of the earlier list.
+        transcribed: keys of the transcripts that are not in the new list, those of the latest list first.
+    """
+    known = before[np.isin(_mixed(before), _mixed(transcribed))]
+    others = transcribed[~np.isin(transcribed[:, 0], known[:, 0])]
+    _, first = np.unique(others[:, 0], return_index=True)
+    return np.concatenate([known, others[np.sort(first)]])
+
+
+def _mixed(keys: ItemKeys) -> NDArray[np.uint64]:
+    """Return one number for each key."""
+    return keys[:, 0] ^ (keys[:, 1] * np.uint64(0x9E3779B97F4A7C15))
+
+
+def further(owner: Run, run: Run, planned: Plan, retried: str | None) -> Run:
+    """Return the run with the list that follows the list of its owner."""
+    number = 1 + max(owner.list_number, planned.last_list)
+    return replace(
+        owner,
+        list_number=number,
+        manifest=run.manifest,
+        items=len(planned.keys),
+        folder=run.folder,
+        facts=run.facts,
+        retryable_before=number if retried == RETRYABLE else owner.retryable_before,
+        failures_before=number if retried == ALL else owner.failures_before,
+    )
+
+
+def check_unchanged(store: Store, owner: Run) -> None:
+    """Check that the merged outputs of a finished run are as it wrote them, because the run that continues it will
+    replace them.
+
+    Raises:
+        CheckpointError: a file was changed.
+    """
+    summary = read_whole_summary(store)
+    if summary is None or not summary.is_of(owner):
+        return
+    for name, written in summary.outputs.items():
+        # An empty file is what a loss of power leaves, and is written again.
+        if (present := digest_of(store, name)).bytes and present != written:
+            raise CheckpointError(
+                f"{store.place}/{name} was changed or damaged, and would be replaced. Keep a copy if the change is "
+                f"yours; then remove the file and run again: {remove_command(store.place, name)}"
+            )

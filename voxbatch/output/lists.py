@@ -1,0 +1,125 @@
+"""Find the items of earlier lists in another list of recordings, by the keys that each part has of its items.
+
+An item is found by the hash of its id. If the hash of its line is the same, too, its entry counts: it has the item's
+position in the other list. If the line differs, the recording has changed, and is transcribed again. A transcript whose
+id is not in the list stays: it gets a position after the items of the manifest, because people move recordings away
+after their transcription. A failure whose id is not in the list does not count.
+
+Nothing is rewritten. Entries that do not count stay in their parts, and count again if their recording comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voxbatch.errors import CheckpointError
+from voxbatch.manifest import item_key
+from voxbatch.output.layout import list_name
+from voxbatch.output.lines import parse_line
+from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part
+from voxbatch.output.run_file import ItemKeys, Run, read_keys
+from voxbatch.storage import Store
+from voxbatch.storage.columns import Column
+
+
+class ItemIndex:
+    """Finds items by their keys in a list of keys, whose ids are all different."""
+
+    def __init__(self, keys: ItemKeys):
+        self.keys = keys
+        self._order = np.argsort(keys[:, 0], kind="stable")
+        self._sorted = keys[self._order, 0]
+
+    def find(self, keys: ItemKeys) -> tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return, for each of some keys, the index of the item with that id (any index if there is none), whether there
+        is one, and whether it has the same line."""
+        if not len(self.keys):
+            none = np.zeros(len(keys), np.bool_)
+            return np.zeros(len(keys), np.intp), none, none
+        at = np.minimum(np.searchsorted(self._sorted, keys[:, 0]), len(self._sorted) - 1)
+        where, has_id = self._order[at], self._sorted[at] == keys[:, 0]
+        return where, has_id, has_id & (self.keys[where, 1] == keys[:, 1])
+
+
+class ItemList:
+    """The latest list of a run, in which the entries of all its parts have their positions.
+
+    Several threads may use an object.
+    """
+
+    def __init__(self, store: Store, run: Run, keys: ItemKeys | Column | None = None):
+        """Begin with the keys of the list. None means that they are read from the list, if they are needed."""
+        self.store, self.run = store, run
+        self._keys, self._lock = keys, Lock()
+        self._index: ItemIndex | None = None
+
+    def keys_of(self, positions: Sequence[int]) -> bytes:
+        """Return the keys of items."""
+        if isinstance(self._keys, Column):
+            return b"".join(self._keys.read(position, position + 1).tobytes() for position in positions)
+        return self.index.keys[list(positions)].tobytes()
+
+    @property
+    def index(self) -> ItemIndex:
+        """The items by their keys."""
+        with self._lock:
+            if self._index is None:
+                name = list_name(self.run.list_number, self.run.generation)
+                keys = read_keys(self.store, name, self.run.key) if self._keys is None else np.asarray(self._keys)
+                self._index = ItemIndex(keys)
+            return self._index
+
+    def has_id(self, item_id: str) -> bool:
+        """Return whether an item of the list has this id."""
+        key = np.frombuffer(item_key(item_id, b""), "<u8").reshape(1, 2)
+        return bool(self.index.find(key)[1][0])
+
+    def positions(self, name: str, header: PartHeader) -> NDArray[np.intp] | None:
+        """Return the positions of the items of a part in the list, in the order of its entries; -1 for an entry that
+        does not count. None means that the part has the positions of this list.
+
+        Raises:
+            CheckpointError: the part is damaged or of a later list.
+        """
+        if header.list_number == self.run.list_number:
+            if header.last >= self.run.items:
+                reason = f"it has item {header.last} of a manifest of {self.run.items:,} items"
+                raise damaged_part(self.store, name, reason)
+            return None
+        if header.list_number > self.run.list_number:
+            reason = (
+                f"is of list {header.list_number} of the run, which is missing: the latest is {self.run.list_number}"
+            )
+            remedy = "run again with its recordings, as one task (--tasks none, without --shard)"
+            raise CheckpointError(f"{self.store.place}/{name} {reason}; {remedy}", reason)
+        where, _, is_same = self.index.find(header.item_keys)
+        return np.where(is_same, where, -1)
+
+    def read_part(self, name: str) -> Iterator[PartEntry]:
+        """Yield the entries of a part that count, each with its position in the list. One entry is in memory at a time.
+
+        If the part is of an earlier list, the positions may be in any order.
+
+        Raises:
+            CheckpointError: the part is damaged, or belongs to another run or to a later list.
+        """
+        header, entries = open_part(self.store, name, self.run.key)
+        with contextlib.closing(entries):
+            positions = self.positions(name, header)
+            for number, entry in enumerate(entries):
+                if positions is not None:
+                    entry = replace(entry, index=int(positions[number]))
+                if entry.index >= 0 and not self.is_retried(header, entry):
+                    yield entry
+
+    def is_retried(self, header: PartHeader, entry: PartEntry) -> bool:
+        """Return whether an entry is a failure that a later list does again."""
+        if entry.kind != "failure" or header.list_number >= max(self.run.failures_before, self.run.retryable_before):
+            return False
+        return header.list_number < self.run.failures_before or bool(parse_line(self.store, entry).get("retryable"))

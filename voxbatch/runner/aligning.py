@@ -1,0 +1,38 @@
+"""Align texts in place of recognising them: the steps of a run with the task `align` that differ.
+
+`with_texts` gives the chunks of each item its text. `aligned` makes the transcript, whose text is the given one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from voxbatch.decoding import Message
+from voxbatch.records import Chunk, GivenText, Item, Transcript
+from voxbatch.runner.shared import InProgress
+
+NOT_IN_AUDIO = "not in the audio: no word of the text"
+
+
+def with_texts(messages: Iterable[Message], in_progress: InProgress) -> Iterator[Message]:
+    """Yield the messages of the decoders. Each chunk gets the text of its item, and the last one is marked.
+
+    A chunk waits for the next message of its item, because only that tells whether it is the last one.
+    """
+    waiting = dict[int, Chunk]()
+    for message in messages:
+        if (chunk := waiting.pop(message.item, None)) is not None:
+            item = in_progress.items[message.item].item
+            yield replace(chunk, given=GivenText(item.text or "", is_last=not isinstance(message, Chunk)))
+        if isinstance(message, Chunk):
+            waiting[message.item] = message
+        else:
+            yield message
+
+
+def aligned(transcript: Transcript, item: Item) -> Transcript:
+    """Return the transcript with the text of its item. The words that are not in the audio have no times."""
+    if transcript.words:
+        return replace(transcript, text=item.text or "")
+    return replace(transcript, text=item.text or "", warnings=(*transcript.warnings, NOT_IN_AUDIO))

@@ -1,0 +1,159 @@
+"""Run texts to speak in place of recordings to transcribe: the steps that differ.
+
+`pieces` makes the chunks of the decode thread: pieces of a text. `Recordings` makes the outcomes of the main thread,
+and `recording_line` their output lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from voxbatch.config import SpeechOptions
+from voxbatch.decoding import Decoded, Message, Undecodable
+from voxbatch.engines import EngineSpec
+from voxbatch.failure_kinds import FailureKind
+from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.manifest.texts import CUE_END, CUE_START, VOICE_KEY
+from voxbatch.output.layout import VERSION, item_file
+from voxbatch.output.lines import manifest_keys
+from voxbatch.records import MISHEARD, SAMPLING_RATE, Chunk, Failure, Flag, Item, Piece, Recording, Span, Speech
+from voxbatch.runner.listening import piece_wer
+from voxbatch.runner.shared import PendingItem
+from voxbatch.scoring import count_errors
+from voxbatch.scoring.counts import counts_in_line
+from voxbatch.speech.pieces import CHARACTERS_PER_SECOND, plain, split, unreadable
+from voxbatch.storage.circuit_breaker import Reachable
+
+MAX_CHARACTERS = 100_000
+"""Characters of the longest text: two hours of speech, which are joined in memory."""
+WAIT_S = 0.05
+"""Seconds between two looks whether rows in progress have left the memory."""
+_EMPTY = np.zeros(0, np.float32)
+
+
+def pieces(
+    started: Iterable[tuple[Item, str | None] | None], options: SpeechOptions, max_hours: float, spec: EngineSpec
+) -> Iterator[Message]:
+    """Yield the pieces of each text as chunks, and then the final message of its item.
+
+    Args:
+        started: items with their languages; None for a pause.
+        options: the way to speak.
+        max_hours: hours of the longest text.
+        spec: the engine.
+    """
+    for pair in started:
+        if pair is None:
+            time.sleep(WAIT_S)
+            continue
+        item, lang = pair
+        text, row = item.text or "", json.loads(item.row)
+        if failure := _failure(text, row, max_hours, spec):
+            yield Undecodable(item.index, failure)
+            continue
+        longest_s = _cue_s(row)
+        parts = split(text, lang or "en") if longest_s is None else [(text, 0.0)]
+        spans = []
+        for number, (part, pause_s) in enumerate(parts):
+            length = round(len(part) / CHARACTERS_PER_SECOND * SAMPLING_RATE)
+            spans.append(Span(0, length, 0, length))
+            piece = Piece(part, _voice(row, options, spec), seed_of(options, item, number), pause_s, longest_s)
+            yield Chunk(item.index, number, _EMPTY, spans[-1], lang, piece=piece)
+        yield Decoded(item.index, tuple(spans), (), 0.0, Reachable("", 0.0))
+
+
+def seed_of(options: SpeechOptions, item: Item, piece: int) -> int:
+    """Return the seed of a piece, which no other piece and no order of the work changes."""
+    digest = hashlib.blake2b(f"{options.seed} {piece} {item.id}".encode("utf-8", "surrogatepass"), digest_size=6)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _failure(text: str, row: dict[str, Any], max_hours: float, spec: EngineSpec) -> Failure | None:
+    """Return why a text cannot be spoken, or None."""
+    voice, hours = row.get(VOICE_KEY), len(text) / CHARACTERS_PER_SECOND / 3600
+    if voice is not None and voice not in spec.voices:
+        return Failure(FailureKind.VOICE, f"voice {voice!r} is unknown; known are {', '.join(spec.voices)}")
+    if reason := unreadable(text, spec.scripts):
+        return Failure(FailureKind.TEXT, f"{reason}; correct the text, or leave it out")
+    if len(text) > MAX_CHARACTERS or hours > max_hours:
+        size = f"the text has {len(text):,} characters, about {hours:.2g} hours"
+        return Failure(FailureKind.TOO_LONG, f"{size}; divide it into texts of at most {MAX_CHARACTERS:,} characters")
+    return None
+
+
+def _voice(row: dict[str, Any], options: SpeechOptions, spec: EngineSpec) -> str:
+    voice: str = row.get(VOICE_KEY) or options.voice or spec.voices[0]
+    return voice
+
+
+def _cue_s(row: dict[str, Any]) -> float | None:
+    """Return the seconds of the cue that a text is spoken for; None without one."""
+    start, end = row.get(CUE_START), row.get(CUE_END)
+    return None if start is None or end is None else max(0.0, end - start)
+
+
+def recording_line(item: Item, recording: Recording, engine: str, model: str, lang: str | None) -> dict[str, Any]:
+    """Return the line of an item whose text was spoken: a line of a manifest that a run transcribes and scores.
+
+    The line has `pred_text` and the errors of the text that was heard, if an engine listened.
+
+    Args:
+        lang: the language that was spoken.
+    """
+    heard: dict[str, Any] = {}
+    if recording.heard is not None:
+        counts = count_errors(plain(item.text or ""), recording.heard, lang)
+        heard = {"pred_text": recording.heard, "wer": counts.reported_rate, **counts_in_line(counts)}
+    return {
+        **manifest_keys(item, None), "text": plain(item.text or ""), AUDIO_KEY: item_file(item.id, "flac"),
+        "lang": lang, "id": item.id,
+        "duration": recording.duration, "voice": recording.voice, "loudness": recording.loudness,
+        "sha256": hashlib.sha256(recording.flac).hexdigest(), **heard,
+        "segments": [{"text": part.text, "start": part.start, "end": part.end} for part in recording.segments],
+        "audio_duration": recording.duration, "engine": engine, "model": model,
+        "flags": [asdict(flag) for flag in recording.flags],
+        "warnings": list(recording.warnings), "version": VERSION,
+    }  # fmt: skip
+
+
+class Recordings:
+    """The outcomes of items whose texts are spoken. The main thread alone uses it."""
+
+    def __init__(self, options: SpeechOptions, spec: EngineSpec) -> None:
+        self._options, self._spec = options, spec
+
+    def outcome(self, pending: PendingItem, decoded: Decoded) -> Recording | Failure:
+        """Return the outcome of an item all of whose pieces have results."""
+        from voxbatch.speech import sound
+
+        speeches = pending.of_chunks(decoded, Speech)
+        if isinstance(speeches, Failure):
+            return speeches
+        lang = pending.item.lang or self._spec.only_language
+        row, rate = json.loads(pending.item.row), self._spec.sampling_rate
+        samples, segments = sound.joined(speeches, rate, _cue_s(row))
+        samples, loudness = sound.normalized(samples, rate, self._options.loudness)
+        return Recording(
+            flac=sound.flac(samples, rate),
+            voice=_voice(row, self._options, self._spec),
+            duration=round(len(samples) / rate, 4),
+            loudness=loudness,
+            segments=segments,
+            warnings=tuple(warning for speech in speeches for warning in speech.warnings),
+            heard=" ".join(speech.heard or "" for speech in speeches) if self._options.verify else None,
+            flags=tuple(
+                Flag(MISHEARD, f"WER {wer:.0%}: heard {speech.heard!r}", segment.start, segment.end)
+                for speech, segment in zip(speeches, segments, strict=True)
+                if (wer := piece_wer(speech, lang)) > self._options.max_wer
+            ),
+        )
+
+    def end_questions(self, pending_items: Iterable[PendingItem]) -> None:
+        """Do nothing: there are no questions."""

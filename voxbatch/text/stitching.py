@@ -1,0 +1,232 @@
+"""Join the ordered Hypotheses of one recording into one Transcript, with words and segments on the recording's clock.
+
+Chunks that were cut in a pause are simply concatenated. At a forced cut both chunks hold the audio around the cut.
+Their words there are paired by text and time. The transcript changes from one chunk to the other at the pair that both
+chunks spell alike and that is nearest to the cut. If no pair is spelled alike, the nearest pair counts. If no
+words pair, each word goes to the chunk whose core holds its middle. The module does not judge the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+from voxbatch.records import SAMPLING_RATE, Flag, Hypothesis, Segment, Span, Transcript, Word
+
+PAUSE_SECONDS = 1.0
+"""A segment ends at a pause of this length …"""
+SENTENCE_END = (".", "?", "!", "…", "。", "？", "！", "।", "؟")
+"""… or after a word that ends a sentence …"""
+SEGMENT_SECONDS = 30.0
+"""… or before it would exceed this length."""
+SAME_WORD_SECONDS = 1.0
+"""Distance of the same word in two chunks, middle to middle, below which both are the same utterance. Engines place
+words about 0.1 s off inside a chunk, and up to one second off at its edges."""
+
+
+def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Sequence[str] = ()) -> Transcript:
+    """Join the hypotheses of one recording.
+
+    Args:
+        spans: position of each chunk, in order.
+        hypotheses: one per span, in the same order.
+        warnings: warnings of the decoder. The engine's warnings about each chunk are added, with the chunk's position.
+
+    Returns:
+        The transcript. Word times are seconds on the recording's clock. If the engine gives no word times, `words` is
+        empty and each chunk is a segment.
+    """
+    timed = hypotheses
+    has_times = any(hypothesis.words for hypothesis in timed)
+    if has_times:
+        timed = [with_word_times(span, hypothesis) for span, hypothesis in zip(spans, timed, strict=True)]
+    notes = tuple(warnings) + tuple(
+        f"{_format_seconds(span.start)} to {_format_seconds(span.end)}: {note}"
+        for span, hypothesis in zip(spans, timed, strict=True)
+        for note in hypothesis.warnings
+    )
+    language = main_language(spans, hypotheses)
+    flags = tuple(chain.from_iterable(map(_flags_on_recording_clock, spans, hypotheses)))
+    duration = (spans[-1].core_end - spans[0].core_start) / SAMPLING_RATE if spans else 0.0
+    if has_times:
+        words = tuple(_joined_words(spans, [_on_recording_clock(s, h) for s, h in zip(spans, timed, strict=True)]))
+        parts, sure = tuple(segments(words)), [word.confidence for word in words if word.confidence is not None]
+        return Transcript(text_of(words), words, parts, duration, notes, language, flags, mean(sure))
+    pieces = [h.text.strip() for h in timed]
+    parts = tuple(
+        Segment(piece, span.core_start / SAMPLING_RATE, span.core_end / SAMPLING_RATE)
+        for piece, span in zip(pieces, spans, strict=True)
+        if piece
+    )
+    sure = [h.confidence for h in timed if h.confidence is not None]
+    return Transcript(" ".join(part.text for part in parts), (), parts, duration, notes, language, flags, mean(sure))
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """Return the mean; None of no values."""
+    return sum(values) / len(values) if values else None
+
+
+def main_language(spans: Sequence[Span], hypotheses: Sequence[Hypothesis]) -> str | None:
+    """Return the language of most samples of the cores. Of two with equally many, the one that comes first counts."""
+    samples: dict[str, int] = {}
+    for span, hypothesis in zip(spans, hypotheses, strict=True):
+        if hypothesis.language:
+            samples[hypothesis.language] = samples.get(hypothesis.language, 0) + span.core_end - span.core_start
+    return max(samples, key=lambda language: samples[language], default=None)
+
+
+def segments(words: Sequence[Word]) -> Iterator[Segment]:
+    """Yield the segments: sentences, or the words between pauses if nothing ends a sentence. Each segment has one
+    speaker."""
+    begin = 0
+    for i, (word, following) in enumerate(pairwise(words), 1):
+        too_long = following.end - words[begin].start > SEGMENT_SECONDS
+        is_pause = following.start - word.end >= PAUSE_SECONDS
+        if word.text.endswith(SENTENCE_END) or is_pause or too_long or following.speaker != word.speaker:
+            yield _segment(words[begin:i])
+            begin = i
+    if words:
+        yield _segment(words[begin:])
+
+
+def _segment(words: Sequence[Word]) -> Segment:
+    return Segment(text_of(words), words[0].start, words[-1].end, words[0].speaker)
+
+
+def text_of(words: Sequence[Word]) -> str:
+    """Return the text of words. A space precedes the first word of a speaker."""
+    texts = [
+        word.text if word.speaker == before.speaker else f" {word.text.lstrip()}"
+        for before, word in pairwise(chain(words[:1], words))
+    ]
+    return "".join(texts).strip()
+
+
+def _format_seconds(samples: int) -> str:
+    return f"{samples / SAMPLING_RATE:.2f} s"
+
+
+def with_word_times(span: Span, hypothesis: Hypothesis) -> Hypothesis:
+    """Spread the words evenly over the chunk, if the engine gave word times for other chunks but not for this one."""
+    tokens = hypothesis.text.split()
+    if hypothesis.words or not tokens:
+        return hypothesis
+    step = (span.end - span.start) / SAMPLING_RATE / len(tokens)
+    words = tuple(Word(f" {token}", i * step, (i + 1) * step) for i, token in enumerate(tokens))
+    return replace(hypothesis, words=words, warnings=(*hypothesis.warnings, "no word times: spread evenly"))
+
+
+def _on_recording_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
+    """Return the chunk's words on the recording's clock: inside the chunk's audio, in order, never ending before they
+    begin."""
+    zero, end = span.start / SAMPLING_RATE, span.end / SAMPLING_RATE
+    moved = []
+    earliest = zero
+    for word in hypothesis.words:
+        start = min(max(zero + word.start, earliest), end)
+        moved.append(replace(word, start=round(start, 3), end=round(min(max(zero + word.end, start), end), 3)))
+        earliest = start
+    return moved
+
+
+def _flags_on_recording_clock(span: Span, hypothesis: Hypothesis) -> Iterator[Flag]:
+    """Yield the chunk's flags on the recording's clock, inside the chunk's audio.
+
+    A flag of the whole chunk gets the core of the chunk.
+    """
+    zero, end = span.start / SAMPLING_RATE, span.end / SAMPLING_RATE
+    for flag in hypothesis.flags:
+        first = span.core_start / SAMPLING_RATE if flag.start is None else min(max(zero + flag.start, zero), end)
+        last = span.core_end / SAMPLING_RATE if flag.end is None else min(max(zero + flag.end, first), end)
+        yield replace(flag, start=round(first, 3), end=round(last, 3))
+
+
+def _joined_words(spans: Sequence[Span], chunks: list[list[Word]]) -> Iterator[Word]:
+    """Yield every word once. At each forced cut, a chunk loses the words that its neighbour keeps."""
+    first_kept, earliest = 0, 0.0
+    for i, words in enumerate(chunks):
+        last_kept, next_first = len(words), 0
+        if i + 1 < len(chunks) and spans[i].end > spans[i + 1].start:
+            last_kept, next_first = _switch_point(words, chunks[i + 1], spans[i], spans[i + 1])
+        for word in words[first_kept:last_kept]:
+            start = max(word.start, earliest)
+            yield replace(word, start=start, end=max(word.end, start))
+            earliest = start
+        first_kept = next_first
+
+
+def _switch_point(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int, int]:
+    """Return the words to keep at a forced cut: (number of words of the left chunk, index of the first word of the
+    right one)."""
+    begin, end, cut = b.start / SAMPLING_RATE, a.end / SAMPLING_RATE, a.core_end / SAMPLING_RATE
+    slack = SAME_WORD_SECONDS / 2  # one chunk may place a word that both heard outside the overlap
+    overlap_start = next((i for i, word in enumerate(left) if word.end > begin - slack), len(left))
+    right_near_cut = [word for word in right if word.start < end + slack]
+    pairs = [(overlap_start + i, j) for i, j in _align(left[overlap_start:], right_near_cut)]
+    equal = [(i, j) for i, j in pairs if _normalized(left[i]) == _normalized(right[j]) != ""]
+    if pairs:
+        i, j = min(equal or pairs, key=lambda pair: abs(_middle(left[pair[0]]) + _middle(right[pair[1]]) - 2 * cut))
+        return (i + 1, j + 1) if _middle(left[i]) + _middle(right[j]) <= 2 * cut else (i, j)
+    keep = next((i for i, word in enumerate(left) if _middle(word) >= cut), len(left))
+    first = next((i for i, word in enumerate(right) if _middle(word) >= cut), len(right))
+    if overlap_start == len(left):  # only the right chunk has words around the cut
+        first = 0
+    elif not right_near_cut:  # only the left chunk has words around the cut
+        keep = len(left)
+    return keep, first
+
+
+@dataclass(frozen=True, slots=True)
+class _Alignment:
+    """An alignment that is built from its start. The last pair is stored first."""
+
+    similarity: float = 0.0
+    pair: tuple[int, int] = (-1, -1)
+    before: _Alignment | None = None
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return all pairs, in order."""
+        pairs, path = [], self
+        while path.before is not None:
+            pairs.append(path.pair)
+            path = path.before
+        return pairs[::-1]
+
+
+def _align(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]]:
+    """Return pairs (index in left, index in right) of words that are probably one utterance heard twice, in order.
+
+    Of all alignments, the one with the highest sum of similarities is taken.
+    """
+    row = [_Alignment()] * (len(right) + 1)
+    for i, left_word in enumerate(left):
+        above, row = row, [_Alignment()]
+        for j, right_word in enumerate(right):
+            best = max(row[j], above[j + 1], key=lambda path: path.similarity)
+            paired = above[j].similarity + _similarity(left_word, right_word)
+            row.append(
+                _Alignment(paired, (i, j), above[j]) if paired > max(best.similarity, above[j].similarity) else best
+            )
+    return row[-1].pairs()
+
+
+def _similarity(left: Word, right: Word) -> float:
+    """Return 1 to 2 for the same word nearby, up to 0.5 for different words at the same time (one is misheard),
+    else 0."""
+    distance = abs(_middle(left) - _middle(right))
+    if _normalized(left) and _normalized(left) == _normalized(right):
+        return 2 - distance / SAME_WORD_SECONDS if distance < SAME_WORD_SECONDS else 0.0
+    common = min(left.end, right.end) - max(left.start, right.start)
+    shorter = min(left.end - left.start, right.end - right.start)
+    return common / shorter / 2 if shorter > 0 and common >= shorter / 2 else 0.0
+
+
+def _middle(word: Word) -> float:
+    return (word.start + word.end) / 2
+
+
+def _normalized(word: Word) -> str:
+    """Return the form of a word that is compared: lower case, without punctuation."""
+    return "".join(c for c in word.text.casefold() if c.isalnum())
