@@ -7,10 +7,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Set
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from voxbatch.errors import AudioError, StorageError
+from voxbatch.runner.transcribe import circuit_breaker
 from voxbatch.storage.circuit_breaker import (
     FAILURE_THRESHOLD,
     CircuitBreaker,
@@ -155,6 +158,12 @@ def test_a_later_round_keeps_the_time_of_the_first_report() -> None:
     with pytest.raises(StorageError, match="no answer"):
         breaker.finish()
     assert {Reachable(HERE, 4.0), silent(3.0, item=1), silent(6.0, item=2)} == set(breaker.reports())
+
+
+def test_a_worker_begins_with_the_reports_of_earlier_rounds() -> None:
+    """The circuit breaker of a worker's assignment knows what earlier rounds reported."""
+    job: Any = SimpleNamespace(config=SimpleNamespace(fail_unreachable=False))
+    assert set(circuit_breaker(job, [Reachable(HERE, 10.0)]).reports()) == {Reachable(HERE, 10.0)}
 
 
 # -- the reports of decoders -------------------------------------------------------------------------------------------

@@ -36,6 +36,10 @@ _PACKAGES = (
     ("google-cloud-pubsub", "voxbatch listen", "pubsub"),
     ("google-cloud-run", "voxbatch submit to Cloud Run", "cloudrun"),
     ("pyarrow", "Parquet files as SOURCE", "parquet"),
+    ("kaldialign", "voxbatch score --leaderboard", "score"),
+    ("hibari-tts", "voxbatch speak", "speak"),
+    ("pocketsphinx", "voxbatch align", "align"),
+    ("icu4py", "voxbatch align, and lines of Thai, Lao, Khmer and Burmese subtitles", "subtitles"),
 )
 """(package, its use, the extra that installs it). Without an extra, every run needs the package."""
 _NEEDED = ("engine", "model", "out")

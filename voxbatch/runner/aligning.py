@@ -31,7 +31,7 @@ def with_texts(messages: Iterable[Message], in_progress: InProgress) -> Iterator
             yield message
 
 
-def aligned(transcript: Transcript, item: Item) -> Transcript:
+def with_given_text(transcript: Transcript, item: Item) -> Transcript:
     """Return the transcript with the text of its item. The words that are not in the audio have no times."""
     if transcript.words:
         return replace(transcript, text=item.text or "")

@@ -111,9 +111,9 @@ class Transcripts:
 
             transcript = with_speakers(transcript, decoded.turns)
         if pending.item.task == ALIGN:
-            from voxbatch.runner.aligning import aligned
+            from voxbatch.runner.aligning import with_given_text
 
-            transcript = aligned(transcript, pending.item)
+            transcript = with_given_text(transcript, pending.item)
         return transcript
 
     def end_questions(self, pending_items: Iterable[PendingItem]) -> None:

@@ -76,10 +76,15 @@ class Pocketsphinx:
             return np.zeros((0, self._senones.num_senones + 1), np.float32)
         try:
             self._child.connection.send_bytes((samples.clip(-1, 1) * 32_767).astype("<i2").tobytes())
-            scores = _read_scores(self._child.connection.recv_bytes(), self._senones.num_senones)
+            data = self._child.connection.recv_bytes()
         except (EOFError, OSError) as e:
             self._child.end()
             raise EngineError(f"the process of pocketsphinx ended: {self._child.exit_reason}") from e
+        if not data:
+            pause = np.full(self._senones.num_senones + 1, -JUMP, np.float32)
+            pause[-1] = 0
+            return np.tile(pause, (round(len(samples) / SAMPLING_RATE / FRAME_S), 1))
+        scores = _read_scores(data, self._senones.num_senones)
         silence, sound = (scores[:, senones].max(1) for senones in (self._senones.silence, self._senones.plain))
         scores[:, -1] = np.maximum(silence, sound - OTHER_SOUND)
         return scores
@@ -174,8 +179,8 @@ def model_folder() -> str:
 
 
 def main(connection: Connection) -> None:
-    """Send the file of scores of each recording that arrives after the name of a folder, until the parent process
-    ends."""
+    """Send the file of scores of each window that arrives after the name of a folder, until the parent process ends.
+    Of a window of digital silence nothing is sent: pocketsphinx would leave the scores of the window before."""
     import pocketsphinx
 
     handle_stop_signals(lambda *_: None)
@@ -199,5 +204,6 @@ def main(connection: Connection) -> None:
             decoder.process_raw(samples, False, True)
             decoder.end_utt()
             (path,) = Path(folder).glob("*.sen")
-            connection.send_bytes(path.read_bytes())
+            has_sound = "nan" not in decoder.get_cmn(False)  # the mean is taken over the frames with energy
+            connection.send_bytes(path.read_bytes() if has_sound else b"")
             path.unlink()
