@@ -40,14 +40,16 @@ AUDIO: dict[str, tuple[str, str, float]] = {
     "dc_offset_5pct": ("dc.flac", ASK, 11),
     "dc_offset_2pct_last_words_lost": ("dc.flac", ASK, 11),
     "dc_offset_10pct_louder": ("dc.flac", ASK, 11),
-    "quiet_minus56": ("quiet.flac", ASK.replace("my", "am i"), 11),
+    "quiet_minus56": ("quiet.flac", ASK, 11),
     "second_speaker_24dB_lower": ("call.flac", HE, 16.5),
     "first_track_undecodable_apac": ("iphone.mov", HE, 4.5),
     "obs_first_track_only_noise": ("obs.mp4", HE, 4.5),
-    "chained_opus_mono_stereo": ("chain.opus", f"{HE} {HE}".replace("life", "lives"), 9),
+    "chained_opus_mono_stereo": ("chain.opus", f"{HE} {HE}", 9),
     "cat_two_wavs": ("all.wav", f"{HE} {HE}", 9),
 }
-"""Recording, text of tiny.en, and length in seconds."""
+"""Recording, its text, and length in seconds."""
+MAX_WER = 0.1
+"""One or two words, which depend on the processor: its sums decide between "life" and "lives". The cases lost more."""
 LISTS: dict[str, tuple[str, list[tuple[str, str | None]]]] = {
     "voice_memos_qta": ("memos", [("New Recording 2.qta", None), ("New Recording.m4a", None)]),
     "csv_mac_line_ends": ("calls.csv", [("a.wav", "he has")]),
@@ -97,7 +99,7 @@ def test_audio(transcriber: vb.Transcriber, name: str) -> None:
     transcript = transcriber.transcribe(CASES / name / file)
     wer = vb.score([text], [transcript.text], language="en").wer
     assert wer is not None
-    assert wer <= 0.05
+    assert wer <= MAX_WER
     assert transcript.audio_duration == pytest.approx(seconds, abs=0.1)
     if text.startswith(f"{HE[:10]}") and len(text) > len(HE):
         assert transcript.words[len(transcript.words) // 2].start == pytest.approx(seconds / 2, abs=0.3)
