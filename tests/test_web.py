@@ -663,13 +663,19 @@ def test_silent_server_is_abandoned(site: Site, monkeypatch: pytest.MonkeyPatch)
     is_over.set()
 
 
-def test_refused_connection_is_transient() -> None:
+def test_refused_connection_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection is retried. An unknown name of a host is not, but it may be the network's fault."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         with pytest.raises(TransientError, match="Connection refused"):
             WebServer(f"http://127.0.0.1:{port}/", HERE).get("x", 0, 9)
+
+    def resolve(*_: object, **__: object) -> None:
+        """Answer as a resolver that can be reached."""
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     nobody = RetryingReader(WebServer("https://nobody.invalid/", HERE))
     with pytest.raises(UnknownHost, match=r"cannot read https://nobody\.invalid/x\?…: no server has this na") as caught:
         nobody.get(f"x?{SECRET}", 0, 9)
