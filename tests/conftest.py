@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pubsub
 import pytest
 import servers
@@ -101,11 +102,18 @@ ManifestWriter = Callable[..., Path]
 def gone(processes: list[Any], seconds: float) -> bool:
     """Return whether all processes (psutil.Process) end within so many seconds. A zombie has ended."""
     limit = time.monotonic() + seconds
-    while any(each.is_running() and each.status() != "zombie" for each in processes):
+    while not all(map(_has_ended, processes)):
         if time.monotonic() > limit:
             return False
         time.sleep(0.02)
     return True
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has just ended
+        return True
 
 
 _READ_AT_START = read_at_start(os.environ)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,6 +20,7 @@ import psutil
 import pytest
 import soundfile
 from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
+from holds import Hold
 
 import voxbatch as vb
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
@@ -147,20 +147,20 @@ def test_threads_share_a_transcriber_and_its_decoder(recording: Recorder) -> Non
     assert set(psutil.Process().children()) - before == set()
 
 
-def test_an_interrupt_stops_a_recording(recording: Recorder) -> None:
+def test_an_interrupt_stops_a_recording(recording: Recorder, tmp_path: Path) -> None:
     """Ctrl-C raises KeyboardInterrupt, ends the work, and leaves the transcriber usable."""
-    path = recording("a.wav", 60)
+    path, hold = recording("a.wav", 60), Hold(tmp_path / "hold")
 
     def interrupt() -> None:
-        while "engine" not in thread_names():
-            time.sleep(0.01)
+        hold.reached()
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    with vb.Transcriber(engine="scripted", engine_options={"delay_s": 1, "max_chunk_s": 15}) as transcriber:
+    with vb.Transcriber(engine="scripted", engine_options={"max_chunk_s": 15, **hold.engine_options}) as transcriber:
         threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             transcriber.transcribe(path)
         assert "engine" not in thread_names()
+        hold.release()
         assert transcriber.transcribe(path, duration=2).audio_duration == 2
 
 

@@ -179,7 +179,7 @@ def test_ctrl_c_ends_a_run_that_waits_for_the_store(job: Job, name: str) -> None
     process = job.start_run(f"{job.root}/m.jsonl" if name == "m.jsonl" else f"{job.root}/audio/", f"{job.root}/out")
     assert job.proxy.held.wait(60)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=15)  # before `over` is set, and before the client times out
+    _, said = process.communicate(timeout=45)  # before `over` is set, and before the client times out
     over.set()
     assert process.returncode == 130
     assert "no item was started" in said

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import psutil
 import pytest
+from conftest import gone
+from waits import until
 
 from voxbatch.process.child import ChildProcess
 
@@ -28,7 +29,7 @@ def echo(text):
     return text
 
 def start():
-    return subprocess.Popen(["sleep", "60"], close_fds=False).pid
+    return subprocess.Popen(["sleep", "600"], close_fds=False).pid
 
 def fail(text):
     raise ValueError(text)
@@ -63,15 +64,12 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def answer(connection: Connection) -> object:
-    assert connection.poll(20)
+    assert connection.poll(200)
     return connection.recv()
 
 
 def ended(child: ChildProcess) -> None:
-    limit = time.monotonic() + 20
-    while not child.has_ended():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(child.has_ended)
 
 
 def test_messages_and_output(start: Start) -> None:
@@ -107,7 +105,7 @@ def test_the_reason_of_the_end(start: Start) -> None:
     for child in (failing, leaving, silent):
         with pytest.raises(EOFError):
             answer(child.connection)
-        child.end(patience_s=20)
+        child.end(patience_s=200)
     living.end()
     reasons = [child.exit_reason for child in (failing, leaving, silent, living)]
     assert reasons == ["exit code 1: ValueError: no such card", "exit code 7", "exit code 1", "killed by signal 9"]
@@ -119,7 +117,7 @@ def test_an_exception_in_a_thread_ends_the_child(start: Start) -> None:
     child.send(("fail_in_thread", "no such card"))
     with pytest.raises(EOFError):
         answer(child.connection)
-    child.end(patience_s=20)
+    child.end(patience_s=200)
     assert child.exit_reason == "exit code 1: ValueError: no such card"
 
 
@@ -137,7 +135,7 @@ def test_the_processes_of_a_child_end_with_it(start: Start) -> None:
     assert child.is_gone()
     assert other.is_running()
     child.end()
-    assert not psutil.wait_procs([other], timeout=20)[1] or other.status() == psutil.STATUS_ZOMBIE
+    assert gone([other], 60)
 
 
 @pytest.mark.slow

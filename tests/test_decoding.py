@@ -8,7 +8,6 @@ import contextlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -348,35 +347,32 @@ def test_item_that_hangs_twice_fails(
     assert not [child for child in psutil.Process().children(recursive=True) if child.name() in ("sleep", "sh")]
 
 
+PYTHON_THAT_IS_KILLED = """
+import os, signal
+starts = os.open({starts!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+if os.fstat(starts).st_size < {kills}:
+    os.write(starts, b".")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.mark.parametrize("kills", [process_pool.MAX_KILLED_STARTS, 99])
-def test_a_decoder_that_is_killed_while_it_starts_is_replaced(recording: Recorder, kills: int) -> None:
+def test_a_decoder_that_is_killed_while_it_starts_is_replaced(
+    recording: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
     """A decoder that is killed before its first message costs no item. If that happens to each, the run stops."""
-    path, killed, is_over = recording("a.wav", 0.5), set[int](), threading.Event()
-    earlier = set(children())
-
-    def kill_starting() -> None:
-        while not is_over.wait(0.01):
-            for decoder in set(children()) - earlier:
-                if len(killed) < kills and decoder.pid not in killed:
-                    decoder.kill()
-                    killed.add(decoder.pid)
-
-    killer = threading.Thread(target=kill_starting)
-    killer.start()
-    try:
-        with DecoderPool(1) as pool:
-            if kills == 99:
-                with pytest.raises(RunError, match=r"decoder processes do not start here \(killed by signal 9\)"):
-                    list(pool.run(tasks([path])))
-            else:
-                assert isinstance(ends(pool.run(tasks([path])))[0], Decoded)
-    finally:
-        is_over.set()
-        killer.join()
-    assert len(killed) == min(kills, process_pool.MAX_KILLED_STARTS + 1)
+    path, starts = recording("a.wav", 0.5), tmp_path / "starts"
+    (tmp_path / "sitecustomize.py").write_text(PYTHON_THAT_IS_KILLED.format(starts=str(starts), kills=kills))
+    monkeypatch.syspath_prepend(tmp_path)  # a decoder gets the import path of this process
+    with DecoderPool(1) as pool:
+        if kills == 99:
+            with pytest.raises(RunError, match=r"decoder processes do not start here \(killed by signal 9\)"):
+                list(pool.run(tasks([path])))
+        else:
+            assert isinstance(ends(pool.run(tasks([path])))[0], Decoded)
+    assert starts.stat().st_size == min(kills, process_pool.MAX_KILLED_STARTS + 1)
 
 
-@pytest.mark.timeout(60)
 def test_a_decoder_whose_messages_are_not_read_does_not_count_as_hung(
     recording: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

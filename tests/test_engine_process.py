@@ -6,18 +6,17 @@ import contextlib
 import importlib.util
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import ROOT, ManifestWriter, Recorder, Starter, Voxbatch, gone
+from holds import Hold
 from waits import until
 
 from voxbatch.config import Config
@@ -159,16 +158,23 @@ def test_a_machine_on_which_the_engine_always_crashes_blames_no_item(
 
 
 def test_kills_from_outside_blame_no_item(sixty: Path, start: Starter, tmp_path: Path) -> None:
-    """An operator kills the engine's process at random moments, while it loads and while it works: no item fails."""
-    dice = random.Random(7)
-    slow = options(delay_s=0.1, concurrency=4, load_s=0.2)
-    running = start("run", sixty, "-o", "out", *SETTINGS, *slow)
-    until(lambda: engine_processes(running.pid))
-    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL):
-        time.sleep(dice.uniform(0.5, 2.5))
-        for process in engine_processes(running.pid):
-            process.send_signal(number)
-    _, err = running.communicate(timeout=120)
+    """An operator kills the engine's process, while it loads and while it works: no item fails."""
+    hold, killed = Hold(tmp_path / "hold"), set[int]()
+    running = start("run", sixty, "-o", "out", *SETTINGS, *hold.options, *options(concurrency=4, load_s=0.2))
+    for _ in range(2):
+        until(lambda: any(process.pid not in killed for process in engine_processes(running.pid)), process=running)
+        for process in engine_processes(running.pid):  # it loads
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGTERM)
+                process.kill()
+            killed.add(process.pid)
+        until(lambda: hold.pids() - killed, process=running)
+        (pid,) = hold.pids() - killed
+        killed.add(pid)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):  # it has chunks
+            os.kill(pid, number)
+    hold.release()
+    _, err = running.communicate(timeout=200)
     assert running.returncode == 0, err
     assert failed(tmp_path / "out") == {}
 
@@ -177,16 +183,16 @@ def test_a_killed_run_leaves_no_engine_and_no_suspects(sixty: Path, start: Start
     """SIGKILL to the run while it does suspects one at a time: its engine ends, also one that holds the interpreter
     lock, and the next run blames the one item that crashes.
     """
-    extra = options(crash_items="3", delay_s=0.1)
-    for _ in range(2):
-        running = start("run", sixty, "-o", "out", *SETTINGS, *extra, "--part-items", "1")
-        until(lambda process=running: engine_processes(process.pid))  # type: ignore[misc]
-        time.sleep(1.5)
+    extra = options(crash_items="3")
+    for number in range(2):
+        hold = Hold(tmp_path / f"hold{number}", after=4)  # no child comes so far before the crash
+        running = start("run", sixty, "-o", "out", *SETTINGS, *extra, *hold.options, "--part-items", "1")
+        hold.reached(process=running)
         processes = psutil.Process(running.pid).children(recursive=True)
         running.kill()
         assert gone(processes, 60)
     running = start("run", sixty, "-o", "out", *SETTINGS, *extra)
-    _, err = running.communicate(timeout=120)
+    _, err = running.communicate(timeout=200)
     assert running.returncode == 3, err
     assert failed(tmp_path / "out") == {4: "CrashError"}
 
@@ -195,7 +201,7 @@ def test_a_killed_run_leaves_no_engine_and_no_suspects(sixty: Path, start: Start
 def test_a_crash_of_the_run_itself_says_where(sixty: Path, start: Starter) -> None:
     """Native code that crashes in the process of the run leaves the traceback of each thread on standard error."""
     running = start("run", sixty, "-o", "out", "--engine", "scripted", "--decoders", "1", *options(crash_items="0"))
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=200)
     assert running.returncode == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in err
     assert "engine_thread.py" in err
@@ -237,7 +243,7 @@ def test_an_engine_that_never_loads_ends_the_run(sixty: Path, start: Starter, tm
         for process in engine_processes(running.pid):
             killed.add(process.pid)
             process.kill()
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=200)
     assert running.returncode == 1
     assert "killed by signal 9 (SIGKILL) 3 times in succession without any recording" in err
     assert not (tmp_path / "out" / "failures.jsonl").exists()

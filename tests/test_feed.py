@@ -16,6 +16,22 @@ from voxbatch.engines import Feed
 from voxbatch.records import Chunk, Span
 
 
+class Clock:
+    """A clock that a test moves, in place of the module time of the feed."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("voxbatch.engines.feed.time", clock)
+    return clock
+
+
 def chunk(index: int, size: int = 100) -> Chunk:
     return Chunk(0, index, np.zeros(size, np.float32), Span(0, size, 0, size))
 
@@ -63,7 +79,7 @@ def test_the_feed_holds_no_more_than_its_capacity(sizes: list[int], capacity: in
     blocked.join(0.005)
     assert not taken
     feed.close(discard=True)
-    blocked.join(5)
+    blocked.join()
     assert taken == [False]
 
 
@@ -75,85 +91,87 @@ def test_close_wakes_a_waiting_put(discard: bool) -> None:
     while not taken:
         time.sleep(0.001)
     feed.close(discard)
-    blocked.join(5)
+    blocked.join()
     assert taken == [True, False]
     left = feed.get()
     assert (left is None) if discard else (left is not None and left.index == 0)
 
 
-def test_starved_s_counts_from_the_first_chunk() -> None:
-    """Time before the first chunk is start-up; later time without a chunk is starvation, which the decoders cause."""
-    feed = Feed(1000)
-    threading.Timer(0.05, feed.put, [chunk(0)]).start()
-    feed.get()
-    assert feed.starved_s == 0.0
-    assert feed.started_at is not None
-    threading.Timer(0.05, feed.put, [chunk(1)]).start()
-    feed.get()
-    assert 0.03 < feed.starved_s < 1.0
+def waited(feed: Feed, clock: Clock, wait: bool = True) -> None:
+    """Let an engine ask for a chunk that arrives 5 s later, and take it."""
 
+    def arrive() -> None:
+        clock.now += 5.0
+        feed.put(chunk(1))
 
-def waited(feed: Feed, wait: bool) -> None:
-    """Let an engine ask for a chunk that arrives 50 ms later, and take it."""
     if wait:
-        threading.Timer(0.05, feed.put, [chunk(1)]).start()
-        assert feed.get() is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(feed._changed, "wait", arrive)
+            assert feed.get() is not None
     else:
         assert feed.get(wait=False) is None
-        time.sleep(0.05)
-        feed.put(chunk(1))
+        arrive()
         assert feed.get(wait=False) is not None
 
 
+def test_starved_s_counts_from_the_first_chunk(clock: Clock) -> None:
+    """Time before the first chunk is start-up; later time without a chunk is starvation, which the decoders cause."""
+    feed = Feed(1000)
+    waited(feed, clock)
+    assert feed.starved_s == 0.0
+    assert feed.started_at == clock.now
+    waited(feed, clock)
+    assert feed.starved_s == 5.0
+
+
 @pytest.mark.parametrize("wait", [True, False])
-def test_short_s_counts_waiting_and_working_engines(wait: bool) -> None:
+def test_short_s_counts_waiting_and_working_engines(clock: Clock, wait: bool) -> None:
     """An engine that could take one more chunk is short of chunks, whether it waits or works; only a waiting engine is
     starved.
     """
     feed = Feed(1000)
     feed.put(chunk(0))
     feed.get()
-    waited(feed, wait)
-    assert 0.03 < feed.short_s < 1.0
-    assert (feed.starved_s > 0.03) == wait
+    waited(feed, clock, wait)
+    assert feed.short_s == 5.0
+    assert feed.starved_s == (5.0 if wait else 0.0)
 
 
-def test_short_s_excludes_start_up_and_end() -> None:
+def test_short_s_excludes_start_up_and_end(clock: Clock) -> None:
     """Start-up and the time after the end of the feed do not count as short."""
     feed = Feed(1000)
-    waited(feed, wait=False)
+    waited(feed, clock, wait=False)
     assert feed.short_s == 0.0
     feed.close()
     assert feed.get(wait=False) is None
-    time.sleep(0.02)
+    clock.now += 2.0
     feed.close()
     assert feed.short_s == 0.0
 
 
-def test_short_s_excludes_chunks_that_wait() -> None:
+def test_short_s_excludes_chunks_that_wait(clock: Clock) -> None:
     """A chunk that is in the feed does not count as missing, however late the engine takes it."""
     feed = Feed(1000)
     feed.put(chunk(0))
     feed.get()
     assert feed.get(wait=False) is None
     feed.put(chunk(1))
-    time.sleep(0.05)
+    clock.now += 5.0
     assert feed.get(wait=False) is not None
-    assert feed.short_s < 0.03
+    assert feed.short_s == 0.0
 
 
-def test_close_ends_short_s() -> None:
+def test_close_ends_short_s(clock: Clock) -> None:
     """An engine that found no chunk before the feed was closed counts as short until then, and no longer."""
     feed = Feed(1000)
     feed.put(chunk(0))
     feed.get()
     assert feed.get(wait=False) is None
-    time.sleep(0.03)
+    clock.now += 3.0
     feed.close()
-    short = feed.short_s
-    time.sleep(0.02)
+    clock.now += 2.0
     assert feed.get(wait=False) is None
-    assert feed.short_s == short > 0.02
+    assert feed.short_s == 3.0
 
 
 def test_discarded_is_set_only_by_discarding() -> None:

@@ -360,9 +360,9 @@ def test_no_speech_gives_no_cues() -> None:
 @pytest.mark.slow
 def test_an_hour_of_speech_is_cut_in_seconds() -> None:
     """10,000 words take about a second, and the same passage is always divided in the same way."""
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(split_into_cues(spoken(" ".join([STORY] * 180)))) == 180 * len(split_into_cues(spoken(STORY)))
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 # --- srt and vtt

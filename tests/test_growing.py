@@ -18,6 +18,7 @@ import killed_at
 import pytest
 import servers
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch
+from holds import Hold
 from outputs import outputs
 from waits import until
 
@@ -445,12 +446,14 @@ def test_a_process_of_the_old_list(recording: Recorder, start: Starter, voxbatch
     """
     for i in range(8):
         recording(f"talks/{i}.wav", 1.1)
-    slow = ("--part-items", "1", "--engine-option", "concurrency=1", "--engine-option", "delay_s=3")
+    hold = Hold(tmp_path / "hold", after=2)
+    slow = ("--part-items", "1", "--engine-option", "concurrency=1", *hold.options)
     first = start("run", "talks", "-o", "out", *SCRIPTED, *slow)
     until(lambda: len(list(tmp_path.glob("out/parts/*/part-*"))) >= 2, process=first)
     recording("talks/9.wav", 1.6)
     second = voxbatch("run", "talks", "-o", "out", *SCRIPTED)
     assert second.returncode == 0, second.stderr
+    hold.release()
     _, stderr = first.communicate(timeout=120)
     assert first.returncode == 1
     assert "another process continues this OUT with the present list of recordings" in stderr

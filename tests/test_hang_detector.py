@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import psutil
 import pytest
+from waits import until
 
 from voxbatch.process import hang_detector
 from voxbatch.process.hang_detector import HangDetector, SilenceClock, is_stopped
@@ -34,6 +36,8 @@ def session() -> Iterator[Start]:
             stack.callback(os.killpg, process.pid, signal.SIGKILL)
             assert process.stdout is not None
             assert process.stdout.readline() == b"\n"
+            if program == SLEEPS:  # what it does before may count as work
+                until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING)
             return process.pid
 
         yield start

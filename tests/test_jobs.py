@@ -29,6 +29,7 @@ import servers
 import yaml
 from conftest import ROOT, ManifestWriter, Voxbatch, environment, understood
 from fake_aws import parameters, validated
+from holds import Hold
 from outputs import FAST, outputs
 
 from voxbatch.storage import open_store
@@ -330,10 +331,12 @@ def whole(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[
 
 
 class Array:
-    """Tasks of a job array, each in its own session as under Slurm; a fake `scontrol` logs its arguments."""
+    """Tasks of a job array, each in its own session as under Slurm; a fake `scontrol` logs its arguments. The tasks
+    wait after their first result until `hold` is released.
+    """
 
     def __init__(self, folder: Path):
-        self.folder = folder
+        self.folder, self.hold = folder, Hold(folder / "hold")
         tools = folder / "tools"
         tools.mkdir()
         (tools / "scontrol").write_text(f'#!/bin/sh\necho "$@" >>{folder}/scontrol.log\n')
@@ -353,7 +356,7 @@ class Array:
             TMPDIR=str(self.folder / "scratch"),
             **{f"SLURM_{name}": str(value) for name, value in array.items()},
         )
-        command = ["bash", str(ARRAY), "m.jsonl", "-o", "out", *FAST, *SLOWLY]
+        command = ["bash", str(ARRAY), "m.jsonl", "-o", "out", *FAST, *SLOWLY, *self.hold.options]
         with open(self.folder / f"task-{index}.log", "ab") as log:
             process = subprocess.Popen(
                 command, env=env, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
@@ -392,10 +395,11 @@ def test_slurm_tasks_requeue_themselves(array: Array, whole: dict[str, bytes | N
             time.sleep(0.02)
         (tmp_path / "state").write_text(state)
         (os.kill if index == 0 else os.killpg)(tasks[index].pid, number)
-        assert tasks[index].wait(60) == 143, (tmp_path / f"task-{index}.log").read_text()
+        assert tasks[index].wait(200) == 143, (tmp_path / f"task-{index}.log").read_text()
     assert array.requeued() == ["requeue 20"]
+    array.hold.release()
     again = [array.begin(index, restarts=1) for index in (0, 1)]
-    assert {process.wait(120) for process in (tasks[2], *again)} <= {0, 3}
+    assert {process.wait(200) for process in (tasks[2], *again)} <= {0, 3}
     assert outputs(open_store(str(tmp_path / "out"))) == whole
     assert "Slurm array, execution 17, attempt 1)" in (tmp_path / "task-0.log").read_text()
     assert list((tmp_path / "scratch").iterdir()) == []
@@ -410,7 +414,7 @@ def test_slurm_task_commits_by_any_signal_to_its_shell(array: Array, manifest: M
         assert task.poll() is None, (array.folder / "task-0.log").read_text()
         time.sleep(0.02)
     os.kill(task.pid, signal.SIGUSR2)
-    assert task.wait(60) == 143, (array.folder / "task-0.log").read_text()
+    assert task.wait(200) == 143, (array.folder / "task-0.log").read_text()
     assert "interrupted; " in (array.folder / "task-0.log").read_text()
     assert array.requeued() == ["requeue 20"]
 

@@ -98,6 +98,11 @@ class Listening:
     def said(self) -> str:
         return "".join(self.lines)
 
+    def acknowledged(self) -> set[str]:
+        """Return the ids of the messages that this process acknowledged."""
+        done = {number for event in self.told("messages_done") for number in event["message_ids"]}
+        return done | {event["message_id"] for event in self.told("not_ours")}
+
 
 class ListenSetup:
     """A bucket `calls`, a topic that receives events of uploads to its in/, and a way to start listeners."""
@@ -141,6 +146,15 @@ class ListenSetup:
         listening = self.listen("--drain", *options)
         assert listening.ended() == 0, listening.said
         return listening
+
+    def hold_last_item(self) -> None:
+        """Let no run get its last recording, and so come to its end, before `release`."""
+        self.proxy.spoil = lambda asked: "hold" if (asked.verb, asked.name) == ("get", "3.wav") else ""
+
+    def release(self) -> None:
+        """Deliver all recordings from now on."""
+        self.proxy.spoil = lambda asked: ""
+        self.proxy.release.set()
 
     def store(self, name: str) -> Store:
         return open_store(f"{OUT}/{name}")
@@ -318,10 +332,12 @@ def test_second_worker_does_not_duplicate_a_run(make_setup: Callable[..., Listen
 def test_another_worker_resumes_after_a_kill(setup: ListenSetup, alone: Alone) -> None:
     """After a worker is killed during a run, another worker resumes from the committed parts."""
     setup.manifest("day")
+    setup.hold_last_item()
     first = setup.listen(*SLOWLY)
     first.until(lambda: setup.parts("day") >= 2)
     first.send(signal.SIGKILL)
     assert first.ended() == -signal.SIGKILL
+    setup.release()
     setup.pubsub.break_leases()
     second = setup.drained()
     setup.clean()
@@ -334,9 +350,11 @@ def test_suspended_worker_changes_nothing_after_its_lease(setup: ListenSetup, al
     nothing.
     """
     setup.manifest("day")
+    setup.hold_last_item()
     first = setup.listen("--drain", *SLOWLY)
     first.until(lambda: setup.parts("day") >= 2)
     first.send(signal.SIGSTOP)
+    setup.release()
     second = setup.listen()
     second.until(lambda: setup.done("day"))
     made = outputs(setup.store("day"))
@@ -358,6 +376,8 @@ def test_listener_that_ends_early_commits_and_releases_its_message(
     setup.manifest("day")
     if cause == "no store":
         setup.proxy.spoil = lambda asked: "503" if asked.key.endswith("part-00002.jsonl") else ""
+    else:
+        setup.hold_last_item()
     first = setup.listen(*SLOWLY)
     if cause == "stopped":
         first.until(lambda: setup.parts("day"))
@@ -367,7 +387,7 @@ def test_listener_that_ends_early_commits_and_releases_its_message(
     assert 0 < committed(setup.store("day")).total() < ITEMS
     assert [each.attempt for each in setup.pubsub.pull()] == [2]
     setup.pubsub.break_leases()
-    setup.proxy.spoil = lambda asked: ""
+    setup.release()
     setup.drained()
     setup.clean()
     prove(setup, "day", alone)
@@ -378,9 +398,11 @@ def test_unavailable_queue_ends_the_listener_after_the_run(setup: ListenSetup, a
     The redelivered message is found done.
     """
     setup.manifest("day")
+    setup.hold_last_item()
     with pubsub.recorded(setup.pubsub.host) as (host, _):
         first = setup.listen(*SLOWLY, **{pubsub.HOST: host})
         first.until(lambda: setup.parts("day"))
+    setup.release()
     assert first.ended() == 1
     assert setup.done("day")
     assert "they will be delivered again" in first.said
@@ -614,14 +636,14 @@ def test_recordings_of_one_window_are_one_run(setup: ListenSetup, recording: Rec
     # twice: the emulator gives the next message to the last client that asked, even to a dead one
     setup.pubsub.break_leases()
     others = [setup.listen(*window) for _ in range(2)]
-    others[0].until(lambda: len(batches()) >= 6)
-    time.sleep(10)  # enough for the workers to acknowledge the batch, and for the waiting worker to look again
+    others[0].until(lambda: sum(len(each.acknowledged()) for each in others) >= 2 * len(twice))
     assert [each.stop() for each in others] == [143, 143]
     setup.clean()
     assert sum(each.items() for each in others) == 6
     found = batches()
     assert sorted(name for name, _ in found) == [f"{BUCKET}/in/{i}.wav" for i in range(6)]
-    assert len({batch for _, batch in found}) <= 2
+    created = {stat_object(f"{BUCKET}/in/{i}.wav").created for i in range(6)}
+    assert len({batch for _, batch in found}) == len({second // 2 for second in created})
     for each in twice:
         setup.pubsub.publish(each.data, **each.attributes)
     setup.pubsub.break_leases()
@@ -875,7 +897,7 @@ def test_two_dispatchers_start_one_execution(setup: ListenSetup, cloud_run: Clou
     setup.pubsub.publish({"manifest": source, "output": f"{OUT}/day"})
     setup.told(2)
     both = [setup.listen(*THERE) for _ in range(2)]
-    both[0].until(lambda: both[0].told("messages_done") and both[1].told("messages_done"))
+    both[0].until(lambda: sum(len(each.acknowledged()) for each in both) == 2)
     assert [each.stop() for each in both] == [143, 143]
     assert len(cloud_run.executions) == 1
     setup.clean()

@@ -265,7 +265,7 @@ def test_concurrent_merges_give_the_outputs_of_one(store: Store, tmp_path: Path)
     processes = [context.Process(target=_merge_in_process, args=(store.place, 60, barrier, results)) for _ in range(2)]
     for process in processes:
         process.start()
-    summaries = [results.get(timeout=60) for _ in processes]
+    summaries = [results.get(timeout=200) for _ in processes]
     for process in processes:
         process.join()
     assert summaries[0] == summaries[1] == merged(alone, 60, ["srt", "json"])

@@ -237,7 +237,7 @@ def test_stretches_of_one_object_are_fetched_at_the_same_time(model: Model, stre
     end."""
     model.proxy.faults["weights.bin"] = ["hold"]
     process = model.script(SMALL_STRETCHES)
-    assert model.proxy.held.wait(20)
+    assert model.proxy.held.wait(200)
     until(lambda: model.proxy.counts()["get", "asr/tiny/weights.bin"] == len(stretches))
     assert not list(model.cache.glob("models-*/weights.bin"))
     model.proxy.release.set()
@@ -262,7 +262,7 @@ def test_stretches_of_a_killed_process_are_kept(model: Model, stretches: list[in
     """
     model.proxy.faults["weights.bin"] = ["hold"]
     process = model.script(SMALL_STRETCHES)
-    assert model.proxy.held.wait(20)
+    assert model.proxy.held.wait(200)
     until(lambda: len(list(model.cache.glob("models-*/**/*.*"))) == 3)  # the small files
     until(lambda: any(len(path.with_suffix(".stretches").read_text().splitlines()) == 10 for path in journal(model)))
     process.kill()
@@ -351,7 +351,7 @@ def test_second_process_waits_for_the_first(model: Model) -> None:
     """If two processes start together, one fetches, and the other waits and logs it; both end with the same folder."""
     model.proxy.faults["weights.bin"] = ["hold"]
     first = model.script()
-    assert model.proxy.held.wait(20)
+    assert model.proxy.held.wait(200)
     second = model.script()
     assert second.stdout is not None
     assert second.stdout.readline().startswith("another process is fetching ")
@@ -456,7 +456,6 @@ def test_model_bucket_may_be_of_another_cloud_and_account(
 
 
 @slow
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("model", ["google"], indirect=True)
 def test_a_failure_ends_a_fetch_whose_stretches_wait(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error of one file ends the download at once, also while stretches of another file wait for a thread."""
@@ -468,13 +467,13 @@ def test_a_failure_ends_a_fetch_whose_stretches_wait(model: Model, monkeypatch: 
 
     def ordered(fetch: model_download._Fetch, file: model_download.RemoteFile, *paths: Path) -> None:
         if file.name == "weights.bin":  # its stretches would take both threads
-            assert small_asked.wait(20)
+            assert small_asked.wait(200)
         download_file(fetch, file, *paths)
 
     def spoiled(asked: Asked) -> Fault:
         if asked.verb == "get" and asked.name.endswith("de.txt"):
             small_asked.set()
-            assert large_asked.wait(20)
+            assert large_asked.wait(200)
             return denied
         if asked.verb == "get" and asked.name == "weights.bin":
             large_asked.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -84,7 +85,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 
     yield run
     for process in started:
-        if process.is_running():
+        with contextlib.suppress(psutil.NoSuchProcess):  # its parent ended, and so does it
             process.kill()
     started[0].wait()
 

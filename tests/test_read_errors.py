@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +19,8 @@ import numpy as np
 import pytest
 import soundfile
 from conftest import Recorder, Starter, Voxbatch, environment
+from holds import Hold
+from waits import until
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import decode
@@ -211,11 +212,12 @@ def test_manifest_rewritten_during_a_run_stops_it(
     arguments = [manifest, "-o", tmp_path / "out", "--engine", "scripted", "--part-items", "5", "--log-format", "text"]
     arguments += ["--engine-option", "max_chunk_s=15", "--engine-option", "concurrency=1"]
     arguments += ["--engine-option", f"workers={engine_processes}"]
-    process = start("run", *arguments, "--engine-option", "delay_s=0.02")
-    while not (parts := list((tmp_path / "out").rglob("part-*.jsonl"))) and process.poll() is None:
-        time.sleep(0.02)
+    hold = Hold(tmp_path / "hold", after=5)
+    process = start("run", *arguments, *hold.options)
+    until(lambda: list((tmp_path / "out").rglob("part-*.jsonl")), process=process)
     with manifest.open("r+") as file:
         file.write(old.replace('"old"', '"new"'))
+    hold.release()
     _, messages = process.communicate()
     assert process.returncode == 1, messages
     assert f"{manifest}: changed while it was being read, after line " in messages

@@ -262,7 +262,6 @@ def test_regular_files_open_at_their_start(tmp_path: Path) -> None:
             os.fstat(fd)
 
 
-@pytest.mark.timeout(20)
 def test_only_regular_files_open(tmp_path: Path) -> None:
     """Anything but a regular file is refused at once with its kind; opening a FIFO does not wait for a writer."""
     os.mkfifo(tmp_path / "fifo.wav")

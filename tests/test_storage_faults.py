@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -326,11 +327,14 @@ def test_merge_of_a_zombie_replaces_nothing_of_a_later_run(place: Place) -> None
         owner = reserve(other, RUN, Listing(keys=keys(2)), overwrite=True).run
         Checkpoint(other, owner, keys(2)).commit(failures("new"), 1.0)
         merge(other, owner, ItemFiles())
+        is_finished.set()
         return "503"
 
+    is_finished = threading.Event()
     zombie = reserve(store, RUN, Listing(keys=keys(2)), overwrite=True).run
     Checkpoint(store, zombie, keys(2)).commit(failures("old"), 1.0)
     store.create("failures.jsonl", [b"{}\n"])  # an earlier process wrote it late
     place.proxy.spoil = take_over
     assert "another process wrote it meanwhile" in refused(lambda: merge(store, zombie, ItemFiles()))
+    assert is_finished.wait(200), "the client gave up, and the later run still writes"
     assert store.read("failures.jsonl") == b"".join(entry.line + b"\n" for entry in failures("new"))

@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import killed_at
 import pytest
 from conftest import Recorder, Starter, Voxbatch
+from holds import Hold
 from outputs import RUN, keys
 from waits import until
 
@@ -23,13 +24,14 @@ from voxbatch.output.erase import erase
 from voxbatch.output.layout import list_name, part_names
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import Listing, reserve
+from voxbatch.process.hang_detector import is_stopped
 from voxbatch.storage import open_store
 
 pytestmark = pytest.mark.forks_children
 
 ITEMS = 4
 ENGINE = ("--engine", "scripted", "--log-format", "text", "--decoders", "1", "--part-items", "1")
-SLOWLY = ("--engine-option", "concurrency=1", "--engine-option", "delay_s=0.5")
+SLOWLY = ("--engine-option", "concurrency=1", "--engine-option", "delay_s=0.1")
 TAKEN = "took OUT over with --overwrite"
 
 
@@ -64,17 +66,22 @@ def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
 def test_zombie_of_another_shard_count_after_overwrite(start: Starter, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """A suspended shard of an earlier run, of another number of shards, commits nothing that the new run reads."""
     out = tmp_path / "out"
-    zombie = start("run", "a.jsonl", "-o", out, "--shard", "1/2", *ENGINE, *SLOWLY)
+    first = Hold(tmp_path / "first")
+    zombie = start("run", "a.jsonl", "-o", out, "--shard", "1/2", *ENGINE, *SLOWLY, *first.options)
+    first.reached(process=zombie)
     until(lambda: parts(out, "shard-00001-of-00002"), process=zombie)
     zombie.send_signal(signal.SIGSTOP)  # another item is still to be committed
     died = voxbatch("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, "--engine-option", "die_after=1")
     assert died.returncode == 1
     for shard in range(3):
         assert voxbatch("run", "b.jsonl", "-o", out, "--shard", f"{shard}/4", *ENGINE).returncode == 0
-    last = start("run", "b.jsonl", "-o", out, "--shard", "3/4", *ENGINE, *SLOWLY, "--engine-option", "load_s=3")
-    time.sleep(2)  # the last shard has read the parts, and loads its engine
+    latest = Hold(tmp_path / "latest", after=0)
+    last = start("run", "b.jsonl", "-o", out, "--shard", "3/4", *ENGINE, *SLOWLY, *latest.options)
+    latest.reached(process=last)  # it has read the parts
+    first.release()
     zombie.send_signal(signal.SIGCONT)
     code, stderr = finished(zombie)
+    latest.release()
     assert (code, TAKEN in stderr, "Traceback" in stderr) == (1, True, False), stderr
     assert "safe" not in stderr
     assert finished(last)[0] == 0
@@ -107,16 +114,17 @@ def test_overwrite_during_another_runs_merge(start: Starter, tmp_path: Path) -> 
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "b.jsonl").write_text((tmp_path / "a.jsonl").read_text().replace("a" * 10, "b" * 10))
     many = ("--part-items", "500", "--formats", "srt")
-    merging = start("run", "a.jsonl", "-o", out, *ENGINE, *many)
-    until((out / "srt" / "i3.srt").exists, process=merging)
-    merging.send_signal(signal.SIGSTOP)
+    merging = start("run", "a.jsonl", "-o", out, *ENGINE, *many, env={killed_at.STOPPED_AT: "srt/i3.srt"})
+    until(lambda: is_stopped(merging.pid), process=merging)
+    assert (out / "srt" / "i3.srt").exists()
     assert not (out / "transcripts.jsonl").exists()
-    slowly = ("--engine-option", "load_s=3")
-    owner = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *many, *slowly)
-    until(lambda: "b" * 10 in (out / "run.json").read_text() or not (out / "srt" / "i3.srt").exists(), process=owner)
-    time.sleep(1)  # the files are erased, and the owner loads its engine
+    loading = Hold(tmp_path / "loading", after=0)
+    owner = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *many, *loading.options)
+    loading.reached(process=owner)
+    assert not (out / "srt" / "i3.srt").exists()
     merging.send_signal(signal.SIGCONT)
     code, stderr = finished(merging)
+    loading.release()
     assert (code, TAKEN in stderr, "Traceback" in stderr) == (1, True, False), stderr
     assert finished(owner)[0] == 0
     assert owners(out) == ["b"] * 1500
@@ -129,9 +137,14 @@ def test_overwrite_twice_at_once(start: Starter, voxbatch: Voxbatch, tmp_path: P
     """
     out = tmp_path / "out"
     assert voxbatch("run", "a.jsonl", "-o", out, *ENGINE, "--formats", "srt").returncode == 0
+    holds = {name: Hold(tmp_path / name) for name in "ab"}
     both = [
-        start("run", f"{name}.jsonl", "-o", out, "--overwrite", "--formats", "srt", *ENGINE, *SLOWLY) for name in "ab"
+        start("run", f"{name}.jsonl", "-o", out, "--overwrite", "--formats", "srt", *ENGINE, *hold.options)
+        for name, hold in holds.items()
     ]
+    until(lambda: all(hold.pids() or run.poll() is not None for hold, run in zip(holds.values(), both, strict=True)))
+    for hold in holds.values():  # each run has taken OUT over, or has ended
+        hold.release()
     ends = [finished(process) for process in both]
     codes = sorted(code for code, _ in ends)
     assert codes == [0, 1], ends
@@ -148,9 +161,11 @@ def test_overwrite_that_was_killed_is_continued(start: Starter, voxbatch: Voxbat
     out = tmp_path / "out"
     assert voxbatch("run", "a.jsonl", "-o", out, *ENGINE, "--formats", "srt,txt").returncode == 0
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.name != "run.json"}
-    slow = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *SLOWLY, "--engine-option", "load_s=9")
+    loading = Hold(tmp_path / "loading", after=0)
+    slow = start("run", "b.jsonl", "-o", out, "--overwrite", *ENGINE, *SLOWLY, *loading.options)
     until(lambda: "generation" in (out / "run.json").read_text(), process=slow)
     slow.kill()
+    slow.wait()
     for path, content in before.items():  # as if it was killed before it deleted anything
         path.write_bytes(content)
     assert json.loads(voxbatch("status", out, "--json").stdout)["finished"] is False
@@ -165,9 +180,12 @@ def test_overwrite_that_was_killed_is_continued(start: Starter, voxbatch: Voxbat
 def test_out_that_is_deleted_during_a_run(start: Starter, tmp_path: Path) -> None:
     """A run whose OUT is deleted ends with a clear error."""
     out = tmp_path / "out"
-    process = start("run", "a.jsonl", "-o", out, *ENGINE, *SLOWLY)
+    hold = Hold(tmp_path / "hold")
+    process = start("run", "a.jsonl", "-o", out, *ENGINE, *SLOWLY, *hold.options)
+    hold.reached(process=process)
     until(lambda: parts(out, "shard-00000-of-00001"), process=process)
     (out / "run.json").unlink()
+    hold.release()
     code, stderr = finished(process)
     assert (code, f"{out}/run.json is gone: OUT was deleted or moved during the run" in stderr) == (1, True), stderr
 
@@ -176,12 +194,14 @@ def test_out_that_is_deleted_during_a_run(start: Starter, tmp_path: Path) -> Non
 def test_takeover_ends_a_fleet(start: Starter, tmp_path: Path) -> None:
     """If OUT has another owner, worker processes end, and the run ends with the clear error."""
     out = tmp_path / "out"
-    slowly = ("--engine-option", "concurrency=1", "--engine-option", "delay_s=3")
-    fleet = start("run", "a.jsonl", "-o", out, *ENGINE, "--engine-option", "workers=2", *slowly)
+    hold = Hold(tmp_path / "hold")
+    fleet = start("run", "a.jsonl", "-o", out, *ENGINE, "--engine-option", "workers=2", *SLOWLY, *hold.options)
+    hold.reached(2, process=fleet)
     until(lambda: parts(out, "shard-00000-of-00001"), process=fleet)
     owner = json.loads((out / "run.json").read_text()) | {"generation": "0123456789ab"}
     (out / "new.json").write_text(json.dumps(owner))
     (out / "new.json").rename(out / "run.json")
+    hold.release()
     code, stderr = finished(fleet)
     assert (code, f"Error: {out}: another run, " in stderr, TAKEN in stderr) == (1, True, True), stderr
     assert len(parts(out, "shard-00000-of-00001")) < ITEMS

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import servers
 from conftest import ROOT, ManifestWriter, Starter, Voxbatch
+from holds import Hold
 from hypothesis import given
 from hypothesis import strategies as st
 from outputs import FAST, committed, outputs
@@ -511,16 +512,17 @@ class Crew:
     def __init__(self, start: Starter, manifest: Path, out: str):
         self._start, self._manifest, self._out = start, manifest, out
 
-    def begin(self, index: int, attempt: int = 0, delay_s: float = 0.02) -> Popen[str]:
-        """Start a task, which takes `delay_s` per chunk and commits each item as a part."""
-        slowly = ("--engine-option", f"delay_s={delay_s}", "--engine-option", "concurrency=1", "--part-items", "1")
+    def begin(self, index: int, attempt: int = 0, hold: Hold | None = None) -> Popen[str]:
+        """Start a task, which commits each item as a part."""
+        engine = ("--engine-option", "delay_s=0.02", "--engine-option", "concurrency=1")
+        slowly = (*engine, *(hold.options if hold else ()), "--part-items", "1")
         task = {"TASK_INDEX": index, "TASK_COUNT": TASKS, "TASK_ATTEMPT": attempt}
         env = {retry.NO_WAIT: "1", **{f"CLOUD_RUN_{name}": str(value) for name, value in task.items()}}
         return self._start("run", self._manifest, "-o", self._out, *FAST, *slowly, env=env)
 
 
 def strike(first: Mapping[int, Popen[str]], numbers: Mapping[int, signal.Signals], store: Store) -> None:
-    """Send each of these tasks its signal as soon as it has committed a part, while it has more to do."""
+    """Send each of these tasks, which wait after their first result, its signal when that is committed."""
     left = dict(numbers)
     while left:
         time.sleep(0.02)
@@ -541,19 +543,19 @@ def ended(processes: Iterable[Popen[str]]) -> list[int]:
     return codes
 
 
-def disturbed(crew: Crew, store: Store) -> Popen[str]:
+def disturbed(crew: Crew, store: Store, hold: Hold) -> Popen[str]:
     """Run all tasks; kill some and restart them, and suspend one and replace it. Return the suspended task when all
     others have ended.
     """
     victims = KILLED | {ZOMBIE}
-    # some seconds for the whole shard, so that the task is still running when the signal comes
-    slow_s = 2.0 * TASKS / ITEMS
-    first = {index: crew.begin(index, delay_s=slow_s if index in victims else 0.02) for index in range(TASKS)}
+    first = {index: crew.begin(index, hold=hold if index in victims else None) for index in range(TASKS)}
+    hold.reached(len(victims))
     strike(first, {index: signal.SIGSTOP if index == ZOMBIE else signal.SIGKILL for index in victims}, store)
     again = [crew.begin(index, attempt=1) for index in sorted(victims)]
     calm = [process for index, process in first.items() if index not in victims]
     assert set(ended([first[index] for index in KILLED])) == {-signal.SIGKILL}
     assert set(ended([*calm, *again])) <= {0, 3}
+    hold.release()
     return first[ZOMBIE]
 
 
@@ -575,7 +577,7 @@ def test_outputs_of_killed_tasks_equal_those_of_one_process(
     alone = outputs(open_store(str(tmp_path / "alone")))
     out = bucket.uri if place == "bucket" else str(tmp_path / "out")
     store = open_store(out)
-    asleep = disturbed(Crew(start, path, out), store)
+    asleep = disturbed(Crew(start, path, out), store, Hold(tmp_path / "hold"))
     assert asleep.poll() is None
     assert outputs(store) == alone
     asleep.send_signal(signal.SIGCONT)

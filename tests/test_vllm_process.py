@@ -19,9 +19,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waits import until
 
 from voxbatch.engines.vllm import compat, vllm_process
 from voxbatch.engines.vllm.vllm_process import EngineDied, _EngineLog, _errors_as_death, _HangGuard, _logging
+from voxbatch.process.hang_detector import is_stopped
 
 TRACEBACK = """2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] EngineCore encountered a fatal error.
 2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] Traceback (most recent call last):
@@ -174,7 +176,7 @@ while not done.is_set():
 def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     """Yield a process that only sleeps. Guards look at it often."""
     monkeypatch.setattr(vllm_process, "LOOK_S", 0.02)
-    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
     process.start()
     yield process
     process.kill()
@@ -184,7 +186,7 @@ def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
 def waiting(guard: _HangGuard, outputs: queue.SimpleQueue[str]) -> str:
     """Wait as VllmProcess.step does: without end, if there is no output."""
     with guard:
-        return outputs.get(timeout=20)
+        return outputs.get(timeout=200)
 
 
 def test_a_killed_engine_ends_the_waits(sleeper: Process) -> None:
@@ -199,9 +201,9 @@ def test_a_killed_engine_ends_the_waits(sleeper: Process) -> None:
     guard = _HangGuard([sleeper], lambda: compat.wake(SimpleNamespace(engine_core=client)))
     threading.Timer(0.1, sleeper.kill).start()
     with guard, pytest.raises(RuntimeError, match="the engine's process is gone"):
-        asked.result(timeout=20)
+        asked.result(timeout=200)
     assert answered.result() == "full"
-    assert isinstance(client.outputs_queue.get(timeout=20), RuntimeError)
+    assert isinstance(client.outputs_queue.get(timeout=200), RuntimeError)
 
 
 def test_an_engine_that_hangs_is_killed(sleeper: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,18 +225,19 @@ def test_a_suspended_engine_is_not_killed(sleeper: Process, monkeypatch: pytest.
     guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
     assert sleeper.pid is not None
     os.kill(sleeper.pid, signal.SIGSTOP)
+    until(lambda: is_stopped(sleeper.pid or 0))
     with guard:
         time.sleep(1.5)
         assert sleeper.is_alive()
         os.kill(sleeper.pid, signal.SIGCONT)
-        assert outputs.get(timeout=20) == "dead"
+        assert outputs.get(timeout=200) == "dead"
 
 
 def test_the_hang_guard_ends_with_the_engine(sleeper: Process) -> None:
     """A closed engine leaves no thread behind."""
-    before = threading.active_count()
+    before = set(threading.enumerate())
     guard = _HangGuard([sleeper], lambda: None)
-    assert threading.active_count() == before + 1
+    assert set(threading.enumerate()) - before == {guard.thread}
     sleeper.kill()
-    guard.thread.join(5)
-    assert threading.active_count() == before
+    guard.thread.join(200)
+    assert not set(threading.enumerate()) - before

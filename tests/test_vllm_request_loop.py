@@ -240,7 +240,7 @@ def test_a_stream_waits_for_the_previous_stream() -> None:
     assert second.is_alive()
     feed.close()
     for thread in (first, second):
-        thread.join(10)
+        thread.join(200)
     assert one_each(results, 3)
     assert len(world.started) == 1
 

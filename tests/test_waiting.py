@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ManifestWriter, Starter, environment
 from hub import serving
 
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import StoreOptions, longest_wait, open_recording
+from voxbatch.storage import StoreOptions, longest_wait, open_recording, retry
 from voxbatch.storage.retry import RUN_START, Retries
 
 NOBODY = "http://127.0.0.1:9"
@@ -80,7 +81,7 @@ def test_terminal_shows_that_the_model_is_loading_and_an_estimated_total(
     """
     manifest(*[2.0] * 20)
     total = "0.0 s / about 40.0 s audio · 0 / 20 items"
-    shown = on_a_terminal(tmp_path, ".", "--engine-option", "load_s=30")
+    shown = on_a_terminal(tmp_path, ".", "--engine-option", "load_s=600")
     assert any("waiting: the model is loading" in seen and total in seen for seen in shown)
 
 
@@ -99,7 +100,8 @@ def test_json_events_tell_what_the_run_waits_for(start: Starter, tmp_path: Path)
 def test_a_call_that_is_retried_is_known_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait of a call is known after its first failure, the longest first, and forgotten at its end."""
     monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
-    shown: list[str] = []
+    now, shown = time.monotonic(), list[str]()
+    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
 
     def fail(times: int, place: str, first: Callable[[], None] = lambda: None) -> None:
         """Call what fails so many times. Before its last attempt, call `first`. Note the waits before each attempt."""
@@ -114,7 +116,8 @@ def test_a_call_that_is_retried_is_known_until_it_ends(monkeypatch: pytest.Monke
         retries.call(attempt, lambda error: isinstance(error, VoxbatchError))
 
     def fail_twice() -> None:
-        time.sleep(0.01)
+        nonlocal now
+        now += 0.01
         fail(2, "gs://b/")
 
     fail(1, "gs://a/", fail_twice)

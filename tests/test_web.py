@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import email.utils
+import http.client
 import ipaddress
 import itertools
 import logging
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -618,44 +620,62 @@ def test_slow_server_is_abandoned(site: Site, answer: Answer, monkeypatch: pytes
             call(site.web())
 
 
-def test_large_file_is_allowed_more_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+class Timed(reply_deadline.TimedConnection, http.client.HTTPConnection):
+    """A connection whose replies have a deadline."""
+
+
+@pytest.mark.parametrize("slowest", [1, 10_000])
+def test_large_file_is_allowed_more_time(slowest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply is allowed the time that its received bytes need at the slowest rate, and no more."""
-    monkeypatch.setattr(reply_deadline, "FIRST_S", 0.2)
-    monkeypatch.setattr(reply_deadline, "SLOWEST", 1)
-
-    def slow(handler: Handler) -> None:
-        handler.reply(200, b"x", 3)
-        PAUSE.wait(0.4)
-        handler.wfile.write(b"yz")
-
-    site.put("/x", slow)
-    assert b"".join(site.web().stream(Stat("x", -1, ""))) == b"xyz"
-    assert site.web().get("x", 0, 9).data == b"xyz"
-    monkeypatch.setattr(reply_deadline, "SLOWEST", 10_000)
-    with pytest.raises(TransientError, match="did not end in time"):
-        site.web().get("x", 0, 9)
+    now = 1000.0
+    monkeypatch.setattr(reply_deadline, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(reply_deadline, "SLOWEST", slowest)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        contextlib.closing(Timed(*server.getsockname())) as connection,
+    ):
+        connection.request("GET", "/x")
+        with server.accept()[0] as ours:
+            ours.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nx")
+            reply = connection.getresponse()
+            assert reply.read(1) == b"x"
+            now += reply_deadline.FIRST_S + 1  # the first byte is worth a second, or next to nothing
+            ours.sendall(b"yz")
+            if slowest == 1:
+                assert reply.read() == b"yz"
+            else:
+                with pytest.raises(OSError, match="did not end in time"):
+                    reply.read()
 
 
 def test_silent_server_is_abandoned(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent server is abandoned after the idle timeout."""
     monkeypatch.setattr(ssrf_guard, "IDLE_S", 0.1)
+    is_over = threading.Event()
 
-    def late(handler: Handler) -> None:
-        if not PAUSE.wait(0.5):
-            handler.reply(200, b"")
+    def silent(handler: Handler) -> None:
+        is_over.wait(200)
+        handler.close_connection = True
 
-    site.put("/x", late)
+    site.put("/x", silent)
     with pytest.raises(TransientError, match="timed out"):
         site.web().get("x", 0, 9)
+    is_over.set()
 
 
-def test_refused_connection_is_transient() -> None:
+def test_refused_connection_is_transient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection is retried. An unknown name of a host is not, but it may be the network's fault."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
         with pytest.raises(TransientError, match="Connection refused"):
             WebServer(f"http://127.0.0.1:{port}/", HERE).get("x", 0, 9)
+
+    def resolve(*_: object, **__: object) -> None:
+        """Answer as a resolver that can be reached."""
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     nobody = RetryingReader(WebServer("https://nobody.invalid/", HERE))
     with pytest.raises(UnknownHost, match=r"cannot read https://nobody\.invalid/x\?…: no server has this na") as caught:
         nobody.get(f"x?{SECRET}", 0, 9)

@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import killed_at
 import numpy as np
 import pytest
 import soundfile
 import soxr
 from conftest import ROOT, Starter, Voxbatch
+from waits import until
 from whisper_base import needs_tiny_en
 
 from voxbatch.audio.waveforms import decode
@@ -30,6 +31,7 @@ from voxbatch.engines.whisper_windows import (
     spectrogram,
     windows,
 )
+from voxbatch.process.hang_detector import is_stopped
 from voxbatch.records import REPETITION, SAMPLING_RATE, SPEAKING_RATE, Samples, Word
 from voxbatch.scoring import count_errors
 from voxbatch.storage import open_recording
@@ -146,10 +148,10 @@ def test_a_kill_within_a_long_recording_leaves_the_same_bytes(
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     command = ["run", "m.jsonl", "--engine", "faster-whisper", "--allow-outside", "--part-items", "1"]
     command += ["--engine-option", "beam_size=1", "--engine-option"]
-    process = start(*command, "threads=1", "-o", "killed")
-    while not list((tmp_path / "killed").glob("parts/*/part-*.jsonl")):  # the first recording is done
-        assert process.poll() is None
-        time.sleep(0.05)
+    first_part = "parts/shard-00000-of-00001/part-00000.jsonl"
+    process = start(*command, "threads=1", "-o", "killed", env={killed_at.STOPPED_AT: first_part})
+    until(lambda: is_stopped(process.pid), process=process)  # the first recording is done
+    assert len(list((tmp_path / "killed").glob("parts/*/part-*.jsonl"))) == 1
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     for out, threads in (("killed", "threads=1"), ("undisturbed", "threads=2")):

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 import servers
-from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
+from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment, gone
+from holds import Hold
 from outputs import committed_items, output_files
 from waits import until
 
@@ -43,21 +43,15 @@ def options(**given: object) -> list[str]:
 
 
 SLOWLY = options(max_chunk_s=15, concurrency=1, delay_s=0.03)
-GLACIALLY = options(max_chunk_s=15, concurrency=1, delay_s=1, notices=True)
-"""Options for which the last worker starts long before all items are done, also on a busy machine."""
 
 
 def warnings(stderr: str) -> list[str]:
     return [line for line in stderr.splitlines() if line.startswith("Warning: ")]
 
 
-def at_work(run: subprocess.Popen[str], workers: int) -> list[psutil.Process]:
-    """Return all processes of a run with GLACIALLY, as soon as each worker has the result of an item."""
-    waiting = {f"worker {number}: scripted has done 1\n" for number in range(workers)}
-    assert run.stderr is not None
-    while waiting:
-        waiting.discard(line := run.stderr.readline())
-        assert line, "the run ended before all workers were at work"
+def at_work(run: subprocess.Popen[str], hold: Hold, workers: int) -> list[psutil.Process]:
+    """Return all processes of a run, when each worker has the result of an item and waits."""
+    hold.reached(workers, run)
     processes: list[psutil.Process] = psutil.Process(run.pid).children(recursive=True)
     return processes
 
@@ -142,15 +136,14 @@ def test_signal_stops_all_workers_gracefully(
     alone: Outputs, voxbatch: Voxbatch, start: Starter, tmp_path: Path, number: int, code: int
 ) -> None:
     """SIGTERM or Ctrl-C to the process group: finished items are committed, all processes end, the run can resume."""
-    patient = (*GLACIALLY, *options(workers=3), "--part-items", "100")
+    hold = Hold(tmp_path / "hold")
+    patient = (*SLOWLY, *hold.options, *options(workers=3), "--part-items", "100")
     running = start("run", "m.jsonl", "-o", "out", *SETTINGS, *patient, start_new_session=True)
-    others = at_work(running, 3)
+    others = at_work(running, hold, 3)
     os.killpg(running.pid, number)
-    asked = time.monotonic()
-    out, err = running.communicate(timeout=20)
-    assert time.monotonic() - asked < 5
+    out, err = running.communicate(timeout=200)
     assert (running.returncode, out) == (code, "")
-    assert not psutil.wait_procs(others, timeout=5)[1]
+    assert gone(others, 60)
     safe = len(committed_items(tmp_path / "out"))
     assert 1 <= safe < 16
     assert err.splitlines()[-1] == (
@@ -166,13 +159,14 @@ def test_workers_end_when_the_parent_ends(
     manifest: ManifestWriter, start: Starter, tmp_path: Path, number: int
 ) -> None:
     """The parent is killed, or ended by a second signal while waiting: the workers commit finished items and end."""
-    extra = (*GLACIALLY, *options(workers=2), "--part-items", "100")
+    hold = Hold(tmp_path / "hold")
+    extra = (*SLOWLY, *hold.options, *options(workers=2), "--part-items", "100")
     running = start("run", manifest(*SECONDS), "-o", "out", *SETTINGS, *extra)
-    others = at_work(running, 2)
+    others = at_work(running, hold, 2)
     running.send_signal(number)
     running.send_signal(number)
-    assert running.wait(5) in (-number, 128 + number)
-    assert not psutil.wait_procs(others, timeout=10)[1]
+    assert running.wait(60) in (-number, 128 + number)
+    assert gone(others, 60)
     assert committed_items(tmp_path / "out")
 
 
@@ -228,11 +222,15 @@ def test_processes_that_a_worker_forked_are_killed(
     (tmp_path / "forks" / "sitecustomize.py").write_text(forking)
     path = os.pathsep.join([str(tmp_path / "forks"), str(Path(workers.__file__).parents[2])])
     extra = options(workers=2, only_worker=1, kill_after=1)
-    done = voxbatch("run", manifest(1, 1, 1, 1), *SETTINGS, *extra, env={"PYTHONPATH": path}, timeout=30)
+    done = voxbatch("run", manifest(1, 1, 1, 1), *SETTINGS, *extra, env={"PYTHONPATH": path}, timeout=100)
     assert done.returncode == 0, done.stderr
     assert "worker 1 (VOXBATCH_SCRIPTED_WORKER=1) is lost: killed by signal 9" in done.stderr
-    places = [each.info["environ"] or {} for each in psutil.process_iter(["environ"])]
-    assert not any(str(tmp_path) in place.get("PYTHONPATH", "") for place in places)
+
+    def is_left() -> bool:
+        places = [each.info["environ"] or {} for each in psutil.process_iter(["environ"])]
+        return any(str(tmp_path) in place.get("PYTHONPATH", "") for place in places)
+
+    until(lambda: not is_left())
 
 
 # -- recordings in a bucket that some workers can fetch and others cannot ----------------------------------------------
@@ -460,13 +458,16 @@ def test_unwritable_output_stops_the_run_after_a_retry(manifest: ManifestWriter,
 
 
 SILENCE = """
-import sys
+import signal, sys
 from voxbatch.runner import workers
 from voxbatch.runner.workers import process
-process.SILENCE_WARNING_S, workers.SILENCE_LIMIT_S = float(sys.argv.pop(1)), float(sys.argv.pop(1))
+process.SILENCE_WARNING_S, limit_s = float(sys.argv.pop(1)), float(sys.argv.pop(1))
+signal.signal(signal.SIGUSR1, lambda *_: setattr(workers, "SILENCE_LIMIT_S", limit_s))
 from voxbatch.cli import main
 main()
 """
+"""A command that warns of silent workers soon. From SIGUSR1 on, it loses them soon: before, they may take their time to
+start."""
 
 
 @pytest.mark.slow
@@ -477,21 +478,26 @@ def test_stopped_worker(manifest: ManifestWriter, tmp_path: Path, is_continued: 
     """
     limits = ("6", "1000" if is_continued else "9")
     command = [sys.executable, "-c", SILENCE, *limits, "run", str(manifest(*[1.0] * 16)), *SETTINGS]
-    extra = options(workers=2, concurrency=1, delay_s=0.5)
+    hold = Hold(tmp_path / "hold")
+    extra = (*options(workers=2, concurrency=1, delay_s=0.1), *hold.options)
     running = subprocess.Popen([*command, *extra], stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path)
     try:
-        until(lambda: len(committed_items(tmp_path / "m.voxbatch")) >= 2)
-        children = psutil.Process(running.pid).children()
-        (stopped, *_) = [each for each in children if "voxbatch.runner.workers.worker" in " ".join(each.cmdline())]
+        hold.reached(2, running)
+        until(lambda: len(committed_items(tmp_path / "m.voxbatch")) == 2)
+        stopped = psutil.Process(min(hold.pids()))
         stopped.suspend()
+        hold.release()
+        until(lambda: len(committed_items(tmp_path / "m.voxbatch")) > 2)
+        running.send_signal(signal.SIGUSR1)
         assert running.stderr is not None
         seen = ""
-        while "has sent nothing" not in seen:
+        while f"a signal has stopped its process; kill -CONT {stopped.pid} continues it" not in seen:
             seen = running.stderr.readline()
-        assert f"a signal has stopped its process; kill -CONT {stopped.pid} continues it" in seen
+            assert seen, "the run ended without a warning"
+        assert "has sent nothing" in seen
         if is_continued:
             stopped.resume()
-        _, rest = running.communicate(timeout=100)
+        _, rest = running.communicate(timeout=200)
     finally:
         running.kill()
     assert running.returncode == 0, rest
@@ -503,17 +509,21 @@ def test_stopped_worker(manifest: ManifestWriter, tmp_path: Path, is_continued: 
 def test_run_ends_if_all_workers_are_stopped(manifest: ManifestWriter, tmp_path: Path) -> None:
     """If no worker is at work any more, the run ends with exit code 1, and the same command finishes it."""
     command = [sys.executable, "-c", SILENCE, "4", "6", "run", str(manifest(*[1.0] * 8)), *SETTINGS]
-    extra = options(workers=2, concurrency=1, delay_s=0.5)
+    hold = Hold(tmp_path / "hold")
+    extra = (*options(workers=2, concurrency=1), *hold.options)
     running = subprocess.Popen([*command, *extra], stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path)
     try:
-        until(lambda: len(committed_items(tmp_path / "m.voxbatch")) >= 2)
+        hold.reached(2, running)
+        until(lambda: len(committed_items(tmp_path / "m.voxbatch")) == 2)
         for child in psutil.Process(running.pid).children():
             child.suspend()
-        _, err = running.communicate(timeout=100)
+        running.send_signal(signal.SIGUSR1)
+        _, err = running.communicate(timeout=200)
     finally:
         running.kill()
     assert running.returncode == 1, err
     assert "no worker is left" in err
+    hold.release()
     again = subprocess.run([*command, *options(workers=1)], env=environment(), cwd=tmp_path, check=False)
     assert again.returncode == 0
     assert len(committed_items(tmp_path / "m.voxbatch")) == len(set(committed_items(tmp_path / "m.voxbatch"))) == 8

@@ -19,7 +19,7 @@ from voxbatch.engines.vllm.tekken import load_tekken
 from voxbatch.vllm_plugin import parent_watchdog, preload
 
 pytest_plugins = ["engine_runs"]
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def answer(connection: Connection) -> None:
@@ -50,7 +50,7 @@ def test_the_target_runs_in_the_preloaded_process(monkeypatch: pytest.MonkeyPatc
     assert seen == (preloaded._preloaded.pid, "now", False, True)
     assert starts == ["started"]
     preloaded.end_if_unused()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == 0
 
 
@@ -65,7 +65,7 @@ def test_a_usual_process_takes_the_place_of_a_dead_one() -> None:
     assert seen[0] == process.pid
     assert starts == ["started"]
     preloaded.end_if_unused()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == 0
 
 

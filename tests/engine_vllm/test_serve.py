@@ -103,7 +103,7 @@ def served(model: Path, log: Path, *options: str) -> Iterator[Served]:
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(60)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -255,7 +255,7 @@ def calling(voxtral: Path) -> dict[str, Any]:
 
 def test_stream_gives_the_same_text(mini: Served, openai: Any, wav: Path) -> None:
     """A streamed answer is the answer that comes at once."""
-    asked = {"model": mini.model, "messages": message(audio(wav)), "max_tokens": 12, "temperature": 0}
+    asked = {"model": mini.model, "messages": message(audio(wav)), "max_tokens": 100, "temperature": 0}
     whole = openai.chat.completions.create(**asked).choices[0].message.content
     parts = [each.choices[0].delta.content or "" for each in openai.chat.completions.create(stream=True, **asked)]
     assert "".join(parts) == whole
@@ -287,7 +287,7 @@ def test_sagemaker_endpoints(mini: Served, wav: Path) -> None:
 
     runtime.meta.events.register("before-send.sagemaker-runtime.InvokeEndpoint", remove_path)
     assert ask(runtime, "calls", "What is said?", str(wav))
-    with urllib.request.urlopen(f"{mini.url}/ping", timeout=10) as answer:
+    with urllib.request.urlopen(f"{mini.url}/ping", timeout=100) as answer:
         assert answer.status == 200
 
 
@@ -312,7 +312,7 @@ def test_benchmark_of_an_instruct_model(mini: Served, monkeypatch: pytest.Monkey
     """bench_serve.py gets exactly the tokens that it asks for, from a chat."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "gpu")
     given = SimpleNamespace(
-        seconds=2.0, concurrency=[2], waves=2, tokens=7, is_realtime=False, patience_s=60.0, line={}, out=None
+        seconds=2.0, concurrency=[2], waves=2, tokens=7, is_realtime=False, patience_s=200.0, line={}, out=None
     )
     [line] = asyncio.run(import_module("bench_serve").measured(mini.port, "chat", given))
     assert (line["requests"], line["tokens"]) == (4, 7)
@@ -414,7 +414,7 @@ def test_a_signal_ends_the_server(live: Served) -> None:
     assert "vllm" in " ".join(psutil.Process(live.process.pid).cmdline())
     assert children
     live.process.send_signal(signal.SIGTERM)
-    assert gone(children, 30)
+    assert gone(children, 120)
     lines = [json.loads(line) for line in live.log.read_text().splitlines() if line.startswith("{")]
     logged = [line["httpRequest"]["status"] for line in lines if line["message"] == "request"]
     assert logged[-len(codes) :] == codes

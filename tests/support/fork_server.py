@@ -243,6 +243,8 @@ def _command() -> None:
         forked_children.fork_template()
     if number := os.environ.pop(killed_at.VARIABLE, ""):
         killed_at.install(int(number))
+    if name := os.environ.pop(killed_at.STOPPED_AT, ""):
+        killed_at.install_stop(name)
     main()
 
 

@@ -1,4 +1,5 @@
-"""A command that is killed (SIGKILL) right after its n-th change of a file of OUT: see fork_server.
+"""A command that is killed (SIGKILL) right after its n-th change of a file of OUT, or stopped (SIGSTOP) right after
+it has written a file: see fork_server.
 
 The changes are the calls of Store.create, write and delete in its process.
 """
@@ -15,6 +16,8 @@ from voxbatch.storage.local import LocalStore
 
 VARIABLE = "TEST_KILLED_AT"
 """Variable of a command that is killed so."""
+STOPPED_AT = "TEST_STOPPED_AT"
+"""Variable of a command that is stopped so, with the name of the file in OUT."""
 
 
 def install(wanted: int) -> None:
@@ -35,6 +38,26 @@ def _count_calls(kind: Any, name: str, changes: itertools.count[int], wanted: in
         result = method(self, *arguments, **options)
         if next(changes) == wanted:
             _kill()
+        return result
+
+    setattr(kind, name, call)
+
+
+def install_stop(name: str) -> None:
+    """Stop this process after it has created or written a file for the first time."""
+    for store in (LocalStore, BucketStore):
+        for method in ("create", "write"):
+            _stop_after(store, method, name)
+
+
+def _stop_after(kind: Any, name: str, file: str) -> None:
+    """Replace a method by one that stops after a call for a file."""
+    method = getattr(kind, name)
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = method(self, *arguments, **options)
+        if arguments[0] == file:
+            os.kill(os.getpid(), signal.SIGSTOP)
         return result
 
     setattr(kind, name, call)

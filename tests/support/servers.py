@@ -526,7 +526,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(asked, reply, reply.body[:half])
             if fault == "hold":
                 self.server.held.set()
-                self.server.release.wait(30)
+                self.server.release.wait(200)
                 self.wfile.write(reply.body[half:])
         elif fault == "drip":
             self._answer(asked, reply, b"")

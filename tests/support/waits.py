@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
-def until(condition: Callable[[], object], seconds: float = 60, process: Any = None) -> None:
-    """Wait until the condition is true. Fail after `seconds`, or when the process (a Popen) ends before."""
+def until(condition: Callable[[], object], seconds: float = 200, process: Any = None) -> None:
+    """Wait until the condition is true. Fail after `seconds`, or when the process (a Popen) ends before.
+
+    The limit is long, because it only ends what would never end: a busy machine must not reach it.
+    """
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit
-        assert process is None or process.poll() is None, process.communicate()
+        assert process is None or process.poll() is None or condition(), process.communicate()
         time.sleep(0.01)
 
 

@@ -7,6 +7,7 @@ stitching can be checked exactly. A question is answered with its prompt and the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -24,6 +25,8 @@ from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
 """Minimum of `max_chunk_s`, because cutting in pauses needs it (see chunk.cut)."""
+HOLD_POLL_S = 0.01
+"""Seconds between two looks for the folder `hold`."""
 WORKER = "VOXBATCH_SCRIPTED_WORKER"
 """Environment variable that gives a process its number among the `workers`."""
 
@@ -54,6 +57,11 @@ class ScriptedOptions:
     """Number of the signal with which it crashes. 0 means that it hangs."""
     notices: bool = False
     """True to follow each result by a notice."""
+    hold: str = ""
+    """Path of a folder. If it exists after `hold_after` results, the engine creates a file in it and gives no result
+    until the folder is gone, or until no more results are needed."""
+    hold_after: int = 1
+    """Number of results before the engine looks for the folder `hold`."""
     only_worker: int = -1
     """Number of the worker, from 0, that dies or is killed. -1 means every worker that gives enough results."""
     workers: int = 1
@@ -114,6 +122,8 @@ class ScriptedTestEngine:
                 return
             if (left := in_flight[0][0] - time.monotonic()) > 0:
                 time.sleep(left)
+            if done == self._script.hold_after:
+                _wait_while_held(self._script.hold, feed)
             _, chunk = in_flight.pop() if self._script.shuffle else in_flight.popleft()
             yield self._result(chunk)
             done += 1
@@ -149,6 +159,16 @@ def _indexes(option: str, text: str) -> set[int]:
         return {int(index) for index in text.split(",") if index}
     except ValueError as e:
         raise ConfigError(f"engine option {option}={text!r}: scripted takes item indexes, such as 0,3") from e
+
+
+def _wait_while_held(folder: str, feed: Feed) -> None:
+    """Create a file in a folder, unless it does not exist, and wait until the folder is gone or the feed discarded."""
+    if not os.path.isdir(folder):
+        return
+    with contextlib.suppress(FileNotFoundError):  # it is gone now
+        open(os.path.join(folder, str(os.getpid())), "w").close()
+    while os.path.isdir(folder) and not feed.discarded:
+        time.sleep(HOLD_POLL_S)
 
 
 def _crash(number: int) -> None:

@@ -31,7 +31,7 @@ def transcribe(model: Path, waveforms: dict[str, np.ndarray], options: dict[str,
     Returns:
         By the chunk's name, "tokens" (a list for each request made for the chunk), "texts", "confidences", "words"
         (text and confidence) and "failures"; and for each request with scores "logprobs" and "entropies". Also
-        "notices", and "left": the command lines of the engine's processes that still run 20 s after the last result,
+        "notices", and "left": the command lines of the engine's processes that still run 120 s after the last result,
         before the engine is closed.
     """
     engine: Any = create("vllm", str(model), options)
@@ -53,7 +53,7 @@ def transcribe(model: Path, waveforms: dict[str, np.ndarray], options: dict[str,
             found["words"][names[result.item]] = [(word.text, word.confidence) for word in result.words]
     helpers: set[Any] = {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}  # type: ignore[attr-defined]
     processes = [child for child in psutil.Process().children(recursive=True) if child.pid not in helpers]
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=120)
     found["left"] = [" ".join(process.cmdline()) for process in alive]
     engine.close()
     return found
