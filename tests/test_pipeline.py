@@ -319,10 +319,18 @@ class OnGpu(ScriptedTestEngine):
     """An engine that reports GPU memory in use, which rises and falls before the end."""
 
     def __init__(self, *bytes_in_use: int):
-        super().__init__(None, {"max_chunk_s": "15", "delay_s": "0.1", "concurrency": "1"})
-        self._used = list(bytes_in_use)
+        super().__init__(None, {"max_chunk_s": "15", "concurrency": "1"})
+        self._used, self._num_reads = list(bytes_in_use), 0
+
+    def stream(self, feed: Feed) -> Iterator[Result]:
+        """Give no result before all values were read."""
+        unread = len(self._used)
+        for result in super().stream(feed):
+            until(lambda: self._num_reads > unread)
+            yield result
 
     def gpu_bytes(self) -> int:  # type: ignore[override]
+        self._num_reads += 1
         return self._used.pop(0) if len(self._used) > 1 else self._used[0]
 
 
