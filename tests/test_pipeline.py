@@ -19,6 +19,7 @@ import pytest
 import soundfile
 from conftest import Recorder
 from outputs import keys, owned
+from waits import until
 
 from voxbatch.config import RunOptions
 from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed, require_language
@@ -163,13 +164,34 @@ def scoring_processes() -> list[psutil.Process]:
     return found
 
 
+SCORE_LATER = """
+import os, sys, time
+if any("runner.long_texts" in word for word in sys.orig_argv):
+    while os.path.exists({path!r}):
+        time.sleep(0.01)
+"""
+"""A sitecustomize.py: the process that scores long texts starts when a file is gone."""
+
+
+@pytest.fixture
+def unscored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a file as long as which no errors of long texts are counted."""
+    (path := tmp_path / "unscored").touch()
+    (tmp_path / "sitecustomize.py").write_text(SCORE_LATER.format(path=str(path)))
+    monkeypatch.syspath_prepend(tmp_path)  # child processes get the import path of this one
+    return path
+
+
 def long_reference(item: Item) -> Item:
     return dataclasses.replace(item, text=" ".join(f"y{n % 991}" for n in range(LongTalk.WORDS)), lang="fr")
 
 
-def test_other_items_are_finished_while_long_texts_are_scored(make_run: MakeRun, items: MakeItems) -> None:
+def test_other_items_are_finished_while_long_texts_are_scored(
+    make_run: MakeRun, items: MakeItems, unscored: Path
+) -> None:
     """The main thread does not wait for the errors of a long pair: items with later results are committed first."""
     run, made = make_run(4, part_items=1), items(1, 1, 1, 1)
+    run.on_progress = lambda progress: unscored.unlink(missing_ok=True) if progress.done == 3 else None
     run.run(LongTalk(None, {"concurrency": "1"}), iter([long_reference(made[0]), *made[1:]]))
     parts = [[entry.index for entry in read_part(run.store, name)] for name in part_names(run.store)]
     assert parts[-1] == [0]
@@ -178,7 +200,7 @@ def test_other_items_are_finished_while_long_texts_are_scored(make_run: MakeRun,
     assert (run.progress.done, run.progress.committed) == (4, 4)
 
 
-def test_a_stop_does_not_wait_for_long_texts(make_run: MakeRun, items: MakeItems) -> None:
+def test_a_stop_does_not_wait_for_long_texts(make_run: MakeRun, items: MakeItems, unscored: Path) -> None:
     """A stop commits the finished items and ends the process that scores; the resumed run does the long item."""
     run, made = make_run(3, part_items=1), items(1, 1, 1)
     made[0] = long_reference(made[0])
@@ -188,24 +210,29 @@ def test_a_stop_does_not_wait_for_long_texts(make_run: MakeRun, items: MakeItems
     assert sorted(run.lines()) == [1, 2]
     wait_for_threads(["long texts"])
     assert not scoring_processes()
+    unscored.unlink()
     run.stop, run.on_progress = Stop(), run._observe
     run.checkpoint.load()
     run.run(LongTalk(None, {"concurrency": "1"}), iter(made[:1]))
     assert sorted(run.lines()) == [0, 1, 2]
 
 
-def test_a_killed_scoring_process_costs_no_item(make_run: MakeRun, items: MakeItems) -> None:
+def test_a_killed_scoring_process_costs_no_item(make_run: MakeRun, items: MakeItems, unscored: Path) -> None:
     """If something kills the process that scores, the errors are counted all the same."""
     run, made = make_run(2, part_items=1), items(1, 1)
     killed: list[int] = []
 
-    def kill(_: Progress) -> None:
-        for child in [] if killed else scoring_processes():
+    def kill() -> None:
+        until(scoring_processes)
+        for child in scoring_processes():
             killed.append(child.pid)
             child.kill()
+        unscored.unlink()
 
-    run.on_progress = kill
+    killer = threading.Thread(target=kill)
+    killer.start()
     run.run(LongTalk(None, {"concurrency": "1"}), iter([long_reference(made[0]), made[1]]))
+    killer.join()
     assert killed
     assert run.lines()[0][1]["reference_length"] == 60_000
 
@@ -292,10 +319,18 @@ class OnGpu(ScriptedTestEngine):
     """An engine that reports GPU memory in use, which rises and falls before the end."""
 
     def __init__(self, *bytes_in_use: int):
-        super().__init__(None, {"max_chunk_s": "15", "delay_s": "0.1", "concurrency": "1"})
-        self._used = list(bytes_in_use)
+        super().__init__(None, {"max_chunk_s": "15", "concurrency": "1"})
+        self._used, self._num_reads = list(bytes_in_use), 0
+
+    def stream(self, feed: Feed) -> Iterator[Result]:
+        """Give no result before all values were read."""
+        unread = len(self._used)
+        for result in super().stream(feed):
+            until(lambda: self._num_reads > unread)
+            yield result
 
     def gpu_bytes(self) -> int:  # type: ignore[override]
+        self._num_reads += 1
         return self._used.pop(0) if len(self._used) > 1 else self._used[0]
 
 

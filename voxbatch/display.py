@@ -210,13 +210,13 @@ def log_result(config: Config, result: RunResult, log: Log) -> None:
     programs: in a log of text there are none, because the outcome follows.
     """
     p, summary, usage = result.progress, result.summary, result.usage or Usage(0.0, 0.0, 0.0, 0.0)
-    price, shard = config.usd_per_hour, f"{config.shard}/{config.shards}"
+    price, shard, wall_s = config.usd_per_hour, f"{config.shard}/{config.shards}", p.wall_s
     if log.as_json:
         log.info(
             "run_finished", shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
-            audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(p.wall_s, 2),
-            rtfx=round(p.audio_s / p.wall_s, 2) if result.usage else None,
-            usd=None if price is None else round(p.wall_s / 3600 * price, 6),
+            audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(wall_s, 2),
+            rtfx=round(p.audio_s / wall_s, 2) if result.usage else None,
+            usd=None if price is None else round(wall_s / 3600 * price, 6),
             wer=summary.score.wer if summary and summary.score else None,
             decode_cpu_s=round(usage.decode_cpu_s, 2), engine_s=round(usage.engine_s, 2),
             starved_s=round(usage.starved_s, 2), short_s=round(usage.short_s, 2),
