@@ -1,9 +1,9 @@
 """Speak sentences with `voxbatch speak`, transcribe the recordings with `voxbatch run`, and print the word error rate.
 
-    python benchmarks/bench_speak.py MANIFEST [--sentences 300] [--out FOLDER]
+    python benchmarks/bench_speak.py MANIFEST [--sentences 100] [--out FOLDER]
 
-The sentences come from the English references of a manifest of recordings, each once, evenly over the manifest. It
-prints the CPU seconds of each command, with those of its child processes: a wall time means little on a shared machine.
+The sentences come from the English references of a manifest of recordings, each once. The CPU
+seconds of each command contain those of its child processes: a wall time means little on a shared machine.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import sentencex
 MIN_WORDS = 3
 
 
-def sentences_of(manifest: Path, count: int) -> list[str]:
-    """Return different sentences of the English references, evenly over the manifest."""
+def sentences_of(manifest: Path, count: int | None) -> list[str]:
+    """Return different sentences of the English references, evenly over the manifest; None means all."""
     rows = [json.loads(line) for line in manifest.read_text().splitlines() if line.strip()]
     texts = [row["text"] for row in rows if row.get("text") and row.get("lang") == "en"]
     split = (sentence.strip() for text in texts for sentence in sentencex.segment("en", text))
     every = list(dict.fromkeys(sentence for sentence in split if len(sentence.split()) >= MIN_WORDS))
+    if count is None:
+        return every
     if len(every) < count:
         sys.exit(f"{manifest} has {len(every)} sentences, not {count}")
     return [every[number * len(every) // count] for number in range(count)]
@@ -43,7 +45,7 @@ def measured(*arguments: object) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("manifest", type=Path)
-    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--sentences", type=int, help="default: all")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     folder = arguments.out or Path(tempfile.mkdtemp())
