@@ -21,7 +21,7 @@ from typing import Any
 from voxbatch.errors import ConfigError
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.records import CHANNEL_MODES, SPLIT, TASKS, TRANSCRIBE, AnswerOptions, SpeakerCount
+from voxbatch.records import ALIGN, CHANNEL_MODES, SPLIT, TASKS, TRANSCRIBE, AnswerOptions, SpeakerCount
 from voxbatch.settings import (
     MACHINE,
     MODEL,
@@ -47,6 +47,8 @@ FOR_SPEECH = (
     "part_seconds", "expected_rtfx", "usd_per_hour",
 )  # fmt: skip
 """Settings of a run that also apply to one that speaks: it reads no recordings."""
+DEFAULT_SHARE = 0.3
+"""Largest part of the audio that the large model of a cascade does, unless --cascade gives another."""
 RETRY_CHOICES = ("retryable", "all")
 ANY_SPEAKERS = "auto"
 """Value of --speakers for any number of speakers."""
@@ -141,6 +143,12 @@ class RunOptions:
         None, use=RECORDING, metavar="MODEL",
         help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model.",
     )  # fmt: skip
+    cascade: str | None = setting(
+        None, use=PROCESS, group=MODEL, for_answers=False, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
+        help="Two models in place of --model: SMALL does everything, and LARGE does again the recordings of which "
+        f"SMALL is least sure, up to SHARE of the audio. The more confident text counts. Default: {DEFAULT_SHARE}.",
+    )  # fmt: skip
+    """See parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
         {}, use=RECORDING, group=MODEL, metavar="NAME=VALUE",
         help="An option of this engine only, e.g. beam_size=1. Repeatable.",
@@ -320,6 +328,8 @@ class RunOptions:
             if reason := unknown_language(self.language):
                 raise ConfigError(f"--language {self.language}: {reason}")
         check_settings(self)
+        if self.cascade is not None:
+            object.__setattr__(self, "model", check_cascade(self).small)
         check_formats(self.formats)
         check_channels(self.channels, self.channel_names)
         check_speakers(self)
@@ -412,9 +422,63 @@ class Config(RunOptions):
 
 
 _ADDRESSES = {
-    "source", "out", "model", "speaker_model", "speaker_names", "calibration", "kernel_cache", "only_under",
+    "source", "out", "model", "cascade", "speaker_model", "speaker_names", "calibration", "kernel_cache", "only_under",
     "s3_endpoint_url",
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """The two models of a cascade."""
+
+    small: str
+    """The model that does everything."""
+    large: str
+    """The model that does the least sure recordings again."""
+    share: float
+    """Largest part of the audio that the large model does, from 0 to 1."""
+
+
+def parse_cascade(text: str) -> Cascade:
+    """Return the models of a cascade: "tiny.en,base.en:0.2" → Cascade("tiny.en", "base.en", 0.2).
+
+    Raises:
+        ConfigError: the text is something else, the share is out of range, or both models are the same.
+    """
+    example = "give SMALL,LARGE or SMALL,LARGE:SHARE, such as tiny.en,base.en:0.3"
+    match = re.fullmatch(r"([^,]+),([^,]+?)(?::([^/,:]*))?", text)
+    if match is None:
+        raise ConfigError(f"--cascade {text}: {example}")
+    small, large = match[1].strip(), match[2].strip()
+    try:
+        share = DEFAULT_SHARE if match[3] is None else float(match[3])
+    except ValueError as e:
+        raise ConfigError(f"--cascade {text}: {match[3]!r} is no share of the audio; {example}") from e
+    if not 0 < share < 1:
+        raise ConfigError(
+            f"--cascade {text}: the share is {match[3]}; it must be above 0 and below 1, because with 0 there is no "
+            "second pass, and with 1 the large model alone costs less"
+        )
+    if small == large:
+        raise ConfigError(f"--cascade {text}: both models are {small}; give two different ones")
+    return Cascade(small, large, share)
+
+
+def check_cascade(options: RunOptions) -> Cascade:
+    """Return the models of the options of a cascade.
+
+    Raises:
+        ConfigError: see `parse_cascade`; or another setting contradicts the cascade.
+    """
+    assert options.cascade is not None
+    cascade = parse_cascade(options.cascade)
+    if options.model not in (None, cascade.small):
+        raise ConfigError(f"--cascade names both models; leave out --model {redacted(options.model)}")
+    if options.task == ALIGN:
+        raise ConfigError("--cascade is for transcripts: an engine that aligns has no confidence in a text")
+    if options.calibration is not None:
+        raise ConfigError("--calibration is of one model, and --cascade has two; leave out one of them")
+    return cascade
 
 
 def check_formats(formats: Iterable[str]) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 
 from voxbatch.errors import UsageError
 from voxbatch.output import run_file
+from voxbatch.output.cascade import is_second_pass_complete
+from voxbatch.output.entries import Entries
 from voxbatch.output.layout import part_names
 from voxbatch.output.lines import outcome_of, parse_line
 from voxbatch.output.lists import ItemList
+from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run, takeover_explained
 from voxbatch.records import Outcome
 from voxbatch.storage import Store
@@ -45,13 +48,26 @@ class ResultReader:
             StorageError: OUT cannot be read.
         """
         with takeover_explained(self._store, self._run):
+            if self._run.has_second_pass:
+                yield from self._results_of_cascade()
+                return
             for name in part_names(self._store, self._run.generation):
                 if name in self._read:
                     continue
                 for entry in self._list.read_part(name):
-                    line = parse_line(self._store, entry)
-                    yield Result(line["id"], outcome_of(entry.kind, line), line)
+                    yield self._result(entry)
                 self._read.add(name)
+
+    def _results_of_cascade(self) -> Iterator[Result]:
+        """Yield all results once, when the second pass is complete: until then it may replace any text."""
+        if not self._read and is_second_pass_complete(self._store, self._run):
+            for entry in (entries := Entries(self._store, self._run)):
+                yield self._result(entry)
+            self._read.update(part.name for part in entries.parts)
+
+    def _result(self, entry: PartEntry) -> Result:
+        line = parse_line(self._store, entry)
+        return Result(line["id"], outcome_of(entry.kind, line), line)
 
 
 def read_results(store: Store) -> Iterator[Result]:

@@ -74,6 +74,8 @@ class BackgroundRun:
                 reader = reader or self._reader()
                 yield from reader.new_results()
         self.wait()
+        if reader is not None:  # a cascade has its results when it ends
+            yield from reader.new_results()
 
     @property
     def progress(self) -> Progress | None:

@@ -63,6 +63,7 @@ class ShardKeywords(TranscribeKeywords, total=False):
 class RunKeywords(ShardKeywords, total=False):
     """Options of a run."""
 
+    cascade: str | None
     overwrite: bool
     update: bool
     retry_failed: str | None

@@ -11,7 +11,7 @@ import click
 
 from voxbatch.config import Config
 from voxbatch.display import format_duration
-from voxbatch.runner.forecast import estimate_run
+from voxbatch.runner.forecast import RunEstimate, estimate_run
 from voxbatch.safe_text import escape_controls
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
 
@@ -20,22 +20,41 @@ if TYPE_CHECKING:
 
 
 def print_plan(config: Config) -> None:
-    """Print what a run here would do."""
-    p = estimate_run(config)
+    """Print what a run here would do: each pass of a cascade, and the cost of both."""
+    passes = estimate_run(config)
+    for number, estimate in enumerate(passes):
+        speed = "give --expected-rtfx"
+        if number:
+            click.echo("\nsecond pass, as if its recordings were like the others:")
+            speed = f"--expected-rtfx is that of {passes[0].model}; for {estimate.model}, see its own --dry-run"
+        for name, value in _plan_lines(config, estimate, f"unknown: {speed}"):
+            click.echo(escape_controls(f"{name:<8} {value}"))
+    prices = [estimate.usd for estimate in passes if estimate.usd is not None]
+    if 1 < len(passes) == len(prices):
+        click.echo(f"\nboth     about ${sum(prices):,.2f}")
+    click.echo(escape_controls(f"outputs  {config.out}"))
+
+
+def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str, str]]:
+    """Return the names and values of the estimate of one pass, for people.
+
+    Args:
+        no_speed: value for an unknown speed.
+    """
     speed = f" ({p.speed})" if p.speed else ""
     no_audio = "unknown: give `duration` in the manifest"
     padded = ", because each short recording takes a whole window" if p.work_s > 1.05 * p.audio_s else ""
     time = (
         f"about {format_duration(p.wall_s)} at RTFx {p.rtfx:g}{speed}{padded}"
         if p.wall_s is not None
-        else (no_audio if p.unknown_items else "unknown: give --expected-rtfx")
+        else (no_audio if p.unknown_items else no_speed)
     )
     cost = (
         f"about ${p.usd:,.2f} at ${p.usd_per_hour:g} an hour, without the start of the machine"
         if p.usd is not None
-        else (no_audio if p.unknown_items else "unknown: give --usd-per-hour")
+        else (no_audio if p.unknown_items else "unknown: give --usd-per-hour" if p.usd_per_hour is None else no_speed)
     )
-    for name, value in (
+    return [
         ("engine", f"{p.engine} (model {p.model})"),
         ("items", f"{p.items:,}"),
         ("audio", _format_audio(p.audio_s, p.estimated_items, p.unknown_items)),
@@ -44,9 +63,7 @@ def print_plan(config: Config) -> None:
         else ("chunks", f"at least {p.chunks:,}"),
         ("time", time),
         ("cost", cost),
-        ("outputs", config.out),
-    ):
-        click.echo(escape_controls(f"{name:<8} {value}"))
+    ]
 
 
 def print_forecast(forecast: Forecast, platform: Target) -> None:

@@ -382,7 +382,7 @@ speak_options = combined(_OUT, *_of_run({*FOR_SPEECH} - {"engine"}), *_TASK, *_E
 
 _NOT_FOR_ALIGNMENT = {
     "engine", "task", "hotwords", "prompt", "channels", "channel_names", "calibration", "profile", "prefill_encoder",
-    "kernel_cache",
+    "kernel_cache", "cascade",
 }  # fmt: skip
 align_options = combined(_OUT, *_of_run(_NAMES - _NOT_FOR_ALIGNMENT), *_TASK, *_ENDING)
 """The options of `run` that also apply to an alignment."""

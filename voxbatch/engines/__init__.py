@@ -77,6 +77,8 @@ class EngineSpec:
     translates: bool = False
     """True if the model was trained to translate into English."""
     word_times: bool = False
+    confidence: bool = False
+    """True if the engine gives words, or texts without word times, a confidence."""
     own_process: bool = False
     """True if the engine runs native code that may crash. `create` then puts it into a child process: see
     engine_process. Before its model is loaded, such an engine can be pickled."""

@@ -104,6 +104,7 @@ class FasterWhisperEngine:
             takes_hints=True,
             translates=languages != {"en"} and is_trained_to_translate(located.name),
             word_times=True,
+            confidence=True,
             own_process=True,
             license=located.license,
             origin=located.origin,

@@ -13,7 +13,8 @@ import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from zlib import crc32
 
 from voxbatch.engines import EngineMessage, EngineSpec, Feed
 from voxbatch.engines.results import Result
@@ -27,6 +28,8 @@ SHORTEST_LIMIT_S = 14.0
 """Minimum of `max_chunk_s`, because cutting in pauses needs it (see chunk.cut)."""
 HOLD_POLL_S = 0.01
 """Seconds between two looks for the folder `hold`."""
+MISHEARD = 0.3
+"""Confidence up to which a word is misheard, with the option `confidence`."""
 WORKER = "VOXBATCH_SCRIPTED_WORKER"
 """Environment variable that gives a process its number among the `workers`."""
 
@@ -68,6 +71,8 @@ class ScriptedOptions:
     """Number of processes that work side by side."""
     words: bool = True
     """True to return word times."""
+    confidence: bool = False
+    """True to mishear words, with a confidence. Which words these are depends on the name of the model."""
     task: str = "transcribe"
     """"ask" to answer questions."""
     max_answer_tokens: int = 1024
@@ -98,12 +103,14 @@ class ScriptedTestEngine:
             max_chunk_samples=round(script.max_chunk_s * SAMPLING_RATE),
             concurrency=script.concurrency,
             word_times=script.words and not asks,
+            confidence=script.confidence and not asks,
             own_process=script.own_process,
             max_recordings=8 if asks else 0,
             max_question_samples=round(script.max_question_s * SAMPLING_RATE) if asks else 0,
             license="Apache-2.0",
             origin="voxbatch",
-            decoding={"max_chunk_s": script.max_chunk_s, "words": script.words},
+            decoding={"max_chunk_s": script.max_chunk_s, "words": script.words}
+            | ({"confidence": True} if script.confidence else {}),
             workers=tuple({WORKER: str(worker)} for worker in range(script.workers)),
         )
 
@@ -143,8 +150,15 @@ class ScriptedTestEngine:
             answer = _answer(chunk)
             return Hypothesis(chunk.item, chunk.index, answer.text, answer=answer)
         words = tuple(count_words(chunk))
+        if self._script.confidence:
+            words = tuple(self._heard(word, chunk.item) for word in words)
         text = "".join(word.text for word in words)
         return Hypothesis(chunk.item, chunk.index, text, words if self._script.words else ())
+
+    def _heard(self, word: Word, item: int) -> Word:
+        """Return a word with a confidence, misheard if that is low."""
+        confidence = crc32(f"{self.spec.model} {item}{word.text}".encode()) % 1000 / 1000
+        return replace(word, text=word.text if confidence > MISHEARD else f" {self.spec.model}", confidence=confidence)
 
     def gpu_bytes(self) -> None:
         """Return None, because there is no GPU."""

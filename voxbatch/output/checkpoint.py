@@ -73,7 +73,7 @@ class Checkpoint:
             CheckpointError: a part is damaged or belongs to another run.
         """
         this_shard, same_sharding = f"{self.folder}/", f"-of-{self._shards:05d}/"
-        every = part_names(self.store, self._run.generation)
+        every = part_names(self.store, self._run.generation, self._run.pass_name)
         names = [name for name in every if name.startswith(this_shard) or same_sharding not in name]
         self._next = sum(name.startswith(this_shard) for name in names)
         for kinds in parallel_map(self.store.concurrency, self._read_kinds, names):
@@ -116,7 +116,7 @@ class Checkpoint:
 
             pending = archived(self.store, self.folder, pending)
         while pending:
-            name = f"{self.folder}/part-{self._next:05d}.jsonl"
+            name = f"{self.folder}/{self._run.pass_name}-{self._next:05d}.jsonl"
             self._next += 1
             digest = hashlib.sha256()
             for entry in pending:
@@ -150,7 +150,8 @@ class Checkpoint:
     def mark_complete(self, items: int) -> None:
         """Record that the shard is complete: each of its items is in a part."""
         content = {"version": VERSION, "run": self._run.run_id, "generation": self._run.generation, "items": items}
-        self.store.create(complete_name(self.folder, self._run.list_number), [json_bytes(content) + b"\n"])
+        name = complete_name(self.folder, self._run.list_number, self._run.pass_name)
+        self.store.create(name, [json_bytes(content) + b"\n"])
 
     def are_all_complete(self) -> bool:
         """Return whether every shard of this run's sharding is recorded as complete. The records are read by their
@@ -160,7 +161,7 @@ class Checkpoint:
             CheckpointError: a record is damaged, or another run wrote it.
         """
         folders = (shard_folder(shard, self._shards, self._run.generation) for shard in range(self._shards))
-        names = (complete_name(folder, self._run.list_number) for folder in folders)
+        names = (complete_name(folder, self._run.list_number, self._run.pass_name) for folder in folders)
         check = functools.partial(is_complete, self.store, run=self._run.key)
         return all(parallel_map(self.store.concurrency, check, names))
 

@@ -15,13 +15,13 @@ import heapq
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
-from voxbatch.output.layout import PARTS, part_names
+from voxbatch.output.layout import FIRST, PARTS, SECOND, part_names
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, parse_entry, read_headers
 from voxbatch.output.run_file import Run
@@ -77,11 +77,17 @@ class Entries:
         self._store, self._list = store, ItemList(store, run)
         self.measurements = Measurements()
         """Sums over all parts."""
-        names = part_names(store, run.generation)
+        names = part_names(store, run.generation, run.pass_name)
         self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
         """All parts, in the order of their names."""
         self._ranked = sorted(self.parts, key=lambda part: -part.list_number)
         """The parts by their ranks."""
+        self._second: Entries | None = None
+        """The second pass of a cascade."""
+        if run.has_second_pass and run.pass_name == FIRST:
+            self._second = Entries(store, replace(run, pass_name=SECOND))
+            self.measurements.update(self._second.measurements)
+            self.parts += self._second.parts
 
     def _part(self, name: str, header: PartHeader) -> Part:
         self.measurements.add(header)
@@ -108,7 +114,21 @@ class Entries:
         return self._list.has_id(item_id)
 
     def __iter__(self) -> Iterator[PartEntry]:
-        """Yield the entries in the order of the list, each with its position there.
+        """Yield the entries in the order of the list, each with its position there. In a cascade, the second pass is
+        laid over the first.
+
+        Raises:
+            CheckpointError: a part is damaged.
+            TemporaryFileError: a temporary file cannot be written.
+        """
+        if self._second is None:
+            return self.of_pass()
+        from voxbatch.output.cascade import overlaid
+
+        return overlaid(self.of_pass(), self._second.of_pass())
+
+    def of_pass(self) -> Iterator[PartEntry]:
+        """Yield the entries of one pass alone: the first one, unless the run says otherwise.
 
         Raises:
             CheckpointError: a part is damaged.

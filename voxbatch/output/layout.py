@@ -4,6 +4,7 @@ run.json                                       the run that OUT belongs to: writ
 lists/00002.bin                                a list of recordings of the run; see the module `run_file`
 parts/shard-00003-of-00016/part-00007.jsonl    the checkpoint; see the module `checkpoint`
 parts/shard-00003-of-00016/complete.json       all items of the shard are done; of a later list, complete-00002.json
+parts/shard-00000-of-00001/second-00007.jsonl  the same of the second pass of a cascade, and second-complete.json
 parts/shard-00003-of-00016/attempt-00007.json  a process works on the shard, or was killed; see the module `attempts`
 lists/generation-0123456789ab/…                the same of a run that took OUT over with `--overwrite`
 parts/generation-0123456789ab/…
@@ -46,17 +47,21 @@ STARTS = "starts"
 PARTS, LISTS = "parts", "lists"
 """Folders of the shards' folders, and of the lists of recordings."""
 
+FIRST, SECOND = PASSES = ("part", "second")
+"""Beginnings of the names of parts: of the only or first pass over the items, and of the second pass of a cascade."""
+
 GENERATION = "[0-9a-f]{12}"
 """Pattern of the id of a generation."""
 _IN_GENERATION = rf"(/generation-{GENERATION})?"
 _SHARD = r"/shard-\d{5}-of-\d{5}"
-_PART_FILE, _COMPLETE_FILE, _LIST_FILE = r"/part-\d{5,9}\.jsonl", r"/complete(-\d{5,9})?\.json", r"/\d{5,9}\.bin"
+_PART_FILES = {name: rf"/{name}-\d{{5,9}}\.jsonl" for name in PASSES}
+_COMPLETE_FILE, _LIST_FILE = rf"/({SECOND}-)?complete(-\d{{5,9}})?\.json", r"/\d{5,9}\.bin"
 _ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
 _AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
 _OLD_FILES = r"/(items\.bin|next\.json)"
 """Files that older versions wrote in the folder of a generation."""
 _IN_PARTS = re.compile(
-    f"{PARTS}{_IN_GENERATION}({_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})|{_OLD_FILES})"
+    f"{PARTS}{_IN_GENERATION}({_SHARD}({'|'.join(_PART_FILES.values())}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})|{_OLD_FILES})"
 )
 _IN_LISTS = re.compile(f"{LISTS}{_IN_GENERATION}{_LIST_FILE}")
 
@@ -75,9 +80,10 @@ def shard_folder(shard: int, shards: int, generation: str = "") -> str:
     return f"{generation_folder(PARTS, generation)}/shard-{shard:05d}-of-{shards:05d}"
 
 
-def complete_name(folder: str, list_number: int) -> str:
-    """Return the name of the file in a shard's folder that says that each item of a list is in a part."""
-    return f"{folder}/complete.json" if list_number == 1 else f"{folder}/complete-{list_number:05d}.json"
+def complete_name(folder: str, list_number: int, pass_name: str = FIRST) -> str:
+    """Return the name of the file in a shard's folder that says that each item of a list is in a part of a pass."""
+    stem = "complete" if pass_name == FIRST else f"{pass_name}-complete"
+    return f"{folder}/{stem}.json" if list_number == 1 else f"{folder}/{stem}-{list_number:05d}.json"
 
 
 def attempt_name(folder: str, number: int) -> str:
@@ -100,12 +106,12 @@ def number_of_list(name: str) -> int:
     return int(name.rpartition("/")[2].partition(".")[0])
 
 
-def part_names(store: Store, generation: str = "") -> list[str]:
-    """Return the names of all parts of a generation, of all shards, sorted.
+def part_names(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
+    """Return the names of all parts of a pass of a generation, of all shards, sorted.
 
     No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
     """
-    return _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}")
+    return _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILES[pass_name]}")
 
 
 def complete_names(store: Store, generation: str = "") -> list[str]:

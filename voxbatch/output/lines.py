@@ -45,7 +45,9 @@ _TRANSCRIPT_KEYS = frozenset(
 )
 """Keys that each line of transcripts.jsonl has besides those of the manifest and `id`."""
 _SCORE_KEYS = frozenset(("wer", "substitutions", "insertions", "deletions", "reference_length"))
-_TRUST_KEYS = frozenset(("confidence", "flags"))
+CASCADE_KEY = "cascade"
+"""Key of a line of a cascade: null, or both texts if two models did the item."""
+_TRUST_KEYS = frozenset(("confidence", "flags", CASCADE_KEY))
 """Further keys that lines of transcripts.jsonl may have. Lines of an earlier version have none of _TRUST_KEYS."""
 _ANSWER_KEYS = frozenset(
     ("answer", "tool_calls", "finish_reason", "prompt_tokens", "completion_tokens", "answers_to_parts")

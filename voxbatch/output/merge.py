@@ -24,6 +24,7 @@ from voxbatch.formats import WRITERS, Document
 from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
+from voxbatch.output.cascade import is_second_pass_complete
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles, ItemNames, distinct_name, place_beside, short_name
 from voxbatch.output.layout import FAILURES, REPORT, RUN_FILE, SUMMARY, item_file
@@ -72,6 +73,7 @@ def merge(
     """
     owner, log = Ownership(store, run), log or Log(quiet=True)
     owner.check()
+    _check_second_pass(store, run)
     latest = read_whole_summary(store, log)
     if latest is not None and latest.key != run.key:
         latest = None  # an earlier run wrote it, and a killed --overwrite or a late process left it
@@ -118,6 +120,13 @@ def merge(
             store.write(REPORT, owner.checked([page]), durable=False)
     store.sync()
     return _put_summary(store, owner, summary, recorded, config)
+
+
+def _check_second_pass(store: Store, run: Run) -> None:
+    """Raise CheckpointError if the run is a cascade whose second pass is not complete."""
+    if run.has_second_pass and not is_second_pass_complete(store, run):
+        reason = "the second pass of the cascade is not done yet"
+        raise CheckpointError(f"{store.place}: {reason}; run again to finish it", reason)
 
 
 def _put_item_files(store: Store, files: Iterator[ItemFile], owner: Ownership, beside: Beside | None, log: Log) -> None:

@@ -138,6 +138,14 @@ class Measurements:
         if header.peak_gpu_bytes is not None:
             self.peak_gpu_bytes = max(self.peak_gpu_bytes or 0, header.peak_gpu_bytes)
 
+    def update(self, other: Measurements) -> None:
+        """Add other measurements."""
+        for process, seconds in other.wall_s.items():
+            self.wall_s[process] = self.wall_s.get(process, 0.0) + seconds
+        self.latency.update(other.latency)
+        if other.peak_gpu_bytes is not None:
+            self.peak_gpu_bytes = max(self.peak_gpu_bytes or 0, other.peak_gpu_bytes)
+
 
 def open_part(store: Store, name: str, run: RunKey | None = None) -> tuple[PartHeader, Generator[PartEntry]]:
     """Return the header and the entries of a part. One entry is in memory at a time.

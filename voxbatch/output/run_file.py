@@ -33,6 +33,7 @@ from voxbatch.config import check_cues
 from voxbatch.errors import CheckpointError, ConfigError, RunError, StorageError, TakenOverError
 from voxbatch.formats import DEFAULT_LIMITS
 from voxbatch.output.layout import (
+    FIRST,
     GENERATION,
     RECORDINGS,
     RUN_FILE,
@@ -175,6 +176,8 @@ class Run:
     """Number of the list that retries the retryable failures of all earlier lists: they do not count any more."""
     failures_before: int = 0
     """Number of the list that retries all failures of all earlier lists."""
+    pass_name: str = FIRST
+    """The pass whose parts a process writes: layout.FIRST, or layout.SECOND in a cascade."""
 
     @property
     def key(self) -> RunKey:
@@ -185,6 +188,11 @@ class Run:
     def speaks(self) -> bool:
         """True if the run speaks texts. Its entries have recordings."""
         return "speech" in self.identity
+
+    @property
+    def has_second_pass(self) -> bool:
+        """True if another model does some of the items again: see the module `cascade`."""
+        return "cascade" in self.identity
 
     @property
     def transcripts(self) -> str:

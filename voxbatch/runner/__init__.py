@@ -18,15 +18,18 @@ from voxbatch.engines import EngineCache
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
+from voxbatch.output.cascade import chosen
+from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.layout import FIRST
 from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.runner.prepare import Job, items_of_shard, open_manifest, prepare
+from voxbatch.runner.prepare import Job, SecondPass, items_of_shard, open_manifest, prepare
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
 from voxbatch.runner.transcribe import RemainingWork, log_engine_message, resume, transcribe
-from voxbatch.storage import open_store
+from voxbatch.storage import Store, open_store
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
@@ -92,10 +95,33 @@ def run(
 
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
+            if (second := job.second) is not None and is_complete(work):
+                job, work = second.job, second_work(second, store)
+                on_progress(work.progress)
+                text = f"second pass: {job.config.model} does {work.items.count():,} items again"
+                log.info("second_pass", text=text)
+                usage = _sum(usage, _transcribe_all(job, work, engine_cache, stop, on_progress, log))
             if source.has_changed():
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
         return RunResult(progress, finish(job, work, log), usage)
+
+
+def is_complete(work: RemainingWork) -> bool:
+    """Record that every item of the shard is in a part, and return whether that is true of all shards."""
+    work.checkpoint.mark_complete(work.progress.items)
+    return work.checkpoint.are_all_complete()
+
+
+def second_work(second: SecondPass, store: Store) -> RemainingWork:
+    """Return the items that the second pass of a cascade has to do. The first pass is complete.
+
+    Raises:
+        CheckpointError: a part is damaged or belongs to another run.
+    """
+    job = second.job
+    entries = Entries(store, replace(job.run, pass_name=FIRST)).of_pass()
+    return resume(job, chosen(entries, second.share, second.num_items, job.run.items), time.monotonic())
 
 
 def _transcribe_all(
@@ -109,6 +135,8 @@ def _transcribe_all(
     """Transcribe the remaining items: at once, or in groups after processes of the run were killed; see
     output.attempts."""
     usage, left = None, work.items
+    if job.second is not None and not left.any():  # an attempt that is recorded may be of the second pass
+        return None
     attempts = Attempts(work.checkpoint.store, job.run, work.checkpoint.folder)
     try:
         for attempt, items in attempts.plan(work.items):
@@ -125,10 +153,14 @@ def _transcribe_all(
             else:
                 on_engine_message = functools.partial(log_engine_message, log)
                 added = transcribe(present, group, engine_cache, stop, on_progress, on_engine_message)
-            usage = added if usage is None else usage + added
+            usage = _sum(usage, added)
     finally:
         attempts.clear()
     return usage
+
+
+def _sum(usage: Usage | None, added: Usage | None) -> Usage | None:
+    return usage + added if usage and added else usage or added
 
 
 def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
@@ -141,8 +173,7 @@ def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
         CheckpointError: a part or an existing output is damaged.
         StorageError: OUT cannot be read or written.
     """
-    work.checkpoint.mark_complete(work.progress.items)
-    if not work.checkpoint.are_all_complete():
+    if not is_complete(work):
         return None
     store, files = open_store(job.config.out, job.config.store_options), ItemFiles.of(job.run.facts.config)
-    return merge.merge(store, job.run, files, log, job.config.store_options, job.calibration)
+    return merge.merge(store, replace(job.run, pass_name=FIRST), files, log, job.config.store_options, job.calibration)

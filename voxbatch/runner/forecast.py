@@ -8,6 +8,7 @@ serve runs that start elsewhere. `sampling` estimates the rest of a run that is 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import threading
@@ -18,8 +19,8 @@ import numpy as np
 
 from voxbatch import engines
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import Config, RunOptions, load_profile
-from voxbatch.engines import ExpectedSpeed
+from voxbatch.config import Config, RunOptions, load_profile, parse_cascade
+from voxbatch.engines import EngineChoice, EngineSpec, ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.records import Item
@@ -28,8 +29,10 @@ from voxbatch.runner.prepare import (
     choose_engine,
     engine_options,
     items_of_shard,
+    large_spec,
     open_manifest,
     path_policy,
+    second_config,
     worker_environments,
 )
 from voxbatch.runner.progress import Progress, known_audio
@@ -87,6 +90,16 @@ class RunEstimate:
             else None
         )
 
+    def part(self, share: float) -> RunEstimate:
+        """Return the estimate for a part of the audio, as if its recordings were like the others."""
+        return replace(
+            self,
+            items=math.ceil(share * self.items),
+            audio_s=share * self.audio_s,
+            chunks=math.ceil(share * self.chunks),
+            work_s=share * self.work_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
@@ -126,8 +139,9 @@ class Workload:
         return sum(int(np.ceil(block / limit).sum(dtype=np.float64)) for _, block in self.durations.blocks())
 
 
-def estimate_run(config: Config) -> RunEstimate:
-    """Estimate the run of a config. No model is loaded and nothing is written.
+def estimate_run(config: Config) -> list[RunEstimate]:
+    """Estimate the run of a config: its only pass, or both passes of a cascade. No model is loaded and nothing is
+    written.
 
     Raises:
         UsageError: as in `runner.run`.
@@ -140,11 +154,20 @@ def estimate_run(config: Config) -> RunEstimate:
         spec = engine.spec
         workload = measure(surveyed, source, config)
     known = known_rates(config, choice.name)
-    speed = (
-        None
-        if known.rtfx
-        else calculate_speed(config, choice.name, workload, gpus=max(1, len(worker_environments(spec, config.workers))))
-    )
+    passes = [_estimate(config, choice, spec, workload, known)]
+    if (large := large_spec(config, choice.name, spec)) is not None:
+        unmeasured = replace(known, rtfx=None)  # the known speed is that of the small model
+        second = _estimate(second_config(config), choice, large, workload, unmeasured)
+        passes.append(second.part(parse_cascade(config.cascade or "").share))
+    return passes
+
+
+def _estimate(
+    config: Config, choice: EngineChoice, spec: EngineSpec, workload: Workload, known: KnownRates
+) -> RunEstimate:
+    """Return the estimate of one pass over all recordings of the workload."""
+    gpus = max(1, len(worker_environments(spec, config.workers)))
+    speed = None if known.rtfx else calculate_speed(config, choice.name, workload, gpus=gpus)
     return RunEstimate(
         engine=choice.reason,
         model=spec.model,

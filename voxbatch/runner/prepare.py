@@ -16,7 +16,7 @@ import numpy as np
 
 import voxbatch
 from voxbatch import audio, engines
-from voxbatch.config import Config, RunOptions, digest
+from voxbatch.config import Config, RunOptions, digest, parse_cascade
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineChoice, EngineSpec, multilingual_model
 from voxbatch.errors import CheckpointError, ConfigError
@@ -24,7 +24,7 @@ from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
 from voxbatch.output.attempts import AttemptRecord
-from voxbatch.output.layout import list_name
+from voxbatch.output.layout import SECOND, list_name
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
@@ -81,6 +81,20 @@ class Job:
     """Calibration with which the merge estimates the WER."""
     attempt: AttemptRecord | None = None
     """Record of the items that are transcribed now. None until the checkpoint is loaded."""
+    second: SecondPass | None = None
+    """The second pass of a cascade."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecondPass:
+    """The second pass of a cascade: the large model does some of the items again."""
+
+    job: Job
+    """The same run with the large model, as one shard: any process may do all of it."""
+    share: float
+    """See output.cascade.chosen."""
+    num_items: int
+    """Number of items in the manifest."""
 
 
 def open_manifest(config: Config) -> Source:
@@ -183,7 +197,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     for warning in (*spec.warnings, *unused):
         log.warning("engine", text=warning)
     _log_languages(config, surveyed, spec, log)
-    identity = _identity(config, spec, diarization.voices if diarization else ())
+    large = large_spec(config, choice.name, spec)
+    identity = _identity(config, spec, diarization.voices if diarization else (), large)
     environments = worker_environments(spec, config.workers)
     run = Run(
         run_id=digest({"manifest": surveyed.fingerprint, **identity}),
@@ -224,7 +239,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
         log.warning("other_versions", text=f"{started}: texts may differ")
     _append_kept(surveyed, store, owner)
-    return Job(
+    job = Job(
         config=config,
         run=replace(owner, folder=run.folder, facts=run.facts),
         is_new=reserved.is_new,
@@ -242,6 +257,51 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         worker_environments=environments,
         calibration=calibration,
     )
+    return job if large is None else replace(job, second=_second_pass(job, large, surveyed.items))
+
+
+def second_config(config: Config) -> Config:
+    """Return the config of the second pass of a cascade: the large model does items of all shards."""
+    assert config.cascade is not None
+    return replace(config, cascade=None, model=parse_cascade(config.cascade).large, shard=0, shards=1)
+
+
+def large_spec(config: Config, engine: str, small: EngineSpec) -> EngineSpec | None:
+    """Return the properties of the large model of a cascade, which is not loaded. None without a cascade.
+
+    Raises:
+        ConfigError: the engine does not take the model, one of the two gives no confidence, or the large one cannot do
+            what the options ask for.
+    """
+    if config.cascade is None:
+        return None
+    second = second_config(config)
+    options = engine_options(second, engine)
+    with contextlib.closing(engines.create(engine, second.model, options, config.store_options)) as created:
+        spec = created.spec
+    for model in (small, spec):
+        if not model.confidence:
+            raise ConfigError(
+                f"--cascade chooses by confidence, and {model.model} of the engine {model.name} gives none; take "
+                "another model, or leave it out"
+            )
+    check_abilities(second, spec)
+    return spec
+
+
+def _second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
+    """Return the second pass of the job of a cascade."""
+    assert job.config.cascade is not None
+    second = replace(
+        job,
+        config=second_config(job.config),
+        run=replace(job.run, pass_name=SECOND),
+        decoding=dict(large.decoding),
+        window_s=large.window_s,
+        window_work_s=large.window_work_s,
+        worker_environments=worker_environments(large, job.config.workers),
+    )
+    return SecondPass(second, parse_cascade(job.config.cascade).share, num_items)
 
 
 def _keep_id_root(source: Source, config: Config) -> None:
@@ -261,7 +321,7 @@ def _append_kept(surveyed: Survey, store: Store, run: Run) -> None:
         surveyed.durations.append(np.full(run.items - surveyed.items, np.nan))
 
 
-def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice]) -> dict[str, Any]:
+def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice], large: EngineSpec | None) -> dict[str, Any]:
     """Return all settings that decide the texts of the outputs. Runs with the same identity may share an OUT."""
     return {
         "engine": spec.name,
@@ -269,7 +329,13 @@ def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice]) -> dict
         "decoding": dict(spec.decoding),
         **config.identity(),
         **({"voices": {voice.name: voice.digest for voice in voices}} if voices else {}),
+        **({"cascade": _cascade_identity(config, large)} if large else {}),
     }
+
+
+def _cascade_identity(config: Config, large: EngineSpec) -> dict[str, Any]:
+    assert config.cascade is not None
+    return {"model": large.model, "decoding": dict(large.decoding), "share": parse_cascade(config.cascade).share}
 
 
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:

@@ -130,6 +130,7 @@ class VllmEngine:
             takes_hints=self._family.takes_hints,
             translates=self._family.translates,
             word_times=self._family.word_times,
+            confidence=self._settings.confidence and not asks,
             max_recordings=MAX_RECORDINGS if asks else 0,
             max_question_samples=self._family.max_question_samples,
             license=self._model.license,

@@ -1,0 +1,249 @@
+"""Tests of cascades: a small model does everything, and a large one does the least sure items again."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import killed_at
+import numpy as np
+import pytest
+from conftest import ManifestWriter, Voxbatch
+from outputs import output_files
+from whisper_base import needs_tiny_en
+
+import voxbatch as api
+from voxbatch import runner
+from voxbatch.config import Config, parse_cascade
+from voxbatch.errors import CheckpointError, ConfigError, UsageError
+from voxbatch.log import Log
+from voxbatch.output.cascade import chosen, overlaid
+from voxbatch.output.merge import merge_again
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.verify import verify
+from voxbatch.storage import open_store
+
+SECONDS = (1.0, 2.0, None, 1.5, 2.5, 1.2, 2.2, 1.7)
+"""Durations of the recordings, of which one is missing."""
+SHARE = 0.4
+CASCADE = f"little,big:{SHARE}"
+SCRIPTED = {"engine": "scripted", "engine_options": {"confidence": "true"}, "formats": ("srt",), "report": False}
+COMMAND = ("--engine", "scripted", "--engine-option", "confidence=true", "--formats", "srt", "--log-format", "text")
+
+
+def config(source: Path, out: Path, **settings: Any) -> Config:
+    """Return the settings of a quick cascade."""
+    return Config(**{"source": str(source), "out": str(out), "cascade": CASCADE, **SCRIPTED, **settings})
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "transcripts.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def undisturbed(manifest: ManifestWriter, tmp_path: Path, warm_decoders: None) -> dict[str, bytes]:
+    """Return the outputs of an undisturbed cascade."""
+    runner.run(config(manifest(*SECONDS, text="w0 w1"), tmp_path / "peace"), Log(quiet=True))
+    return output_files(tmp_path / "peace")
+
+
+def test_the_more_confident_text_of_the_least_sure_items_counts(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    """Each row is that of a run of one of the models alone, and the items that both did are the least sure ones."""
+    alone = {}
+    for model in ("little", "big"):
+        runner.run(config(tmp_path / "m.jsonl", tmp_path / model, cascade=None, model=model), Log(quiet=True))
+        alone[model] = {row["id"]: row for row in rows(tmp_path / model)}
+    kept = rows(tmp_path / "peace")
+    again = {row["id"] for row in kept if row["cascade"]}
+    least_sure = sorted(alone["little"].values(), key=lambda row: row["confidence"])
+    assert again == {row["id"] for row in least_sure[: len(again)]}
+    limit = SHARE * sum(row["audio_duration"] for row in least_sure)
+    durations = [row["audio_duration"] for row in least_sure]
+    assert sum(durations[: len(again)]) <= limit < sum(durations[: len(again) + 1])
+    for row in kept:
+        record, both = row.pop("cascade"), [alone["little"][row["id"]], alone["big"][row["id"]]]
+        if record is None:
+            assert row == both[0]
+            continue
+        assert row == max(both, key=lambda line: line["confidence"])
+        assert [text["pred_text"] for text in record["texts"]] == [line["pred_text"] for line in both]
+        assert [text["model"] for text in record["texts"]] == ["little", "big"]
+        assert record["agree"] is (both[0]["pred_text"] == both[1]["pred_text"])
+        assert record["reason"].startswith(row["model"])
+    assert {row["model"] for row in kept if row["id"] in again} == {"little", "big"}, "the test sees both cases"
+
+
+def test_what_reads_out_sees_the_second_pass(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    """The summary, the verification, the Python interface and a second merge are of the combined rows."""
+    out = tmp_path / "peace"
+    summary = json.loads((out / "summary.json").read_text())
+    errors = sum(row["substitutions"] + row["insertions"] + row["deletions"] for row in rows(out))
+    assert (summary["items"], summary["done"], summary["failed"]) == (8, 7, 1)
+    assert summary["score"]["wer"] == (errors + 2) / 16, "the missing recording has two words"
+    assert verify(open_store(str(out))) == []
+    by_id = {result.id: result.line for result in api.read_results(out)}
+    assert [by_id[row["id"]] for row in rows(out)] == rows(out)
+    (out / "transcripts.jsonl").unlink()
+    merge_again(open_store(str(out)))
+    assert output_files(out) == undisturbed
+
+
+def test_killed_after_every_change_of_out_and_resumed(
+    undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """After SIGKILL at each step of both passes, the same command ends with the bytes of an undisturbed cascade, and
+    no pass does an item twice."""
+    command = ("run", "m.jsonl", "--cascade", CASCADE, *COMMAND, "--no-report", "--part-items", "2")
+    number, seen = 0, set[str]()
+    while True:
+        number += 1
+        out = tmp_path / f"killed{number}"
+        code = voxbatch(*command, "-o", out, env={killed_at.VARIABLE: str(number)}).returncode
+        seen.add("merged" if (out / "transcripts.jsonl").exists() else "second" if _second(out) else "first")
+        if code == -signal.SIGKILL:
+            assert voxbatch(*command, "-o", out).returncode == 3
+        assert output_files(out) == undisturbed
+        for pass_name in ("part", "second"):
+            items = _committed(out, pass_name)
+            assert len(items) == len(set(items))
+        if code == 3:
+            break
+    assert seen == {"first", "second", "merged"}
+
+
+def _second(out: Path) -> list[Path]:
+    return list(out.glob("parts/*/second-0*.jsonl"))
+
+
+def _committed(out: Path, pass_name: str) -> list[bytes]:
+    parts = [path.read_bytes().splitlines()[1:] for path in out.glob(f"parts/*/{pass_name}-*.jsonl")]
+    return [line.split(b",")[0] for part in parts for line in part]
+
+
+def test_the_number_of_shards_does_not_show(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    """The last of three shards makes the second pass of all of them. Nothing is merged before."""
+    for shard in (2, 0, 1):
+        result = runner.run(config(tmp_path / "m.jsonl", tmp_path / "out", shard=shard, shards=3), Log(quiet=True))
+        assert (result.summary is not None) == (shard == 1)
+        assert bool(_second(tmp_path / "out")) == (shard == 1)
+        if shard != 1:
+            with pytest.raises(CheckpointError, match="second pass of the cascade is not done yet"):
+                merge_again(open_store(str(tmp_path / "out")))
+    assert output_files(tmp_path / "out") == undisturbed
+
+
+def test_workers_give_the_same_bytes(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Several processes side by side make both passes."""
+    extra = ("--engine-option", "workers=2", "--decoders", "2", "--no-report")
+    assert voxbatch("run", "m.jsonl", "-o", "out", "--cascade", CASCADE, *COMMAND, *extra).returncode == 3
+    assert output_files(tmp_path / "out") == undisturbed
+
+
+def test_a_failure_of_the_large_model_keeps_the_text_of_the_small_one() -> None:
+    """The row says why the large model has no text."""
+    small = {"engine": "e", "model": "s", "pred_text": "a b", "confidence": 0.4, "lang": "en"}
+    first = [_entry(0, small), _entry(1, {"message": "bad"}, "failure"), _entry(3, small)]
+    second = [_entry(0, {"message": "too loud"}, "failure"), _entry(1, small)]
+    kept = [json.loads(entry.line) for entry in overlaid(first, iter(second))]
+    assert kept[0]["pred_text"] == "a b"
+    assert kept[0]["cascade"]["reason"] == "the large model failed: too loud"
+    assert kept[1] == {"message": "bad"}
+    assert kept[2]["cascade"] is None
+
+
+def _entry(index: int, line: dict[str, Any], kind: str = "transcript") -> PartEntry:
+    return PartEntry(index, kind, json.dumps(line).encode())
+
+
+def _choose(share: float, rows: Iterable[tuple[float | None, float, list[str]]]) -> list[int]:
+    entries = [
+        _entry(index, {"confidence": confidence, "audio_duration": seconds, "flags": flags})
+        for index, (confidence, seconds, flags) in enumerate(rows)
+    ]
+    return np.flatnonzero(list(chosen(entries, share, 5, 6))).tolist()
+
+
+def test_the_least_sure_items_are_chosen_up_to_the_share() -> None:
+    """Lost speech comes first, certain silence last, and what is not in the manifest never."""
+    some = [(0.9, 10, []), (0.5, 10, []), (None, 5, []), (None, 5, ["lost_speech"]), (0.7, 20, []), (0.1, 1, [])]
+    assert _choose(0.1, some) == [3]
+    assert _choose(0.3, some) == [1, 3]
+    assert _choose(0.69, some) == [1, 3], "item 4 would be 0.7 of the audio"
+    assert _choose(0.7, some) == [1, 3, 4]
+    assert _choose(0.3, []) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tiny.en", "give SMALL,LARGE or SMALL,LARGE:SHARE"),
+        ("a,b,c", "give SMALL,LARGE or SMALL,LARGE:SHARE"),
+        ("a,b:half", "'half' is no share of the audio"),
+        ("a,b:1.5", "the share is 1.5; it must be above 0 and below 1"),
+        ("a,b:0", "the share is 0; it must be above 0 and below 1"),
+        ("a,b:nan", "the share is nan; it must be above 0 and below 1"),
+        ("a, a", "both models are a; give two different ones"),
+    ],
+)
+def test_senseless_cascades_are_refused(text: str, message: str) -> None:
+    """The message says what is wrong."""
+    with pytest.raises(ConfigError, match=f"--cascade {text}: .*{message}"):
+        parse_cascade(text)
+
+
+def test_a_colon_in_a_model_is_no_share() -> None:
+    """An address has a colon, too."""
+    cascade = parse_cascade("gs://b/small,gs://b/large")
+    assert (cascade.small, cascade.large, cascade.share) == ("gs://b/small", "gs://b/large", 0.3)
+    assert parse_cascade("a,gs://b/large:0.5").share == 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "other"}, "--cascade names both models; leave out --model other"),
+        ({"task": "align"}, "an engine that aligns has no confidence"),
+        ({"calibration": "c.json"}, "--calibration is of one model"),
+        ({"engine_options": {}}, "chooses by confidence, and little of the engine scripted gives none"),
+    ],
+)
+def test_refused_before_a_model_is_loaded(
+    manifest: ManifestWriter, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    """Nothing is written."""
+    source = manifest(1.0)
+    with pytest.raises(UsageError, match=message):
+        runner.run(config(source, tmp_path / "out", **settings), Log(quiet=True))
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_another_share_is_another_run(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    """The share, and so the large model, are part of the identity."""
+    with pytest.raises(UsageError, match=r"cascade was .*0\.4.*, and is .*0\.5.* now"):
+        runner.run(config(tmp_path / "m.jsonl", tmp_path / "peace", cascade="little,big:0.5"), Log(quiet=True))
+
+
+@needs_tiny_en
+def test_an_unknown_large_model_is_refused_before_the_small_one_is_loaded(
+    manifest: ManifestWriter, tmp_path: Path
+) -> None:
+    """The message is that of --model."""
+    settings = {"engine": "faster-whisper", "engine_options": {}, "cascade": "tiny.en,no/such/model"}
+    with pytest.raises(UsageError, match="no/such/model: no such folder; give a CTranslate2 model"):
+        runner.run(config(manifest(1.0), tmp_path / "out", **settings), Log(quiet=True))
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_dry_run_has_both_prices(manifest: ManifestWriter, voxbatch: Voxbatch) -> None:
+    """The second pass has its share of the audio. The speed that is given is that of the small model."""
+    manifest(10.0, 10.0)
+    plan = ("run", "m.jsonl", "--cascade", CASCADE, *COMMAND, "--dry-run", "--expected-rtfx", "2")
+    first, second = voxbatch(*plan, "--usd-per-hour", "3600").stdout.split("second pass")
+    assert "(model little)" in first
+    assert "about $10.00 at $3600 an hour" in first
+    assert "(model big)" in second
+    assert "audio    8.0 s" in second
+    assert "cost     unknown: --expected-rtfx is that of little" in second

@@ -1,0 +1,133 @@
+"""The second pass of a cascade: choose the items that the large model does again, and lay its entries over the first.
+
+The first pass is an ordinary run of the small model. Its least confident items are chosen until they have the wanted
+share of the audio. The choice is a function of the committed first pass and is stored nowhere, so that every process
+that continues the run makes the same one. The second pass has parts of its own beside those of the first:
+
+    parts/shard-00000-of-00001/second-00007.jsonl, second-complete.json
+
+`Entries` lays them over the first pass with `overlaid`. The text of the more confident model is the `pred_text` of an
+item, and the key `cascade` of its line has both texts.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from voxbatch.output.checkpoint import is_complete
+from voxbatch.output.layout import SECOND, complete_name, shard_folder
+from voxbatch.output.lines import CASCADE_KEY
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import Run
+from voxbatch.output.stored_json import json_bytes
+from voxbatch.scoring.counts import tokens
+from voxbatch.storage import Store
+from voxbatch.storage.columns import ItemSet
+
+
+def chosen(entries: Iterable[PartEntry], share: float, num_items: int, size: int) -> ItemSet:
+    """Return the items that the second pass does again: those of the lowest confidence, up to a share of the audio.
+
+        confidences 0.9, 0.5, 0.7 of 10 s each, share 0.4  →  item 1
+
+    A failed item is not chosen. Items of equal confidence are chosen in the order of the list.
+
+    Args:
+        entries: the entries of the first pass, complete and in the order of the list.
+        share: part of the transcribed audio, from 0 to 1.
+        num_items: number of items in the manifest. Kept transcripts of recordings that are gone follow them.
+        size: number of items in the list.
+    """
+    indexes, confidences, seconds = array("q"), array("d"), array("d")
+    for entry in entries:
+        if entry.kind == "transcript" and entry.index < num_items:
+            line = json.loads(entry.line)
+            indexes.append(entry.index)
+            confidences.append(_doubt_confidence(line))
+            seconds.append(line["audio_duration"])
+    order = np.argsort(np.asarray(confidences), kind="stable")
+    audio_s = np.cumsum(np.asarray(seconds)[order])
+    items = ItemSet(size)
+    if len(order):
+        items.add(np.sort(np.asarray(indexes)[order[audio_s <= share * audio_s[-1]]]))
+    return items
+
+
+def _doubt_confidence(line: Mapping[str, Any]) -> float:
+    """Return the confidence by which an item is chosen. A transcript without words has none: it is certain, unless
+    speech was lost or another flag says so."""
+    if (confidence := line.get("confidence")) is not None:
+        return float(confidence)
+    return 0.0 if line.get("flags") else 1.0
+
+
+def is_second_pass_complete(store: Store, run: Run) -> bool:
+    """Return whether the second pass of a cascade is complete.
+
+    Raises:
+        CheckpointError: the record of it is damaged, or another run wrote it.
+    """
+    name = complete_name(shard_folder(0, 1, run.generation), run.list_number, SECOND)
+    return is_complete(store, name, run.key)
+
+
+def overlaid(first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterator[PartEntry]:
+    """Yield the entries of the first pass, each with what the second pass has of its item. Both are in the order of the
+    list. A failed item stays as it is."""
+    following = next(second, None)
+    for entry in first:
+        while following is not None and following.index < entry.index:
+            following = next(second, None)
+        if entry.kind == "transcript":
+            yield combined(entry, following if following and following.index == entry.index else None)
+        else:
+            yield entry
+
+
+def combined(first: PartEntry, second: PartEntry | None) -> PartEntry:
+    """Return the entry of an item of a cascade: the line of the more confident model, with CASCADE_KEY. Of equal
+    confidences, the large model counts.
+
+    Args:
+        first: the transcript of the small model.
+        second: the entry of the large model. None if it did not do the item.
+    """
+    if second is None:
+        return replace(first, line=_with_key(first.line, None))
+    small, large = json.loads(first.line), json.loads(second.line)
+    texts = [_text(small)]
+    if second.kind == "failure":
+        reason = f"the large model failed: {large['message']}"
+        return replace(first, line=_with_key(first.line, {"texts": texts, "agree": None, "reason": reason}))
+    texts.append(_text(large))
+    is_better = (large["confidence"] or 0.0) >= (small["confidence"] or 0.0)
+    better, other = (large, small) if is_better else (small, large)
+    agree = tokens(small["pred_text"], better["lang"]) == tokens(large["pred_text"], better["lang"])
+    record = {
+        "texts": texts,
+        "agree": agree,
+        "reason": f"{better['model']} is as confident or more: {_shown(better)} to {_shown(other)}",
+    }
+    kept = second if is_better else first
+    return replace(kept, line=_with_key(kept.line, record))
+
+
+def _text(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the text of one model, for CASCADE_KEY."""
+    return {name: line[name] for name in ("engine", "model", "pred_text", "confidence")}
+
+
+def _shown(line: Mapping[str, Any]) -> str:
+    confidence = line["confidence"]
+    return "no words" if confidence is None else f"{confidence:.3f}"
+
+
+def _with_key(line: bytes, record: Mapping[str, Any] | None) -> bytes:
+    """Return a line with CASCADE_KEY at its end."""
+    return b'%b,"%b":%b}' % (line[:-1], CASCADE_KEY.encode(), json_bytes(record))
