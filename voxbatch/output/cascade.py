@@ -36,7 +36,8 @@ def chosen(entries: Iterable[PartEntry], share: float, num_items: int, size: int
 
         confidences 0.9, 0.5, 0.7 of 10 s each, share 0.4  →  item 1
 
-    A failed item is not chosen. Items of equal confidence are chosen in the order of the list.
+    An item that is too long for the rest of the share is left out, and the next ones are looked at. A failed item is
+    not chosen. Items of equal confidence are chosen in the order of the list.
 
     Args:
         entries: the entries of the first pass, complete and in the order of the list.
@@ -51,11 +52,11 @@ def chosen(entries: Iterable[PartEntry], share: float, num_items: int, size: int
             indexes.append(entry.index)
             confidences.append(_doubt_confidence(line))
             seconds.append(line["audio_duration"])
-    order = np.argsort(np.asarray(confidences), kind="stable")
-    audio_s = np.cumsum(np.asarray(seconds)[order])
-    items = ItemSet(size)
-    if len(order):
-        items.add(np.sort(np.asarray(indexes)[order[audio_s <= share * audio_s[-1]]]))
+    left, items = share * sum(seconds), ItemSet(size)
+    for number in np.argsort(np.asarray(confidences), kind="stable").tolist():
+        if seconds[number] <= left:
+            left -= seconds[number]
+            items[indexes[number]] = True
     return items
 
 
