@@ -17,6 +17,7 @@ from whisper_base import needs_tiny_en
 
 import voxbatch as api
 from voxbatch import runner
+from voxbatch.analysis.calibrate import calibrate_run
 from voxbatch.config import Config, parse_cascade
 from voxbatch.errors import CheckpointError, ConfigError, UsageError
 from voxbatch.log import Log
@@ -174,6 +175,27 @@ def test_the_least_sure_items_are_chosen_up_to_the_share() -> None:
     assert _choose(0.69, some) == [0, 1, 2, 3], "item 4 is too long for the rest"
     assert _choose(0.7, some) == [1, 3, 4]
     assert _choose(0.3, []) == []
+
+
+def test_a_longer_list_keeps_what_the_large_model_did(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    """The choice is made anew, and what is in the second pass stays."""
+    out = tmp_path / "grown"
+    runner.run(config(tmp_path / "m.jsonl", out, limit=5), Log(quiet=True))
+    before = {row["id"] for row in rows(out) if row["cascade"]}
+    runner.run(config(tmp_path / "m.jsonl", out), Log(quiet=True))
+    fresh = {row["id"] for row in rows(tmp_path / "peace") if row["cascade"]}
+    assert {row["id"] for row in rows(out) if row["cascade"]} == before | fresh
+    assert before - fresh
+    assert verify(open_store(str(out))) == []
+
+
+def test_no_calibration_is_made_of_two_models(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
+    """Neither from a cascade nor for one."""
+    store = open_store(str(tmp_path / "peace"))
+    with pytest.raises(ConfigError, match="this run is a cascade of two"):
+        calibrate_run(store)
+    with pytest.raises(ConfigError, match="this run is a cascade of two"):
+        merge_again(store, calibration="c.json")
 
 
 @pytest.mark.parametrize(

@@ -102,20 +102,14 @@ def combined(first: PartEntry, second: PartEntry | None) -> PartEntry:
     if second is None:
         return replace(first, line=_with_key(first.line, None))
     small, large = json.loads(first.line), json.loads(second.line)
-    texts = [_text(small)]
     if second.kind == "failure":
         reason = f"the large model failed: {large['message']}"
-        return replace(first, line=_with_key(first.line, {"texts": texts, "agree": None, "reason": reason}))
-    texts.append(_text(large))
+        return replace(first, line=_with_key(first.line, {"texts": [_text(small)], "agree": None, "reason": reason}))
     is_better = (large["confidence"] or 0.0) >= (small["confidence"] or 0.0)
-    better, other = (large, small) if is_better else (small, large)
+    (kept, better), (_, other) = ((second, large), (first, small))[:: 1 if is_better else -1]
     agree = tokens(small["pred_text"], better["lang"]) == tokens(large["pred_text"], better["lang"])
-    record = {
-        "texts": texts,
-        "agree": agree,
-        "reason": f"{better['model']} is as confident or more: {_shown(better)} to {_shown(other)}",
-    }
-    kept = second if is_better else first
+    reason = f"{better['model']} is at least as confident: {_shown(better)} to {_shown(other)}"
+    record = {"texts": [_text(small), _text(large)], "agree": agree, "reason": reason}
     return replace(kept, line=_with_key(kept.line, record))
 
 

@@ -54,14 +54,14 @@ GENERATION = "[0-9a-f]{12}"
 """Pattern of the id of a generation."""
 _IN_GENERATION = rf"(/generation-{GENERATION})?"
 _SHARD = r"/shard-\d{5}-of-\d{5}"
-_PART_FILES = {name: rf"/{name}-\d{{5,9}}\.jsonl" for name in PASSES}
+_PART_FILE = rf"/({FIRST}|{SECOND})-\d{{5,9}}\.jsonl"
 _COMPLETE_FILE, _LIST_FILE = rf"/({SECOND}-)?complete(-\d{{5,9}})?\.json", r"/\d{5,9}\.bin"
 _ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
 _AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
 _OLD_FILES = r"/(items\.bin|next\.json)"
 """Files that older versions wrote in the folder of a generation."""
 _IN_PARTS = re.compile(
-    f"{PARTS}{_IN_GENERATION}({_SHARD}({'|'.join(_PART_FILES.values())}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})|{_OLD_FILES})"
+    f"{PARTS}{_IN_GENERATION}({_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})|{_OLD_FILES})"
 )
 _IN_LISTS = re.compile(f"{LISTS}{_IN_GENERATION}{_LIST_FILE}")
 
@@ -111,7 +111,11 @@ def part_names(store: Store, generation: str = "", pass_name: str = FIRST) -> li
 
     No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
     """
-    return _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILES[pass_name]}")
+    return [
+        name
+        for name in _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}")
+        if name.rpartition("/")[2].startswith(pass_name)
+    ]
 
 
 def complete_names(store: Store, generation: str = "") -> list[str]:

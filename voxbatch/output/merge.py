@@ -306,6 +306,7 @@ def merge_again(
         if calibration:
             from voxbatch.scoring.calibration import calibration_for
 
+            run.require_one_model(store.place)
             engine = run.facts.engine
             calibrated = calibration_for(calibration, engine.name, engine.model, engine.decoding, store_options)
         return merge(store, run, files, log, store_options, calibrated)

@@ -194,6 +194,15 @@ class Run:
         """True if another model does some of the items again: see the module `cascade`."""
         return "cascade" in self.identity
 
+    def require_one_model(self, place: str) -> None:
+        """Check that the confidences of the run are those of one model, because a calibration is of one.
+
+        Raises:
+            ConfigError: the run is a cascade.
+        """
+        if self.has_second_pass:
+            raise ConfigError(f"{place}: a calibration is of one model, and this run is a cascade of two")
+
     @property
     def transcripts(self) -> str:
         """Name of the merged output of the items that have not failed."""
