@@ -115,10 +115,10 @@ def table(title: str, small: list[PartEntry], large: list[PartEntry]) -> tuple[f
     draws = random.Random(0)
     randoms = [_wer(chosen_by(draws.sample(range(len(small)), len(small)))) for _ in range(DRAWS)]
     print(f"\n{title}: {len(small)} recordings, {sum(seconds) / 60:.1f} min\n")
-    print("| texts | WER % | less than the small model's, 95 % interval |\n|---|---|---|")
+    print("| texts | WER % | difference from the small model, 95 % interval |\n|---|---|---|")
     for name, result in (
         ("small", of_small), ("large", of_large), ("both, the more confident text", of_both),
-        (f"cascade, {DEFAULT_SHARE:g} of the audio again", cascade), ("the best items", chosen_by(best)),
+        (f"cascade, {DEFAULT_SHARE:g} of the audio again", cascade), ("the best items, greedily", chosen_by(best)),
     ):  # fmt: skip
         difference = paired_difference(of_small, result)
         assert difference is not None
