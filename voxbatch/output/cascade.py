@@ -37,7 +37,8 @@ def chosen(entries: Iterable[PartEntry], share: float, num_items: int, size: int
         confidences 0.9, 0.5, 0.7 of 10 s each, share 0.4  →  item 1
 
     An item that is too long for the rest of the share is left out, and the next ones are looked at. A failed item is
-    not chosen. Items of equal confidence are chosen in the order of the list.
+    not chosen, nor one that has neither a confidence nor a flag. Items of equal confidence are chosen in the order of
+    the list.
 
     Args:
         entries: the entries of the first pass, complete and in the order of the list.
@@ -45,27 +46,22 @@ def chosen(entries: Iterable[PartEntry], share: float, num_items: int, size: int
         num_items: number of items in the manifest. Kept transcripts of recordings that are gone follow them.
         size: number of items in the list.
     """
-    indexes, confidences, seconds = array("q"), array("d"), array("d")
+    indexes, confidences, seconds, audio_s = array("q"), array("d"), array("d"), 0.0
     for entry in entries:
         if entry.kind == "transcript" and entry.index < num_items:
             line = json.loads(entry.line)
-            indexes.append(entry.index)
-            confidences.append(_doubt_confidence(line))
-            seconds.append(line["audio_duration"])
-    left, items = share * sum(seconds), ItemSet(size)
+            audio_s += line["audio_duration"]
+            # Without a confidence, there are no words (or this engine cannot score them), and only a flag is a reason.
+            if line["confidence"] is not None or line["flags"]:
+                indexes.append(entry.index)
+                confidences.append(line["confidence"] or 0.0)
+                seconds.append(line["audio_duration"])
+    left, items = share * audio_s, ItemSet(size)
     for number in np.argsort(np.asarray(confidences), kind="stable").tolist():
         if seconds[number] <= left:
             left -= seconds[number]
             items[indexes[number]] = True
     return items
-
-
-def _doubt_confidence(line: Mapping[str, Any]) -> float:
-    """Return the confidence by which an item is chosen. A transcript without words has none: it is certain, unless
-    speech was lost or another flag says so."""
-    if (confidence := line.get("confidence")) is not None:
-        return float(confidence)
-    return 0.0 if line.get("flags") else 1.0
 
 
 def is_second_pass_complete(store: Store, run: Run) -> bool:
