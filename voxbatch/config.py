@@ -329,7 +329,8 @@ class RunOptions:
                 raise ConfigError(f"--language {self.language}: {reason}")
         check_settings(self)
         if self.cascade is not None:
-            object.__setattr__(self, "model", check_cascade(self).small)
+            check_cascade(self)
+            object.__setattr__(self, "model", self.cascade_models.small)
         check_formats(self.formats)
         check_channels(self.channels, self.channel_names)
         check_speakers(self)
@@ -350,6 +351,12 @@ class RunOptions:
             )
         if (self.update or self.retry_failed) and self.overwrite:
             raise ConfigError(f"--overwrite erases OUT, and {taking} continues it; leave out one of them")
+
+    @property
+    def cascade_models(self) -> Cascade:
+        """The models of a cascade. Only for a run with one."""
+        assert self.cascade is not None
+        return parse_cascade(self.cascade)
 
     @property
     def hints_given(self) -> list[str]:
@@ -464,21 +471,18 @@ def parse_cascade(text: str) -> Cascade:
     return Cascade(small, large, share)
 
 
-def check_cascade(options: RunOptions) -> Cascade:
-    """Return the models of the options of a cascade.
+def check_cascade(options: RunOptions) -> None:
+    """Check the settings of a cascade.
 
     Raises:
         ConfigError: see `parse_cascade`; or another setting contradicts the cascade.
     """
-    assert options.cascade is not None
-    cascade = parse_cascade(options.cascade)
-    if options.model not in (None, cascade.small):
+    if options.model not in (None, options.cascade_models.small):
         raise ConfigError(f"--cascade names both models; leave out --model {redacted(options.model)}")
     if options.task == ALIGN:
         raise ConfigError("--cascade is for transcripts: an engine that aligns has no confidence in a text")
     if options.calibration is not None:
         raise ConfigError("--calibration is of one model, and --cascade has two; leave out one of them")
-    return cascade
 
 
 def check_formats(formats: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from voxbatch import engines
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import Config, RunOptions, load_profile, parse_cascade
+from voxbatch.config import Config, RunOptions, load_profile
 from voxbatch.engines import EngineChoice, EngineSpec, ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
@@ -158,7 +158,7 @@ def estimate_run(config: Config) -> list[RunEstimate]:
     if (large := large_spec(config, choice.name, spec)) is not None:
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the small model
         second = _estimate(second_config(config), choice, large, workload, unmeasured)
-        passes.append(second.part(parse_cascade(config.cascade or "").share))
+        passes.append(second.part(config.cascade_models.share))
     return passes
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import voxbatch
 from voxbatch import audio, engines
-from voxbatch.config import Config, RunOptions, digest, parse_cascade
+from voxbatch.config import Config, RunOptions, digest
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineChoice, EngineSpec, multilingual_model
 from voxbatch.errors import CheckpointError, ConfigError
@@ -262,8 +262,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
 
 def second_config(config: Config) -> Config:
     """Return the config of the second pass of a cascade: the large model does items of all shards."""
-    assert config.cascade is not None
-    return replace(config, cascade=None, model=parse_cascade(config.cascade).large, shard=0, shards=1)
+    return replace(config, cascade=None, model=config.cascade_models.large, shard=0, shards=1)
 
 
 def large_spec(config: Config, engine: str, small: EngineSpec) -> EngineSpec | None:
@@ -291,7 +290,6 @@ def large_spec(config: Config, engine: str, small: EngineSpec) -> EngineSpec | N
 
 def _second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
     """Return the second pass of the job of a cascade."""
-    assert job.config.cascade is not None
     second = replace(
         job,
         config=second_config(job.config),
@@ -301,7 +299,7 @@ def _second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
         window_work_s=large.window_work_s,
         worker_environments=worker_environments(large, job.config.workers),
     )
-    return SecondPass(second, parse_cascade(job.config.cascade).share, num_items)
+    return SecondPass(second, job.config.cascade_models.share, num_items)
 
 
 def _keep_id_root(source: Source, config: Config) -> None:
@@ -334,8 +332,7 @@ def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice], large: 
 
 
 def _cascade_identity(config: Config, large: EngineSpec) -> dict[str, Any]:
-    assert config.cascade is not None
-    return {"model": large.model, "decoding": dict(large.decoding), "share": parse_cascade(config.cascade).share}
+    return {"model": large.model, "decoding": dict(large.decoding), "share": config.cascade_models.share}
 
 
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:
