@@ -139,7 +139,9 @@ def test_the_number_of_shards_does_not_show(undisturbed: dict[str, bytes], tmp_p
 def test_workers_give_the_same_bytes(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Several processes side by side make both passes."""
     extra = ("--engine-option", "workers=2", "--decoders", "2", "--no-report")
-    assert voxbatch("run", "m.jsonl", "-o", "out", "--cascade", CASCADE, *COMMAND, *extra).returncode == 3
+    done = voxbatch("run", "m.jsonl", "-o", "out", "--cascade", CASCADE, *COMMAND, *extra)
+    assert done.returncode == 3
+    assert f"; cascade {CASCADE}" in done.stdout
     assert output_files(tmp_path / "out") == undisturbed
 
 

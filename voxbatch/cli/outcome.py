@@ -114,7 +114,9 @@ def outcome_lines(
     if summary.usd is not None:
         yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
     engine = summary.facts.engine
-    yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}"
+    cascade = summary.facts.config.get("cascade")
+    second = f"; cascade {cascade}" if cascade else ""
+    yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}{second}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)
     if summary.flags and summary.flags.items:
