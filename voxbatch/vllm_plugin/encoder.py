@@ -70,7 +70,8 @@ class Encoder:
                 convolved = self._convolve([torch.zeros(samples, device=self.device)], [settled], 0)
                 rows = self._encode_frames(convolved, self._layout([settled], 0), self._no_silence, keys)
             self._silence = Silence(samples, keys, rows)
-        self._graphs = self._make_graphs()
+        # in 16 bits the GPU is the limit, and the padding of the groups costs more than the waiting for the host
+        self._graphs = self._make_graphs() if isinstance(self._ops, EightBitOps) else None
 
     def __call__(self, audio: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the rows of each chunk, [tokens, width], in the order of `audio`; see `encode`."""

@@ -1,7 +1,8 @@
 """CUDA graphs of the encoder's layers and the adapter: one for each number of frames that a group may have.
 
 A group of four chunks takes 14 ms of an H200's time in 8 bits, in some 350 kernels. Python needs longer than that to
-start so many kernels one by one, and meanwhile the GPU waits. A graph starts all of them at once.
+start so many kernels one by one, and meanwhile the GPU waits. A graph starts all of them at once. With products in 16
+bits the encoder has no graphs: the host keeps up, and the padding costs 2 % of the speed (benchmarks/RESULTS.md).
 
 A graph has fixed sizes and reads and writes fixed memory. So a group is padded: its frames to a multiple of FRAMES, by
 one more chunk that nobody reads, and its chunks to CHUNKS, by chunks without frames and keys.

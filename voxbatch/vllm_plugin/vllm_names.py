@@ -102,16 +102,9 @@ NAMES = {
     ),
     "vllm.v1.worker.gpu_input_batch:InputBatch": Used(
         "req_ids req_id_to_index num_computed_tokens_cpu prev_sampled_token_ids prev_req_id_to_index "
-        "num_tokens_no_spec token_ids_cpu is_token_ids block_table sampling_metadata",
+        "num_tokens_no_spec token_ids_cpu is_token_ids block_table",
         "prev_sampled_token_ids is [requests, 1]; block_table.append_row(block_ids, row)",
     ),
-    "vllm.v1.sample.metadata:SamplingMetadata": Used(
-        "all_greedy no_penalties max_num_logprobs logprob_token_ids bad_words_token_ids allowed_token_ids_mask "
-        "thinking_budget_state_holder logitsprocs",
-        "with logitsprocs.non_argmax_invariant, nothing else can change which token is taken",
-    ),
-    "vllm.v1.sample.logits_processor:LogitBiasLogitsProcessor": Used("biases", "empty while no request has any"),
-    "vllm.v1.sample.logits_processor:MinTokensLogitsProcessor": Used("min_toks", "likewise"),
     "vllm.v1.outputs:SamplerOutput": Used(
         "sampled_token_ids logprobs_tensors",
         "sampled_token_ids is [requests, 1], int32. The runner calls logprobs_tensors' to_cpu_nonblocking on its copy "

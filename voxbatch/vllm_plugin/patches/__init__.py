@@ -6,8 +6,7 @@
 | `execute_mm_encoder` | `_execute_mm_encoder` | the class GPUModelRunner |
 | `gather_mm_embeddings` | `_gather_mm_embeddings` | the class GPUModelRunner |
 | `prepare_input_ids` | `_prepare_input_ids` | the class GPUModelRunner |
-| `sample` | `_sample` | the class GPUModelRunner |
-| `sample_scores` | `_sample`, once more | the class GPUModelRunner, if words shall have a confidence |
+| `sample_scores` | `_sample` | the class GPUModelRunner, if words shall have a confidence |
 | `bookkeeping_sync` | `_bookkeeping_sync` | the class GPUModelRunner |
 | `allocate_slots` | `allocate_slots` | the scheduler's KVCacheManager |
 | `skip_decoder_start_token` | this attribute | the class WhisperMultiModalProcessor, where requests are made |
@@ -32,7 +31,6 @@ from voxbatch.vllm_plugin.patches import (
     execute_mm_encoder,
     gather_mm_embeddings,
     prepare_input_ids,
-    sample,
     update_states,
 )
 
@@ -41,7 +39,6 @@ RUNNER_METHODS: dict[str, Callable[[Any], Any]] = {
     "_execute_mm_encoder": execute_mm_encoder.wrap,
     "_gather_mm_embeddings": gather_mm_embeddings.wrap,
     "_prepare_input_ids": prepare_input_ids.wrap,
-    "_sample": sample.wrap,
     "_bookkeeping_sync": bookkeeping_sync.wrap,
 }
 """Methods of vLLM's runner, in the order of a step, and the functions that wrap them."""

@@ -1,4 +1,4 @@
-"""Wrap GPUModelRunner._sample once more: score the sampled tokens (see `token_scores`).
+"""Wrap GPUModelRunner._sample: score the sampled tokens (see `token_scores`).
 
 This wrapper is independent of the model: `worker_extension` adds it in every process that holds a model, with the
 plugin's model or with vLLM's own. It never changes which tokens are sampled.
@@ -7,14 +7,15 @@ plugin's model or with vLLM's own. It never changes which tokens are sampled.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import torch
 
-from voxbatch.vllm_plugin.patches.sample import Sample, only_argmax
 from voxbatch.vllm_plugin.token_scores import StepScores, score
 
+Sample = Callable[[Any, torch.Tensor | None, Any], Any]
 SWITCH = "voxbatch_scores_tokens"
 """Attribute of a runner: whether it scores tokens."""
 PARAMETERS = ["logits", "spec_decode_metadata"]
@@ -53,8 +54,7 @@ def wrap(original: Sample) -> Sample:
         if logits is None or spec_decode_metadata is not None or not getattr(runner, SWITCH, False):
             return original(runner, logits, spec_decode_metadata)
         # vLLM's sampler works on a copy in float32, but changes logits that are in float32 already
-        changes = logits.dtype == torch.float32 and not only_argmax(runner.input_batch.sampling_metadata)
-        models_own = logits.clone() if changes else logits
+        models_own = logits.clone() if logits.dtype == torch.float32 else logits
         output = original(runner, logits, spec_decode_metadata)
         if output.logprobs_tensors is not None:
             return output
