@@ -321,18 +321,13 @@ def _append_kept(surveyed: Survey, store: Store, run: Run) -> None:
 
 def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice], large: EngineSpec | None) -> dict[str, Any]:
     """Return all settings that decide the texts of the outputs. Runs with the same identity may share an OUT."""
-    return {
-        "engine": spec.name,
-        "model": spec.model,
-        "decoding": dict(spec.decoding),
-        **config.identity(),
-        **({"voices": {voice.name: voice.digest for voice in voices}} if voices else {}),
-        **({"cascade": _cascade_identity(config, large)} if large else {}),
-    }
-
-
-def _cascade_identity(config: Config, large: EngineSpec) -> dict[str, Any]:
-    return {"model": large.model, "decoding": dict(large.decoding), "share": config.cascade_models.share}
+    identity = {"engine": spec.name, "model": spec.model, "decoding": dict(spec.decoding), **config.identity()}
+    if voices:
+        identity["voices"] = {voice.name: voice.digest for voice in voices}
+    if large:
+        second = {"model": large.model, "decoding": dict(large.decoding), "share": config.cascade_models.share}
+        identity["cascade"] = second
+    return identity
 
 
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:

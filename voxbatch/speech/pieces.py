@@ -38,7 +38,9 @@ def split(text: str, lang: str) -> list[tuple[str, float]]:
     """
     pieces: list[tuple[str, float]] = []
     for paragraph in split_paragraphs(text):
-        pieces += [(piece, _pause_after(piece)) for piece in _joined(_sentences(" ".join(paragraph.split()), lang))]
+        for piece in _joined(_sentences(" ".join(paragraph.split()), lang)):
+            pause_s = SENTENCE_PAUSE_S if _SENTENCE_END.search(piece) else CLAUSE_PAUSE_S
+            pieces.append((piece, pause_s))
         if pieces:
             pieces[-1] = pieces[-1][0], PARAGRAPH_PAUSE_S
     if pieces:
@@ -98,7 +100,3 @@ def _joined(texts: Iterable[str]) -> Iterator[str]:
         piece = f"{piece} {text}" if piece else text
     if piece:
         yield piece
-
-
-def _pause_after(piece: str) -> float:
-    return SENTENCE_PAUSE_S if _SENTENCE_END.search(piece) else CLAUSE_PAUSE_S

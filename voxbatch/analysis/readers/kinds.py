@@ -137,11 +137,10 @@ def _fitting(texts: Texts, other: Texts, other_role: Role) -> Texts:
 
 
 def _joined(texts: Texts) -> Texts:
-    return replace(texts, kind=LINES, read=lambda _, role: _joined_lines(texts.read(LINES, role)))
+    def joined(_: str, role: Role) -> Iterator[Entry]:
+        yield Entry(0, "", " ".join(line.text or "" for line in texts.read(LINES, role)), is_file=True)
 
-
-def _joined_lines(lines: Iterator[Entry]) -> Iterator[Entry]:
-    yield Entry(0, "", " ".join(line.text or "" for line in lines), is_file=True)
+    return replace(texts, kind=LINES, read=joined)
 
 
 def _are_ids(words: Sequence[str]) -> bool:
