@@ -63,20 +63,20 @@ def main() -> None:
     parser.add_argument("--small", default="tiny.en", metavar="MODEL")
     parser.add_argument("--large", metavar="MODEL", help="default: Whisper base, from the packages of the tests")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="folder of the three OUTs")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     bars = Bars()
     print(machine())
     rows = english_rows()
     with tempfile.TemporaryDirectory(prefix="voxbatch-cascade-") as temporary:
-        folder = given.keep or Path(temporary)
+        folder = arguments.keep or Path(temporary)
         folder.mkdir(exist_ok=True)
-        if (large_model := given.large) is None and not (large_model := folder / "base").exists():
+        if (large_model := arguments.large) is None and not (large_model := folder / "base").exists():
             large_model.mkdir()
             assemble(large_model)
         manifest = write_manifest(folder / "rows.jsonl", rows)
-        small = run(folder / "small", manifest, "--model", given.small)
+        small = run(folder / "small", manifest, "--model", arguments.small)
         large = run(folder / "large", manifest, "--model", str(large_model))
-        real = run(folder / "cascade", manifest, "--cascade", f"{given.small},{large_model}")
+        real = run(folder / "cascade", manifest, "--cascade", f"{arguments.small},{large_model}")
     again = list(chosen(small, DEFAULT_SHARE, len(rows), len(rows)))
     wanted = [combined(a, b if is_in else None) for a, b, is_in in zip(small, large, again, strict=True)]
     bars.holds("the rows of the cascade are those of the two runs", [e.line for e in real] == [e.line for e in wanted])

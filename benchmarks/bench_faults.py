@@ -125,13 +125,13 @@ def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:
     """Perform the four runs with one kind of store."""
     with place(kind) as where:
         fill(where, items)
-        code, seconds, said = run(where, "calm")
+        code, seconds, output = run(where, "calm")
         wanted = outputs(where, "calm")
         print(f"{kind}: {items} recordings, undisturbed: exit {code} after {seconds:.1f} s")
         with through(where) as proxy:
             proxy.stall_s = STALL_S
             proxy.spoil = servers.share(SHARE, servers.WEATHER, seed)
-            code, seconds, said = run(where, "weather")
+            code, seconds, output = run(where, "weather")
             proxy.spoil = lambda request: ""
             spoilt, asked = proxy.spoilt, len(proxy.log)
             print(f"{kind}, weather: exit {code} after {seconds:.1f} s; {spoilt} of {asked} requests were spoilt")
@@ -139,20 +139,20 @@ def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:
 
             proxy.forget()
             proxy.spoil = outage(lambda request: request.verb == "put" and "/parts/" in request.key, OUTAGE_S)
-            code, seconds, said = run(where, "outage")
+            code, seconds, output = run(where, "outage")
             proxy.spoil = lambda request: ""
             print(f"{kind}, no writes for {OUTAGE_S:g} s: exit {code} after {seconds:.1f} s")
             judge(where, proxy, "outage", "outage", seconds, wanted, bars)
 
             proxy.forget()
             proxy.spoil = outage(lambda request: request.key.endswith("part-00002.jsonl"), float("inf"))
-            code, down_s, said = run(where, "down")
+            code, down_s, output = run(where, "down")
             print(
-                f"{kind}, down for good after two parts: exit {code} after {down_s:.1f} s:\n  {said.splitlines()[-1]}"
+                f"{kind}, down for good after two parts: exit {code} after {down_s:.1f} s:\n  {output.splitlines()[-1]}"
             )
             bars.holds(f"{kind}, down: stops with exit 1", code == 1)
             proxy.spoil = lambda request: ""
-            code, seconds, said = run(where, "down")
+            code, seconds, output = run(where, "down")
             print(f"{kind}, started again: exit {code} after {seconds:.1f} s")
             judge(where, proxy, "started again", "down", down_s + seconds, wanted, bars)
 

@@ -47,7 +47,7 @@ STARTS = "starts"
 PARTS, LISTS = "parts", "lists"
 """Folders of the shards' folders, and of the lists of recordings."""
 
-FIRST, SECOND = PASSES = ("part", "second")
+FIRST, SECOND = "part", "second"
 """Beginnings of the names of parts: of the only or first pass over the items, and of the second pass of a cascade."""
 
 GENERATION = "[0-9a-f]{12}"
@@ -107,7 +107,8 @@ def number_of_list(name: str) -> int:
 
 
 def part_names(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
-    """Return the names of all parts of a pass of a generation, of all shards, sorted.
+    """Return the names of all parts of a pass of a generation, of all shards, sorted. An empty `pass_name` means both
+    passes.
 
     No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
     """

@@ -18,7 +18,6 @@ from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import (
     FAILURES,
     PARTS,
-    PASSES,
     REPORT,
     SUMMARY,
     complete_names,
@@ -100,8 +99,7 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
     in_list = check(listed)
     if in_list is not None:
         latest = None
-    parts = [name for pass_name in PASSES for name in part_names(store, run.generation, pass_name)]
-    names = [*parts, *complete_names(store, run.generation)]
+    names = [*part_names(store, run.generation, pass_name=""), *complete_names(store, run.generation)]
     problems = [problem for problem in parallel_map(store.concurrency, check, names) if problem is not None]
     return [*problems, *([in_list] if in_list else [])]
 

@@ -66,7 +66,7 @@ class Platform:
     inherited: bool = False
     """True if a shell or a script of a task passes the variables on to each command that it starts."""
     shares_no_folder: bool = False
-    """Whether the tasks share no folder, unless one is mounted."""
+    """True if the tasks share no folder, unless one is mounted."""
 
 
 PLATFORMS = {
@@ -115,7 +115,7 @@ class UnreadPlatform:
     alone: str = "0"
     """Value of the index for which, without a count, the task may be the only one."""
     shard: str = ""
-    """What a script gives to --shard; the index and the count if empty."""
+    """Value that a script gives to --shard. If it is empty, a script gives the index and the count."""
 
 
 UNREAD = {
