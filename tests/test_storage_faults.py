@@ -20,6 +20,8 @@ from fork_server import ForkServer
 from outputs import RUN, keys
 from servers import Asked, Fault, GoogleServer, Place, Proxy, Reply, Server, led_through, mainly, placed, refused
 
+from voxbatch.errors import TakenOverError
+from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.merge import merge
@@ -308,6 +310,27 @@ def test_replacement_with_a_lost_reply_counts_as_written(place: Place, fault: Fa
     place.proxy.faults["a"] = [fault]
     store.write("a", [b"second"])
     assert store.read("a") == b"second"
+
+
+@pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
+def test_the_later_of_two_takeovers_at_the_same_moment_is_refused_as_such(place: Place) -> None:
+    """A run with --overwrite whose run.json arrives when another such run has written its own says that this run took
+    OUT over, and OUT belongs to it."""
+    store, other, owners = place.store(), place.store(), list[str]()
+    store.create("run.json", [RUN.to_bytes()])
+
+    def take_over(asked: Asked) -> Fault:
+        if asked.verb == "put" and asked.name == "run.json" and not owners:
+            owners.append("")
+            owners[0] = reserve(other, RUN, Listing(keys=keys(2)), overwrite=True).run.generation
+        return ""
+
+    place.proxy.spoil = take_over
+    with pytest.raises(TakenOverError, match="took OUT over with --overwrite"):
+        reserve(store, RUN, Listing(keys=keys(2)), overwrite=True)
+    owner = run_file.read(store)
+    assert owner
+    assert owner.generation == owners[0]
 
 
 @pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)

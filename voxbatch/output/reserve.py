@@ -265,7 +265,8 @@ def _take_over(store: Store, run: Run, listing: Listing) -> None:
             ) from e
     old = find_old_files(store)
     _ensure_list(store, run, listing)
-    store.write(RUN_FILE, [run.to_bytes()])
+    with run_file.takeover_explained(store, run):  # another run may replace run.json at the same moment
+        store.write(RUN_FILE, [run.to_bytes()])
     _ensure_list(store, run, listing)
     erase(store, old, run_file.Ownership(store, run))
     _ensure_list(store, run, listing)
