@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,29 @@ def test_a_kill_that_the_next_start_survives_changes_nothing(
     assert done.returncode == 0, done.stderr
     assert "killed" not in done.stderr
     assert not list((tmp_path / "out").rglob("attempt-*"))
+
+
+KILLED_AT_COMMITS = """
+import os, signal
+from voxbatch import cli
+from voxbatch.output.checkpoint import Checkpoint
+
+Checkpoint.commit = lambda *arguments, **options: os.kill(os.getpid(), signal.SIGKILL)
+cli.main()
+"""
+
+
+@pytest.mark.slow
+def test_kills_between_a_result_and_its_commit_blame_no_item(
+    manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """An item whose result is there is not to blame for a kill, however often the kills come before the commit."""
+    command = ("run", manifest(0.5), "-o", "out", *SETTINGS)
+    for _ in range(7):
+        start = [sys.executable, "-c", KILLED_AT_COMMITS, *map(str, command)]
+        assert subprocess.run(start, cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    assert voxbatch(*command).returncode == 0
+    assert not failed(tmp_path / "out")
 
 
 def starts_needed(store: Store, count: int, killers: set[int], part_items: int) -> tuple[int, set[int]]:

@@ -18,8 +18,8 @@ on these items in groups:
 So n such items of N end after at most n * (5 + log32 N, rounded up) + 1 starts, wherever they are in the list.
 
 A loss of power, a reclaimed machine or an operator leaves the same record. So three kills with an item alone are needed
-before it fails. Each of them comes after the same process has transcribed a second of noise: otherwise, the machine may
-be to blame.
+before it fails. Each of them comes after the same process has transcribed a second of noise, because otherwise the
+machine may be to blame, and before the item's result: the record of one item is deleted before the item is committed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
+from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.layout import attempt_name, attempt_numbers
+from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import Count, json_bytes, read_json
 from voxbatch.records import Failure
@@ -166,6 +169,21 @@ class AttemptRecord:
         for name in self.earlier:
             with contextlib.suppress(StorageError):
                 store.delete(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Acquittal:
+    """The checkpoint of a process that works on one suspect: before the item is committed, its record is deleted, so
+    that a kill during the commit does not count."""
+
+    checkpoint: Checkpoint
+    record: AttemptRecord
+
+    def commit(self, *arguments: Any, **options: Any) -> list[PartEntry]:
+        """Delete the record and commit; see Checkpoint.commit."""
+        with contextlib.suppress(StorageError):  # a store that does not permit this is no obstacle
+            self.checkpoint.store.delete(self.record.name)
+        return self.checkpoint.commit(*arguments, **options)
 
 
 def _groups(items: ItemSet, size: int) -> Iterator[ItemSet]:

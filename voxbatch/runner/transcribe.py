@@ -22,6 +22,7 @@ from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.log import Log
 from voxbatch.manifest import items
 from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output.attempts import Acquittal
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.lines import outcome_of
 from voxbatch.output.parts import PartEntry
@@ -31,6 +32,7 @@ from voxbatch.records import SAMPLING_RATE, Item, Outcome
 from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import Progress, Stop, Usage, known_audio
+from voxbatch.runner.results import PartWriter
 from voxbatch.storage import StoreOptions, open_recording, open_store, parallel_map
 from voxbatch.storage.circuit_breaker import (
     CircuitBreaker,
@@ -121,16 +123,14 @@ def transcribe(
         listener = resources.enter_context(contextlib.closing(listener_of(job.config)))
         engine = ListeningEngine(engine, listener, job.config.speech)
     breaker = breaker or circuit_breaker(job)
-    if (
-        job.config.speech is None
-        and record.attempt.is_suspect
-        and record.attempt.items == 1
-        and record.attempt.failure is None
-    ):
-        _transcribe_noise(engine, job.config, stop, on_engine_message)
+    checkpoint: PartWriter = work.checkpoint
+    if record.attempt.is_suspect and record.attempt.items == 1 and record.attempt.failure is None:
+        checkpoint = Acquittal(work.checkpoint, record)
+        if job.config.speech is None:
+            _transcribe_noise(engine, job.config, stop, on_engine_message)
     pipeline = Pipeline(
         engine,
-        work.checkpoint,
+        checkpoint,
         job.config,
         work.progress,
         on_progress,
