@@ -106,19 +106,18 @@ def judge(
 ) -> None:
     """Compare a run of some seconds with the undisturbed run, and check its items and its number of requests.
 
-    A run looks at its owner again and again, at run.json and at the lists, so these two are counted by time.
+    A run looks at its owner again and again, at run.json and at the lists, so these two are counted by time. It also
+    does so before each commit.
     """
     bars.holds(f"{where.kind}, {name}: outputs equal to the undisturbed run's", outputs(where, out) == wanted)
     bars.at_most(f"{where.kind}, {name}: items in two parts", twice(where, out), 0)
     counts = proxy.counts()
     looks = [counts.pop(asked) for asked in list(counts) if asked[0] == "list" or asked[1].endswith("/run.json")]
-    worst = max(counts.values())
+    worst, commits = max(counts.values()), sum("/part-" in asked[1] and asked[0] == "put" for asked in counts)
     bars.at_most(
         f"{where.kind}, {name}: requests for one object, reading, writing or looking", worst, 2 * STORE_REQUEST.attempts
     )
-    bars.at_most(
-        f"{where.kind}, {name}: looks at the owner each second", round(max(looks) / seconds, 1), 1 / CHECK_INTERVAL_S
-    )
+    bars.at_most(f"{where.kind}, {name}: looks at the owner", max(looks), round(seconds / CHECK_INTERVAL_S) + commits)
 
 
 def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:
