@@ -1,9 +1,9 @@
-"""Measure seconds of audio per second of models that take windows of 30 s: Voxtral Mini 3B and Small 24B, Whisper.
+"""Measure seconds of audio per second of models that take windows of 30 s: all but Voxtral Realtime.
 
     python benchmarks/gpu/bench_instruct.py MODEL_DIR [--only NAME …] [--text-tokens 100] [--repeats 3] [--rounds 2]
                                             [--option NAME=VALUE …] [--out FILE]
 
-MODEL_DIR comes from `full_size.py --shape mini-3b`, `small-24b` or `whisper-large-v3-turbo`, or is a real model. Every
+MODEL_DIR comes from `full_size.py --shape`, with any shape but Realtime's, or is a real model. Every
 window holds 30 s of noise and gets exactly --text-tokens tokens of text: read speech has about 100. Each configuration
 runs in its own process, through the driver of voxbatch's engine, and prints JSON lines: one for each repeat with mean
 clocks and watts of the first GPU, and one with the medians. Small 24B needs `--option tensor_parallel_size=2`.
@@ -76,13 +76,15 @@ class FixedText:
 
 def measured(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a line for each repeat, and one with the medians."""
-    is_whisper = (Path(given.model) / "config.json").exists() and not (Path(given.model) / "params.json").exists()
     options = {**CONFIGURATIONS[given.one], **dict(pair.split("=", 1) for pair in given.option)}
-    if is_whisper:
+    profile = "mini-3b"
+    if not (Path(given.model) / "params.json").exists():
+        is_whisper = json.loads((Path(given.model) / "config.json").read_text())["model_type"] == "whisper"
+        profile = "whisper" if is_whisper else "transcription"
         options = {name: value for name, value in options.items() if name not in VOXTRAL_ONLY}
     bench_plugin.DUMMY.pop("delay_ms", None)
-    bench = bench_plugin.Bench(given.model, options, "whisper" if is_whisper else "mini-3b")
-    bench.made._family = FixedText(bench.made._family, given.text_tokens, "en" if is_whisper else None)
+    bench = bench_plugin.Bench(given.model, options, profile)
+    bench.made._family = FixedText(bench.made._family, given.text_tokens, None if profile == "mini-3b" else "en")
     yield {"ready_s": bench.ready_s, "requests": bench.requests, "described": bench.core.describe()}
     bench.feed(bench_plugin.sounds(max(8, bench.requests // 4), "30", bench.longest))  # the first run compiles
     samples = bench_plugin.sounds(max(8, int(bench.requests * given.rounds)), "30", bench.longest)

@@ -8,12 +8,18 @@ the transcripts mean nothing. `mini-4b-realtime` (the default) is mistralai/Voxt
 Voxtral-Mini-3B-2507 and `small-24b` is Voxtral-Small-24B-2507. Each params.json has exactly the keys of the published
 file. The vocabulary is mistral-common's own of the same size. `whisper-large-v3-turbo` is the model of that name of
 openai, with a made-up vocabulary of the same size, whose special tokens have the published ids.
+
+`qwen3-asr-1.7b`, `granite-speech-1b` and `cohere-transcribe` have made-up vocabularies, too, and the sizes of
+Qwen/Qwen3-ASR-1.7B (arXiv 2601.21337), ibm-granite/granite-4.0-1b-speech and CohereLabs/cohere-transcribe-03-2026
+(transformers, configuration_cohere_asr.py). The second has a dense decoder of the same layers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +113,73 @@ def write_whisper(folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({**generation, **ids}, indent=1))
 
 
+def qwen3_asr() -> tuple[Any, Any]:
+    """Return the configuration and the processor of Qwen3-ASR 1.7B."""
+    import speech_models
+
+    audio = {"d_model": 1024, "encoder_layers": 24, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096,
+             "output_dim": 2048, "downsample_hidden_size": 480}  # fmt: skip
+    text = {"num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+            "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 65_536}  # fmt: skip
+    return speech_models.qwen3_asr(audio, text, 151_936)
+
+
+def granite_speech() -> tuple[Any, Any]:
+    """Return the configuration and the processor of Granite Speech 4.0 1B."""
+    import speech_models
+
+    audio = {"num_layers": 16, "hidden_dim": 1024, "num_heads": 8, "output_dim": 348}
+    text = {"num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 4, "hidden_size": 2048,
+            "intermediate_size": 4096, "max_position_embeddings": 131_072}  # fmt: skip
+    projector = {"num_hidden_layers": 2, "num_attention_heads": 16, "hidden_size": 1024, "encoder_hidden_size": 1024,
+                 "intermediate_size": 4096, "cross_attention_frequency": 1}  # fmt: skip
+    return speech_models.granite_speech(audio, text, 100_352, projector)
+
+
+def cohere_transcribe() -> tuple[Any, Any]:
+    """Return the configuration and the tokenizer of Cohere Transcribe, with the keys that vLLM's class reads."""
+    import speech_models
+    from transformers import CohereAsrConfig
+
+    controls = [
+        "startofcontext",
+        "startoftranscript",
+        "emo:undefined",
+        "pnc",
+        "noitn",
+        "notimestamp",
+        "nodiarize",
+        "endoftext",
+    ]
+    languages = ["ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh"]
+    specials = ["\u2581", *(f"<|{name}|>" for name in ("endoftext", *controls, *languages))]
+    tokens = speech_models.tokenizer(specials, "<|endoftext|>", 16_384)
+    encoder = {"feat_in": 128, "feat_out": -1, "n_layers": 48, "d_model": 1280, "n_heads": 8, "ff_expansion_factor": 4,
+               "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 256,
+               "causal_downsampling": False, "self_attention_model": "rel_pos", "att_context_size": [-1, -1],
+               "xscaling": False, "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 9,
+               "conv_norm_type": "batch_norm", "conv_context_size": None}  # fmt: skip
+    decoder = {"hidden_size": 1024, "inner_size": 4096, "num_layers": 8, "num_attention_heads": 8, "hidden_act": "relu",
+               "max_sequence_length": 1024}  # fmt: skip
+    config = CohereAsrConfig(
+        encoder=encoder, transf_decoder={"config_dict": decoder},
+        head={"num_classes": len(tokens), "hidden_size": 1024}, vocab_size=len(tokens), max_audio_clip_s=35,
+        preprocessor={"features": 128, "sample_rate": 16_000, "window_size": 0.025, "window_stride": 0.01,
+                      "n_fft": 512, "pad_to": 0}, sample_rate=16_000, overlap_chunk_second=5,
+        eos_token_id=tokens.eos_token_id, pad_token_id=tokens.pad_token_id, bos_token_id=tokens.eos_token_id,
+        decoder_start_token_id=tokens.convert_tokens_to_ids("<|startoftranscript|>"),
+    )  # fmt: skip
+    return config, tokens
+
+
+CLASSES: dict[str, tuple[str, Callable[[], tuple[Any, Any]]]] = {
+    "qwen3-asr-1.7b": ("Qwen3ASRForConditionalGeneration", qwen3_asr),
+    "granite-speech-1b": ("GraniteSpeechForConditionalGeneration", granite_speech),
+    "cohere-transcribe": ("CohereAsrForConditionalGeneration", cohere_transcribe),
+}
+"""By shape: vLLM's class, and what makes the configuration and the processor."""
+
+
 def params(shape: str = REALTIME) -> dict[str, Any]:
     """Return the params.json of one of SHAPES."""
     decoder, encoder, audio = SHAPES[shape]
@@ -133,8 +206,16 @@ def tokenizer(shape: str = REALTIME) -> dict[str, Any]:
 
 
 def write(folder: Path, shape: str = REALTIME) -> None:
-    """Write the files of WHISPER or of one of SHAPES into `folder`, which is created."""
+    """Write the files of WHISPER, of one of SHAPES or of one of CLASSES into `folder`, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
+    if shape in CLASSES:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support" / "engine_vllm"))
+        name, make = CLASSES[shape]
+        config, processor = make()
+        config.architectures, config.dtype = [name], "bfloat16"
+        config.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        return
     if shape == WHISPER:
         write_whisper(folder)
         return
@@ -144,7 +225,7 @@ def write(folder: Path, shape: str = REALTIME) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=(*SHAPES, WHISPER), default=REALTIME)
+    parser.add_argument("--shape", choices=(*SHAPES, WHISPER, *CLASSES), default=REALTIME)
     parser.add_argument("folder", type=Path, metavar="MODEL_DIR")
     given = parser.parse_args()
     write(given.folder, given.shape)

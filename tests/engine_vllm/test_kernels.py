@@ -14,8 +14,7 @@ from warm_python import run_code
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from voxbatch.vllm_plugin import decode_kernel, window_kernel  # noqa: E402
-from voxbatch.vllm_plugin.packing import pack  # noqa: E402
+from voxbatch.vllm_plugin import decode_kernel  # noqa: E402
 
 pytest_plugins = ["engine_runs"]
 
@@ -116,82 +115,7 @@ def test_vllm_treats_the_backend_as_flash_attention(tmp_path: Path) -> None:
     run_code(CHOSEN, tmp_path)
 
 
-# -- the encoder's attention -------------------------------------------------------------------------------------------
-
-WINDOW = """
-import torch
-from voxbatch.vllm_plugin.encoder_attention import Windowed
-from voxbatch.vllm_plugin.packing import pack
-from voxbatch.vllm_plugin.window_kernel import attend, tiles
-
-def given(lengths, known, heads, size):
-    layout = pack(lengths, torch.device("cpu"), known)
-    qkv = torch.randn(sum(lengths), heads * size + 48)  # the queries are a slice of a product's result
-    k, v = torch.randn(2, sum(layout.key_lengths), heads, size)
-    return qkv[:, : heads * size].unflatten(1, (-1, size)), k, v, layout
-
-def wanted(q, k, v, layout, window):
-    found = []
-    parts = q.split(layout.lengths), k.split(layout.key_lengths), v.split(layout.key_lengths)
-    for queries, keys, values in zip(*parts, strict=True):
-        behind = layout.known + torch.arange(len(queries))[:, None] - torch.arange(len(keys))
-        score = torch.einsum("qhd,khd->hqk", queries, keys) * q.shape[2] ** -0.5
-        score = score.masked_fill((behind < 0) | (behind >= window), float("-inf"))
-        found.append(torch.einsum("hqk,khd->qhd", score.softmax(-1), values))
-    return torch.cat(found)
-
-def told(lengths, known, window, heads, size, kind=torch.float32, tolerance=3e-6):
-    q, k, v, layout = given(lengths, known, heads, size)
-    q, k, v = (each.to(kind) for each in (q, k, v))
-    found = attend(q, k, v, tiles(layout, window), window, size**-0.5)
-    assert found.is_contiguous()
-    assert found.dtype == kind
-    exact = wanted(q.float(), k.float(), v.float(), layout, window)
-    torch.testing.assert_close(found.float(), exact, atol=tolerance, rtol=1e-5)
-
-torch.manual_seed(0)
-for known, window in ((0, 40), (20, 40), (20, 7), (20, 300), (124, 100), (3, 1)):
-    told([1, 150, 65, 64, 30], known, window, 2, 64)
-told([5, 40], 3, 20, 1, 128)
-told([90, 20], 20, 40, 1, 64, torch.float16, 1e-3)  # shares and results have 11 bits
-told([400, 130], 124, 300, 1, 64)  # as it is used: a window of more than two tiles and a block
-
-attention = Windowed(40, 0.125)
-for lengths in ([3, 90], [70]):  # tiles are those of the group that is there
-    q, k, v, layout = given(lengths, 20, 2, 64)
-    found = attention(q, k, v, attention.prepare(layout))
-    torch.testing.assert_close(found, wanted(q, k, v, layout, 40), atol=3e-6, rtol=1e-5)
-"""
-
-
-@pytest.mark.slow
-def test_encoding_equals_causal_attention_within_a_window(tmp_path: Path) -> None:
-    """The kernel computes causal attention within a window for any lengths, with and without known frames.
-
-    The window is one frame, within a tile, longer than any chunk, or begins among the known frames. A chunk may have
-    one frame. Queries are contiguous or in wider rows.
-    """
-    run_code(WINDOW, tmp_path, interpreted=True)
-
-
-def test_tiles() -> None:
-    """Every frame is in one tile, as computed by hand, and tiles that see most keys come first.
-
-    Among equal tiles those of a chunk keep their order.
-    """
-    found = window_kernel.tiles(pack([5, 3], torch.device("cpu"), known=2), window=4, rows=2)
-    assert found.dtype == torch.int32
-    assert found.tolist() == [[2, 2, 0, 4], [0, 2, 0, 2], [4, 1, 0, 6], [5, 2, 7, 2], [7, 1, 7, 4]]
-
-
-@pytest.mark.parametrize(
-    ("fits", "size", "dtype"),
-    [(True, 64, torch.bfloat16), (True, 128, torch.float16), (False, 80, torch.bfloat16), (False, 64, torch.float32)],
-)
-def test_encoding_leaves_other_shapes_to_flash_attention(fits: bool, size: int, dtype: Any) -> None:
-    """Other number formats and head sizes are left to FlashAttention."""
-    assert window_kernel.fits(size, dtype) is fits
-
+# -- the encoder's graphs ----------------------------------------------------------------------------------------------
 
 GRAPHS = """
 import torch
@@ -199,14 +123,27 @@ import tower
 
 from voxbatch.vllm_plugin import encoder_graphs, rotary_kernel
 from voxbatch.vllm_plugin.encoder import Encoder
-from voxbatch.vllm_plugin.encoder_attention import Windowed
+from voxbatch.vllm_plugin.encoder_attention import Flash
 
 WINDOW, PAD = 30, 3
 CHUNKS, FRAMES = encoder_graphs.CHUNKS, encoder_graphs.FRAMES = 8, 64  # the interpreter takes seconds for more
 tower.HEAD = 16  # the least that Triton multiplies
 whole, adapter = tower.tower(WINDOW)
 plain, graphed = Encoder(whole, adapter, PAD), Encoder(whole, adapter, PAD)
-graphed._attention = Windowed(WINDOW, tower.HEAD**-0.5)
+
+def flash_attention(q, k, v, *, cu_seqlens_q, cu_seqlens_k, softmax_scale, window_size, **_):  # it needs a GPU
+    found = torch.zeros_like(q)
+    queries, keys = (list(zip(ends[:-1].tolist(), ends[1:].tolist())) for ends in (cu_seqlens_q, cu_seqlens_k))
+    for (begin, end), (first, last) in zip(queries, keys, strict=True):
+        behind = last - first - (end - begin) + torch.arange(end - begin)[:, None] - torch.arange(last - first)
+        score = torch.einsum("qhd,khd->hqk", q[begin:end], k[first:last]) * softmax_scale
+        score = score.masked_fill((behind < 0) | (behind > window_size[0]), float("-inf"))
+        found[begin:end] = torch.einsum("hqk,khd->qhd", score.softmax(-1), v[first:last])
+    return found
+
+graphed._attention = attention = Flash.__new__(Flash)
+attention._function, attention._window, attention._scale, attention._version = (
+    flash_attention, [WINDOW - 1, 0], tower.HEAD**-0.5, None)
 graphed._rotate_and_lay_out = rotary_kernel.rotate_and_lay_out
 graphed._graphs = graphs = graphed._make_graphs()
 silence = graphed._silence.frames
@@ -358,8 +295,7 @@ def test_rows_equal_their_formulas(code: str, tmp_path: Path) -> None:
 COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from voxbatch.vllm_plugin import (
-    decode_kernel, layer_norm_kernel, quantise_kernel, rotary_kernel, score_kernel, window_kernel)
+from voxbatch.vllm_plugin import decode_kernel, layer_norm_kernel, quantise_kernel, rotary_kernel, score_kernel
 
 def shared(kernel, kinds, known, capability, **options):
     names = kernel.arg_names
@@ -373,7 +309,7 @@ numbers = dict.fromkeys(("q", "k", "v", "out", "qkv", "k_out", "v_out", "pads", 
                          "bias"), "*bf16")
 kinds = numbers | {"blocks": "*i32", "lengths": "*i32", "starts": "*i32", "key_starts": "*i32", "positions": "*i64",
                    "places": "*i64", "scale": "fp32", "v_scale": "fp32", "scales": "*fp32", "epsilon": "fp32",
-                   "limit": "fp32", "tiles": "*i32", "tokens": "*i32"}
+                   "limit": "fp32", "tokens": "*i32"}
 in_8_bits = kinds | {"k": "*fp8e4nv", "v": "*fp8e4nv", "out": "*bf16"}
 rounded = kinds | {"out": "*fp8e4nv"}
 decoding = dict(BLOCK=16, GROUP=4, SIZE=128, KEYS=decode_kernel.KEYS, QUERIES=16, MANY=False, EIGHT=False, starts=None)
@@ -382,15 +318,11 @@ decode_options = dict(num_warps=decode_kernel.WARPS, num_stages=decode_kernel.ST
 eight_options = dict(num_warps=decode_kernel.EIGHT_WARPS, num_stages=decode_kernel.EIGHT_STAGES)
 placing = dict(q_width=2048, k_width=2048, head=64, block=2048)
 norm = dict(width=1280, BLOCK=2048)
-window = dict(WINDOW=750, HEADS=32, ROWS=window_kernel.ROWS, KEYS=window_kernel.KEYS)
-narrow = dict(num_warps=window_kernel.WARPS, num_stages=window_kernel.STAGES, maxnreg=window_kernel.REGISTERS)
 for capability in (80, 86, 89, 90):
     cases = [
         (decode_kernel._attend, kinds, decoding, decode_options),
         (rotary_kernel._rotate_and_lay_out, kinds, placing, dict(num_warps=rotary_kernel.WARPS)),
         (layer_norm_kernel._add_and_norm, kinds, norm, dict(num_warps=4)),
-        (window_kernel._attend, kinds, window | dict(SIZE=64), narrow),
-        (window_kernel._attend, kinds, window | dict(SIZE=128), dict(num_warps=window_kernel.WARPS, num_stages=2)),
     ]
     for logits in ("*bf16", "*fp16", "*fp32"):
         scored = kinds | {"logits": logits, "out": "*fp32"}

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from voxbatch.vllm_plugin import FRAME_BYTES, GROUP_FRAMES
-from voxbatch.vllm_plugin.encoder_attention import Attention, Flash, Masked, Windowed
+from voxbatch.vllm_plugin.encoder_attention import Attention, Flash, Masked
 from voxbatch.vllm_plugin.encoder_graphs import EncoderGraphs
 from voxbatch.vllm_plugin.encoder_ops import EightBitOps, FusedOps, TorchOps
 from voxbatch.vllm_plugin.packing import Packed, group_chunks, pack, to_device
@@ -144,8 +144,8 @@ class Encoder:
 
     def _make_graphs(self) -> EncoderGraphs | None:
         """Return the graphs for chunks that begin with silence, or None on a device or for shapes without them."""
-        attention, silence = self._attention, self._silence
-        if not isinstance(attention, Windowed) or not silence.frames:
+        silence = self._silence
+        if not isinstance(self._attention, Flash) or not silence.frames:
             return None
         frames = self._cos_sin.new_zeros(GROUP_FRAMES, self._layers.conv2.weight.shape[0])
         rows = silence.rows.new_zeros(GROUP_FRAMES // self._pool, silence.rows.shape[1])
@@ -153,10 +153,10 @@ class Encoder:
         def run_layers(frames: torch.Tensor, layout: Packed) -> torch.Tensor:
             return self._encode_frames(frames, layout, silence)
 
-        return EncoderGraphs(run_layers, attention, silence.frames, frames, rows)
+        return EncoderGraphs(run_layers, silence.frames, frames, rows)
 
     def _layout(self, frames: Sequence[int], known_frames: int) -> Packed:
-        return self._attention.prepare(pack(frames, self.device, known_frames))
+        return pack(frames, self.device, known_frames)
 
     def _encode_frames(
         self, convolved: torch.Tensor, layout: Packed, silence: Silence, keys: list[torch.Tensor] | None = None
@@ -232,9 +232,7 @@ def _implementations(
         version = get_flash_attn_version(head_size=attention.head_dim)
     if not version:
         return TorchOps(), rotate_and_lay_out, Masked(window, scale)
-    from voxbatch.vllm_plugin import rotary_kernel, window_kernel
+    from voxbatch.vllm_plugin import rotary_kernel
 
-    has_kernel = attention.q_size == attention.kv_size and window_kernel.fits(attention.head_dim, dtype)
-    by_kernel: Attention = Windowed(window, scale) if has_kernel else Flash(window, scale, version)
     ops = EightBitOps(dtype) if EightBitOps.fits(layers) else FusedOps()
-    return ops, rotary_kernel.rotate_and_lay_out, by_kernel
+    return ops, rotary_kernel.rotate_and_lay_out, Flash(window, scale, version)

@@ -7,7 +7,6 @@ present as keys and values only. So a chunk may have more keys than queries, and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +18,6 @@ from voxbatch.vllm_plugin.packing import Packed
 class Attention(ABC):
     """Attention of one layer over all chunks of a group. The window and the scale are the implementation's."""
 
-    def prepare(self, packed: Packed) -> Packed:
-        """Return the layout of a group, with what this attention needs to know of it in each layer: here, no more."""
-        return packed
-
     @abstractmethod
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values of each frame, [frames, heads, head_dim].
@@ -30,7 +25,7 @@ class Attention(ABC):
         Args:
             q: [frames, heads, head_dim].
             k, v: [keys, heads, head_dim].
-            packed: the positions of the chunks among frames and keys, as `prepare` returns them.
+            packed: the positions of the chunks among frames and keys.
         """
 
 
@@ -79,25 +74,4 @@ class Flash(Attention):
             max_seqlen_k=packed.known + packed.longest, softmax_scale=self._scale, causal=True,
             window_size=self._window, fa_version=self._version,
         )  # fmt: skip
-        return attended
-
-
-class Windowed(Attention):
-    """Attention with our own kernel (`window_kernel`), all chunks in one launch; bfloat16 and float16 only."""
-
-    def __init__(self, window: int, scale: float):
-        from voxbatch.vllm_plugin import window_kernel
-
-        self._kernel: Any = window_kernel
-        self._window, self._scale = window, scale
-        self.tile_rows: int = window_kernel.ROWS
-        """Number of frames of a full tile."""
-
-    def prepare(self, packed: Packed) -> Packed:
-        """Return the layout with its tiles."""
-        return replace(packed, tiles=self._kernel.tiles(packed, self._window))
-
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
-        """Return the attended values; see `Attention`."""
-        attended: torch.Tensor = self._kernel.attend(q, k, v, packed.tiles, self._window, self._scale)
         return attended

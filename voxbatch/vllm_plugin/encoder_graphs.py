@@ -17,7 +17,6 @@ import torch
 from torch.nn import functional
 
 from voxbatch.vllm_plugin import GROUP_FRAMES
-from voxbatch.vllm_plugin.encoder_attention import Windowed
 from voxbatch.vllm_plugin.packing import Packed, copy_to, pack
 
 FRAMES = 256
@@ -25,7 +24,7 @@ FRAMES = 256
 CHUNKS = 32
 """Largest number of chunks of a group, with the chunk that pads it. Groups of more and shorter chunks have no graph."""
 
-FIELDS = ("key_starts", "positions", "places", "tiles")
+FIELDS = ("starts", "key_starts", "positions", "places")
 """Tensors of a layout that a graph reads."""
 
 RunLayers = Callable[[torch.Tensor, Packed], torch.Tensor]
@@ -41,16 +40,13 @@ class EncoderGraphs:
 
     Args:
         run_layers: the work of a graph. It reads only the arguments, and tensors that stay where they are.
-        attention: the attention of `run_layers`, which decides what a layout has.
         known: number of known frames; see Packed.
         frames: [GROUP_FRAMES, dim]: memory for the frames of a group.
         rows: [GROUP_FRAMES / frames of a row, width]: memory for the rows of a group.
     """
 
-    def __init__(
-        self, run_layers: RunLayers, attention: Windowed, known: int, frames: torch.Tensor, rows: torch.Tensor
-    ):
-        self._run_layers, self._attention, self._known = run_layers, attention, known
+    def __init__(self, run_layers: RunLayers, known: int, frames: torch.Tensor, rows: torch.Tensor):
+        self._run_layers, self._known = run_layers, known
         self._frames, self._rows = frames, rows
         layout = self._padded([], GROUP_FRAMES)
         tensors = {name: getattr(layout, name).to(frames.device) for name in FIELDS}
@@ -100,30 +96,21 @@ class EncoderGraphs:
         """Return the layout of a group with its padding, on the host."""
         padding = size - sum(lengths)
         layout = pack([*lengths, padding] if padding else lengths, torch.device("cpu"), self._known)
-        layout = self._attention.prepare(layout)
-        assert layout.tiles is not None
-        total = int(layout.key_starts[-1])
-        no_chunks = CHUNKS + 1 - len(layout.key_starts)
-        no_tiles = self._num_tiles(size) - len(layout.tiles)
+        no_chunks = (0, CHUNKS + 1 - len(layout.starts))
+        starts, key_starts = layout.starts, layout.key_starts
         return replace(
             layout,
-            key_starts=functional.pad(layout.key_starts, (0, no_chunks), value=total),
-            tiles=functional.pad(layout.tiles, (0, 0, 0, no_tiles)),  # a tile without rows computes nothing
+            starts=functional.pad(starts, no_chunks, value=int(starts[-1])),
+            key_starts=functional.pad(key_starts, no_chunks, value=int(key_starts[-1])),
         )
-
-    def _num_tiles(self, size: int) -> int:
-        """Return how many tiles a group of this size has at most. Each chunk may end with a tile that is not full."""
-        return size // self._attention.tile_rows + CHUNKS
 
     def _run(self, size: int) -> None:
         fixed = self._layout
-        assert fixed.tiles is not None
         layout = replace(
             fixed,
             lengths=[size, *fixed.lengths[1:]],
             positions=fixed.positions[:size],
             places=fixed.places[:size],
-            tiles=fixed.tiles[: self._num_tiles(size)],
         )
         rows = self._run_layers(self._frames[:size], layout)
         self._rows[: len(rows)] = rows

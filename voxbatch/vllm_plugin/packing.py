@@ -32,8 +32,6 @@ class Packed:
     """[frames], int64: the position of each frame within its chunk, with the known frames counted."""
     places: torch.Tensor
     """[frames], int64: the index of each frame's key among all keys."""
-    tiles: torch.Tensor | None = None
-    """[tiles, 4], int32: see window_kernel.tiles. Only the attention that runs this kernel makes them."""
 
     @property
     def longest(self) -> int:

@@ -46,9 +46,9 @@ SCORE_FLOP = 483
 """Cost of one score in a tile of attention (a query times a key, needed or not), in FLOP of the multiprocessor's share
 of GpuSpec.flops. 512 requests with 128 keys take 4.0 ms; the mixture of a running engine, with 216 positions, takes
 5.2 ms; the encoder takes 1.19 ms per chunk."""
-WINDOW = 0.36
-"""Share of GpuSpec.flops that the encoder's attention reaches with voxbatch's own kernel (vllm_plugin.window_kernel).
-Only the scores that are needed are counted: 282e12 FLOP per second, 0.86 ms for a chunk of 30 s."""
+WINDOW = 0.28
+"""Share of GpuSpec.flops that the encoder's attention reaches. Only the scores that are needed are counted: 222e12 FLOP
+per second, 1.09 ms for a chunk of 30 s."""
 KEYS_ROUNDED = 64
 """Number of keys per tile that are computed without need: keys come in blocks of 128, and on average half of the last
 block is not needed."""
