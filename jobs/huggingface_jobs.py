@@ -17,7 +17,10 @@ IMAGE = "REGISTRY/voxbatch:TAG"  # a public image, or hf.co/spaces/OWNER/SPACE: 
 
 def main(source: str, out: str, tasks: int) -> None:
     """Start the jobs and print their pages. The last one to finish merges."""
-    secrets = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    secrets = {name: os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    secrets["HF_TOKEN"] = get_token()
+    if missing := [name for name, value in secrets.items() if not value]:
+        sys.exit(f"missing: {', '.join(missing)}. Export the keys of the bucket, and log in with `hf auth login`.")
     for index in range(tasks):
         job = run_job(
             image=IMAGE,
@@ -25,11 +28,13 @@ def main(source: str, out: str, tasks: int) -> None:
             flavor="l4x1",
             timeout="24h",
             attempts=4,
-            secrets={**secrets, "HF_TOKEN": get_token()},
+            secrets=secrets,
             name=f"voxbatch-{index}",
         )
         print(job.url)
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(f"usage: python {sys.argv[0]} SOURCE OUT TASKS")
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -34,5 +34,5 @@ def transcribe(source: str, out: str, index: int, tasks: int) -> None:
 
 @app.local_entrypoint()
 def main(source: str, out: str, tasks: int = 8) -> None:
-    """Start all shards, and wait for them. The last one to finish merges."""
-    list(transcribe.starmap((source, out, index, tasks) for index in range(tasks)))
+    """Start all shards, which go on without this program. The last one to finish merges."""
+    transcribe.spawn_map([source] * tasks, [out] * tasks, range(tasks), [tasks] * tasks)

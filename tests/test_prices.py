@@ -28,11 +28,11 @@ def test_each_price_has_a_source_and_a_date(name: str) -> None:
 
 def test_cloud_run_price_is_the_sum_of_its_parts() -> None:
     """The price of Cloud Run is the sum of one L4, 8 vCPU and 16 GiB, which are what the Terraform module gives a task,
-    at the published prices per second; without a GPU of 8 vCPU and 32 GiB.
+    at the published prices per second; without a GPU of the rest.
     """
     cpu, gib, gpu = 8 * 0.000018 * 3600, 0.000002 * 3600, 0.0001867 * 3600
     assert prices.usd_per_hour(prices.CLOUD_RUN_L4) == pytest.approx(cpu + 16 * gib + gpu, abs=0.001)
-    assert prices.usd_per_hour(prices.CLOUD_RUN_CPU) == pytest.approx(cpu + 32 * gib, abs=0.001)
+    assert prices.usd_per_hour(prices.CLOUD_RUN_CPU) == pytest.approx(cpu + 16 * gib, abs=0.001)
     module = (ROOT / "jobs" / "cloudrun" / "terraform" / "jobs" / "variables.tf").read_text()
     defaults = dict(re.findall(r'variable "(memory_gib|usd_per_hour)" \{[^}]*?default += (\S+)', module))
     assert defaults == {"memory_gib": "16", "usd_per_hour": f"{prices.usd_per_hour(prices.CLOUD_RUN_L4)}"}
