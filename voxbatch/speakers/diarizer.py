@@ -47,8 +47,8 @@ MEMORY = 178
 OTHERS = 0.5
 """Weight of another piece at no distance."""
 LATE = 480
-"""Samples (30 ms) from the start of a frame to the border of a turn that begins or ends with it: the network, which
-hears what follows, tells of borders early."""
+"""Samples (30 ms) from the start of a frame to the border of a turn that begins or ends with it: the network tells of
+borders early. Measured on conversations, see benchmarks/RESULTS.md."""
 
 _BATCH_SAMPLES = (BATCH - 1) * STEP * FRAME + WINDOW
 Vectors = npt.NDArray[np.float32]
