@@ -11,6 +11,8 @@ buckets of a Cloud Storage server and of an S3 server.
 In the last scenario, random signals (SIGTERM, SIGKILL, SIGSTOP and later SIGCONT) reach random processes of a run: the
 main process, a worker, a decoder, ffmpeg, or all of them. The run is resumed whenever it ended. The outputs must be the
 bytes of an undisturbed run, so that no signal becomes an item's failure.
+
+Other options go to the runs of the embedded engine, for example `--speakers auto --speaker-model FOLDER`.
 """
 
 from __future__ import annotations
@@ -502,18 +504,20 @@ def scenario(engine: str, job: Job, wanted: int, seed: int, bars: Bars) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--recordings", type=int, default=80)
     parser.add_argument("--kills", type=int, default=20, help="with the embedded engine")
     parser.add_argument("--scripted-kills", type=int, default=200)
     parser.add_argument("--signals", type=int, default=200, help="on all stores together")
     parser.add_argument("--stores", nargs="+", choices=KINDS, default=["local", "gcs", "seaweedfs"])
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    given = parser.parse_args()
+    given, extra = parser.parse_known_args()
     bars = Bars()
     print(machine())
     print(f"seed {given.seed}")
-    embedded = ("--engine", "faster-whisper", "--engine-option", "beam_size=1")
+    embedded = ("--engine", "faster-whisper", "--engine-option", "beam_size=1", *extra)
     slow = ("--engine", "scripted", "--engine-option", "delay_s=0.1", "--engine-option", "shuffle=true")
     slower = ("--engine", "scripted", "--engine-option", "delay_s=0.4")
     for kind in given.stores:

@@ -46,6 +46,9 @@ MEMORY = 178
 """Frames (3 s) in which the weight of other pieces of the same local speaker falls to 1/e."""
 OTHERS = 0.5
 """Weight of another piece at no distance."""
+LATE = 480
+"""Samples (30 ms) from the start of a frame to the border of a turn that begins or ends with it: the network tells of
+borders early. Measured on conversations, see benchmarks/RESULTS.md."""
 
 _BATCH_SAMPLES = (BATCH - 1) * STEP * FRAME + WINDOW
 Vectors = npt.NDArray[np.float32]
@@ -162,7 +165,7 @@ def _turns(
         (_seconds(start), min(_seconds(end), limit), speaker)
         for speaker, row in enumerate(talks.T)
         for start, end, talking in _runs(row.astype(np.int64))
-        if talking
+        if talking and _seconds(start) < limit
     ]
     numbers: dict[int, int] = {}
     return [
@@ -172,7 +175,7 @@ def _turns(
 
 
 def _seconds(frame: int) -> float:
-    return (segmentation.FIRST + frame * FRAME) / SAMPLING_RATE
+    return (segmentation.FIRST + LATE + frame * FRAME) / SAMPLING_RATE
 
 
 def _speakers(pieces: list[Piece], count: SpeakerCount) -> Vectors:
