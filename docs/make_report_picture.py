@@ -22,7 +22,7 @@ OPENED = "where-is-my-order"
 
 
 def main() -> None:
-    """Transcribe the examples, open the report with one item, and write the picture."""
+    """Transcribe the examples, open the report with one item and its waveform, and write the picture."""
     from browser import browser
 
     with tempfile.TemporaryDirectory() as folder, browser() as shown:
@@ -33,6 +33,8 @@ def main() -> None:
         shown.open(out / "report.html", WIDTH, HEIGHT)
         shown.wait("!!document.querySelector('.rows')")
         shown.evaluate(f"[...document.querySelectorAll('.open')].find((b) => b.textContent === '{OPENED}').click()")
+        shown.choose("input[type=file]", ROOT / "examples" / "recordings")
+        shown.wait("!!document.querySelector('.text.drawn')")
         # The path is that of the machine that draws the picture.
         shown.evaluate("document.querySelector('.player bdi').textContent = '…/recordings/where-is-my-order.flac'")
         shown.screenshot(PICTURE)
