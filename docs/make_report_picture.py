@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests" / "support"))
 
 PICTURE = ROOT / "docs" / "images" / "report.png"
-WIDTH, HEIGHT = 1120, 1690
+WIDTH = 1120
 OPENED = "where-is-my-order"
 """Item that is shown with its text."""
 
 
 def main() -> None:
-    """Transcribe the examples, open the report with one item, and write the picture."""
+    """Transcribe the examples, open the report with one item and its waveform, and write the picture."""
     from browser import browser
 
     with tempfile.TemporaryDirectory() as folder, browser() as shown:
@@ -30,12 +30,17 @@ def main() -> None:
         command = ["run", "examples/manifest.jsonl", "-o", str(out), "--engine", "faster-whisper", "-q"]
         subprocess.run([sys.executable, "-m", "voxbatch", *command], cwd=ROOT, check=True)
         shown.call("Emulation.setScrollbarsHidden", hidden=True)
-        shown.open(out / "report.html", WIDTH, HEIGHT)
+        shown.open(out / "report.html", WIDTH)
         shown.wait("!!document.querySelector('.rows')")
         shown.evaluate(f"[...document.querySelectorAll('.open')].find((b) => b.textContent === '{OPENED}').click()")
-        # The path is that of the machine that draws the picture.
+        shown.choose("input[type=file]", ROOT / "examples" / "recordings")
+        shown.wait("!!document.querySelector('.text.drawn')")
+        # The picture is long enough.
+        shown.evaluate("document.getElementById('confusions-title').parentElement.remove()")
+        # Paths are those of the machine that draws the picture.
+        shown.evaluate("document.querySelector('.command code').textContent = 'voxbatch run examples/manifest.jsonl'")
         shown.evaluate("document.querySelector('.player bdi').textContent = '…/recordings/where-is-my-order.flac'")
-        shown.screenshot(PICTURE)
+        shown.screenshot(PICTURE, whole=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -25,7 +26,10 @@ from holds import Hold
 import voxbatch as vb
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.config import RunOptions
+from voxbatch.runner import forecast
+from voxbatch.runner.prepare import Job
 from voxbatch.storage import StoreOptions
+from voxbatch.storage.columns import ItemSet
 
 pytestmark = pytest.mark.slow
 RECORDINGS = ROOT / "examples" / "recordings"
@@ -198,6 +202,21 @@ def test_several_sources_are_one_run(recording: Recorder, tmp_path: Path) -> Non
     assert (tmp_path / f"{tmp_path.name}.voxbatch" / "summary.json").exists()
     with pytest.raises(vb.ConfigError, match="the list of sources is empty"):
         vb.run([])
+
+
+def test_the_durations_that_no_manifest_gives_are_estimated(
+    manifest: ManifestWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that shows the progress gets the same estimate as the bar of the command line."""
+    estimated, sampling = [], forecast.sampling
+
+    def noted(job: Job, remaining: ItemSet, progress: vb.Progress) -> AbstractContextManager[None]:
+        estimated.append(remaining.count())
+        return sampling(job, remaining, progress)
+
+    monkeypatch.setattr(forecast, "sampling", noted)
+    vb.run(manifest(1.0, 1.0), out=tmp_path / "out", engine="scripted", report=False)
+    assert estimated == [2]
 
 
 def test_results_come_while_the_run_is_in_progress(manifest: ManifestWriter, tmp_path: Path) -> None:

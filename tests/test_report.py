@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import shlex
 import subprocess
 import sys
 import tarfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +88,7 @@ def shown() -> Iterator[Browser]:
         yield started
 
 
-def opened(shown: Browser, path: Path, **settings: Any) -> Browser:
+def opened(shown: Browser, path: Path | str, **settings: Any) -> Browser:
     """Open a report and wait for its table."""
     shown.complaints.clear()
     shown.requests.clear()
@@ -195,6 +198,55 @@ def test_a_report_that_moved_with_its_recordings_still_plays(shown: Browser, out
         shown.wait("document.querySelector('audio').duration > 2")
     finally:
         (tmp_path / "away.wav").rename(hidden)
+
+
+@pytest.fixture
+def waves(tmp_path: Path) -> Path:
+    """Return a folder with the report of one recording, of which only the middle one of three words is loud."""
+    (tmp_path / "calls").mkdir()
+    samples = np.full(3 * 16_000, 0.01)
+    samples[17_000:31_000] = 0.5
+    soundfile.write(tmp_path / "calls" / "a.wav", samples, 16_000)
+    line = json.loads(hostile(0, "word").line)
+    timed = [{"word": word, "start": at, "end": at + 0.9} for at, word in enumerate(("low", "loud", "end"))]
+    place = str(tmp_path / "calls" / "a.wav")
+    line |= {"id": "a", "audio_filepath": place, "pred_text": "low loud end", "words": timed, "audio_duration": 3.0}
+    store = store_with(tmp_path / "out", [PartEntry(0, "transcript", json_bytes(line))])
+    write_report(store, str(tmp_path / "out" / "report.html"))
+    return tmp_path
+
+
+WAVE_HEIGHTS = "[...document.querySelectorAll('.text .w .wave path')].map((wave) => wave.getBBox().height)"
+
+
+@pytest.mark.slow
+def test_a_report_on_a_server_shows_the_waveform_over_the_words(shown: Browser, waves: Path) -> None:
+    """Each word stands below its own sound. Only the opened recording is fetched."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=waves)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            opened(shown, f"http://127.0.0.1:{server.server_port}/out/report.html")
+            open_item(shown, "a")
+            shown.wait("!!document.querySelector('.text.drawn')")
+        finally:
+            server.shutdown()
+    low, loud, end = shown.evaluate(WAVE_HEIGHTS)
+    assert low == end == pytest.approx(0.06, abs=0.02)
+    assert loud == pytest.approx(2.0, abs=0.02)
+    assert shown.evaluate("document.querySelector('input[type=file]')") is None
+    assert shown.complaints == []
+
+
+@pytest.mark.slow
+def test_a_report_in_a_file_shows_the_waveform_of_a_chosen_folder(shown: Browser, waves: Path) -> None:
+    """No browser lets a file read other files, so the reader chooses the folder of the recordings, once."""
+    opened(shown, waves / "out" / "report.html")
+    open_item(shown, "a")
+    shown.choose("input[type=file]", waves / "calls")
+    shown.wait("!!document.querySelector('.text.drawn')")
+    assert shown.evaluate(WAVE_HEIGHTS)[1] == pytest.approx(2.0, abs=0.02)
+    assert shown.complaints == []
 
 
 @pytest.fixture(scope="module")

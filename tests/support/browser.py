@@ -127,6 +127,12 @@ class Browser:
         """Type a text into the focused element."""
         self.call("Input.insertText", text=text)
 
+    def choose(self, selector: str, path: Path) -> None:
+        """Choose a file, or a folder, in an input of files."""
+        expression = f"document.querySelector({json.dumps(selector)})"
+        chooser = self.call("Runtime.evaluate", expression=expression)["result"]["objectId"]
+        self.call("DOM.setFileInputFiles", files=[str(path)], objectId=chooser)
+
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """Write a picture of the visible part of the page, or of the whole page."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))

@@ -131,7 +131,8 @@ class BackgroundRun:
 
     def _run(self) -> None:
         try:
-            result = runner.run(self._config, python_log(), self._take_progress, self._stop)
+            log = python_log()
+            result = runner.run(self._config, log, self._take_progress, self._stop, estimate_durations=True)
             assert result.summary is not None, "a run of one shard merges"
             self._take_progress(result.progress)  # the last commit of a run is not reported
             self._summary.set_result(result.summary)

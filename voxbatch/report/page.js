@@ -6,6 +6,15 @@ const SHAPES = ["●", "▲", "■", "◆", "★", "▼", "✚", "✖"]; // of s
 const KINDS = { S: "substitution", D: "deletion", I: "insertion" };
 const USUAL = { "=": [1, 1], S: [1, 1], D: [1, 0], I: [0, 1], ".": [0, 1] };
 
+const DECODED_RATE = 8000; // samples a second of a decoded recording
+const WAVE_RATE = 50; // columns of a waveform for each second
+const EM_PER_SECOND = 4; // least width of a waveform, in the size of the text
+const LEAST_LEVEL = 0.03; // silence is a thin line
+const MAX_WAVE_BYTES = 64 << 20; // of a recording that is fetched to draw it
+
+let chosen = []; // files of the folder that the reader has chosen
+const undrawn = new Set(); // functions that look there for the recordings of opened rows
+
 const byId = (id) => document.getElementById(id);
 
 // Return an element: attributes by name, listeners by "onclick" and the like, and children that are elements or texts.
@@ -109,16 +118,15 @@ function encodePath(path) {
   return [...path].map((char) => (char === "/" ? char : encode(char))).join("");
 }
 
-// Return the player of an item, or the reason why there is none.
-function playerOf(row, folder) {
-  const places = placesOf(row.audio, folder);
+// Return the player of an item, which says so if the recording cannot be reached.
+function playerOf(row, places) {
   const name = element("bdi", {}, row.audio);
-  if (!places.length) {
-    const reason = /^\w+:\/\//.test(row.audio) ? "A browser cannot reach this address: " : "The recording cannot be reached from here: ";
-    return { audio: null, view: element("p", { class: "player" }, element("span", {}, reason, name)) };
-  }
   const note = element("span", {}, name);
-  const audio = element("audio", { controls: true, preload: "none", "aria-label": "Recording" });
+  const audio = element("audio", { controls: true, preload: "none", "aria-label": "Recording", hidden: !places.length });
+  if (!places.length) {
+    note.prepend(/^\w+:\/\//.test(row.audio) ? "A browser cannot reach this address: " : "The recording cannot be reached from here: ");
+    return { audio, view: element("div", { class: "player" }, audio, note) };
+  }
   audio.addEventListener("error", () => {
     places.shift();
     if (places.length) {
@@ -134,12 +142,13 @@ function playerOf(row, folder) {
 }
 
 function playFrom(audio, time) {
+  if (!audio.src) audio.parentElement.querySelector("input")?.click(); // the reader chooses the recording
   if (audio.readyState === 0) audio.addEventListener("loadedmetadata", () => { audio.currentTime = time; }, { once: true });
   audio.currentTime = time;
   audio.play().catch(() => {});
 }
 
-// Return the words of the transcript as buttons that play, or as plain texts without times or without a player.
+// Return the words of the transcript as buttons that play, or as plain texts without times.
 function wordsOf(row, audio) {
   const [words, times, confidences] = row.texts;
   let end = 0;
@@ -151,7 +160,7 @@ function wordsOf(row, audio) {
     const parts = [start === null ? "" : `${start.toFixed(2)} to ${(end / 100).toFixed(2)} s`,
       confidence === null ? "" : `confidence ${confidence.toFixed(2)}`];
     const title = parts.filter(Boolean).join(", ") || null;
-    if (start === null || !audio) return element("span", { class: `w${shade}`, title }, word);
+    if (start === null) return element("span", { class: `w${shade}`, title }, word);
     const button = element("button", { type: "button", class: `w${shade}`, title, tabindex: "-1", "data-start": start, "data-end": end / 100 }, word);
     button.addEventListener("click", () => playFrom(audio, start));
     return button;
@@ -234,6 +243,70 @@ function followAudio(audio, box) {
   });
 }
 
+// Return an SVG of levels from 0 to 1, one column for each.
+function waveOf(levels) {
+  const [svg, path] = ["svg", "path"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+  const about = { class: "wave", viewBox: `0 0 ${levels.length} 2`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  for (const [name, value] of Object.entries(about)) svg.setAttribute(name, value);
+  path.setAttribute("d", levels.map((level, at) => `M${at} ${1 - level}h.75v${2 * level}h-.75z`).join(""));
+  svg.append(path);
+  return svg;
+}
+
+// Draw the sound of a recording over its words: over each word, the sound from its start to that of the next word.
+async function drawWave(bytes, row, buttons) {
+  const sound = await new OfflineAudioContext(1, 1, DECODED_RATE).decodeAudioData(bytes);
+  const size = DECODED_RATE / WAVE_RATE;
+  const levels = new Float32Array(Math.ceil(sound.length / size));
+  for (let channel = 0; channel < sound.numberOfChannels; channel += 1) {
+    sound.getChannelData(channel).forEach((sample, at) => {
+      const column = Math.floor(at / size);
+      levels[column] = Math.max(levels[column], Math.abs(sample));
+    });
+  }
+  const columnOf = (time) => Math.min(levels.length, Math.max(0, Math.round(time * WAVE_RATE)));
+  const starts = buttons.map((button) => Number(button.dataset.start));
+  const end = columnOf(row.offset + row.duration);
+  const loudest = levels.subarray(columnOf(row.offset), end).reduce((most, level) => Math.max(most, level), 1e-9);
+  buttons.forEach((button, at) => {
+    const from = columnOf(at ? starts[at] : row.offset);
+    const to = Math.max(columnOf(button.dataset.end), at + 1 < starts.length ? columnOf(starts[at + 1]) : end);
+    const shown = [...levels.subarray(from, to)].map((level) => Math.max(LEAST_LEVEL, level / loudest));
+    button.style.minWidth = `min(100%, ${(shown.length * EM_PER_SECOND) / WAVE_RATE}em)`;
+    button.prepend(waveOf(shown));
+  });
+}
+
+// Draw the waveform of an opened row as soon as its recording can be read: from a server, else from a folder that the
+// reader chooses. A page that was opened as a file may play recordings, but no browser lets it read them.
+function addWave(row, places, { audio, view }, text) {
+  const buttons = [...text.querySelectorAll("button.w")].sort((a, b) => a.dataset.start - b.dataset.start);
+  if (!buttons.length) return;
+  const input = element("input", { type: "file", webkitdirectory: true });
+  const note = element("span", { role: "status" });
+  const picker = element("label", {}, "Waveform: choose the folder of the recordings ", input, " ", note);
+  const draw = (bytes) => drawWave(bytes, row, buttons).then(() => { text.classList.add("drawn"); picker.remove(); });
+  const look = async () => {
+    const file = chosen.find((each) => row.audio.endsWith(`/${each.webkitRelativePath}`));
+    if (!file) { note.textContent = "It has no such recording."; return; }
+    undrawn.delete(look);
+    if (!audio.src || audio.error) [audio.src, audio.hidden] = [URL.createObjectURL(file), false];
+    await file.arrayBuffer().then(draw).catch(() => { note.textContent = "This browser cannot decode the recording."; });
+  };
+  input.addEventListener("change", () => { chosen = [...input.files]; undrawn.forEach((each) => each()); });
+  const ask = () => { undrawn.add(look); view.append(picker); if (chosen.length) look(); };
+  const served = location.protocol === "file:" ? undefined : places.find((place) => !/^\w+:/.test(place));
+  if (served) fetchSmall(served).then(draw).catch(ask);
+  else ask();
+}
+
+// Return the bytes of a recording beside the page, unless it is large.
+async function fetchSmall(place) {
+  const answer = await fetch(place);
+  if (!answer.ok || Number(answer.headers.get("Content-Length")) > MAX_WAVE_BYTES) throw new Error(place);
+  return answer.arrayBuffer();
+}
+
 function list(texts) {
   return texts.length ? element("ul", { class: "notes" }, ...texts.map((text) => element("li", { dir: "auto" }, text))) : null;
 }
@@ -245,21 +318,23 @@ function detailOf(row, folder) {
     box.append(element("p", { dir: "auto" }, row.failure), element("p", { class: "facts" }, element("bdi", {}, row.audio)));
     return box;
   }
-  const { audio, view } = playerOf(row, folder);
+  const places = placesOf(row.audio, folder);
+  const player = playerOf(row, places);
   const facts = row.counts
     ? `${row.counts[0]} substituted, ${row.counts[1]} deleted, ${row.counts[2]} inserted; reference of ${row.counts[3]}${row.unit === "CER" ? " characters" : " words"}. `
     : "";
-  box.append(element("p", { class: "facts" }, facts, row.duration === null ? "" : `Audio: ${seconds(row.duration)}.`), view);
+  box.append(element("p", { class: "facts" }, facts, row.duration === null ? "" : `Audio: ${seconds(row.duration)}.`), player.view);
   if (!row.texts) {
     box.append(element("p", { class: "facts" }, "The text of this item had no room in the page; transcripts.jsonl has it."));
     return box;
   }
   const [, , , reference, , warnings, flags, isCut] = row.texts;
-  const text = element("div", { class: "text", dir: "auto", role: "group", "aria-label": "Transcript" }, ...textOf(row, wordsOf(row, audio)));
+  const text = element("div", { class: "text", dir: "auto", role: "group", "aria-label": "Transcript" }, ...textOf(row, wordsOf(row, player.audio)));
   if (!text.textContent) text.append(element("em", {}, "no text"));
   box.append(text);
   addArrowKeys(text);
-  if (audio) followAudio(audio, text);
+  followAudio(player.audio, text);
+  addWave(row, places, player, text);
   if (reference.length) box.append(element("p", { class: "reference", dir: "auto" }, "Reference: ", element("bdi", {}, reference.join(" "))));
   if (isCut) box.append(element("p", { class: "facts" }, "Only the begin of the text is shown; transcripts.jsonl has all of it."));
   const reasons = flags.map(([kind, reason, start, end]) => {

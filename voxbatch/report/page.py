@@ -362,10 +362,10 @@ def _duration_class(at: int) -> str:
 
 def _policy(style: str, script: str, schemes: Iterable[str]) -> str:
     """Return the page's content security policy: its own style and script, recordings, and nothing else."""
-    media = ["'self'", "file:", *sorted({"https:", "http:"} & {f"{scheme}:" for scheme in schemes})]
+    media = ["'self'", "file:", "blob:", *sorted({"https:", "http:"} & {f"{scheme}:" for scheme in schemes})]
     return (
         f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
-        f"media-src {' '.join(media)}; base-uri 'none'; form-action 'none'"
+        f"media-src {' '.join(media)}; connect-src 'self'; base-uri 'none'; form-action 'none'"
     )
 
 
