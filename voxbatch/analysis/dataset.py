@@ -3,7 +3,7 @@
     export_dataset(store, "gs://sets/calls", DatasetOptions())   →   train/train-000000.tar, …, dataset.json
 
 The shards follow from the committed transcripts alone: each has up to SHARD_S seconds of cuts, in the order of the
-list. Each is created if it is absent, and the last file of a shard is its commit. So an export that was killed
+list. Its files are created if they are absent, and their bytes follow from its cuts. So an export that was killed
 continues, and writes the same files. `dataset.json` comes first, and its digest is that of all cuts: an export of other
 cuts to the same place is refused.
 
@@ -159,10 +159,8 @@ def _write(
 ) -> int:
     """Create the files of a shard, unless they are there. Return the number of cuts that cannot be read."""
     write, names = _FILES[layout]
-    *_, last = paths = [
-        name.format(split=shard.split, number=shard.number, count=shards[shard.split]) for name in names
-    ]
-    if target.exists(last):
+    paths = [name.format(split=shard.split, number=shard.number, count=shards[shard.split]) for name in names]
+    if all(map(target.exists, paths)):
         return 0
     utterances = list(_utterances(shard.cuts, run, store_options))
     for path, content in zip(paths, write(shard, utterances), strict=True):
