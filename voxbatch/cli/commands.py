@@ -26,6 +26,7 @@ MODULES = {
     "speak": "speak_command",
     "status": "out_commands",
     "report": "out_commands",
+    "export": "out_commands",
     "doctor": "doctor_command",
     "models": "models_command",
     "validate": "validate_command",

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,18 +17,21 @@ from voxbatch.cli.commands import WithFormats
 from voxbatch.cli.options import (
     FolderOrAddress,
     PathOrAddress,
+    combined,
     comma,
     format_names,
     language,
     option,
+    setting_option,
     store_options,
     video_options,
 )
-from voxbatch.config import FORMATS, check_cues, check_formats
+from voxbatch.config import FORMATS, DatasetOptions, check_cues, check_formats
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import in_words
 from voxbatch.log import Log
 from voxbatch.safe_text import counted, escape_controls
+from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
 
 if TYPE_CHECKING:
@@ -214,3 +217,26 @@ def report(
     place = output or os.path.join(out, "report.html")
     write_report(store, place, by, store_options)
     click.echo(escape_controls(place))
+
+
+@click.command(short_help="Write a run as a data set for training.")
+@click.argument("out", type=FolderOrAddress())
+@click.option("-o", "--output", required=True, metavar="PLACE", help="Folder or address of the data set.")
+@combined(*map(setting_option, settings_of(DatasetOptions).values()))
+@store_options
+def export(out: str, output: str, store_options: StoreOptions, **settings: Any) -> None:
+    """Write the transcripts of the run in OUT and their audio as a data set for training: cuts of 3 to 30 s, in FLAC
+    at 16 kHz, in shards that WebDataset, NeMo, Lhotse or Hugging Face's datasets read.
+
+    If it is killed, the same command continues. No shard is written twice.
+    """
+    from voxbatch.analysis.dataset import export_dataset
+    from voxbatch.storage import open_store
+
+    exported = export_dataset(open_store(out, store_options), output, DatasetOptions(**settings), store_options)
+    for split, shards in exported.shards.items():
+        cuts, hours = counted(exported.cuts[split], "cut"), exported.seconds[split] / 3600
+        click.echo(f"{split:<5}  {counted(shards, 'shard')}, {cuts}, {hours:,.2f} h")
+    for reason, count in exported.left_out.most_common():
+        click.echo(f"left out {counted(count, 'cut')} {reason}")
+    click.echo(escape_controls(output))

@@ -1,0 +1,162 @@
+"""Tests of data sets: cuts of transcripts, and shards that others read, each written once."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+from conftest import ManifestWriter
+from outputs import RUN
+
+from voxbatch import runner
+from voxbatch.analysis.cuts import MAX_S, MIN_S, cuts_of, split_of
+from voxbatch.analysis.dataset import DESCRIPTION, Exported, export_dataset
+from voxbatch.config import LAYOUTS, Config, DatasetOptions
+from voxbatch.errors import ConfigError
+from voxbatch.log import Log
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_store
+
+
+def line_of(words: list[tuple[str, float, float, str | None]], text: str, **keys: Any) -> dict[str, Any]:
+    """Return a line of transcripts.jsonl with one segment for each word that ends a sentence."""
+    rows = [
+        {"word": word, "start": start, "end": end, "confidence": 0.5, "speaker": speaker}
+        for word, start, end, speaker in words
+    ]
+    return {
+        "id": "a.b/c", "audio_filepath": "/day/a.wav", "pred_text": text, "words": rows, "segments": [],
+        "audio_duration": 120.0, "warnings": [], "lang": "en", **keys,
+    }  # fmt: skip
+
+
+def cuts(line: dict[str, Any], **options: Any) -> tuple[list[Any], Counter[str]]:
+    left_out = Counter[str]()
+    return list(cuts_of(line, RUN, DatasetOptions(**options), left_out)), left_out
+
+
+def test_a_cut_ends_at_the_longest_pause_in_reach() -> None:
+    """Words of 1 s in pauses of 0.3 s, of which one is longer, give cuts within the limits that have all words once."""
+    words, at = list[tuple[str, float, float, str | None]](), 1.0
+    for number in range(60):
+        words.append((f"w{number}", at, at + 1, None))
+        at += 1.3 if number != 14 else 1.6
+    text = " ".join(word[0] for word in words)
+    made, left_out = cuts(line_of(words, text))
+    assert not left_out
+    assert " ".join(cut.text for cut in made) == text
+    assert made[0].text.endswith(" w14")
+    assert all(MIN_S <= cut.duration <= MAX_S for cut in made)
+    for cut in made:
+        assert all(0 <= word["start"] <= word["end"] <= cut.duration for word in cut.words)
+    assert all("." not in cut.id and "/" not in cut.id for cut in made)
+
+
+def test_speakers_silence_and_short_speech_divide_cuts() -> None:
+    """A cut has one speaker and no long pause; speech of two people at a time, and short speech, are left out."""
+    first = [("you", 0.0, 2.0, "Speaker 1"), ("know", 2.0, 4.0, "Speaker 1"), ("yes", 4.1, 7.9, "Speaker 2")]
+    made, left_out = cuts(line_of([*first, ("no", 20.0, 21.0, "Speaker 2")], "you know yes no"))
+    assert [(cut.text, cut.speaker) for cut in made] == [("you know", "a.b/c Speaker 1"), ("yes", "a.b/c Speaker 2")]
+    assert left_out == {"shorter than 3 s": 1}
+    _, left_out = cuts(line_of([*first, ("stop", 6.0, 9.5, "Speaker 1")], "you know yes stop"))
+    assert left_out == {"in which several people speak": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "keys", "is_taken"),
+    [
+        ({"min_confidence": 0.6}, {}, False),
+        ({"min_confidence": 0.4}, {}, True),
+        ({"max_wer": 10}, {"wer": 0.2}, False),
+        ({"max_wer": 20}, {"wer": 0.2}, True),
+        ({"max_wer": 20}, {"wer": None}, False),
+        ({"agree": True}, {"cascade": None}, False),
+        ({"agree": True}, {"cascade": {"agree": True}}, True),
+    ],
+)
+def test_filters_choose_cuts(options: dict[str, Any], keys: dict[str, Any], is_taken: bool) -> None:
+    """A cut without the fact that a filter needs is left out."""
+    made, _ = cuts(line_of([("w", 0.0, 5.0, None)], "w", **keys), **options)
+    assert bool(made) == is_taken
+
+
+def test_a_split_depends_on_its_key_alone() -> None:
+    """The shares are about right, and a larger dev moves nothing out of test."""
+    keys = [f"{number}.wav" for number in range(2000)]
+    few = {key: split_of(key, DatasetOptions(dev=5, test=10)) for key in keys}
+    many = {key: split_of(key, DatasetOptions(dev=40, test=10)) for key in keys}
+    assert Counter(few.values())["test"] in range(150, 250)
+    assert all(many[key] == "test" for key in keys if few[key] == "test")
+
+
+@pytest.fixture
+def out(manifest: ManifestWriter, tmp_path: Path, warm_decoders: None) -> Path:
+    """Return the OUT of a run of recordings of 4 to 15 s."""
+    source = manifest(*(4.0 + number for number in range(12)))
+    config = Config(source=str(source), out=str(tmp_path / "out"), engine="scripted", report=False)
+    runner.run(config, Log(quiet=True))
+    return tmp_path / "out"
+
+
+def export(out: Path, place: Path, to: str, shard_s: float = 20.0) -> Exported:
+    options = DatasetOptions(to=to, dev=25, test=25)
+    return export_dataset(open_store(str(out)), str(place), options, DEFAULT_STORE_OPTIONS, shard_s)
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("to", LAYOUTS)
+def test_an_export_that_was_killed_writes_the_same_files(out: Path, tmp_path: Path, to: str) -> None:
+    """Whatever files a killed export left, the next one completes them to the bytes of an undisturbed one."""
+    export(out, tmp_path / "peace", to)
+    undisturbed = files(tmp_path / "peace")
+    assert len(undisturbed) > 4
+    for number, name in enumerate(sorted(undisturbed)):
+        if name != DESCRIPTION and number % 2:
+            (tmp_path / "peace" / name).unlink()
+    export(out, tmp_path / "peace", to)
+    assert files(tmp_path / "peace") == undisturbed
+    with pytest.raises(ConfigError, match="has another data set"):
+        export(out, tmp_path / "peace", to, shard_s=30.0)
+
+
+def test_every_cut_is_in_one_shard_with_its_audio(out: Path, tmp_path: Path) -> None:
+    """The tars of WebDataset, NeMo and Lhotse have the same cuts and the same audio, in the order of their lines."""
+    recordings: dict[str, dict[str, bytes]] = {}
+    for to in LAYOUTS[:3]:
+        exported = export(out, tmp_path / to, to)
+        recordings[to] = {}
+        for path in sorted((tmp_path / to).rglob("*.tar")):
+            with tarfile.open(path) as archive:
+                members = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+            recordings[to] |= {name: content for name, content in members.items() if name.endswith(".flac")}
+        assert len(recordings[to]) == exported.cuts.total()
+    assert recordings["webdataset"] == recordings["nemo-tarred"] == recordings["shar"]
+    audio = recordings["shar"]
+    rows = [json.loads(row) for path in (tmp_path / "nemo-tarred").rglob("*.json") if path.name != DESCRIPTION
+            for row in path.read_text().splitlines()]  # fmt: skip
+    assert {row["audio_filepath"] for row in rows} == set(audio)
+    for row in rows:
+        assert soundfile.info(io.BytesIO(audio[row["audio_filepath"]])).duration == row["duration"]
+    for path in (tmp_path / "shar").rglob("cuts.*"):
+        lhotse = [json.loads(row) for row in gzip.decompress(path.read_bytes()).splitlines()]
+        assert {f"{cut['id']}.flac" for cut in lhotse} <= set(audio)
+
+
+def test_datasets_loads_the_hf_layout(out: Path, tmp_path: Path) -> None:
+    """Hugging Face's datasets finds the splits, the types and the audio."""
+    datasets = pytest.importorskip("datasets")
+    exported = export(out, tmp_path / "set", "hf")
+    table = datasets.load_dataset(str(tmp_path / "set"), cache_dir=str(tmp_path / "cache"))
+    assert {split: len(rows) for split, rows in table.items()} == dict(exported.cuts)
+    assert isinstance(table["train"].features["audio"], datasets.Audio)
+    for row in table["train"].cast_column("audio", datasets.Audio(decode=False)):
+        assert soundfile.info(io.BytesIO(row["audio"]["bytes"])).duration == row["duration"]
