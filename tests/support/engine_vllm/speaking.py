@@ -16,19 +16,21 @@ from voxbatch.records import Chunk, ChunkFailure, Piece, Span, Speech
 
 class Spoken(NamedTuple):
     """The results for pieces, by their position: samples or the reason of a failure, prompts, and the codes of the
-    frames with the end, [frames + 1, 37], of each request in the order in which they ended."""
+    frames with the end, [frames + 1, 37], and the numbers of samples, of each request in the order in which they
+    ended."""
 
     samples: dict[int, np.ndarray]
     failures: dict[int, str]
     prompts: list[list[int]]
     frames: list[np.ndarray]
+    lengths: list[int]
 
 
 def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spoken:
     """Return what the engine makes of pieces that are all offered at once."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     engine: Any = create("vllm", str(model), {"task": "speak", **options})
-    spoken = Spoken({}, {}, [], [])
+    spoken = Spoken({}, {}, [], [], [])
     tokens = speaking.Speaking._tokens
 
     def kept_tokens(family: Any, text: str, voice: str) -> list[int]:
@@ -59,6 +61,26 @@ def _keep_frames(spoken: Spoken) -> None:
         def kept(model: Any, requests: Sequence[tuple[int, int]]) -> list[bytes]:
             spoken.frames.extend(model._frames[slot, : frames + 1].numpy().copy() for slot, frames in requests)
             sounds: list[bytes] = original(model, requests)
+            spoken.lengths.extend(len(sound) // 4 for sound in sounds)
             return sounds
 
         SpeechModel.sounds = kept  # type: ignore[assignment, method-assign]
+
+
+def windows(model: Path, frames: int) -> tuple[float, float]:
+    """Return the largest difference of the samples of a random speech that is decoded in windows to those of the same
+    speech decoded at once, and its highest sample."""
+    import json
+
+    import torch
+    from safetensors.torch import load_file
+
+    from voxbatch.vllm_plugin.speech.codec import Codec
+
+    weights = load_file(model / "consolidated.safetensors")
+    prefix, params = "audio_tokenizer.", json.loads((model / "params.json").read_text())
+    below = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    codec = Codec(below, params["multimodal"]["audio_tokenizer_args"])
+    codes = torch.randint(2, 20, (frames, 37), generator=torch.Generator().manual_seed(0))
+    (samples,), whole = codec.samples([codes]), codec.decode(codes[None])[0]
+    return float((samples - whole).abs().max()), float(whole.abs().max())

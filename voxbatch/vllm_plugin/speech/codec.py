@@ -1,8 +1,8 @@
 """Voxtral TTS's codec: the codes of a speech → samples at 24 kHz.
 
 A speech is cut into windows of one length, each with CONTEXT frames of the window before it in front. The codec looks
-back no further, so the samples are those of the whole speech (shared figure: 16 frames differ by 5e-7). Windows of
-several speeches are decoded in batches of one size, so that the samples of a speech do not depend on the others.
+back 21 frames, so the samples are those of the whole speech. Windows of several speeches are decoded in batches of one
+size, so that the samples of a speech do not depend on the others.
 
 The decoder is a convolution, then four pairs of transformer layers, with a convolution that doubles the rate between
 them: 12.5 frames a second become 100 patches of 240 samples. All of it is causal.
@@ -19,7 +19,7 @@ from torch.nn import functional
 from voxbatch.vllm_plugin.speech import FRAME
 from voxbatch.vllm_plugin.speech.flow_matching import NUM_SPECIAL
 
-WINDOW, CONTEXT = 80, 16
+WINDOW, CONTEXT = 88, 24
 """Frames of a window, and of its beginning that the window before it has already."""
 BATCH = 16
 """Windows that a GPU decodes at a time. A CPU decodes one."""
