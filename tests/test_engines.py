@@ -193,7 +193,7 @@ def test_a_cached_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> 
 
 def test_auto_with_vllm_and_without_a_gpu_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """In an image that has vLLM alone, `auto` without a GPU says that the GPU is missing, not an engine."""
-    monkeypatch.setattr(engines, "install_command", lambda name: None if name == "vllm" else "pip install it")
+    monkeypatch.setattr(engines, "install_command", lambda name, *_: None if name == "vllm" else "pip install it")
     monkeypatch.setattr(engines, "has_gpu", lambda: False)
     with pytest.raises(ConfigError, match="vllm is installed, and this machine shows no NVIDIA GPU"):
         engines.choose("auto")

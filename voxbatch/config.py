@@ -46,8 +46,8 @@ LAYOUTS = ("webdataset", "nemo-tarred", "shar", "hf")
 """Layouts of a data set."""
 SPLIT_BY = BY_RECORDING, BY_SPEAKER = ("recording", "speaker")
 FOR_SPEECH = (
-    "engine", "engine_options", "language", "limit", "overwrite", "update", "retry_failed", "max_hours", "part_items",
-    "part_seconds", "expected_rtfx", "usd_per_hour",
+    "engine", "model", "engine_options", "language", "limit", "overwrite", "update", "retry_failed", "max_hours",
+    "part_items", "part_seconds", "expected_rtfx", "usd_per_hour",
 )  # fmt: skip
 """Settings of a run that also apply to one that speaks: it reads no recordings."""
 DEFAULT_SHARE = 0.3
@@ -115,6 +115,10 @@ class SpeechOptions:
         0.15, minimum=0, maximum=10, group=SPEECH, metavar="R",
         help="With --verify: WER of a piece above which it is spoken again, and flagged if no attempt is better.",
     )  # fmt: skip
+    accept_licence: bool = setting(
+        False, group=SPEECH,
+        help="Accept the licence of a model that forbids commercial use, such as Voxtral TTS (CC BY-NC 4.0).",
+    )  # fmt: skip
     audio_formats: tuple[str, ...] = setting(
         (), group=OUTPUTS, metavar="LIST",
         help=f"Formats of the recordings: {','.join(AUDIO_FORMATS)}. flac is always written; m4b is one audiobook with "
@@ -127,8 +131,9 @@ class SpeechOptions:
             raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(AUDIO_FORMATS)}")
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that decide the sound. The formats do not."""
-        return {name: value for name, value in asdict(self).items() if name != "audio_formats"}
+        """Return the settings that decide the sound."""
+        others = ("accept_licence", "audio_formats")
+        return {name: value for name, value in asdict(self).items() if name not in others}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,9 @@ class SpeakKeywords(TypedDict, total=False):
     loudness: float
     verify: bool
     max_wer: float
+    accept_licence: bool
     engine: str
+    model: str | None
     engine_options: Mapping[str, object]
     language: str | None
     limit: int | None

@@ -42,13 +42,13 @@ def _table() -> Iterator[str]:
     for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
         install = install_command(engine)
         yield f"engine {engine}, {use}{f'; not installed: {install}' if install else ''}"
-        yield f"  {'MODEL':<39} {'LANG':>4} {'MB':>6} {'WER':>4} {'LICENCE':<10} HERE"
+        yield f"  {'MODEL':<39} {'LANG':>4} {'MB':>6} {'WER':>4} {'LICENCE':<12} HERE"
         for model in KNOWN_MODELS:
             if model.engine == engine:
                 languages = "en" if model.languages == ("en",) else str(len(model.languages))
                 size = f"{model.megabytes:,}" if model.megabytes else ""
                 wer = "" if model.wer is None else f"{model.wer:.2f}"
-                yield f"  {model.name:<39} {languages:>4} {size:>6} {wer:>4} {model.license:<10} {model.place}"
+                yield f"  {model.name:<39} {languages:>4} {size:>6} {wer:>4} {model.license:<12} {model.place}"
         yield ""
     yield "networks of --speakers, from the hub"
     for network in (SEGMENTATION, EMBEDDING):
@@ -89,7 +89,8 @@ def _details(model: KnownModel) -> Iterator[str]:
         "WER": "no published figure is known here" if model.wer is None else f"{model.wer:.2f} %: {LEADERBOARD}",
         "tested": model.tested or "nothing with this model",
         "here": here[model.place],
-        "run": f"voxbatch run recordings/ --engine {model.engine} --model {model.name}",
+        "run": f"voxbatch {'speak texts.jsonl' if model.speaks else 'run recordings/'} --engine {model.engine} --model "
+        f"{model.name}",
     }
     if model.place == "no":
         rows["no network"] = (

@@ -25,7 +25,7 @@ _DECLARED = dict(settings_of(SpeechOptions))
 _FORMATS = _DECLARED.pop("audio_formats")
 speech_options = combined(
     *map(setting_option, _DECLARED.values()),
-    setting_option(replace(settings_of(RunOptions)["engine"], help="auto or hibari.")),
+    setting_option(replace(settings_of(RunOptions)["engine"], help="auto, hibari, or vllm for Voxtral TTS.")),
     option("--formats", _FORMATS.name, envvar="VOXBATCH_AUDIO_FORMATS", group=_FORMATS.group, callback=format_names,
            metavar=_FORMATS.metavar, default="", help=_FORMATS.help),
 )  # fmt: skip

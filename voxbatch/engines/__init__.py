@@ -41,6 +41,7 @@ __all__ = [
     "create",
     "expected_speed",
     "install_command",
+    "is_non_commercial",
     "known_details",
     "language_refusal",
     "options_with_kernels",
@@ -225,6 +226,12 @@ SPEECH_ENGINES = {
         install="pip install 'voxbatch[speak]'",
         use="for English on a CPU",
     ),
+    "vllm": Registration(
+        class_path="voxbatch.engines.vllm:VllmEngine",
+        needs=("vllm", "pyloudnorm", "sentencex"),
+        install="pip install 'voxbatch[vllm,speak]'",
+        uses_gpu=True,
+    ),
 }
 """The engines that speak, in the same form."""
 ALIGNERS = {
@@ -241,7 +248,7 @@ ALIGNERS = {
     ),
 }
 """The engines that find the times of a given text, in the same form."""
-_ALL = {**ENGINES, **SPEECH_ENGINES, **ALIGNERS}
+_ALL = {**SPEECH_ENGINES, **ALIGNERS, **ENGINES}
 MAX_LISTED_LANGUAGES = 10
 """Largest number of languages that a message lists."""
 
@@ -265,9 +272,14 @@ def uses_gpu(name: str) -> bool:
     return name in ENGINES and ENGINES[name].uses_gpu
 
 
-def install_command(name: str) -> str | None:
-    """Return the command that installs an engine, or None if all its modules are installed."""
-    engine = _ALL[name]
+def install_command(name: str, table: Mapping[str, Registration] | None = None) -> str | None:
+    """Return the command that installs an engine, or None if all its modules are installed.
+
+    Args:
+        name: the name of the engine.
+        table: the table that has it; see `choose`. None means any.
+    """
+    engine = (table or _ALL)[name]
     return None if all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
 
 
@@ -283,7 +295,7 @@ def choose(name: str, table: Mapping[str, Registration] = ENGINES) -> EngineChoi
     """
     if name == "auto":
         candidates = {candidate: engine for candidate, engine in table.items() if engine.use}
-        installed = [candidate for candidate in candidates if install_command(candidate) is None]
+        installed = [candidate for candidate in candidates if install_command(candidate, table) is None]
         for candidate in installed:
             if has_gpu() or not uses_gpu(candidate):
                 return EngineChoice(candidate, f"{candidate}: the best one that is installed here")
@@ -296,7 +308,7 @@ def choose(name: str, table: Mapping[str, Registration] = ENGINES) -> EngineChoi
         raise ConfigError(f"no engine is installed: {' or '.join(engine.install for engine in candidates.values())}")
     if name not in table:
         raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted(table))}")
-    if install := install_command(name):
+    if install := install_command(name, table):
         raise ConfigError(f"engine {name} is not installed: {install}")
     return EngineChoice(name, f"{name}: asked for")
 
@@ -305,6 +317,11 @@ def known_details(*details: str) -> str:
     """Return the details of a model that are known, in brackets: ("MIT", "unknown") → " (MIT)"."""
     known = "; ".join(detail for detail in details if detail != "unknown")
     return f" ({known})" if known else ""
+
+
+def is_non_commercial(license_: str) -> bool:
+    """Return whether the name of a licence says that it forbids commercial use: "cc-by-nc-4.0" → True."""
+    return "nc" in license_.lower().replace("-", " ").split()
 
 
 def multilingual_model(engine: str) -> str:

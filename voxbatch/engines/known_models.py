@@ -32,6 +32,7 @@ LATER_LANGUAGES = (*WHISPER_LANGUAGES, "yue")
 ENGLISH = ("en",)
 _VOXTRAL = ("en", "es", "fr", "pt", "hi", "de", "nl", "it")
 _REALTIME = (*_VOXTRAL, "ar", "zh", "ja", "ko", "ru")
+_SPOKEN = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 _QWEN_CODES = "ar yue zh cs da nl en tl fi fr de el hi hu id it ja ko mk ms fa pl pt ro ru es sv th tr vi"
 _QWEN = tuple(_QWEN_CODES.split())
 """The languages of Qwen3-ASR (transformers, processing_qwen3_asr.py)."""
@@ -40,6 +41,7 @@ _GRANITE = ("en", "fr", "de", "es", "pt", "ja")
 LEADERBOARD = "mean English WER of the Open ASR Leaderboard, read in 2026-03 (Granite Speech 4.1: 2026-05)"
 _WORDS = "word error rate and times, with real weights"
 _SPEED = "tokens beside stock vLLM's, speed and memory; with made-up weights"
+_CODES = "codes beside those of vllm-omni's modules, with a tiny random model"
 _CLASS = "tokens beside vLLM's endpoint, with a tiny random model of its class"
 
 
@@ -60,6 +62,8 @@ class KnownModel:
     """Published word error rate in percent; see LEADERBOARD. None if none was found."""
     tested: str = ""
     """Tests and benchmarks of voxbatch that ran with this model, as text for people. Empty for none."""
+    speaks: bool = False
+    """True if the model speaks texts, and does not transcribe."""
 
     @property
     def place(self) -> str:
@@ -115,6 +119,16 @@ KNOWN_MODELS = (
     _for_vllm("mistralai/Voxtral-Mini-4B-Realtime-2602", _REALTIME, 8860, "Apache-2.0", 7.68, _SPEED),
     _for_vllm("mistralai/Voxtral-Mini-3B-2507", _VOXTRAL, 9350, "Apache-2.0", 7.05, _SPEED),
     _for_vllm("mistralai/Voxtral-Small-24B-2507", _VOXTRAL, 48500, "Apache-2.0", None, _SPEED),
+    KnownModel(
+        "mistralai/Voxtral-4B-TTS-2603",
+        "vllm",
+        "mistralai/Voxtral-4B-TTS-2603",
+        _SPOKEN,
+        8000,
+        "CC BY-NC 4.0",
+        tested=_CODES,
+        speaks=True,
+    ),
     _for_vllm("openai/whisper-large-v3", LATER_LANGUAGES, 3087, "MIT", 7.44),
     _for_vllm("openai/whisper-large-v3-turbo", LATER_LANGUAGES, 1618, "MIT", None, _SPEED),
     _for_vllm("ibm-granite/granite-speech-4.1-2b", _GRANITE, 0, "Apache-2.0", 5.33, _CLASS),

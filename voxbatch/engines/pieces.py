@@ -11,6 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
+from voxbatch import records
 from voxbatch.engines.suspect_text import PieceText
 from voxbatch.records import SAMPLING_RATE, TRANSCRIBE, Hints, Question, Samples, Word
 from voxbatch.text.chunking import quietest_position
@@ -46,6 +47,14 @@ class QuestionPiece(Piece):
     question: Question
     recordings: tuple[int, ...] = ()
     """Lengths of the recordings, one after another in `samples`; see `Chunk.recordings`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SpokenPiece(Piece):
+    """A text to speak, which becomes one request. `samples` is the speech, at the rate of the model, once there is
+    one."""
+
+    spoken: records.Piece
 
 
 def joined(pieces: list[Piece], texts: list[PieceText]) -> PieceText:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -391,6 +392,7 @@ class Ownership:
     def __init__(self, store: Store, run: Run):
         self._store, self._run = store, run
         self._checked_at = float("-inf")
+        self._checking = threading.Lock()
 
     def check(self) -> None:
         """Read run.json, and look for a later list.
@@ -425,9 +427,11 @@ class Ownership:
         self._checked_at = now
 
     def check_again(self) -> None:
-        """Check, unless the last check was less than CHECK_INTERVAL_S seconds ago. See `check`."""
-        if _clock() - self._checked_at >= CHECK_INTERVAL_S:
-            self.check()
+        """Check, unless the last check was less than CHECK_INTERVAL_S seconds ago. Threads that come at the same time
+        wait for one check. See `check`."""
+        with self._checking:
+            if _clock() - self._checked_at >= CHECK_INTERVAL_S:
+                self.check()
 
     def checked(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the blocks of a file that is to be replaced, and check after the last one. So the check follows the

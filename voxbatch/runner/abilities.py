@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from voxbatch.config import Config, RunOptions, speaker_count
 from voxbatch.decoding.messages import Diarization
-from voxbatch.engines import EngineSpec, require_language
+from voxbatch.engines import EngineSpec, is_non_commercial, require_language
 from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.source import BadLines
@@ -61,6 +61,12 @@ def check_abilities(options: RunOptions, spec: EngineSpec, row_hints: Iterable[s
     if options.speech and options.speech.voice not in (None, *spec.voices):
         known = ", ".join(spec.voices)
         raise ConfigError(f"--voice {options.speech.voice}: the engine {spec.name} knows {known}")
+    if options.speech and is_non_commercial(spec.license) and not options.speech.accept_licence:
+        raise ConfigError(
+            f"{spec.model} is licensed under {spec.license}, which forbids commercial use, also of the recordings: if "
+            "you accept that, give --accept-licence, or set VOXBATCH_ACCEPT_LICENCE=true for all runs; or take "
+            "--engine hibari"
+        )
     if (hints := ", ".join([*options.hints_given, *row_hints])) and not spec.takes_hints:
         raise ConfigError(
             f"{hints}: the engine {spec.name} cannot tell {spec.model} which words to expect; take a Whisper model, or "

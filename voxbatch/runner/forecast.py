@@ -260,7 +260,7 @@ def known_rates(config: RunOptions, engine: str) -> KnownRates:
     registration = engines.ENGINES.get(engine)
     name = config.profile or (registration and registration.default_profile)
     profile = load_profile(name) if name else {}
-    if profile.get("engine") != engine or config.questions:
+    if profile.get("engine") != engine or config.questions or config.speech:
         profile = {}
     return KnownRates(config.expected_rtfx or profile.get("expected_rtfx"), config.usd_per_hour)
 
@@ -275,7 +275,7 @@ def calculate_speed(
         gpu: NVML's name of a GPU elsewhere. None means the GPU of this machine.
         gpus: number of GPUs that share the work, each with its own engine.
     """
-    if config.questions:  # the lengths of answers decide, and they are unknown
+    if config.questions or config.speech:  # the lengths of answers decide, and they are unknown
         return None
     made_for = load_profile(config.profile).get("model") if config.profile else None
     if made_for and not engines.expected_speed(engine, made_for, {}, None, gpu):

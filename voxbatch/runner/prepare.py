@@ -141,9 +141,11 @@ def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
     Raises:
         ConfigError: the config asks questions, and the engine cannot answer them; or only its options ask.
     """
+    if config.speech and engine == "vllm":
+        return {**config.engine_options, "task": "speak"}
     if config.questions is None:
-        if config.engine_options.get("task") == "ask":
-            raise ConfigError("engine option task=ask: it is for voxbatch ask, which also has the question")
+        if (task := config.engine_options.get("task")) in ("ask", "speak"):
+            raise ConfigError(f"engine option task={task}: it is for voxbatch {task}, which sets it")
         return config.engine_options
     return engines.options_with_questions(engine, config.engine_options, config.questions.answer)
 

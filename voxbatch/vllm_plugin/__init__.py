@@ -20,6 +20,7 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 |---|---|
 | `model`, `encoder` | Realtime; its encoder (`encoder_*`, `packing`, `rotary`, `silence`, `spectrogram`) |
 | `instruct_model` | Mini 3B and Small 24B |
+| `speech/` | Voxtral TTS |
 | `encoder_output_pool` | memory for encoded audio |
 | `scheduler/` | vLLM's schedulers for batch jobs |
 | `patches/` | one module for each method of vLLM that is replaced |
@@ -84,13 +85,14 @@ def register() -> None:
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm_plugin.loader")
     if is_switched_on():
-        from voxbatch.vllm_plugin import vllm_names
+        from voxbatch.vllm_plugin import speech, vllm_names
 
         vllm_names.require_version()  # the engine has checked the names
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
         ModelRegistry.register_model(vllm_names.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
+        ModelRegistry.register_model(speech.ARCHITECTURE, "voxbatch.vllm_plugin.speech.model:SpeechModel")
         ModelRegistry.register_model(
             vllm_names.INSTRUCT_ARCHITECTURE, "voxbatch.vllm_plugin.instruct_model:PrefillInstruct"
         )

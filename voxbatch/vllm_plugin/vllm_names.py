@@ -74,6 +74,12 @@ NAMES = {
         "self_attn self_attn_layer_norm mlp final_layer_norm",
         "instruct_model repeats its forward: norms before, sums after, and cast_overflow_tensors with offset 1,000",
     ),
+    # Voxtral TTS: its language model, with the names of Mistral's format
+    f"{MODELS}.mistral:MistralForCausalLM": Used(
+        "mistral_mapping load_weights",
+        "model.embed_tokens is tied to lm_head; the runner passes the rows of forward's result to compute_logits as "
+        "they are, of any width, and takes the likeliest column. On a CPU, each layer's product is cpu_linear",
+    ),
     # the loader of the weights' files
     "vllm.model_executor.model_loader.default_loader:DefaultModelLoader": Used(
         notes="load_config is a dataclass whose load_format safetensors takes *.safetensors of a folder, as far as "
@@ -135,7 +141,7 @@ NAMES = {
         "no field but the first three concerns requests that continue",
     ),
     f"{CORE}.sched.output:NewRequestData": Used(
-        "req_id num_computed_tokens block_ids",
+        "req_id num_computed_tokens block_ids prompt_token_ids sampling_params",
         "block_ids is by group. These lists, and the new_block_ids of resumed requests, are made for the runner, so "
         "the plugin may change them",
     ),

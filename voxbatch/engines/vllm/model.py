@@ -26,12 +26,19 @@ from voxbatch.engines.vllm import huggingface, speech_classes
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.address import is_bucket_address
+from voxbatch.vllm_plugin import speech
 
 REALTIME, INSTRUCT, WHISPER, TRANSCRIPTION = "realtime", "instruct", "whisper", "transcription"
+SPEECH = "speech"
+"""The family of Voxtral TTS."""
 VOXTRAL = frozenset({REALTIME, INSTRUCT})
 """The families whose shape is known (params.json), and that voxbatch's scheduler and plugin are made for."""
 
 DEFAULT_MODEL = "mistralai/Voxtral-Mini-4B-Realtime-2602"
+DEFAULT_SPEECH_MODEL = "mistralai/Voxtral-4B-TTS-2603"
+"""The model that speaks if none is given."""
+SPEECH_LICENSE = "CC BY-NC 4.0"
+"""Licence of the published weights and voices of Voxtral TTS, for a copy that does not state one."""
 DEFAULT_DELAY_MS = 480
 """The default model's own transcription delay: tekken.json, audio.transcription_delay_ms."""
 DEFAULT_PARAMS: dict[str, Any] = {
@@ -45,7 +52,7 @@ DEFAULT_PARAMS: dict[str, Any] = {
 here."""
 FAMILIES_OF = {
     DEFAULT_MODEL: REALTIME, "mistralai/Voxtral-Mini-3B-2507": INSTRUCT, "mistralai/Voxtral-Small-24B-2507": INSTRUCT,
-    "openai/whisper-large-v3-turbo": WHISPER,
+    "openai/whisper-large-v3-turbo": WHISPER, DEFAULT_SPEECH_MODEL: SPEECH,
 }  # fmt: skip
 """Families of the models that the profiles name. They are known before the files of the model are fetched."""
 DEFAULT_QUESTION_MODEL = "mistralai/Voxtral-Mini-3B-2507"
@@ -54,6 +61,7 @@ SMALL_FILES = (
     "params.json", "tekken.json", "config.json", "generation_config.json", "preprocessor_config.json",
     "processor_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "special_tokens_map.json",
     "added_tokens.json", "normalizer.json", "chat_template.*", "*.model", "*.tiktoken", "README.md",
+    "voice_embedding/*.pt",
 )  # fmt: skip
 """Patterns of all files that are read before the weights."""
 MISTRAL_WEIGHTS = "consolidated*.safetensors"
@@ -61,7 +69,7 @@ HF_WEIGHTS = "model*.safetensors"
 INDEX = "*.index.json"
 """Pattern of the files that name the weights of a model in several files. The weights of one format alone are fetched:
 both formats would double the download."""
-MISTRAL_FILES = ("params.json", "tekken.json", MISTRAL_WEIGHTS)
+MISTRAL_FILES = ("params.json", "tekken.json", MISTRAL_WEIGHTS, "voice_embedding/*.pt")
 HF_FILES = (*(pattern for pattern in SMALL_FILES if pattern not in ("params.json", "README.md")), HF_WEIGHTS)
 """Patterns of the files of each format that decide the texts."""
 
@@ -75,7 +83,7 @@ class Model:
     path: Path
     """The local folder of the model. For a model of the hub it may hold only the small files at first."""
     family: str
-    """REALTIME, INSTRUCT, WHISPER or TRANSCRIPTION."""
+    """REALTIME, INSTRUCT, WHISPER, TRANSCRIPTION or SPEECH."""
     is_mistral: bool
     """True for Mistral's own format: params.json, tekken.json, consolidated*.safetensors. False for Hugging Face's
     format: config.json, model*.safetensors, and tekken.json if the model is a Voxtral."""
@@ -259,7 +267,8 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
     links to the files of the model, and the generated files:
 
     - a tekken.json with another delay or look-back, because vLLM reads them only from this file;
-    - the params.json of a model in Hugging Face's format.
+    - the params.json of a model in Hugging Face's format;
+    - the config.json of Voxtral TTS, which vLLM itself does not know.
 
     The path of the folder is the same every time, so that vLLM can reuse what it compiled for that path.
 
@@ -269,7 +278,7 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
         aligns_stream: round the look-back up to whole frames. With the published 52.5 ms, the frames of a stream lie
             2.5 ms beside those of the whole recording, and the texts of both differ.
     """
-    new_files, tokenizer = {}, _json(model.path / "tekken.json")
+    tokenizer, new_files = _json(model.path / "tekken.json"), _translated_files(model)
     audio: dict[str, Any] = tokenizer["audio"]
     values: dict[str, float] = {DELAY: delay_ms} if delay_ms else {}
     if aligns_stream and LOOK_BACK in audio:
@@ -277,8 +286,6 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
     changes = {key: value for key, value in values.items() if audio.get(key) != value}
     if changes:
         new_files["tekken.json"] = json.dumps({**tokenizer, "audio": {**audio, **changes}})
-    if model.is_translated:
-        new_files["params.json"] = json.dumps(model.shape())
     if not new_files:
         return model.path
     delay = f"-delay{delay_ms}" if DELAY in changes else ""
@@ -286,21 +293,68 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
     short_hash = hashlib.sha256(str(model.path).encode()).hexdigest()[:8]
     folder = cache / f"{model.path.name}-{short_hash}{delay}{aligned}"
     folder.mkdir(parents=True, exist_ok=True)
-    for file in model.path.iterdir():
+    for file in filter(Path.is_file, model.path.iterdir()):
         unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
-        if file.is_file() and file.name not in new_files and not unread:
+        if file.name not in new_files and not unread:
             temporary = _temporary(folder / file.name)
             temporary.unlink(missing_ok=True)
             temporary.symlink_to(file.resolve())
             temporary.replace(folder / file.name)
-    for link in folder.iterdir():
-        if link.is_symlink() and not link.exists():  # the model has changed, and the file is gone
+    for link in filter(Path.is_symlink, folder.iterdir()):
+        if not link.exists():  # the model has changed, and the file is gone
             link.unlink(missing_ok=True)
     for name, content in new_files.items():
         temporary = _temporary(folder / name)
         temporary.write_text(content)
         temporary.replace(folder / name)  # atomic, because another process may be reading the old file
     return folder
+
+
+def _translated_files(model: Model) -> dict[str, str]:
+    """Return the files that vLLM needs and a model lacks, by name."""
+    if model.family == SPEECH:
+        return {"config.json": json.dumps(_speech_config(model))}
+    return {"params.json": json.dumps(model.shape())} if model.is_translated else {}
+
+
+def voice_rows(model: Model) -> dict[str, int]:
+    """Return the number of rows of each voice of Voxtral TTS, which are positions of a prompt.
+
+    Raises:
+        ConfigError: tekken.json names no voices, or the file of a voice is missing.
+    """
+    rows: dict[str, int] = model.audio_settings().get("voice_num_audio_tokens") or {}
+    if not rows:
+        raise ConfigError(f"{model.path}/tekken.json names no voices (audio.voice_num_audio_tokens)")
+    for name in rows:
+        if not (path := model.path / "voice_embedding" / f"{name}.pt").is_file():
+            raise ConfigError(f"{model.name} lacks {path.relative_to(model.path)}: download the whole model")
+    return rows
+
+
+def _speech_config(model: Model) -> dict[str, Any]:
+    """Return the config.json with which vLLM runs Voxtral TTS: a Mistral with the vocabulary of vllm_plugin.speech."""
+    params, rows = model.shape(), voice_rows(model)
+    return {
+        "architectures": [speech.ARCHITECTURE],
+        "model_type": "mistral",
+        "vocab_size": speech.FIRST_ROW + sum(rows.values()) + params["vocab_size"],
+        "hidden_size": params["dim"],
+        "num_hidden_layers": params["n_layers"],
+        "num_attention_heads": params["n_heads"],
+        "num_key_value_heads": params["n_kv_heads"],
+        "head_dim": params["head_dim"],
+        "intermediate_size": params["hidden_dim"],
+        "rms_norm_eps": params["norm_eps"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": params["rope_theta"]},
+        "max_position_embeddings": params["max_position_embeddings"],
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": speech.END,
+        "dtype": "bfloat16",
+        "voxtral_tts": {**params["multimodal"], "voices": rows, "folder": str(model.path)},
+    }
 
 
 def _temporary(path: Path) -> Path:
@@ -316,16 +370,25 @@ def cache_folder() -> Path:
 def _described(name: str, path: Path, revision: str | None) -> Model:
     params, config = path / "params.json", path / "config.json"
     if params.is_file():
-        whisper = (_json(params).get("multimodal") or {}).get("whisper_model_args")
-        if not whisper:
-            raise ConfigError(f"{name} is not a speech model: its params.json has no multimodal.whisper_model_args")
-        audio = whisper["encoder_args"]["audio_encoding_args"]
-        family = REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
+        multimodal = _json(params).get("multimodal") or {}
+        if whisper := multimodal.get("whisper_model_args"):
+            audio = whisper["encoder_args"]["audio_encoding_args"]
+            family = REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
+        elif "audio_tokenizer_args" in multimodal:
+            family = SPEECH
+        else:
+            raise ConfigError(
+                f"{name} is not a speech model: its params.json has no multimodal.whisper_model_args and no "
+                "multimodal.audio_tokenizer_args"
+            )
         if not (path / "tekken.json").is_file():
             raise ConfigError(
                 f"{path} has a params.json but lacks tekken.json, the tokenizer: download the whole model"
             )
-        return Model(name, path, family, True, revision, hub.license_of(path))
+        license_ = hub.license_of(path)
+        if family == SPEECH and license_ == "unknown":
+            license_ = SPEECH_LICENSE
+        return Model(name, path, family, True, revision, license_)
     if config.is_file():
         return Model(name, path, _hf_family(name, path, _json(config)), False, revision, hub.license_of(path))
     raise ConfigError(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from voxbatch import vllm_plugin
 from voxbatch.engines.vllm import compat
-from voxbatch.engines.vllm.model import REALTIME, VOXTRAL
+from voxbatch.engines.vllm.model import REALTIME, SPEECH, VOXTRAL
 from voxbatch.engines.vllm.settings import ASK, AUTO, FALSE, TRUE, VllmSettings
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm_plugin import vllm_names
@@ -74,28 +74,36 @@ def decide(family: str, settings: VllmSettings) -> Decision:
             "engine option prefill_encoder=true: the plugin transcribes chunks and answers no questions; leave the "
             "option out"
         )
+    distribution, version = compat.installed()
+    if family == SPEECH:
+        if unfit := _unfit(distribution, version):
+            raise EngineError(f"Voxtral TTS runs in voxbatch's plugin alone: {unfit}")
+        return Decision(on=True)
     if settings.prefill_encoder == FALSE or settings.task == ASK:
         return Decision(on=False)
-    distribution, version = compat.installed()
     if settings.prefill_encoder == TRUE:
         _require_plugin(family, distribution, version)
         return Decision(on=True)
     if family != REALTIME:
         return Decision(on=False)
+    reason = _unproven_setting(settings) or _unfit(distribution, version)
+    return Decision(not reason, reason)
+
+
+def _unfit(distribution: str, version: str) -> str:
+    """Return why the installed vLLM cannot run the plugin, as text for people, or an empty string."""
     if vllm_names.minor(version) != vllm_names.VERSION:
-        reason = (
+        return (
             f"{distribution} {version} is installed, and the plugin is proven with {vllm_names.VERSION} "
             "(pip install 'voxbatch[vllm]' installs it)"
         )
-    elif chosen := compat.second_runner(os.environ):
-        reason = f"{chosen} is set, and the plugin runs in vLLM's first model runner only"
-    elif unfit := vllm_names.mismatches():
-        reason = f"{distribution} {version} is not as the plugin knows it: {_first(unfit)}"
-    elif not (reason := _unproven_setting(settings)) and not vllm_plugin.is_installed():
-        reason = (
-            "vLLM does not find it, because voxbatch is not installed as a package or VLLM_PLUGINS does not name it"
-        )
-    return Decision(not reason, reason)
+    if chosen := compat.second_runner(os.environ):
+        return f"{chosen} is set, and the plugin runs in vLLM's first model runner only"
+    if unfit := vllm_names.mismatches():
+        return f"{distribution} {version} is not as the plugin knows it: {_first(unfit)}"
+    if not vllm_plugin.is_installed():
+        return "vLLM does not find it, because voxbatch is not installed as a package or VLLM_PLUGINS does not name it"
+    return ""
 
 
 def _unproven_setting(settings: VllmSettings) -> str:

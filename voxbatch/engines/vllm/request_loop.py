@@ -16,19 +16,19 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.pieces import Piece, QuestionPiece, joined, recut
+from voxbatch.engines.pieces import Piece, QuestionPiece, SpokenPiece, joined, recut
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, suspicions, weight
 from voxbatch.engines.vllm.families import Family, UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
-from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions, Chunk, ChunkFailure, Hypothesis, Question
+from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions, Chunk, ChunkFailure, Hypothesis, Question, Speech
 
 AHEAD = 1 / 8
 """Number of requests that wait in the engine, as a share of the requests that it runs. With waiting requests the engine
@@ -161,10 +161,7 @@ class RequestLoop:
             if self._to_resubmit:
                 pending = self._to_resubmit.popleft()
             elif not self._max_suspects and (chunk := feed.get(wait=not self._in_flight)):
-                piece = Piece(chunk.samples, chunk.lang, hints=chunk.hints, task=chunk.task)
-                if chunk.question is not None:
-                    piece = QuestionPiece(chunk.samples, question=chunk.question, recordings=chunk.recordings)
-                pending = _PendingChunk(chunk, [piece])
+                pending = _PendingChunk(chunk, [_first_piece(chunk)])
             else:
                 return  # no chunk is available, or suspects are in the engine, which no new chunk joins
             try:
@@ -206,8 +203,8 @@ class RequestLoop:
         """
         with contextlib.suppress(UnsupportedPiece, ValueError):
             silence = np.zeros(SAMPLING_RATE, np.float32)
-            proof = QuestionPiece(silence, question=PROOF_QUESTION, recordings=(len(silence),))
-            process.add(PROOF, self._family.request(proof))
+            question = QuestionPiece(silence, question=PROOF_QUESTION, recordings=(len(silence),))
+            process.add(PROOF, self._family.request(self._family.proof or question))
             while not any(output.id == PROOF for output in process.step()):
                 pass
 
@@ -218,14 +215,19 @@ class RequestLoop:
         if (request := self._in_flight.pop(output.id, None)) is None:
             return  # another piece of the same chunk has failed
         pending, index = request
-        result: Hypothesis | ChunkFailure | None = None
+        result: Hypothesis | Speech | ChunkFailure | None = None
         try:
             if output.finish_reason not in ("stop", "length"):
                 message = f"vllm ended the request with {output.finish_reason!r}"
                 result = self._given_up(pending, message, retryable=True)
             else:
-                answer = self._family.read(pending.pieces[index], output.token_ids, output.finish_reason, output.scores)
-                if isinstance(answer, Answer):
+                piece = pending.pieces[index]
+                if output.samples is not None:
+                    piece = replace(piece, samples=output.samples)
+                answer = self._family.read(piece, output.token_ids, output.finish_reason, output.scores)
+                if isinstance(answer, Speech):
+                    result = replace(answer, item=pending.chunk.item, chunk=pending.chunk.index)
+                elif isinstance(answer, Answer):
                     result = Hypothesis(pending.chunk.item, pending.chunk.index, answer.text, answer=answer)
                 elif isinstance(answer, Piece):
                     pending.pieces[index] = answer
@@ -335,6 +337,15 @@ class RequestLoop:
         self._to_resubmit.extendleft(reversed(lost))
         for_chunks = f" for the {len(lost)} chunks that it had" if lost else ""
         yield EngineMessage(f"vLLM died ({death}); starting it again{for_chunks}{with_requests}", is_warning=True)
+
+
+def _first_piece(chunk: Chunk) -> Piece:
+    """Return the piece of a chunk's first request."""
+    if chunk.question is not None:
+        return QuestionPiece(chunk.samples, question=chunk.question, recordings=chunk.recordings)
+    if chunk.piece is not None:
+        return SpokenPiece(chunk.samples, chunk.lang, spoken=chunk.piece)
+    return Piece(chunk.samples, chunk.lang, hints=chunk.hints, task=chunk.task)
 
 
 def _as_text(error: Exception) -> str:

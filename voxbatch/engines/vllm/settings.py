@@ -14,13 +14,15 @@ from dataclasses import dataclass
 
 from voxbatch.config import load_profile
 from voxbatch.engines.vllm import gpu
-from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, TRANSCRIPTION, WHISPER
+from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, SPEECH, TRANSCRIPTION, WHISPER
 from voxbatch.errors import ConfigError
 from voxbatch.settings import parse, setting, settings_of
 
 PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper", TRANSCRIPTION: "transcription"}
-"""The profile of each family. Its engine options are the defaults of the family."""
-TRANSCRIBE, ASK = "transcribe", "ask"
+"""The profile of each family that transcribes. Its engine options are the defaults of the family."""
+SPEECH_OPTIONS = {"max_model_len": 1_024}
+"""Engine options of Voxtral TTS: the context holds a voice, a text and 60 s of speech."""
+TRANSCRIBE, ASK, SPEAK = "transcribe", "ask", "speak"
 QUESTION_CONTEXT = 32_768
 """Default of max_model_len for questions: the context of Voxtral Mini 3B and Small 24B according to their model cards.
 It holds 41 minutes of audio beside the question and an answer of 1,024 tokens."""
@@ -45,8 +47,10 @@ class VllmSettings:
     """
 
     task: str = setting(
-        TRANSCRIBE, choices=(TRANSCRIBE, ASK), help="transcribe, or ask to answer questions; `voxbatch ask` sets it"
-    )
+        TRANSCRIBE, choices=(TRANSCRIBE, ASK, SPEAK),
+        help="transcribe; ask to answer questions, and speak to speak texts: `voxbatch ask` and `voxbatch speak` set "
+        "them",
+    )  # fmt: skip
     max_answer_tokens: int = setting(
         1_024, minimum=1, help="largest number of tokens of an answer; `voxbatch ask --max-tokens` sets it"
     )
@@ -212,7 +216,7 @@ def resolve(family: str, options: Mapping[str, str]) -> VllmSettings:
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or size.
     """
-    defaults = load_profile(PROFILES[family])["engine_options"]
+    defaults = SPEECH_OPTIONS if family == SPEECH else load_profile(PROFILES[family])["engine_options"]
     values = {**{name: str(value) for name, value in defaults.items()}, **options}
     if values.get("tensor_parallel_size") == ALL_GPUS:
         values["tensor_parallel_size"] = str(len(gpu.visible_gpus()) or 1)

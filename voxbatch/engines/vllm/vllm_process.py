@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,7 +31,8 @@ from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
 from voxbatch.log import STDERR_LOCK
 from voxbatch.process.hang_detector import SilenceClock, is_stopped
 from voxbatch.process.streams import text_stream
-from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SCORES, SWITCH, parent_watchdog, preload
+from voxbatch.records import Samples
+from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SCORES, SWITCH, parent_watchdog, preload, speech
 
 HANG_S = 600.0
 """Seconds without any output, by a SilenceClock, after which the engine counts as dead. A first step may compile
@@ -66,6 +67,8 @@ class FinishedRequest:
     """The reason that vLLM gives: "stop", "length", or another, which means that nothing was transcribed."""
     scores: TokenScores | None = None
     """The scores of `token_ids`. None if the engine gives none."""
+    samples: Samples | None = None
+    """The speech of a request that ended by itself. None if the engine does not speak."""
 
 
 class EngineDied(Exception):
@@ -120,6 +123,7 @@ class VllmProcess:
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
         scores: true if each finished request shall have the scores of its tokens.
         begun: vLLM that is being imported for the same arguments. None starts to import it now.
+        speaks: true if the model is vllm_plugin.speech.
 
     Raises:
         EngineDied: the engine did not start.
@@ -131,6 +135,7 @@ class VllmProcess:
         plugin: bool = False,
         scores: bool = False,
         begun: Preload | None = None,
+        speaks: bool = False,
     ):
         begun = begun or Preload(plugin, arguments)
         self._log, self._parent = begun.log, begun.parent
@@ -143,6 +148,9 @@ class VllmProcess:
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
         self._no_scores = self.score_tokens(True) if scores and self._logprobs is None else ""
+        self._free_slots = list(range(speech.SLOTS)) if speaks else []
+        self._slots: dict[str, int] = {}
+        """The slot of each request of a model that speaks; see vllm_plugin.speech."""
         self._start_s = time.monotonic() - begun.began
         # NCCL removes its files in /dev/shm only if its processes end by themselves
         self._patience_s = None if arguments.get("tensor_parallel_size", 1) > 1 else 0.0
@@ -172,7 +180,12 @@ class VllmProcess:
                 output_kind=RequestOutputKind.FINAL_ONLY,
                 logprobs=self._logprobs,
             )
-            self._engine.add_request(request_id, dict(request.prompt), sampling)
+            prompt = dict(request.prompt)
+            if self._free_slots:
+                prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"][:-1], self._free_slots[-1]]
+            self._engine.add_request(request_id, prompt, sampling)
+        if self._free_slots:
+            self._slots[request_id] = self._free_slots.pop()
 
     def step(self) -> list[FinishedRequest]:
         """Wait for the engine's next output, and return the requests that finished with it.
@@ -182,7 +195,7 @@ class VllmProcess:
         """
         with _errors_as_death(self._log, self._engine), self._hang:
             outputs = self._engine.step()
-        return [
+        finished = [
             FinishedRequest(
                 output.request_id,
                 list(output.outputs[0].token_ids),
@@ -192,6 +205,22 @@ class VllmProcess:
             for output in outputs
             if output.finished
         ]
+        return self._with_speech(finished) if self._slots and finished else finished
+
+    def _with_speech(self, finished: list[FinishedRequest]) -> list[FinishedRequest]:
+        """Return finished requests with their samples, and free their slots.
+
+        Raises:
+            EngineDied: the engine has ended.
+        """
+        slots = [self._slots.pop(request.id) for request in finished]
+        frames = [len(request.token_ids) - 1 for request in finished]  # the last token is the end
+        ended = [place for place, request in enumerate(finished) if request.finish_reason == "stop" and frames[place]]
+        (sounds,) = self._ask_workers("voxbatch_sounds", [(slots[place], frames[place]) for place in ended])
+        self._free_slots += slots
+        samples = dict(zip(ended, (np.frombuffer(sound, np.float32) for sound in sounds), strict=True))
+        silence = np.zeros(0, np.float32)
+        return [replace(request, samples=samples.get(place, silence)) for place, request in enumerate(finished)]
 
     def score_tokens(self, on: bool) -> str:
         """Make the engine score its tokens from the next step on, or stop it. Return why this vLLM cannot do so, as
@@ -211,7 +240,7 @@ class VllmProcess:
             if gpus := [*filter(None, self._ask_workers("voxbatch_memory"))]:
                 used, planned = max(gpus)
                 memory = f"; {used / 1e9:.1f} GB in use, {planned / 1e9:.1f} planned"
-        plugin = ", encoder once a chunk" if self._plugin else ""
+        plugin = ", encoder once a chunk" if self._plugin and not self._free_slots else ""
         without = ""
         if config.model_config.enforce_eager:
             without = ", without compiled code and CUDA graphs"

@@ -21,7 +21,7 @@ from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
-from voxbatch.records import Answer
+from voxbatch.records import SAMPLING_RATE, Answer, Speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,13 @@ class Family(ABC):
     translates = False
     word_times = False
     max_question_samples = 0
+    sampling_rate = SAMPLING_RATE
+    voices: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+    max_requests: int | None = None
+    """Largest number of requests at a time. None leaves it to the memory."""
+    proof: Piece | None = None
+    """The piece of a request that shows whether the engine is alive. None means a second of silence."""
 
     def __init__(self, model: Model, settings: VllmSettings):
         self._name = model.name
@@ -131,18 +138,18 @@ class Family(ABC):
     @abstractmethod
     def read(
         self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
-    ) -> PieceText | Piece | Answer:
+    ) -> PieceText | Piece | Answer | Speech:
         """Return the text of the tokens that the model wrote for a piece.
 
         Args:
-            piece: the audio of the request.
+            piece: the audio of the request; for a SpokenPiece the speech.
             token_ids: the tokens of the text.
             finish_reason: vLLM's "stop" or "length".
             scores: the scores of the tokens, if the engine gives them.
 
         Returns:
-            The text, or the answer to a question; or a Piece if another request is needed: the same piece with its
-            language, for example.
+            The text, the answer to a question, or the speech of a text; or a Piece if another request is needed: the
+            same piece with its language, for example.
 
         Raises:
             UnusableAnswer: the answer does not have the form that the question asks for.

@@ -1,0 +1,167 @@
+"""Tests for Voxtral TTS with a tiny random model: a speech depends on its text, voice and seed alone, and `voxbatch
+speak --engine vllm` brings each text to one recording or one failure, whatever is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from waits import kill_all
+
+pytest.importorskip("pyloudnorm", reason="the packages of the extra `speak` are not installed")
+pytest_plugins = ["engine_runs"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+TEXTS = [
+    "The train to Bristol leaves at nine.",
+    "He counted 17 boats. Then the fog came in, and he went home.",
+    "Dr. Smith paid $3.50 on Jan. 5th.",
+    "No, thank you!",
+]
+OPTIONS = {"dtype": "float32", "enforce_eager": "true", "max_num_seqs": "3"}
+
+
+@pytest.fixture(scope="session")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a tiny Voxtral TTS."""
+    from engine_runs import once
+    from speaking_model import write_speaker
+
+    def write(folder: Path) -> None:
+        folder.rmdir()
+        write_speaker(folder)
+
+    return once(tmp_path_factory, "speaker", write)
+
+
+def flags(model: Path, *others: object) -> tuple[object, ...]:
+    """Return the options of the command."""
+    given = [flag for pair in OPTIONS.items() for flag in ("--engine-option", "=".join(pair))]
+    return ("--engine", "vllm", "--model", model, *given, *others)
+
+
+def spoken(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command voxbatch with its plugin, and return it when it has ended."""
+    from engine_runs import command, with_plugin
+
+    return command(folder, *arguments, **with_plugin(folder))
+
+
+def listed(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def outputs(out: Path) -> dict[str, bytes]:
+    """Return the recordings and the lists, by name."""
+    files = [out / "recordings.jsonl", out / "failures.jsonl", *(out / "flac").rglob("*.flac")]
+    return {str(file.relative_to(out)): file.read_bytes() for file in files}
+
+
+def test_a_speech_depends_on_its_text_voice_and_seed_alone(speaker: Path, tmp_path: Path) -> None:
+    """The codes and the samples of a piece are the same alone and among others. Another seed gives other codes. A frame
+    has 1,920 samples."""
+    from engine_runs import with_engine
+
+    from voxbatch.records import Piece
+
+    pieces = [Piece(text, voice, seed) for seed in (1, 2) for voice in ("ann", "bob") for text in TEXTS]
+    runs = [
+        with_engine(tmp_path, "speaking.speak", speaker, pieces, options=[f"{k}={v}" for k, v in options.items()])
+        for options in (OPTIONS, {**OPTIONS, "max_num_seqs": "1"})
+    ]
+    together, alone = ({codes.tobytes() for codes in run.frames} for run in runs)
+    assert together == alone
+    assert runs[0].failures == runs[1].failures
+    assert len(together) == len(pieces) - len(runs[0].failures)
+    for piece, samples in runs[0].samples.items():
+        np.testing.assert_array_equal(samples, runs[1].samples[piece])
+    counts = [len(codes) - 1 for codes in runs[0].frames]
+    assert sorted(counts) == sorted(length // 1_920 for length in runs[0].lengths)
+    assert all(length % 1_920 == 0 for length in runs[0].lengths)
+    assert all((codes[:-1, 0] >= 2).all() and codes[-1, 0] == 1 for codes in runs[0].frames)
+
+
+def test_windows_of_the_codec_are_exact(speaker: Path, tmp_path: Path) -> None:
+    """A speech that is decoded in windows has the samples of one that is decoded at once."""
+    from engine_runs import with_plugin
+    from warm_python import call
+
+    difference, loudest = call(
+        "speaking.windows", speaker, 300, folder=tmp_path, environment={**with_plugin(tmp_path), "OMP_NUM_THREADS": "1"}
+    )
+    assert difference < 1e-5 * loudest
+
+
+def test_the_command_continues_after_kills(speaker: Path, tmp_path: Path) -> None:
+    """A run that was killed ends in the bytes of one that was not: each text once, and what fails has its reason."""
+    from conftest import environment
+    from engine_runs import with_plugin
+    from stream import ENVIRONMENT
+    from warm_python import start
+
+    rows: list[dict[str, Any]] = [{"text": f"{text} {number}"} for number in range(3) for text in TEXTS]
+    rows += [{"text": ""}, {"text": "Hi.", "voice": "eve"}, {"text": "Hei.", "lang": "fi"}]
+    source, out = listed(tmp_path / "a.jsonl", *rows), tmp_path / "killed"
+    options = flags(speaker, "--voice", "ann", "--part-items", 1, "-q", "--accept-licence")
+    variables = environment(**{**ENVIRONMENT, **with_plugin(tmp_path)})
+    process = start("-m", "voxbatch", "speak", source, "-o", out, *options, folder=tmp_path, environment=variables)
+    try:
+        while len(list(out.rglob("part-*.jsonl"))) < 6:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+    finally:
+        kill_all([process])
+    for folder in (out, tmp_path / "whole"):
+        ended = spoken(tmp_path, "speak", source, "-o", folder, *options)
+        assert ended.returncode == 3, ended.stderr[-3_000:]
+    assert outputs(out) == outputs(tmp_path / "whole")
+    recordings, failures = lines(out / "recordings.jsonl"), lines(out / "failures.jsonl")
+    assert sorted(line["text"] for line in recordings + failures) == sorted(row["text"] for row in rows)
+    kinds = [line["error_kind"] for line in failures]
+    assert kinds[-3:] == ["text", "voice", "language"]
+    assert all("no sound came of" in line["message"] for line in failures[:-3])
+    assert len(recordings) >= 6
+    for line in recordings:
+        assert line["voice"] == "ann"
+        assert soundfile.info(out / line["audio_filepath"]).duration == pytest.approx(line["duration"], abs=1e-3)
+    summary = json.loads((out / "summary.json").read_text())
+    assert "CC BY-NC 4.0" in json.dumps(summary["engine"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--voice", "ann"), "CC BY-NC 4.0, which forbids commercial use"),
+        (("--voice", "eve", "--accept-licence"), "knows ann, bob"),
+        (("--accept-licence", "--engine-option", "max_model_len=300"), "give at least"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_model_is_loaded(
+    arguments: tuple[str, ...], message: str, speaker: Path, tmp_path: Path
+) -> None:
+    """The licence must be accepted, the voice known, and the context long enough."""
+    source = listed(tmp_path / "a.jsonl", {"text": TEXTS[0]})
+    refused = spoken(tmp_path, "speak", source, "-o", tmp_path / "out", *flags(speaker, *arguments))
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert "loading" not in refused.stderr
+
+
+def test_a_model_that_speaks_does_not_transcribe(speaker: Path, tmp_path: Path) -> None:
+    """`run` refuses it, with the command that takes it."""
+    source = listed(tmp_path / "a.jsonl", {"audio_filepath": "a.wav"})
+    refused = spoken(tmp_path, "run", source, "-o", tmp_path / "out", "--engine", "vllm", "--model", speaker)
+    assert refused.returncode == 2
+    assert "it is for voxbatch speak" in refused.stderr

@@ -1,0 +1,86 @@
+"""Speak texts with voxbatch's vLLM engine, fed as in a run, with the model in this process, whose frames are kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from voxbatch.engines import Feed, create
+from voxbatch.engines.vllm.families import speaking
+from voxbatch.records import Chunk, ChunkFailure, Piece, Span, Speech
+
+
+class Spoken(NamedTuple):
+    """The results for pieces, by their position: samples or the reason of a failure, prompts, and the codes of the
+    frames with the end, [frames + 1, 37], and the numbers of samples, of each request in the order in which they
+    ended."""
+
+    samples: dict[int, np.ndarray]
+    failures: dict[int, str]
+    prompts: list[list[int]]
+    frames: list[np.ndarray]
+    lengths: list[int]
+
+
+def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spoken:
+    """Return what the engine makes of pieces that are all offered at once."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    engine: Any = create("vllm", str(model), {"task": "speak", **options})
+    spoken = Spoken({}, {}, [], [], [])
+    tokens = speaking.Speaking._tokens
+
+    def kept_tokens(family: Any, text: str, voice: str) -> list[int]:
+        spoken.prompts.append(tokens(family, text, voice))
+        return spoken.prompts[-1]
+
+    speaking.Speaking._tokens = kept_tokens  # type: ignore[assignment, method-assign]
+    feed = Feed(1, is_last=True)
+    for number, piece in enumerate(pieces):
+        feed.put(Chunk(number, 0, np.zeros(0, np.float32), Span(0, 0, 0, 0), piece=piece))
+    feed.close()
+    for result in engine.stream(feed):
+        if not spoken.frames and engine._process is None:
+            _keep_frames(spoken)
+        if isinstance(result, Speech):
+            spoken.samples[result.item] = result.samples
+        elif isinstance(result, ChunkFailure):
+            spoken.failures[result.item] = result.message
+    return spoken
+
+
+def _keep_frames(spoken: Spoken) -> None:
+    from voxbatch.vllm_plugin.speech.model import SpeechModel
+
+    original: Any = SpeechModel.sounds
+    if original.__name__ == "sounds":
+
+        def kept(model: Any, requests: Sequence[tuple[int, int]]) -> list[bytes]:
+            spoken.frames.extend(model._frames[slot, : frames + 1].numpy().copy() for slot, frames in requests)
+            sounds: list[bytes] = original(model, requests)
+            spoken.lengths.extend(len(sound) // 4 for sound in sounds)
+            return sounds
+
+        SpeechModel.sounds = kept  # type: ignore[assignment, method-assign]
+
+
+def windows(model: Path, frames: int) -> tuple[float, float]:
+    """Return the largest difference of the samples of a random speech that is decoded in windows to those of the same
+    speech decoded at once, and its highest sample."""
+    import json
+
+    import torch
+    from safetensors.torch import load_file
+
+    from voxbatch.vllm_plugin.speech.codec import Codec
+
+    weights = load_file(model / "consolidated.safetensors")
+    prefix, params = "audio_tokenizer.", json.loads((model / "params.json").read_text())
+    below = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    codec = Codec(below, params["multimodal"]["audio_tokenizer_args"])
+    codes = torch.randint(2, 20, (frames, 37), generator=torch.Generator().manual_seed(0))
+    (samples,), whole = codec.samples([codes]), codec.decode(codes[None])[0]
+    return float((samples - whole).abs().max()), float(whole.abs().max())

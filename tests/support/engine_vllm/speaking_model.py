@@ -1,0 +1,124 @@
+"""Write a tiny random Voxtral TTS in the published layout: params.json, tekken.json, consolidated.safetensors and the
+rows of two voices. Its speeches mean nothing, have 1 to some hundred frames, and end by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+WIDTH, LEVELS, ACOUSTIC, SEMANTIC = 64, 21, 36, 128
+VOICES = {"ann": 11, "bob": 14}
+_SIZES: dict[str, Any] = {"head_dim": 32, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2, "use_biases": False}
+_CODEC: dict[str, Any] = {
+    **_SIZES, "n_kv_heads": 4, "dim": 48, "semantic_dim": 12, "acoustic_dim": ACOUSTIC, "norm_eps": 0.01,
+    "qk_norm_eps": 1e-6, "qk_norm": True, "layer_scale": True, "layer_scale_init": 0.01, "causal": True,
+    "semantic_codebook_size": SEMANTIC, "acoustic_codebook_size": LEVELS, "attn_sliding_window_size": 16,
+    "half_attn_window_upon_downsampling": True, "channels": 1, "sampling_rate": 24_000, "conv_weight_norm": True,
+    "pretransform_patch_size": 240, "patch_proj_kernel_size": 7, "decoder_transformer_lengths_str": "2,2,2,2",
+    "decoder_convs_kernels_str": "3,4,4,4", "decoder_convs_strides_str": "1,2,2,2", "voice": dict.fromkeys(VOICES, 0),
+}  # fmt: skip
+PARAMS: dict[str, Any] = {
+    **_SIZES, "dim": WIDTH, "n_layers": 2, "vocab_size": checkpoints.VOCAB_SIZE, "norm_eps": 1e-5, "rope_theta": 1e6,
+    "tied_embeddings": True, "max_position_embeddings": 128_000, "model_type": "voxtral_tts",
+    "multimodal": {
+        "bos_token_id": 1,
+        "audio_model_args": {
+            "semantic_codebook_size": SEMANTIC, "acoustic_codebook_size": LEVELS, "n_acoustic_codebook": ACOUSTIC,
+            "audio_encoding_args": {"num_codebooks": 1 + ACOUSTIC, "sampling_rate": 24_000, "frame_rate": 12.5},
+            "acoustic_transformer_args": {**_SIZES, "input_dim": WIDTH, "dim": WIDTH, "n_layers": 2},
+        },
+        "audio_tokenizer_args": _CODEC,
+    },
+}  # fmt: skip
+END_GAIN = 1.3
+"""Length of the row of the end, in units of the other codes' rows: some frames in a hundred are the end."""
+
+
+def write_speaker(path: Path, seed: int = 0, license_: str = "") -> None:
+    """Write the model to the new folder `path`; with a model card if a licence is given."""
+    (path / "voice_embedding").mkdir(parents=True)
+    (path / "params.json").write_text(json.dumps(PARAMS, indent=1))
+    tekken = checkpoints._tekken({"sampling_rate": 24_000, "voice_num_audio_tokens": VOICES}, "v7")
+    names = {35: "[REPEAT_AUDIO_TEXT]", 36: "[NEXT_AUDIO_TEXT]"}
+    for token in tekken["special_tokens"]:
+        token["token_str"] = names.get(token["rank"], token["token_str"])
+    (path / "tekken.json").write_text(json.dumps(tekken))
+    random = torch.Generator().manual_seed(seed)
+    for name, rows in VOICES.items():
+        torch.save(torch.randn(rows, WIDTH, generator=random) * 0.3, path / "voice_embedding" / f"{name}.pt")
+    save_file(_weights(random), path / "consolidated.safetensors")
+    if license_:
+        (path / "README.md").write_text(f"---\nlicense: {license_}\n---\n")
+
+
+class _Weights(dict[str, torch.Tensor]):
+    """Random weights, by their names."""
+
+    def __init__(self, random: torch.Generator) -> None:
+        super().__init__()
+        self._random = random
+
+    def matrix(self, name: str, *shape: int, gain: float = 1.0) -> None:
+        values = torch.randn(shape, generator=self._random)
+        self[name] = values * gain * float(np.prod(shape[1:])) ** -0.5
+
+    def vector(self, name: str, width: int, middle: float = 1.0) -> None:
+        self[name] = middle + 0.1 * torch.randn(width, generator=self._random)
+
+    def convolution(self, name: str, *shape: int) -> None:
+        self.matrix(f"{name}.conv.parametrizations.weight.original1", *shape)
+        length = f"{name}.conv.parametrizations.weight.original0"
+        self.vector(length, shape[0])
+        self[length] = self[length][:, None, None]
+
+    def layers(self, name: str, count: int, sizes: dict[str, Any]) -> None:
+        dim, hidden, read = sizes["dim"], sizes["hidden_dim"], sizes["n_heads"] * sizes["head_dim"]
+        shared = sizes["n_kv_heads"] * sizes["head_dim"]
+        for layer in (f"{name}.{number}" for number in range(count)):
+            for part, rows in (("wq", read), ("wk", shared), ("wv", shared)):
+                self.matrix(f"{layer}.attention.{part}.weight", rows, dim, gain=1.5)
+            self.matrix(f"{layer}.attention.wo.weight", dim, read)
+            for part, shape in (("w1", (hidden, dim)), ("w2", (dim, hidden)), ("w3", (hidden, dim))):
+                self.matrix(f"{layer}.feed_forward.{part}.weight", *shape)
+            self.vector(f"{layer}.attention_norm.weight", dim)
+            self.vector(f"{layer}.ffn_norm.weight", dim)
+            if "qk_norm" in sizes:
+                self.vector(f"{layer}.attention.q_norm.weight", read)
+                self.vector(f"{layer}.attention.k_norm.weight", shared)
+                self.vector(f"{layer}.attention_scale", dim, middle=0.3)
+                self.vector(f"{layer}.ffn_scale", dim, middle=0.3)
+
+
+def _weights(random: torch.Generator) -> _Weights:
+    weights, embeddings = _Weights(random), "mm_audio_embeddings"
+    weights.matrix(f"{embeddings}.tok_embeddings.weight", checkpoints.VOCAB_SIZE, WIDTH, gain=3)
+    rows = SEMANTIC + 2 + ACOUSTIC * (LEVELS + 2)
+    weights.matrix(f"{embeddings}.audio_codebook_embeddings.embeddings.weight", -(-rows // 128) * 128, WIDTH, gain=2)
+    weights.layers("layers", PARAMS["n_layers"], PARAMS)
+    weights.vector("norm.weight", WIDTH)
+
+    flow, sizes = "acoustic_transformer", PARAMS["multimodal"]["audio_model_args"]["acoustic_transformer_args"]
+    weights.matrix(f"{flow}.input_projection.weight", WIDTH, ACOUSTIC)
+    weights.matrix(f"{flow}.time_projection.weight", WIDTH, WIDTH)
+    weights.matrix(f"{flow}.llm_projection.weight", WIDTH, WIDTH)
+    weights.matrix(f"{flow}.semantic_codebook_output.weight", 256, WIDTH)
+    weights[f"{flow}.semantic_codebook_output.weight"][1] *= END_GAIN
+    weights.matrix(f"{flow}.acoustic_codebook_output.weight", ACOUSTIC, WIDTH)
+    weights.layers(f"{flow}.layers", sizes["n_layers"], sizes)
+    weights.vector(f"{flow}.norm.weight", WIDTH)
+
+    codec, dim = "audio_tokenizer", _CODEC["dim"]
+    weights[f"{codec}.quantizer.semantic_codebook.cluster_usage"] = torch.ones(SEMANTIC)
+    weights.matrix(f"{codec}.quantizer.semantic_codebook.embedding_sum", SEMANTIC, _CODEC["semantic_dim"], gain=3)
+    for stage, width in enumerate((_CODEC["semantic_dim"] + ACOUSTIC, dim, dim, dim)):
+        weights.convolution(f"{codec}.decoder_blocks.{2 * stage}", dim, width, 4 if stage else 3)
+        weights.layers(f"{codec}.decoder_blocks.{2 * stage + 1}.layers", 2, _CODEC)
+    weights.convolution(f"{codec}.output_proj", 240, dim, 7)
+    return weights
