@@ -86,6 +86,12 @@ def test_filters_choose_cuts(options: dict[str, Any], keys: dict[str, Any], is_t
     assert bool(made) == is_taken
 
 
+def test_shares_of_more_than_everything_are_refused() -> None:
+    """The splits dev and test have at most all cuts."""
+    with pytest.raises(ConfigError, match="120 % together"):
+        DatasetOptions(dev=60, test=60)
+
+
 def test_a_split_depends_on_its_key_alone() -> None:
     """The shares are about right, and a larger dev moves nothing out of test."""
     keys = [f"{number}.wav" for number in range(2000)]

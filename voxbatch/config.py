@@ -165,6 +165,8 @@ class DatasetOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.dev + self.test > 100:
+            raise ConfigError(f"--dev and --test are {self.dev + self.test:g} % together: they may be 100 % at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

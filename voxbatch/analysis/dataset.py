@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from itertools import chain, groupby
 from typing import Any
 
@@ -91,11 +92,13 @@ def export_dataset(
         CheckpointError: a part is damaged.
         StorageError: OUT or a recording cannot be read, or `place` cannot be written.
     """
-    if options.to == "hf":
-        _require_pyarrow()
+    if options.to == "hf" and find_spec("pyarrow") is None:
+        raise ConfigError("--to hf writes Parquet, and pyarrow is missing; pip install 'voxbatch[parquet]'")
     run = run_file.read_existing(store)
     if run.speaks:
         raise ConfigError(f"{store.place}: its recordings are spoken by voxbatch, and parts/ has them with their texts")
+    if "questions" in run.identity:
+        raise ConfigError(f"{store.place} has answers, and no transcripts: give the OUT of voxbatch run")
     exported, digest = Exported(), hashlib.sha256(repr((_VERSION, shard_s)).encode())
     entries = Entries(store, run)  # listed once: the run may go on
     for shard in _shards(store, run, entries, options, shard_s, exported.left_out):
@@ -162,7 +165,9 @@ def _write(
     paths = [name.format(split=shard.split, number=shard.number, count=shards[shard.split]) for name in names]
     if all(map(target.exists, paths)):
         return 0
-    utterances = list(_utterances(shard.cuts, run, store_options))
+    utterances = list[Utterance]()
+    for (place, channel), cuts in groupby(shard.cuts, lambda cut: (cut.recording, cut.channel)):
+        utterances += _decoded(place, channel, sorted(cuts, key=lambda cut: cut.offset), run, store_options)
     for path, content in zip(paths, write(shard, utterances), strict=True):
         target.create(path, [content])
     return len(shard.cuts) - len(utterances)
@@ -172,15 +177,10 @@ Utterance = tuple[Cut, bytes]
 """A cut with its duration as decoded, and its FLAC file."""
 
 
-def _utterances(cuts: Sequence[Cut], run: Run, store_options: StoreOptions) -> Iterator[Utterance]:
-    """Yield the cuts of the recordings that can be read. A recording is read once, from its first cut to its last."""
-    for (place, channel), group in groupby(cuts, lambda cut: (cut.recording, cut.channel)):
-        yield from _decoded(place, channel, sorted(group, key=lambda cut: cut.offset), run, store_options)
-
-
 def _decoded(
     place: str, channel: int | None, cuts: Sequence[Cut], run: Run, store_options: StoreOptions
 ) -> Iterator[Utterance]:
+    """Yield the cuts of a recording, if it can be read. It is read once, from its first cut to its last."""
     audio = _ANYWHERE.resolve(place, os.getcwd())
     begin, end = cuts[0].offset, max(cut.offset + cut.duration for cut in cuts)
     try:
@@ -236,7 +236,7 @@ def _json_lines(rows: Iterable[dict[str, Any]]) -> bytes:
 
 
 def _webdataset(shard: Shard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
-    """Yield a tar with NAME.flac and NAME.json for each cut. Hugging Face's datasets reads it, too."""
+    """Yield a tar with NAME.flac and NAME.json for each cut."""
     members = (((f"{cut.id}.flac", audio), (f"{cut.id}.json", json_bytes(_facts(cut)))) for cut, audio in utterances)
     yield _tar(chain.from_iterable(members))
 
@@ -307,14 +307,6 @@ def _parquet(shard: Shard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
 
 _ROWS_OF_GROUP = 100
 """Rows of a row group, as Hugging Face's datasets write them with audio: a reader holds one group."""
-
-
-def _require_pyarrow() -> None:
-    """Raise ConfigError if pyarrow is missing."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("--to hf writes Parquet, and pyarrow is missing; pip install 'voxbatch[parquet]'") from error
 
 
 Write = Callable[[Shard, Sequence[Utterance]], Iterator[bytes]]

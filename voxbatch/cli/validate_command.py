@@ -86,9 +86,8 @@ def validate(
                     kinds.add(check.problem, example)
                     if list_all:
                         click.echo(escape_controls(f"{example}: {check.problem}"))
-    click.echo("\n".join(map(escape_controls, _outcome(opened, surveyed.items, problems, unchecked))))
-    if not list_all:
-        _print_kinds(kinds)
+    lines = [*_outcome(opened, surveyed.items, problems, unchecked), *(() if list_all else _lines(kinds))]
+    click.echo("\n".join(map(escape_controls, lines)))
     if unchecked:
         were = "1 recording at an address was" if unchecked == 1 else f"{unchecked:,} recordings at addresses were"
         click.echo(f"{were} not looked at; --check-audio reads the headers")
@@ -123,11 +122,6 @@ def _bad_lines(error: ManifestError, list_all: bool) -> str:
     for bad in error.bad_lines:
         kinds.add(bad.reason, bad.place)
     return "\n".join([f"{error.source}: {error.total:,} bad lines", *_lines(kinds), *more])
-
-
-def _print_kinds(kinds: Kinds) -> None:
-    for line in _lines(kinds):
-        click.echo(escape_controls(line))
 
 
 def _lines(kinds: Kinds) -> Iterable[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from voxbatch.formats import Document, without_control_characters
 from voxbatch.formats.cues import Cue, split_into_cues
@@ -49,8 +49,10 @@ def ttml(document: Document) -> str:
     language = document.transcript.language or ""
     cues = split_into_cues(document.transcript, document.limits, has_labels=True)
     agents = {name: f"speaker{at}" for at, name in enumerate(dict.fromkeys(cue.speaker for cue in cues)) if name}
+    attributes = {name: f' ttm:agent="{agent}"' for name, agent in agents.items()}
     paragraphs = "".join(
-        f'      <p begin="{_timestamp(cue.start_ms, ".")}" end="{_timestamp(cue.end_ms, ".")}"{_agent(agents, cue)}>'
+        f'      <p begin="{_timestamp(cue.start_ms, ".")}" end="{_timestamp(cue.end_ms, ".")}"'
+        f"{attributes.get(cue.speaker or '', '')}>"
         f"{'<br/>'.join(html.escape(_xml_text(line), quote=False) for line in cue.lines)}</p>\n"
         for cue in cues
     )
@@ -65,11 +67,6 @@ def ttml(document: Document) -> str:
         metadata=f"    <metadata>\n{names}    </metadata>\n" if names else "",
         paragraphs=paragraphs,
     )
-
-
-def _agent(agents: Mapping[str, str], cue: Cue) -> str:
-    """Return the attribute that names the agent of a cue, if speakers are told apart."""
-    return f' ttm:agent="{agents[cue.speaker]}"' if cue.speaker else ""
 
 
 def ass(document: Document) -> str:

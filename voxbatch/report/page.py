@@ -114,6 +114,7 @@ class Report:
         columns["id"] = [row_id[len(folder) :] for row_id in columns["id"]]
         head = {"columns": columns, "folder": self._title.folder}
         places = {row.audio.partition(":")[0] for row in rows if "://" in row.audio}
+        last_commit = max((part.committed_at or 0.0 for part in parts), default=0.0)
         page = {
             "title": self._title,
             "summary": summary,
@@ -124,7 +125,7 @@ class Report:
             "shown": len(rows),
             "total": self._selection.total,
             "id_folder": escape_controls(folder),
-            "finished_at": _date(parts),
+            "finished_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(last_commit)) if last_commit else "",
             "command": command_of(summary["config"]),
             "options": list(_options(summary["config"])),
             "confusions": list(figures.confusions.tables()),
@@ -207,12 +208,6 @@ def _common_folder(ids: Sequence[str]) -> str:
         return ""
     folders = zip(min(ids).split("/")[:-1], max(ids).split("/")[:-1], strict=False)
     return "".join(f"{name}/" for name, _ in takewhile(lambda pair: pair[0] == pair[1], folders))
-
-
-def _date(parts: Iterable[PartSpeed]) -> str:
-    """Return the time of the last commit: "2026-11-26 14:05 UTC". "" if it is unknown."""
-    latest = max((part.committed_at or 0.0 for part in parts), default=0.0)
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(latest)) if latest else ""
 
 
 def command_of(config: Mapping[str, Any]) -> str:

@@ -47,10 +47,11 @@ class Codec:
         sums = weights["quantizer.semantic_codebook.embedding_sum"].float()
         self._dtype = weights["output_proj.conv.parametrizations.weight.original1"].dtype
         self._semantic = (sums / usage[:, None]).to(self._dtype)
-        self._convolutions = {
-            name: _convolution(weights, name)
-            for name in (*(f"decoder_blocks.{2 * number}" for number in range(len(lengths))), "output_proj")
-        }
+        self._convolutions = dict[str, torch.Tensor]()
+        for name in (*(f"decoder_blocks.{2 * number}" for number in range(len(lengths))), "output_proj"):
+            # the checkpoint has direction and length of the weight (weight normalisation)
+            length, direction = (weights[f"{name}.conv.parametrizations.weight.original{part}"] for part in (0, 1))
+            self._convolutions[name] = direction * (length / direction.norm(dim=(1, 2), keepdim=True))
         device = self._semantic.device
         self._batch = 1 if device.type == "cpu" else BATCH
         steepness = torch.tensor([2.0 ** (-8 * head / self._heads) for head in range(self._heads)], device=device)
@@ -93,7 +94,9 @@ class Codec:
             reach //= stride
         for stage, length in enumerate(self._lengths):
             if stage:
-                x = self._doubled(x, f"decoder_blocks.{2 * stage}", self._kernels[stage], self._strides[stage])
+                stride, weight = self._strides[stage], self._convolutions[f"decoder_blocks.{2 * stage}"]
+                length_after = x.shape[-1] * stride  # what would depend on later frames is cut off
+                x = functional.conv_transpose1d(x, weight, stride=stride)[..., :length_after]
             reach *= self._strides[stage]
             x = x.transpose(1, 2)
             for number in range(length):
@@ -104,10 +107,6 @@ class Codec:
 
     def _convolved(self, x: torch.Tensor, name: str, kernel: int, mode: str) -> torch.Tensor:
         return functional.conv1d(functional.pad(x, (kernel - 1, 0), mode=mode), self._convolutions[name])
-
-    def _doubled(self, x: torch.Tensor, name: str, kernel: int, stride: int) -> torch.Tensor:
-        """Return a signal at a higher rate. What would depend on later frames is cut off."""
-        return functional.conv_transpose1d(x, self._convolutions[name], stride=stride)[..., : x.shape[-1] * stride]
 
     def _layer(self, x: torch.Tensor, name: str, reach: int) -> torch.Tensor:
         normed = self._normed(x, f"{name}.attention_norm", self._eps)
@@ -138,9 +137,3 @@ class Codec:
     def _normed(self, x: torch.Tensor, name: str, eps: float) -> torch.Tensor:
         weight = self._weights[f"{name}.weight"]
         return functional.rms_norm(x, weight.shape, weight, eps)
-
-
-def _convolution(weights: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
-    """Return the weight of a convolution, which the checkpoint has as direction and length (weight normalisation)."""
-    length, direction = (weights[f"{name}.conv.parametrizations.weight.original{part}"] for part in (0, 1))
-    return direction * (length / direction.norm(dim=(1, 2), keepdim=True))
