@@ -9,6 +9,7 @@ listing).
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -85,7 +86,8 @@ def _refuse_unreadable(name: str) -> None:
     shown = redacted(name, "")
     commands = [command for suffix, command in _UNPACKED_BY.items() if shown.lower().endswith(suffix)]
     if commands and not os.path.isdir(name):
-        command = f"{commands[0].format(os.path.basename(shown))} && voxbatch run calls/"
+        file = os.path.basename(shown) if is_remote(name) else shlex.quote(shown)
+        command = f"{commands[0].format(file)} && voxbatch run calls/"
         raise manifest_error(redacted(name), f"is an archive; unpack it, and give the folder: {command}")
     if shown.lower().endswith(_SPREADSHEETS):
         raise manifest_error(redacted(name), "is a spreadsheet; save it as CSV (UTF-8), and give that")
