@@ -121,7 +121,7 @@ def files(place: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("to", LAYOUTS)
 def test_an_export_that_was_killed_writes_the_same_files(out: Path, tmp_path: Path, to: str) -> None:
-    """Whatever files a killed export left, the next one completes them to the bytes of an undisturbed one."""
+    """An export completes the files that a killed one left, whichever they are, to the bytes of an undisturbed one."""
     export(out, tmp_path / "peace", to)
     undisturbed = files(tmp_path / "peace")
     assert len(undisturbed) > 4

@@ -141,16 +141,7 @@ def cohere_transcribe() -> tuple[Any, Any]:
     import speech_models
     from transformers import CohereAsrConfig
 
-    controls = [
-        "startofcontext",
-        "startoftranscript",
-        "emo:undefined",
-        "pnc",
-        "noitn",
-        "notimestamp",
-        "nodiarize",
-        "endoftext",
-    ]
+    controls = ["startofcontext", "startoftranscript", "emo:undefined", "pnc", "noitn", "notimestamp", "nodiarize"]
     languages = ["ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh"]
     specials = ["\u2581", *(f"<|{name}|>" for name in ("endoftext", *controls, *languages))]
     tokens = speech_models.tokenizer(specials, "<|endoftext|>", 16_384)

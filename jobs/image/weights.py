@@ -26,21 +26,18 @@ from typing import Any
 SECRET = Path("/run/secrets/hf_token")
 MISTRAL, HUGGING_FACE = "consolidated*.safetensors*", "model*.safetensors*"
 """Patterns of the weights and, if there are several files, of their index."""
-SMALL = ("*.json", "*.txt", "chat_template.*", "*.model", "*.tiktoken", "README.md", "LICENSE*")
-"""Patterns of the settings, the tokenizers, and the licence."""
-VOICES = "voice_embedding/*.pt"
-"""Pattern of the voices of Voxtral TTS."""
+SMALL = ("*.json", "*.txt", "chat_template.*", "*.model", "*.tiktoken", "voice_embedding/*.pt", "README.md", "LICENSE*")
+"""Patterns of the settings, the tokenizers, the voices, and the licence."""
 
 
 def chosen(files: list[str]) -> list[str]:
     """Return the files of a repository that an engine reads; folders of other formats (onnx/, …) are left out."""
     weights = MISTRAL if any(fnmatch(file, MISTRAL) for file in files) else HUGGING_FACE
-    patterns = (weights, *SMALL)
-    return [
-        file
-        for file in files
-        if ("/" not in file and any(fnmatch(file, each) for each in patterns)) or fnmatch(file, VOICES)
-    ]
+
+    def fits(file: str, pattern: str) -> bool:  # for fnmatch, a star is also a slash
+        return fnmatch(file, pattern) and file.count("/") == pattern.count("/")
+
+    return [file for file in files if any(fits(file, pattern) for pattern in (weights, *SMALL))]
 
 
 def download(name: str, commit: str, files: Mapping[str, Any], folder: Path, token: str | None) -> None:

@@ -132,14 +132,14 @@ whole, adapter = tower.tower(WINDOW)
 plain, graphed = Encoder(whole, adapter, PAD), Encoder(whole, adapter, PAD)
 
 def flash_attention(q, k, v, *, cu_seqlens_q, cu_seqlens_k, softmax_scale, window_size, **_):  # it needs a GPU
-    found = torch.zeros_like(q)
+    attended = torch.zeros_like(q)
     queries, keys = (list(zip(ends[:-1].tolist(), ends[1:].tolist())) for ends in (cu_seqlens_q, cu_seqlens_k))
     for (begin, end), (first, last) in zip(queries, keys, strict=True):
         behind = last - first - (end - begin) + torch.arange(end - begin)[:, None] - torch.arange(last - first)
         score = torch.einsum("qhd,khd->hqk", q[begin:end], k[first:last]) * softmax_scale
         score = score.masked_fill((behind < 0) | (behind > window_size[0]), float("-inf"))
-        found[begin:end] = torch.einsum("hqk,khd->qhd", score.softmax(-1), v[first:last])
-    return found
+        attended[begin:end] = torch.einsum("hqk,khd->qhd", score.softmax(-1), v[first:last])
+    return attended
 
 graphed._attention = attention = Flash.__new__(Flash)
 attention._function, attention._window, attention._scale, attention._version = (

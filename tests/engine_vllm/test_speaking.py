@@ -43,8 +43,8 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def flags(model: Path, *others: object) -> tuple[object, ...]:
     """Return the options of the command."""
-    given = [flag for pair in OPTIONS.items() for flag in ("--engine-option", "=".join(pair))]
-    return ("--engine", "vllm", "--model", model, *given, *others)
+    engine_options = [flag for pair in OPTIONS.items() for flag in ("--engine-option", "=".join(pair))]
+    return ("--engine", "vllm", "--model", model, *engine_options, *others)
 
 
 def spoken(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

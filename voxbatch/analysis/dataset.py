@@ -127,16 +127,19 @@ def _shards(
 ) -> Iterator[Shard]:
     """Yield the shards of all splits, each when it is full, and then the last one of each split."""
     numbers, waiting = Counter[str](), {split: list[Cut]() for split in SPLITS}
+    waiting_s = dict.fromkeys(SPLITS, 0.0)
     for entry in entries:
         if entry.kind != "transcript":
             continue
         for cut in cuts_of(parse_line(store, entry), run, options, left_out):
             cuts = waiting[cut.split]
-            if cuts and sum(before.duration for before in cuts) + cut.duration > shard_s:
+            if cuts and waiting_s[cut.split] + cut.duration > shard_s:
                 yield Shard(cut.split, numbers[cut.split], tuple(cuts))
                 numbers[cut.split] += 1
                 cuts.clear()
+                waiting_s[cut.split] = 0.0
             cuts.append(cut)
+            waiting_s[cut.split] += cut.duration
     yield from (Shard(split, numbers[split], tuple(cuts)) for split, cuts in waiting.items() if cuts)
 
 

@@ -148,7 +148,7 @@ class VllmProcess:
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
         self._no_scores = self.score_tokens(True) if scores and self._logprobs is None else ""
-        self._free_slots = list(range(speech.SLOTS)) if speaks else []
+        self._free_slots = list(range(speech.SLOTS)) if speaks else None
         self._slots: dict[str, int] = {}
         """The slot of each request of a model that speaks; see vllm_plugin.speech."""
         self._start_s = time.monotonic() - begun.began
@@ -181,10 +181,10 @@ class VllmProcess:
                 logprobs=self._logprobs,
             )
             prompt = dict(request.prompt)
-            if self._free_slots:
+            if self._free_slots is not None:
                 prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"][:-1], self._free_slots[-1]]
             self._engine.add_request(request_id, prompt, sampling)
-        if self._free_slots:
+        if self._free_slots is not None:
             self._slots[request_id] = self._free_slots.pop()
 
     def step(self) -> list[FinishedRequest]:
@@ -205,7 +205,7 @@ class VllmProcess:
             for output in outputs
             if output.finished
         ]
-        return self._with_speech(finished) if self._slots and finished else finished
+        return self._with_speech(finished) if self._free_slots is not None and finished else finished
 
     def _with_speech(self, finished: list[FinishedRequest]) -> list[FinishedRequest]:
         """Return finished requests with their samples, and free their slots.
@@ -217,6 +217,7 @@ class VllmProcess:
         frames = [len(request.token_ids) - 1 for request in finished]  # the last token is the end
         ended = [place for place, request in enumerate(finished) if request.finish_reason == "stop" and frames[place]]
         (sounds,) = self._ask_workers("voxbatch_sounds", [(slots[place], frames[place]) for place in ended])
+        assert self._free_slots is not None
         self._free_slots += slots
         samples = dict(zip(ended, (np.frombuffer(sound, np.float32) for sound in sounds), strict=True))
         silence = np.zeros(0, np.float32)
@@ -240,7 +241,7 @@ class VllmProcess:
             if gpus := [*filter(None, self._ask_workers("voxbatch_memory"))]:
                 used, planned = max(gpus)
                 memory = f"; {used / 1e9:.1f} GB in use, {planned / 1e9:.1f} planned"
-        plugin = ", encoder once a chunk" if self._plugin and not self._free_slots else ""
+        plugin = ", encoder once a chunk" if self._plugin and self._free_slots is None else ""
         without = ""
         if config.model_config.enforce_eager:
             without = ", without compiled code and CUDA graphs"

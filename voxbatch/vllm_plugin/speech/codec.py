@@ -63,9 +63,10 @@ class Codec:
         Args:
             speeches: [frames, 37] each, at least one frame; with the special codes, but without the end.
         """
-        windows, kept = [], []
+        windows, kept, counts = [], [], []
         for speech in speeches:
             starts = range(0, max(1, len(speech) - CONTEXT), WINDOW - CONTEXT)
+            counts.append(len(starts))
             for start in starts:
                 window = speech[start : start + WINDOW]
                 windows.append(functional.pad(window, (0, 0, 0, WINDOW - len(window)), value=NUM_SPECIAL))
@@ -76,7 +77,6 @@ class Codec:
             filled = functional.pad(batch, (0, 0, 0, 0, 0, self._batch - len(batch)), value=NUM_SPECIAL)
             decoded += self.decode(filled)[: len(batch)].float().cpu()
         parts = iter(part[begin * FRAME : end * FRAME] for part, (begin, end) in zip(decoded, kept, strict=True))
-        counts = [len(range(0, max(1, len(speech) - CONTEXT), WINDOW - CONTEXT)) for speech in speeches]
         return [torch.cat([next(parts) for _ in range(count)]) for count in counts]
 
     def decode(self, codes: torch.Tensor) -> torch.Tensor:

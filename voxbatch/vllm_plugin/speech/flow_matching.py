@@ -113,7 +113,7 @@ class FlowMatching:
             [self._heads * dim, self._kv_heads * dim, self._kv_heads * dim], -1
         )
         q = q.view(rows, tokens, self._kv_heads, queries, dim).permute(0, 2, 3, 1, 4).flatten(2, 3) * dim**-0.5
-        k, v = (each.view(rows, tokens, self._kv_heads, dim).transpose(1, 2) for each in (k, v))
+        k, v = (tensor.view(rows, tokens, self._kv_heads, dim).transpose(1, 2) for tensor in (k, v))
         read = (q @ k.transpose(2, 3)).softmax(-1) @ v
         return read.view(rows, self._kv_heads, queries, tokens, dim).permute(0, 3, 1, 2, 4).flatten(2)
 

@@ -162,7 +162,7 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
             if (speech[:, 0] == END_CODE).nonzero().flatten().tolist() != [frames]:
                 raise ValueError(f"slot {slot} does not end after {frames} frames")
         with torch.inference_mode():
-            return [samples.numpy().tobytes() for samples in self._codec.samples([each[:-1] for each in speeches])]
+            return [samples.numpy().tobytes() for samples in self._codec.samples([speech[:-1] for speech in speeches])]
 
 
 def in_equal_batches(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
