@@ -42,7 +42,10 @@ def test_each_alert_has_a_row() -> None:
     tables = re.findall(r"^\| alert \| when \|\n\|---\|---\|\n((?:\|.*\n)+)", google, re.MULTILINE)
     alerts = {cell for table in tables for cell in rows(table, 0)}
     alerts |= set(re.findall(r"\| (?:rule|alarm) `(voxbatch-\w+(?:-\w+)?)` \|", (DOCS / "sagemaker.md").read_text()))
-    assert {"failed items", "service errors", "voxbatch-dead"} <= alerts
+    endpoint = (ROOT / "jobs" / "sagemaker" / "endpoint" / "template.yaml").read_text()
+    alarms = re.findall(r'AlarmName: !Sub "\$\{Name\}(.+)"(?:\n.+)+AlarmActions: \[!Ref Alerts\]', endpoint)
+    alerts |= {f"voxbatch{name}" for name in alarms}
+    assert {"failed items", "service errors", "voxbatch-dead", "voxbatch-endpoint-gpu-idle"} <= alerts
     assert alerts - rows(PAGE, 0) == set()
 
 
@@ -61,13 +64,14 @@ def test_real_gcloud_accepts_the_commands_of_the_runbook() -> None:
 def test_aws_has_the_commands_of_the_runbook() -> None:
     """Each command of aws is an operation of the published model, with these parameters."""
     session = botocore.session.get_session()
-    commands = [command for command in shown(PAGE, "aws") if command[:2] != ["logs", "tail"]]  # the program's own
+    own = (["logs", "tail"], ["s3", "cp"], ["s3", "ls"])  # commands of the program that are no operations
+    commands = [command for command in shown(PAGE, "aws") if command[:2] not in own]
     assert len(commands) > 5
     for service, operation, *arguments in commands:
         model = session.get_service_model(service)
         (found,) = [model.operation_model(name) for name in model.operation_names if xform_name(name, "-") == operation]
         known = {"--" + xform_name(name, "-") for name in found.input_shape.members}
-        assert {argument for argument in arguments if argument.startswith("--")} - {"--query"} <= known
+        assert {argument for argument in arguments if argument.startswith("--")} - {"--query", "--output"} <= known
 
 
 def test_dead_letters_are_replayed(tmp_path: Path) -> None:
