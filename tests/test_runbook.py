@@ -76,7 +76,7 @@ def test_aws_has_the_commands_of_the_runbook() -> None:
 
 def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     """The documented command publishes each dead letter again: a notification with the attributes that the listener
-    reads, a message as it was. Names with spaces, commas and quotes stay whole.
+    reads, a message as it was. Names with spaces, commas and quotes stay whole. jq names one that is no JSON.
     """
     (command,) = re.findall(r"```bash\n(gcloud pubsub.*?)```", PAGE, re.DOTALL)
     notification = {
@@ -87,6 +87,7 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     }
     asked = {"manifest": "gs://b/in/day 1.jsonl", "output": "gs://o/out/day"}
     letters = [
+        {"attributes": {"voxbatch_reason": "no JSON"}, "data": base64.b64encode(b"day.jsonl").decode()},
         {"attributes": {**notification, "voxbatch_reason": "no\nitems"}, "data": base64.b64encode(b"{\n}").decode()},
         {
             "attributes": {"voxbatch_reason": "x"},
@@ -102,7 +103,7 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     ran = subprocess.run(["bash", "-ec", command], cwd=tmp_path, env=env, capture_output=True, text=True)
     if "jq: command not found" in ran.stderr:
         pytest.skip("takes jq")
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert (ran.returncode, ran.stderr.count("\n"), "'day.jsonl'" in ran.stderr) == (0, 1, True)
     first, second, _ = (tmp_path / "published").read_text().split("END\n")
     attributes = "~~".join(f"{name}={value}" for name, value in notification.items())
     publish = ["pubsub", "topics", "publish", "voxbatch-uploads"]
@@ -110,7 +111,7 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     *words, message = second.splitlines()
     assert words == publish
     assert json.loads(message.removeprefix("--message=")) == asked
-    assert len((tmp_path / "dead-letters.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "dead-letters.jsonl").read_text().splitlines()) == 3
 
 
 def test_dashboard_is_valid() -> None:
