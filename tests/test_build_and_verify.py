@@ -254,7 +254,7 @@ def test_failed_verification_says_so_at_the_first_attempt(project: Project, stat
         f"    refused no model\n    not ready: driver 535\ndeploy.sh: execution voxbatch-1 failed: {reason}\n"
         in done.stderr
     )
-    assert "gcloud beta run jobs executions logs read voxbatch-1 --region=europe-west1" in done.stderr
+    assert """gcloud logging read 'labels."run.googleapis.com/execution_name"="voxbatch-1"'""" in done.stderr
     assert len(project.calls("run jobs executions cancel voxbatch-1")) == ("Retried" in states)
     assert len(project.calls("run jobs execute")) == 1
 

@@ -60,6 +60,12 @@ def test_real_gcloud_accepts_the_commands_of_the_runbook() -> None:
     assert ask_gcloud({"commands": commands}) == []
 
 
+def test_logs_are_read_by_a_command_that_shows_json() -> None:
+    """`gcloud run … logs read` ends with a TypeError at a line of JSON, which is what voxbatch writes on Cloud Run."""
+    pages = [*DOCS.glob("*.md"), *(ROOT / "jobs" / "cloudrun").rglob("*.sh"), *(ROOT / "jobs").rglob("*.tf")]
+    assert [path.name for path in pages if re.search("logs read ", path.read_text())] == []
+
+
 @pytest.mark.slow
 def test_aws_has_the_commands_of_the_runbook() -> None:
     """Each command of aws is an operation of the published model, with these parameters."""

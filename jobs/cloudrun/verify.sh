@@ -110,6 +110,8 @@ execution_log() {
 execution_failed() {
     execution_log "$1" 60 >&2
     die "execution $1 failed: $2
-    The end of its log is above. All of it: gcloud beta run jobs executions logs read $1 --region=$REGION
+    The end of its log is above. All of it:
+    gcloud logging read 'labels.\"run.googleapis.com/execution_name\"=\"$1\"' --project=$PROJECT \\
+        --order=asc --format='value(textPayload,jsonPayload.message,jsonPayload.text)'
     All is deployed; this was the trial. Set it right, and run deploy.sh again with VERIFY=yes."
 }
