@@ -116,14 +116,15 @@ def test_time_of_loading_does_not_count_for_the_remaining_time() -> None:
     assert display.progress_line(p).endswith("RTFx 10.0 · 6.0 s left")
 
 
-def test_the_wait_for_the_next_result_is_no_slowness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results of 100 s come each 10 s, the first one after 30 s. The speed is 10 from the second result on, also
-    between two results, until the next one is late."""
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_wait_for_the_next_result_is_no_slowness(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread gives a result of 100 s each 10 s, the first one after 30 s, and all of them together. The speed of a
+    thread is 10 from the second result on, also between two results, until the next one is late."""
     now = 0.0
     monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: now))
-    p, left = Progress(100, started_at=0.0, known_audio_s=10_000.0), dict[float, float | None]()
+    p, left = Progress(100, started_at=0.0, known_audio_s=10_000.0 * threads), dict[float, float | None]()
     for now in (30.0, 40.0, 50.0, 59.0, 80.0):
-        if now in (30.0, 40.0, 50.0):
+        for _ in range(threads if now in (30.0, 40.0, 50.0) else 0):
             p.audio_s += 100.0
             p.add_point()
         left[now] = p.remaining_s
@@ -161,7 +162,8 @@ def test_after_a_twentieth_of_a_run_the_end_is_known_to_a_fifth(
         p.unknown = len(seconds)
         p.sample = {i: seconds[i] for i in range(0, len(seconds), -(-len(seconds) // 200))}
     if mix == "videos without headers":
-        p.sizes = {i: round(seconds[i] * RANDOM.uniform(1e5, 3e5)) for i in p.sample}
+        bit_rates = random.Random(1)
+        p.sizes = {i: round(seconds[i] * bit_rates.uniform(1e5, 3e5)) for i in p.sample}
         p.sample = dict.fromkeys(p.sample)
     shown = []
     now += 3.0

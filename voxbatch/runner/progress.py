@@ -78,8 +78,6 @@ class Progress:
     """Work on items of `known_audio_s` that failed before they were decoded: none of it was done."""
     points: deque[tuple[float, float]] = field(default_factory=deque)
     """Times and amounts of work that was done, since the beginning of the latest half."""
-    latest_at: float = 0.0
-    """Time of the latest result, by time.monotonic()."""
     waiting: str = ""
     """The reason for which the run does not proceed, for people: the model, a store, the engine. Empty if it does."""
 
@@ -156,8 +154,7 @@ class Progress:
 
     def add_point(self) -> None:
         """Note the work that is done now, for the recent speed. Call it when `audio_s` has grown."""
-        self.latest_at = now = time.monotonic()
-        points = self.points
+        now, points = time.monotonic(), self.points
         elapsed_s = now - (self.engine_started_at or self.started_at)
         if points and now - points[-1][0] < max(1.0, elapsed_s / SPEED_POINTS):
             return
@@ -168,11 +165,13 @@ class Progress:
 
     @property
     def speed(self) -> float:
-        """Work a second since the beginning of the latest half; since the engine's first chunk, until two points are
-        known. The time in which the engine was loaded does not count, nor does the wait for the next result, unless it
-        is longer than usual.
+        """Work a second from the first point of the latest half to the last point; since the engine's first chunk,
+        until two points are known. The time in which the engine was loaded does not count, nor does the wait for the
+        next result, unless it is longer than usual.
 
-        At the first result, the other chunks that the engine works on are about as far, because they began together.
+        The chunks that the engine works on begin together, so that their results come together. At the first result,
+        the other chunks are about as far. Each point is at the first of such results, as the next ones come too soon
+        for a point: the results of a whole number of rounds lie between two points.
         """
         now, points = time.monotonic(), self.points
         begin = self.engine_started_at or self.started_at
@@ -180,10 +179,10 @@ class Progress:
             first_at, first_s = points[0]
             at_a_time = min(self.concurrency, (self.total_work_s or math.inf) / first_s)
             return at_a_time * first_s / (first_at - begin)
-        if len(points) > 1 and (worked_s := self.work_s - points[0][1]) > 0:
-            begin = points[0][0]
-            usual_s = (self.latest_at - begin) / (len(points) - 1)
-            return worked_s / (max(self.latest_at, now - usual_s) - begin)
+        if len(points) > 1 and (worked_s := points[-1][1] - points[0][1]) > 0:
+            begin, latest_at = points[0][0], points[-1][0]
+            usual_s = (latest_at - begin) / (len(points) - 1)
+            return worked_s / (max(latest_at, now - usual_s) - begin)
         return self.work_s / (now - begin)
 
     @property
