@@ -109,7 +109,8 @@ def test_a_short_text_without_a_voice_is_dropped(model: Any, row: RowReader) -> 
 
 @pytest.mark.slow
 def test_windows_follow_each_other(model: Any, row: RowReader) -> None:
-    """The windows are the whole stretch, also around digital silence, in which there is no word."""
+    """The windows are the whole stretch, also around digital silence, in which there is no word. The words of a window
+    lie in it."""
     _, speech = row("us_weekly_address_2018_ms13.mp3")
     silence = np.zeros(65 * SAMPLING_RATE, np.float32)
     audio = np.concatenate([speech[: 35 * SAMPLING_RATE], silence, speech[35 * SAMPLING_RATE : 60 * SAMPLING_RATE]])
@@ -120,6 +121,7 @@ def test_windows_follow_each_other(model: Any, row: RowReader) -> None:
     words = [word for window in found for word in window.words]
     assert len(words) > 100
     assert all(a.start <= b.start for a, b in pairwise(words))
+    assert all(window.start <= w.start <= w.end <= window.end for window in found for w in window.words)
     assert not [word for word in words if word.start > 37 and word.end < 98]
 
 
