@@ -26,6 +26,7 @@ from voxbatch.log import Log
 from voxbatch.output.latency import LatencyPercentiles, Percentiles
 from voxbatch.output.run_file import EngineFacts, RunFacts
 from voxbatch.output.summary import Summary
+from voxbatch.records import Windows
 from voxbatch.runner import Progress
 from voxbatch.scoring import CorpusScore, ErrorCounts
 
@@ -155,7 +156,7 @@ def test_after_a_twentieth_of_a_run_the_end_is_known_to_a_fifth(
     now = 100.0
     monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: now))
     p = Progress(len(seconds) + resumed, resumed=resumed, started_at=80.0, engine_started_at=100.0)
-    p.window_s, p.window_work_s = 30.0, 10.0
+    p.windows = Windows(30.0, 30.0, 10.0)
     if is_known:
         p.known_audio_s, p.known_fixed_s = sum(seconds), sum(map(p.fixed_of, seconds))
     else:

@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
+from voxbatch.records import NO_WINDOWS, Windows
 from voxbatch.storage.columns import Column, ItemSet
 
 RECENT_PART = 0.5
@@ -65,9 +66,8 @@ class Progress:
     """Time at which the engine took its first chunk, by time.monotonic(). None before that, or if it is not known."""
     concurrency: int = 0
     """Number of chunks that the engine works on at a time. 0 if it is not known."""
-    window_s: float = 0.0
-    window_work_s: float = 0.0
-    """See EngineSpec: each window takes as long as these seconds of audio, besides its own audio."""
+    windows: Windows = NO_WINDOWS
+    """The windows of the engine."""
     fixed_s: float = 0.0
     """Work on the windows that are done, without their audio, in seconds of audio that take as long."""
     known_fixed_s: float = 0.0
@@ -126,7 +126,7 @@ class Progress:
             expected += [size * self.sized_s / self.sized_bytes for size in list(self.sizes.values())]
         if count and not expected and not self.measured:
             return None
-        seconds, fixed_s = sum(expected), sum(map(self.fixed_of, expected))
+        seconds, fixed_s = sum(expected), float(self.windows.fixed_s(np.array(expected)).sum())
         # The sample of a run in several processes keeps the finished items.
         share = min(1.0, count / len(expected)) if expected else 0.0
         others = max(0, count - len(expected)) / max(1, len(expected) + self.measured)
@@ -137,7 +137,7 @@ class Progress:
 
     def fixed_of(self, seconds: float) -> float:
         """Return the work on the windows of a recording, without its audio."""
-        return self.window_work_s * math.ceil(seconds / self.window_s) if self.window_s else 0.0
+        return float(self.windows.fixed_s(np.array(seconds)))
 
     @property
     def work_s(self) -> float:
@@ -224,23 +224,22 @@ class Usage:
         return Usage(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
-def known_audio(durations: Column, items: ItemSet, window_s: float = 0.0) -> tuple[float, int, int]:
+def known_audio(durations: Column, items: ItemSet, windows: Windows = NO_WINDOWS) -> tuple[float, int, float]:
     """Return the seconds of the items whose duration is known, the number of items whose duration is unknown, and the
-    windows of the former.
+    work on the windows of the former.
 
     Args:
         durations: seconds of each item of the manifest, NaN if unknown.
         items: the items to count.
-        window_s: length of a window; 0 counts none.
+        windows: the windows of the engine.
     """
-    known_s, unknown, windows = 0.0, 0, 0
+    known_s, unknown, fixed_s = 0.0, 0, 0.0
     for (_, seconds), (_, is_in) in zip(durations.blocks(), items.blocks(), strict=True):
         block = seconds[is_in]
         known_s += float(np.nansum(block, dtype=np.float64))
         unknown += int(np.isnan(block).sum())
-        if window_s:
-            windows += int(np.nansum(np.ceil(block / np.float32(window_s)), dtype=np.float64))
-    return known_s, unknown, windows
+        fixed_s += float(np.nansum(windows.fixed_s(block), dtype=np.float64))
+    return known_s, unknown, fixed_s
 
 
 class StopRequested(BaseException):
