@@ -85,6 +85,18 @@ def test_format_duration_is_correct_to_the_second(seconds: float) -> None:
     assert abs(total - seconds) <= 0.5
 
 
+def test_a_command_in_a_column_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, a text is wrapped beside its label, but no command, which would not work in two lines."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    text = "for the engine that a run takes where there is a GPU: pip install 'voxbatch[vllm]' --upgrade-strategy eager"
+    assert display.aligned("missing  vllm  ", text).splitlines() == [
+        "missing  vllm  for the engine that a run takes where there",
+        "               is a GPU:",
+        "               pip install 'voxbatch[vllm]' --upgrade-strategy eager",
+    ]
+
+
 def test_remaining_time_by_audio() -> None:
     """With all durations known, the remaining time goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
     shown = display.progress_line(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))

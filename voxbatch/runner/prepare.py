@@ -30,6 +30,7 @@ from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
 from voxbatch.records import ALIGN, Windows
 from voxbatch.runner.abilities import check_abilities, check_channels, check_texts
+from voxbatch.safe_text import counted
 from voxbatch.storage import Store, open_store
 from voxbatch.storage.columns import Column, ItemSet
 
@@ -229,7 +230,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     reserved = reserve(store, run, listing, config.overwrite)
     recorded, owner = reserved.before, reserved.run
     if reserved.changes is not None:
-        log.info("continued", text=f"{config.out} continues with {surveyed.items:,} recordings: {reserved.changes}")
+        amount = counted(surveyed.items, "recording")
+        log.info("continued", text=f"{config.out} continues with {amount}: {reserved.changes}")
     elif config.retry_failed:
         log.info("retry_failed", text=f"no failure to retry in {config.out} (--retry-failed {config.retry_failed})")
     if recorded.folder not in (None, run.folder):
