@@ -455,9 +455,6 @@ class Config(RunOptions):
         """Return the settings of a run with these options.
 
         Args:
-            options: the options of the run.
-            source: see the field.
-            out: see the field.
             changes: values that replace those of `options`, by the names of their fields.
         """
         values = {entry.name: getattr(options, entry.name) for entry in fields(RunOptions)}

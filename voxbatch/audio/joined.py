@@ -206,7 +206,6 @@ def file_starts(recording: Recording, end_s: float | None) -> list[int]:
     """Return the positions of the files in a recording: [0] if it is one file.
 
     Args:
-        recording: an open recording.
         end_s: seconds up to which its audio is wanted; None for all. If the first file is at least as long and would
             have to be searched, the others are left out: a manifest may have thousands of parts of one long recording.
     """

@@ -169,8 +169,6 @@ def items(
     """Yield the items of a surveyed manifest, in order.
 
     Args:
-        source: the manifest.
-        policy: paths that the manifest may name.
         limit: number of lines to read; None reads all.
         wanted: only these items are parsed and yielded. None yields all.
 
@@ -196,7 +194,6 @@ def parse_line(
         line: 1-based line number in the manifest.
         index: 0-based position among the manifest's items.
         base: absolute folder of the manifest, or the address of that folder.
-        policy: paths that the manifest may name.
         id_root: see Source.id_root.
 
     Raises:

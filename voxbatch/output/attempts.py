@@ -85,11 +85,7 @@ class Attempt:
 
 
 class Attempts:
-    """The records of one shard.
-
-    Args:
-        folder: folder of the shard.
-    """
+    """The records of one shard."""
 
     def __init__(self, store: Store, run: Run, folder: str):
         self._store, self._run, self._folder = store, run, folder

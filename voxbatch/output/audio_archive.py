@@ -46,8 +46,6 @@ def archived(store: Store, folder: str, entries: Sequence[PartEntry]) -> list[Pa
     """Write the recordings of entries to an archive, and return the entries with their places.
 
     Args:
-        store: OUT.
-        folder: folder of the shard.
         entries: entries that are not committed. Those of failures have no recording.
 
     Raises:

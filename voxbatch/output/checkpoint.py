@@ -40,7 +40,6 @@ class Checkpoint:
         run: the run. run.json and its list exist.
         keys: the keys of the list's items. None reads them from the list.
         shard: number of the shard, from 0.
-        shards: number of shards.
         worker: see PartHeader.
     """
 

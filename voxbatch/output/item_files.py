@@ -157,7 +157,6 @@ def place_beside(line: dict[str, Any], names: ItemNames) -> str | None:
     the same recording, so that the file could not be named after the recording.
 
     Args:
-        line: the output line.
         names: the names of all recordings, by their paths.
     """
     path = line[AUDIO_KEY]

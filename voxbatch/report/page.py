@@ -69,7 +69,6 @@ class Report:
     """The report of a run, filled item by item.
 
     Args:
-        title: the run.
         keys: keys of the manifest's lines by which the errors are grouped, besides the language.
     """
 
@@ -81,7 +80,6 @@ class Report:
         """Add an item with a transcript.
 
         Args:
-            index: Item.index.
             line: its line of transcripts.jsonl.
             stored: the same line as it is stored.
         """

@@ -85,10 +85,7 @@ def check_recordings(
     """Yield the result for each item of a surveyed manifest, in order.
 
     Args:
-        source: the manifest.
-        policy: paths that the manifest may name.
         limit: number of items to check; None checks all.
-        store_options: credentials and settings of the stores.
         read_headers: open each recording, also remote ones, PROBE_THREADS at a time. Otherwise only the file system is
             asked, about local recordings.
 

@@ -102,7 +102,6 @@ class Calibration:
         """Refuse to be used for another model than the one that was calibrated.
 
         Args:
-            place: the file of the calibration, for the message.
             engine, model, decoding: those of the run. The folder of a model may have another name if its files are
                 the same.
 

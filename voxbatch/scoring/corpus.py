@@ -72,7 +72,6 @@ class Tally:
         """Add the counts of one item.
 
         Args:
-            counts: the errors of the item.
             missing: the item has no transcript.
             cluster: the group of items whose errors belong together, for the interval. None: the item alone.
         """
@@ -199,9 +198,6 @@ class CorpusScore:
         """Count the errors of an item with a transcript, add them, and return them.
 
         Args:
-            lang: the language of the texts.
-            reference: the text that is right.
-            hypothesis: the text that was recognised.
             row: the item's line of the manifest or the output, which has the keys of the options.
         """
         counts = count_errors(reference, hypothesis, lang, self.options.rules)
@@ -226,7 +222,6 @@ class CorpusScore:
         """Add an item whose errors are counted.
 
         Args:
-            lang: the language of the texts.
             counts: the errors in the unit of the language.
             row: see `add_pair`.
             characters: the errors in characters of a language that is counted in both units.

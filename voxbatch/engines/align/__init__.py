@@ -61,13 +61,7 @@ class Model(Protocol):
 
 
 class Alignment:
-    """The alignment of one recording, which goes on with each chunk.
-
-    Args:
-        model: the acoustic model.
-        text: the text of the recording.
-        lang: its language.
-    """
+    """The alignment of one recording, which goes on with each chunk."""
 
     def __init__(self, model: Model, text: str, lang: str) -> None:
         self._model, self._lang = model, lang

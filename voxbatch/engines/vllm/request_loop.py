@@ -93,8 +93,6 @@ class RequestLoop:
         """Make a request loop.
 
         Args:
-            family: the family of the model.
-            starter: the way to start an engine.
             watched: decode chunks with a suspect text a second time.
             process: an engine that runs already.
         """
@@ -272,7 +270,6 @@ class RequestLoop:
         """Return the result of a chunk. Its language is the one that the family used: given, or detected by it.
 
         Args:
-            text: the text that is kept.
             text_suspicions: the suspicions that hold for this text.
             warnings: warnings of the second round.
         """
@@ -306,7 +303,6 @@ class RequestLoop:
         """Decide what the next engine gets, and yield a warning about the death.
 
         Args:
-            death: the death of the last engine.
             loaded: False if the engine died while loading.
 
         Raises:

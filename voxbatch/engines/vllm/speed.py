@@ -178,7 +178,6 @@ def rtfx(
     At the end of a run fewer and fewer requests are left, until the longest one has ended.
 
     Args:
-        mode: the way in which the engine runs the model.
         seconds: average length of a chunk.
         chunks: number of chunks. Infinity gives the speed while chunks are available.
         between: seconds of the shortest and of the longest chunk, if the lengths are spread evenly. None means that all

@@ -285,11 +285,7 @@ class VllmProcess:
 
 
 def _scores(output: Any) -> TokenScores | None:
-    """Return the scores of a finished request: those of voxbatch's schedulers, or vLLM's own log-probabilities.
-
-    Args:
-        output: vLLM's RequestOutput.
-    """
+    """Return the scores of a finished request: those of voxbatch's schedulers, or vLLM's own log-probabilities."""
     if packed_scores := (output.kv_transfer_params or {}).get(SCORES):
         logprobs, entropies = np.frombuffer(packed_scores, np.float32).reshape(-1, 2).T
         return TokenScores(logprobs, entropies)
@@ -411,7 +407,6 @@ def _errors_as_death(log: _EngineLog, engine: Any = None, of_request: bool = Fal
     vLLM reports the death of its core by several types of exceptions.
 
     Args:
-        log: the log of the engine.
         engine: vLLM's LLMEngine; None while it loads.
         of_request: raise ValueError for an error about the request itself.
     """

@@ -256,7 +256,6 @@ def own_task(
         environ: the environment of this process.
         platform: see `find`.
         requested: --shard, if given.
-        sources: each SOURCE of the run.
 
     Raises:
         ConfigError: see `find` and `shard_of`; or each host of a SageMaker job has only a part of the source.
