@@ -89,7 +89,6 @@ class Survey:
     """Result of one pass over a manifest without bad lines."""
 
     items: int
-    """Number of items."""
     fingerprint: str
     """sha256 over the lines that were used, without blank lines, line ends and byte order marks. It does not depend on
     the location of the file."""

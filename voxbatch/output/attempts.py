@@ -58,9 +58,7 @@ class Attempt:
     list_number: Count
     """Number of the list that the indexes mean."""
     first: Count
-    """Item.index of the first item."""
     last: Count
-    """Item.index of the last item."""
     items: Count
     """Number of items from the first to the last that were not committed."""
     kills: Count = 0

@@ -43,7 +43,6 @@ class Model(Protocol):
     """An acoustic model."""
 
     frame_s: float
-    """Seconds from one frame to the next."""
     jump_cost: float
     """See best_path."""
 

@@ -59,7 +59,6 @@ class _PendingChunk:
 
     chunk: Chunk
     pieces: list[Piece]
-    """The pieces of the present round, in order."""
     texts: dict[int, PieceText] = field(default_factory=dict)
     """The texts of the present round, by the index of the piece."""
     first_text: PieceText | None = None
@@ -81,7 +80,6 @@ class EngineStarter:
     start: Callable[[int], VllmProcess]
     """Function that takes the number of requests at a time and returns an engine. Raises EngineDied."""
     concurrency: int
-    """Number of requests at a time."""
     restarts: int
     """Number of deaths without a result between them that are answered with a new engine."""
 

@@ -114,11 +114,9 @@ class RunMode:
     """The way in which the engine runs the model."""
 
     requests: int
-    """Number of requests at a time."""
     delay: int
     """Transcription delay in tokens."""
     prefilled: bool = False
-    """True if the encoder runs once per chunk."""
     eager: bool = False
     """True if there are no CUDA graphs."""
     own_attention: bool = False

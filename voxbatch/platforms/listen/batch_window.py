@@ -38,7 +38,6 @@ class BatchWindow:
     start: float
     """Start of the window, in seconds since 1970."""
     seconds: float
-    """Length of the window."""
 
     @property
     def closes_at(self) -> float:
