@@ -54,7 +54,6 @@ DEFAULT_SHARE = 0.3
 """Largest part of the audio that the large model of a cascade does, unless --cascade gives another."""
 RETRY_CHOICES = ("retryable", "all")
 ANY_SPEAKERS = "auto"
-"""Value of --speakers for any number of speakers."""
 DEFAULT_ANSWER = AnswerOptions()
 """A free text, by greedy decoding."""
 

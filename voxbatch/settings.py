@@ -40,7 +40,6 @@ class Setting:
 
     name: str = ""
     hint: Any = None
-    """Type of the value."""
     default: Any
     help: str
     metavar: str | None = None

@@ -100,7 +100,6 @@ class StatusReader:
         return self._status(run, summary)
 
     def _add(self, header: PartHeader, entries: list[PartEntry] | None) -> None:
-        """Add a part."""
         self._measured.add(header)
         self._parts[header.shard] += 1
         self._folders[header.shard] = header.folder

@@ -319,7 +319,6 @@ def _searched(read: Read, begin: int) -> int | None:
 
 
 def _mark_positions(data: bytes) -> list[int]:
-    """Return the positions of the marks in some bytes."""
     positions = list[int]()
     for shift in (0, 1):
         pairs = np.frombuffer(data, "<u2", (len(data) - shift) // 2, shift)

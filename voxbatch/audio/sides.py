@@ -73,7 +73,6 @@ def separate_channels(
 @dataclass(frozen=True, slots=True)
 class _Sides:
     silent: tuple[int, ...]
-    """Numbers of the silent channels."""
     are_same: bool
     """True if all channels hold the same sound."""
     is_call: bool

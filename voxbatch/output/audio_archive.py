@@ -34,7 +34,6 @@ class AudioPlace:
     """The place of a recording in OUT."""
 
     archive: str
-    """Name of the archive in OUT."""
     offset: Count
     """First byte of the FLAC file in the archive."""
     bytes: Count

@@ -46,7 +46,6 @@ class ItemFiles:
     beside: bool = False
     """Write each file also beside the recording."""
     report: bool = False
-    """Write report.html."""
     audio: tuple[str, ...] = ()
     """Names from config.AUDIO_FORMATS, in a run that speaks."""
 

@@ -57,9 +57,7 @@ class RunTitle:
     folder: str | None
     """Absolute local folder in which the page lies. None if it is in a bucket."""
     run: str
-    """Key of the run."""
     items: int
-    """Number of items in the manifest."""
     language: str | None
     """Language of items that name none."""
     is_finished: bool
@@ -295,7 +293,6 @@ class _Chart:
 
 
 def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
-    """Yield the charts for which there are figures."""
     for name, unit in RATES.items():
         classes = sorted((at, tally) for (at, tally_unit), tally in figures.by_duration.items() if tally_unit == unit)
         rates = [(at, tally, tally.counts.rate) for at, tally in classes if tally.counts.rate is not None]

@@ -49,7 +49,6 @@ class Kind:
     """Problems with the same reason, apart from their numbers and quoted values."""
 
     reason: str
-    """Reason of the first one."""
     count: int = 0
     examples: list[str] = field(default_factory=list)
 

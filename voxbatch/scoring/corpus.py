@@ -54,7 +54,6 @@ class Tally:
 
     counts: ErrorCounts = field(default_factory=ErrorCounts)
     items: int = 0
-    """Number of items with a transcript."""
     missing: int = 0
     """Number of items with a reference but without a transcript."""
     empty_references: int = 0
@@ -333,7 +332,6 @@ class EstimatedWer:
     left_out: int
     """Number of transcripts without word confidences, or in languages that were not calibrated."""
     calibration: str
-    """File of the calibration."""
 
 
 def group_of(row: Mapping[str, Any], key: str) -> str:
@@ -361,7 +359,6 @@ class TimeAccuracy:
     """Differences between the word times of a corpus and those of its reference."""
 
     reference_words: int
-    """Number of reference words with times."""
     matched: int
     """Number of them that were recognised. Only their times are compared."""
     start: Differences | None

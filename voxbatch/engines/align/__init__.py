@@ -82,7 +82,6 @@ class Alignment:
         """The words as they are written, each with the space before it and with the signs after it that are not
         spoken."""
         self._units: list[list[list[int]]] = []
-        """Units of each word."""
         unspoken = ""
         for token in _TOKEN.findall(text):
             if units := model.units(token.strip(), lang):

@@ -43,7 +43,6 @@ class Path:
     """The best path."""
 
     states: NDArray[np.int64]
-    """State of each frame."""
     score: float
     """Sum of the scores of the path, less the costs of its jumps."""
 

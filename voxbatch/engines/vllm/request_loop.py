@@ -182,7 +182,6 @@ class RequestLoop:
         return self._concurrency + ahead
 
     def _submit(self, process: VllmProcess, pending: _PendingChunk, index: int) -> None:
-        """Submit one piece of a chunk."""
         request = self._family.request(pending.pieces[index])
         if request.warning:
             pending.warnings[request.warning] = None

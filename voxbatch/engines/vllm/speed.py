@@ -91,7 +91,6 @@ class Part:
     weights: float
     """Number of parameters in the matrices, with the adapter (encoder) or the embedding (decoder)."""
     heads: int
-    """Number of key-value heads."""
     queries: int
     """Number of query heads per key-value head."""
     head_dim: int

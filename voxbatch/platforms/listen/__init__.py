@@ -165,7 +165,6 @@ class Listener:
             raise
 
     def _handle(self, message: ReceivedMessage) -> None:
-        """Handle one message."""
         request = None
         with self._dead_lettering([message]):
             content = read(message, self._options.rules)
