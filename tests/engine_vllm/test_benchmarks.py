@@ -30,7 +30,7 @@ SERVE = "--modes eager --concurrency 1 3 --waves 1 --seconds 2 --live-seconds 1 
         (
             "bench_plugin.py",
             "realtime",
-            f"--speed --lengths 2-7 --rounds 2 --repeats 2 {FEW} --option max_model_len=128",
+            f"--speed --only plugin --lengths 2-35 --rounds 2 --repeats 2 {FEW} --option max_model_len=128",
         ),
         ("bench_phases.py", "realtime", PHASES),
         ("bench_instruct.py", "voxtral", f"{WINDOWS} voxbatch stock"),
