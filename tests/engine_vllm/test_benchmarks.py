@@ -21,6 +21,19 @@ PHASES = FEW.replace("--option ", "--engine-option=") + " --engine-option=dtype=
 SERVE = "--modes eager --concurrency 1 3 --waves 1 --seconds 2 --live-seconds 1 --engine-option dtype=float32"
 
 
+def ran(folder: Path, script: str, *arguments: str) -> str:
+    """Run a script in an environment that has the plugin, and return what it prints."""
+    from engine_runs import PATIENCE_S, caches, installed
+    from stream import ENVIRONMENT
+
+    command: list[str | Path] = [sys.executable, GPU / script, *arguments]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
+    kept |= {"PYTHONPATH": str(installed(folder)), **caches(folder), **ENVIRONMENT}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=folder, env=kept)
+    assert ended.returncode == 0, f"{ended.stdout[-4_000:]}{ended.stderr[-4_000:]}"
+    return ended.stdout
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -40,17 +53,9 @@ SERVE = "--modes eager --concurrency 1 3 --waves 1 --seconds 2 --live-seconds 1 
 )
 def test_rehearsal(script: str, model: str, flags: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Each script measures to its end with made-up weights, and no line tells of a failure."""
-    from engine_runs import PATIENCE_S, caches, installed
-    from stream import ENVIRONMENT
-
-    folder: Path = request.getfixturevalue(model)
-    command: list[str | Path] = [sys.executable, GPU / script, folder, *flags.split()]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VOXBATCH_", "VLLM_"))}
-    kept |= {"PYTHONPATH": str(installed(tmp_path)), **caches(tmp_path), **ENVIRONMENT}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, env=kept)
-    assert ended.returncode == 0, f"{ended.stdout[-4_000:]}{ended.stderr[-4_000:]}"
-    assert ended.stdout
-    assert '"failed"' not in ended.stdout
+    said = ran(tmp_path, script, str(request.getfixturevalue(model)), *flags.split())
+    assert said
+    assert '"failed"' not in said
 
 
 @pytest.fixture
