@@ -162,6 +162,21 @@ def test_list_after_the_hundred_thousandth(store: Store) -> None:
     Ownership(store, latest).check()
 
 
+def test_takeover_between_two_looks_of_a_check_is_named(store: Store) -> None:
+    """A check that reads run.json before a takeover, and looks for its list after it, says that OUT was taken over."""
+    run = owned(store, RUN, ITEMS)
+    names = store.names
+
+    def take_over(prefix: str) -> list[str]:
+        store.names = names  # type: ignore[method-assign]
+        reserve(store, RUN, Listing(keys=keys(ITEMS)), overwrite=True)
+        return names(prefix)
+
+    store.names = take_over  # type: ignore[method-assign]
+    with pytest.raises(TakenOverError, match="took OUT over with --overwrite"):
+        Ownership(store, run).check()
+
+
 def test_later_list_is_named_to_readers(store: Store) -> None:
     """A reader or a worker of a run whose OUT has a later list says so; it does not ask for a repair of the part."""
     run = owned(store, RUN, 1)

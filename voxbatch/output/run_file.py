@@ -401,6 +401,23 @@ class Ownership:
             StorageError: OUT cannot be read.
         """
         now, place = _clock(), self._store.place
+        self._check_owner()
+        names = list_names(self._store, self._run.generation)
+        latest = number_of_list(names[-1]) if names else 0
+        if latest < self._run.list_number:
+            name = list_name(self._run.list_number, self._run.generation)
+            if not self._store.exists(name):  # the listing of a store may lack what was written last
+                self._check_owner()  # a run that has taken OUT over since has deleted it
+                raise TakenOverError(f"{place}/{name} is gone: OUT was deleted or moved during the run")
+        if latest > self._run.list_number:
+            raise TakenOverError(
+                f"{place}: another process continues this OUT with the present list of recordings, or does failed "
+                "recordings again, and has taken over the committed items; this process ends, and nothing is to be done"
+            )
+        self._checked_at = now
+
+    def _check_owner(self) -> None:
+        place = self._store.place
         if (owner := read_file(self._store)) is None:
             raise TakenOverError(
                 f"{place}/{RUN_FILE} is gone: OUT was deleted or moved during the run, or the process that started the "
@@ -411,18 +428,6 @@ class Ownership:
                 f"{place}: another run, {owner.key}, took OUT over with --overwrite; this run, {self._run.key}, ends, "
                 "and its items in OUT are gone; to run both, give each its own OUT with -o"
             )
-        names = list_names(self._store, self._run.generation)
-        latest = number_of_list(names[-1]) if names else 0
-        if latest < self._run.list_number:
-            name = list_name(self._run.list_number, self._run.generation)
-            if not self._store.exists(name):  # the listing of a store may lack what was written last
-                raise TakenOverError(f"{place}/{name} is gone: OUT was deleted or moved during the run")
-        if latest > self._run.list_number:
-            raise TakenOverError(
-                f"{place}: another process continues this OUT with the present list of recordings, or does failed "
-                "recordings again, and has taken over the committed items; this process ends, and nothing is to be done"
-            )
-        self._checked_at = now
 
     def check_again(self) -> None:
         """Check, unless the last check was less than CHECK_INTERVAL_S seconds ago. Threads that come at the same time
