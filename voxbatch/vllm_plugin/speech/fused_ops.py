@@ -23,11 +23,13 @@ class FusedOps(LayerOps):
         self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the norm of the sum, and the sum; see `LayerOps`."""
+        width = len(weight)
+        rows = residual.view(-1, width)
         if delta is None:
             normed = torch.empty_like(residual)
-            _custom_ops.rms_norm(normed, residual, weight, self.eps)
+            _custom_ops.rms_norm(normed.view(-1, width), rows, weight, self.eps)
             return normed, residual
-        _custom_ops.fused_add_rms_norm(delta, residual, weight, self.eps)
+        _custom_ops.fused_add_rms_norm(delta.view(-1, width), rows, weight, self.eps)
         return delta, residual
 
     def gate(self, x: torch.Tensor) -> torch.Tensor:
