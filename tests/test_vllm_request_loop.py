@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,10 @@ class World:
     """Chunks that kill the engine when it is about to finish them."""
     failing: frozenset[int] = frozenset()
     """Chunks whose requests end with "error"."""
+    late: float = 0.5
+    """Share of the looks at a prompt that find it not made yet."""
+    unmade: frozenset[int] = frozenset()
+    """Chunks whose prompts cannot be made."""
     death_rate: float = 0.0
     causes: tuple[str, ...] = ("it fell over",)
     before_step: Callable[[StandIn], None] = lambda core: None
@@ -103,7 +108,7 @@ class World:
     """Number of requests at a time that each start asked for."""
 
     def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
+        self.random, self.of_prompts = random.Random(self.seed), random.Random(self.seed)
 
     def start(self, requests: int) -> StandIn:
         """Start an engine, or fail."""
@@ -118,6 +123,22 @@ class World:
         return EngineStarter(self.start, concurrency, restarts)
 
 
+class LatePrompt(Future[Any]):
+    """A prompt that is found made or not at random. Who waits for it gets it, or its error."""
+
+    def __init__(self, world: World, request: Request):
+        super().__init__()
+        self.world, self.request = world, request
+
+    def done(self) -> bool:
+        return self.world.of_prompts.random() >= self.world.late
+
+    def result(self, timeout: float | None = None) -> Any:
+        if self.request.prompt["item"] in self.world.unmade:
+            raise RuntimeError("no spectrogram")
+        return dict(self.request.prompt)
+
+
 class StandIn(VllmProcess):
     """Engine core that finishes its requests a few at a time, in any order, or dies."""
 
@@ -127,10 +148,13 @@ class StandIn(VllmProcess):
         self.most = 0
         self.closed = self.dead = False
 
-    def add(self, request_id: str, request: Request) -> None:
+    def prompt(self, request: Request) -> Future[Any]:
+        return LatePrompt(self.world, request)
+
+    def add(self, request_id: str, request: Request, prompt: dict[str, Any]) -> None:
         assert not self.dead
         assert request_id not in self.hand
-        self.hand[request_id] = request.prompt["item"]
+        self.hand[request_id] = prompt["item"]
         self.most = max(self.most, len(self.hand))
 
     def step(self) -> list[FinishedRequest]:
@@ -378,10 +402,11 @@ def test_out_of_memory_while_loading_halves_the_concurrency() -> None:
 
 
 def test_a_refused_request_fails_only_its_chunk() -> None:
-    """A request that vLLM refuses fails with vLLM's message, and affects no other chunk."""
-    results = driven(World(), 5, Ears(refused=frozenset({3})))
-    assert failed(results) == {3: "vllm: no such prompt"}
-    assert len(heard(results)) == 4
+    """A request that vLLM refuses, or whose prompt cannot be made, fails with the message, and affects no other
+    chunk."""
+    results = driven(World(unmade=frozenset({1})), 5, Ears(refused=frozenset({3})))
+    assert failed(results) == {1: "vllm: RuntimeError: no spectrogram", 3: "vllm: no such prompt"}
+    assert len(heard(results)) == 3
 
 
 def test_any_exception_fails_only_its_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,9 +462,10 @@ def opened(concurrency: int) -> int:
 
 
 @pytest.mark.slow
-@given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 10**6))
-def test_the_engine_always_has_enough_requests(count: int, concurrency: int, seed: int) -> None:
-    """The engine always has the requests that it runs and an eighth more, or all that exist, and never more.
+@given(st.integers(0, 200), st.integers(1, 60), st.integers(0, 10**6), st.sampled_from((0.0, 0.5)))
+def test_the_engine_always_has_enough_requests(count: int, concurrency: int, seed: int, late: float) -> None:
+    """The engine always has the requests that it runs and an eighth more, or all that exist, and never more. It waits
+    for the prompts of those that it runs, but not for the eighth.
 
     An engine that runs one request has none waiting, so that its latency is its own.
     """
@@ -447,18 +473,18 @@ def test_the_engine_always_has_enough_requests(count: int, concurrency: int, see
     window = opened(concurrency)
 
     def look(core: StandIn) -> None:
-        assert len(core.hand) == window or feed.closed
+        assert (concurrency if late else window) <= len(core.hand) <= window or feed.closed
 
-    world = World(seed, before_step=look)
+    world = World(seed, late=late, before_step=look)
     list(RequestLoop(Ears(), world.starter(concurrency), watched=False).run(feed))
-    assert world.started[0].most == min(window, count)
+    assert late or world.started[0].most == min(window, count)
 
 
 @pytest.mark.slow
 @given(st.integers(1, 60), st.integers(0, 10**6), st.integers(0, 99))
 def test_suspects_are_retried_in_small_groups(concurrency: int, seed: int, killer: int) -> None:
     """After a death an eighth of the running requests are retried together, without new ones."""
-    world = World(seed, killers=frozenset({killer}))
+    world = World(seed, late=0.0, killers=frozenset({killer}))
     driven(world, 100, concurrency=concurrency)
     window = opened(concurrency)
     assert world.started[0].most == min(window, 100)

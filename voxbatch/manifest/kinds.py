@@ -40,6 +40,7 @@ KINDS = (
     JSON_LINES,
     Kind("CSV", (".csv", ".csv.gz"), "tables:text_manifest", folder_file="metadata.csv"),
     Kind("TSV", (".tsv", ".tsv.gz"), "tables:text_manifest"),
+    Kind("tar", (".tar",), "tars:tar_manifest", (".tar",)),
     Kind("Kaldi", (".scp",), "kaldi:scp_manifest", (".scp",), "wav.scp", has_shards=False),
 )
 """All kinds. The metadata files are those of the audio folders of Hugging Face's datasets."""

@@ -234,7 +234,7 @@ def _remote_manifest(spec: str, store_options: StoreOptions) -> Source:
     name = redacted(spec)
     try:
         uri = normalized(spec)
-        source = Source(name, folder_of(uri), open_remote(uri, store_options))
+        source = Source(name, folder_of(uri), _open_remote(uri, store_options))
         if is_web_page(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
             source.close()
             raise manifest_error(name, WEB_PAGE)
@@ -244,6 +244,16 @@ def _remote_manifest(spec: str, store_options: StoreOptions) -> Source:
     except ObjectNotFound:
         advice = "give a .jsonl or .jsonl.gz manifest; the address of a folder in a bucket ends in /"
         raise manifest_error(name, f"does not exist; {advice}") from None
+
+
+def _open_remote(uri: str, store_options: StoreOptions) -> BinaryIO:
+    """Return the file at an address, or an archive without its recordings."""
+    if not uri.lower().endswith(".tar"):
+        return open_remote(uri, store_options)
+    from voxbatch.manifest.tars import is_text
+    from voxbatch.storage.tar_members import open_listing
+
+    return open_listing(uri, is_text, store_options)
 
 
 def _temporary_source(name: str, stream: BinaryIO) -> Source:

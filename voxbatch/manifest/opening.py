@@ -20,9 +20,9 @@ from voxbatch.manifest.named import is_list, is_pattern, is_recording, named_sou
 from voxbatch.manifest.path_policy import is_page
 from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary, manifest_error
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, WEB_PAGE, StoreOptions, is_remote, redacted
-from voxbatch.storage.address import is_folder
+from voxbatch.storage.address import HTTP_SCHEMES, is_folder, scheme_of
 
-_TAR = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_TAR = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACKED_BY = {**dict.fromkeys(_TAR, "mkdir calls && tar -xf {} -C calls"), ".zip": "unzip {} -d calls"}
 """The command that unpacks an archive, by the end of its name."""
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
@@ -84,6 +84,10 @@ def _refuse_unreadable(name: str) -> None:
     if is_page(name):
         raise manifest_error(redacted(name), WEB_PAGE)
     shown = redacted(name, "")
+    if shown.lower().endswith(".tar") and scheme_of(name) in HTTP_SCHEMES:
+        file = os.path.basename(shown)
+        advice = f"download it, and give the file: curl -O {redacted(name)} && voxbatch run {file}"
+        raise manifest_error(redacted(name), f"is an archive on a web server; {advice}")
     commands = [command for suffix, command in _UNPACKED_BY.items() if shown.lower().endswith(suffix)]
     if commands and not os.path.isdir(name):
         file = os.path.basename(shown) if is_remote(name) else shlex.quote(shown)

@@ -30,7 +30,15 @@ from voxbatch.storage.address import (
     scheme_of,
 )
 from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.local import LocalReadError, LocalStore, open_local_audio, read_at, stored_path, verify_readable
+from voxbatch.storage.local import (
+    IN_ARCHIVE,
+    LocalReadError,
+    LocalStore,
+    open_local_audio,
+    read_at,
+    stored_path,
+    verify_readable,
+)
 from voxbatch.storage.objects import DamagedObject, ObjectNotFound, Stat, UnusableObject
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, RecordingChangedError
 from voxbatch.storage.retry import RetryWait, longest_wait, set_retry_deadline
@@ -169,6 +177,11 @@ def open_recording(
         StorageError: its place does not answer or refuses access, so that nothing is known about the recording.
     """
     try:
+        if IN_ARCHIVE in uri:
+            from voxbatch.storage import tar_members
+
+            if member := tar_members.parse_member(uri):
+                return tar_members.open_member(member, store_options)
         if not is_remote(uri):
             return FileRecording(open_local_audio(uri))
         from voxbatch.storage import connect

@@ -222,7 +222,8 @@ class VllmEngine:
         with _write_errors_explained():
             arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, small_job)
             scores = self._settings.confidence and self._settings.task == TRANSCRIBE
-            return VllmProcess(arguments, self._prefilled, scores, preload, self._model.family == SPEECH)
+            speaks, prompt_threads = self._model.family == SPEECH, self._family.prompt_threads
+            return VllmProcess(arguments, self._prefilled, scores, preload, speaks, prompt_threads)
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the fullest GPU of this engine; see `Engine.gpu_bytes`."""

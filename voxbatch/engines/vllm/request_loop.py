@@ -16,8 +16,10 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from voxbatch.engines.feed import Feed
 from voxbatch.engines.pieces import Piece, QuestionPiece, SpokenPiece, joined, recut
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, suspicions, weight
-from voxbatch.engines.vllm.families import Family, UnsupportedPiece, UnusableAnswer
+from voxbatch.engines.vllm.families import Family, Request, UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions, Chunk, ChunkFailure, Hypothesis, Question, Speech
@@ -105,6 +107,8 @@ class RequestLoop:
         self._concurrency = starter.concurrency
         self._in_flight: dict[str, tuple[_PendingChunk, int]] = {}
         """The chunk and the index of the piece of each submitted request, by the id of the request."""
+        self._unsent: deque[tuple[str, Request, Future[Any]]] = deque()
+        """The id, the request and the prompt for vLLM of each submitted request that the engine has not got yet."""
         self._to_resubmit: deque[_PendingChunk] = deque()
         """Chunks to submit before any new chunk is taken: after a death, or for the second round."""
         self._max_suspects = 0
@@ -149,6 +153,7 @@ class RequestLoop:
     def _run_until_empty(self, process: VllmProcess, feed: Feed) -> Iterator[Result]:
         while True:
             yield from self._fill(process, feed)
+            yield from self._send(process, wait=True)
             if not self._in_flight and not self._to_resubmit and feed.closed:
                 return
             for output in process.step() if self._in_flight else ():
@@ -174,6 +179,29 @@ class RequestLoop:
                 yield self._given_up(pending, _as_text(e), retryable=not isinstance(e, UNABLE))
             else:
                 room -= sum(len(piece.samples) for piece in pending.pieces)
+            yield from self._send(process)
+
+    def _send(self, process: VllmProcess, wait: bool = False) -> Iterator[Result]:
+        """Give the engine the requests whose prompts are made, in the order in which they were submitted.
+
+        Args:
+            process: the engine.
+            wait: wait for prompts as long as the engine has fewer requests than it runs at a time.
+        """
+        while self._unsent:
+            request_id, request, prompt = self._unsent[0]
+            has_enough = len(self._in_flight) - len(self._unsent) >= self._concurrency
+            if not prompt.done() and (has_enough or not wait):
+                return
+            self._unsent.popleft()
+            if request_id not in self._in_flight:
+                continue  # another piece of the same chunk has failed
+            try:
+                process.add(request_id, request, prompt.result())
+            except EngineDied:
+                raise
+            except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
+                yield self._given_up(self._in_flight[request_id][0], _as_text(e), retryable=True)
 
     def _max_in_flight(self) -> int:
         """Return the number of requests that may be in the engine now."""
@@ -193,7 +221,7 @@ class RequestLoop:
         request_id = str(self._num_submitted)
         self._num_submitted += 1
         self._in_flight[request_id] = pending, index
-        process.add(request_id, request)
+        self._unsent.append((request_id, request, process.prompt(request)))
 
     def _prove_alive(self, process: VllmProcess) -> None:
         """Show that the engine is alive, with a request of one second of silence.
@@ -204,7 +232,8 @@ class RequestLoop:
         with contextlib.suppress(UnsupportedPiece, ValueError):
             silence = np.zeros(SAMPLING_RATE, np.float32)
             question = QuestionPiece(silence, question=PROOF_QUESTION, recordings=(len(silence),))
-            process.add(PROOF, self._family.request(self._family.proof or question))
+            request = self._family.request(self._family.proof or question)
+            process.add(PROOF, request, process.prompt(request).result())
             while not any(output.id == PROOF for output in process.step()):
                 pass
 
@@ -316,8 +345,11 @@ class RequestLoop:
         never_worked = not loaded and not self._num_submitted and not death.out_of_memory
         if self._deaths > self._starter.restarts or never_worked:
             raise EngineError(f"vLLM died: {death}")
+        unsent = [self._in_flight.pop(name)[0] for name, *_ in self._unsent if name in self._in_flight]
         lost = list(dict.fromkeys(pending for pending, _ in self._in_flight.values()))
+        self._to_resubmit.extendleft(reversed([pending for pending in dict.fromkeys(unsent) if pending not in lost]))
         self._in_flight.clear()
+        self._unsent.clear()
         if len(lost) == 1 and not death.out_of_memory:
             lost[0].num_lone_deaths += 1
         with_requests = ""

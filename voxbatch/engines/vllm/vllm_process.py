@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -127,6 +127,7 @@ class VllmProcess:
         scores: true if each finished request shall have the scores of its tokens.
         begun: vLLM that is being imported for the same arguments. None starts to import it now.
         speaks: true if the model is vllm_plugin.speech.
+        prompt_threads: number of threads in which the prompts of requests are made; 0 makes them where they are added.
 
     Raises:
         EngineDied: the engine did not start.
@@ -139,6 +140,7 @@ class VllmProcess:
         scores: bool = False,
         begun: Preload | None = None,
         speaks: bool = False,
+        prompt_threads: int = 0,
     ):
         begun = begun or Preload(plugin, arguments)
         self._log, self._parent = begun.log, begun.parent
@@ -155,12 +157,31 @@ class VllmProcess:
         self._slots: dict[str, int] = {}
         """The slot of each request of a model that speaks; see vllm_plugin.speech."""
         self._without_samples: list[FinishedRequest] = []
+        self._prompts = ThreadPoolExecutor(prompt_threads, "prompts") if prompt_threads else None
         self._start_s = time.monotonic() - begun.began
         # NCCL removes its files in /dev/shm only if its processes end by themselves
         self._patience_s = None if arguments.get("tensor_parallel_size", 1) > 1 else 0.0
 
-    def add(self, request_id: str, request: Request) -> None:
+    def prompt(self, request: Request) -> Future[Any]:
+        """Begin to make what `add` gives to vLLM: in threads with vLLM's processor of the model, which computes the
+        spectrogram, or the prompt itself.
+
+        vLLM makes one prompt after the other, to keep the order of its cache of processed audio. That cache is off
+        here, and several threads may use the tokenizer of vLLM's renderer.
+        """
+        if self._prompts is not None:
+            return self._prompts.submit(compat.rendered, self._engine, dict(request.prompt))
+        prompt: Future[Any] = Future()
+        prompt.set_result(dict(request.prompt))
+        return prompt
+
+    def add(self, request_id: str, request: Request, prompt: dict[str, Any]) -> None:
         """Give the engine a request.
+
+        Args:
+            request_id: a new id.
+            request: the request.
+            prompt: the result of `prompt` for this request.
 
         Raises:
             ValueError: vLLM does not accept the request.
@@ -184,7 +205,6 @@ class VllmProcess:
                 output_kind=RequestOutputKind.FINAL_ONLY,
                 logprobs=self._logprobs,
             )
-            prompt = dict(request.prompt)
             if self._free_slots is not None:
                 prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"][:-1], self._free_slots[0]]
             self._engine.add_request(request_id, prompt, sampling)
@@ -287,6 +307,8 @@ class VllmProcess:
     def close(self) -> None:
         """End the engine's process and wait until its memory is free."""
         self.end()
+        if self._prompts is not None:
+            self._prompts.shutdown(wait=False, cancel_futures=True)
         for process in compat.processes(self._engine):
             process.join(timeout=10)
             if process.is_alive():

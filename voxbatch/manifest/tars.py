@@ -1,0 +1,95 @@
+"""List the recordings in a tar archive, as WebDataset, NeMo and Lhotse Shar write them.
+
+    clips-000.tar    a.flac, a.json      {"audio_filepath": "clips-000.tar#bytes=512+48044,a.flac",
+                                      →   "id": "clips-000/a", "text": "good morning"}
+
+The files of a sample have one name up to its first dot and follow each other. A .json file of a sample gives keys of
+the row, and a .txt file gives the text.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from itertools import groupby
+from typing import Any
+
+from voxbatch.manifest.folder import RECORDING_SUFFIXES
+from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
+from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.manifest.tables import Row, Rows, renamed
+from voxbatch.storage import StoreOptions
+from voxbatch.storage.tar_members import TarMember
+
+_OF_ANOTHER_FILE = {"recording", "sources", "offset", "start", "end", "channel"}
+"""Keys in a .json file that tell where the recording was cut from: Lhotse's, and those of voxbatch's data sets."""
+_TEXT_SUFFIXES = (".json", ".txt")
+
+
+def is_text(name: str) -> bool:
+    """Return whether the bytes of a file in an archive are needed to list it."""
+    return name.lower().endswith(_TEXT_SUFFIXES)
+
+
+def tar_manifest(source: Source, _: StoreOptions, __: str | None) -> tuple[Rows, str]:
+    """Return the rows of an archive; see manifest_file.manifest_rows."""
+    return _rows(source), source.base
+
+
+def _rows(source: Source) -> Rows:
+    """Yield the rows of an archive, with the number of the recording.
+
+    Raises:
+        ManifestError: it is no tar archive, or breaks off, or holds no recording.
+    """
+    archive_name, number = os.path.basename(source.name), 0
+    stem = os.path.splitext(archive_name)[0]
+    source.file.seek(0)
+    try:
+        with tarfile.open(fileobj=source.file, mode="r:") as archive:
+            for _, members in groupby(filter(tarfile.TarInfo.isreg, archive), _sample):
+                sample = [*members]
+                facts: Row | str = _facts(archive, sample)
+                for member in filter(_is_recording, sample):
+                    number += 1
+                    address = str(TarMember(archive_name, member.offset_data, member.size, member.name))
+                    name = os.path.splitext(member.name.removeprefix("./"))[0]
+                    row = {AUDIO_KEY: address, "id": f"{stem}/{name}"}
+                    yield number, {**facts, **row} if isinstance(facts, dict) else facts
+    except (tarfile.TarError, EOFError) as e:
+        raise manifest_error(source.name, f"is no whole, uncompressed tar archive: {e}; write it again") from e
+    if not number:
+        raise manifest_error(source.name, "holds no recordings")
+
+
+def _sample(member: tarfile.TarInfo) -> str:
+    """Return the part of a name that the files of a sample share."""
+    folder, name = os.path.split(member.name)
+    return os.path.join(folder, name.split(".", 1)[0])
+
+
+def _is_recording(member: tarfile.TarInfo) -> bool:
+    name = os.path.basename(member.name)
+    return os.path.splitext(name)[1].lower() in RECORDING_SUFFIXES and not name.startswith(".")
+
+
+def _facts(archive: tarfile.TarFile, sample: list[tarfile.TarInfo]) -> dict[str, Any] | str:
+    """Return the keys that the texts of a sample give, or the reason why they cannot be used."""
+    facts: dict[str, Any] = {}
+    for member in (member for member in sample if is_text(member.name)):
+        content = archive.extractfile(member)
+        assert content is not None
+        data = content.read(MAX_LINE_BYTES + 1)
+        try:
+            if len(data) > MAX_LINE_BYTES:
+                raise LineError(f"is longer than {MAX_LINE_BYTES:,} bytes")
+            if member.name.lower().endswith(".txt"):
+                facts.setdefault("text", data.decode("utf-8-sig").strip())
+            else:
+                keys = parse_json_line(data.strip())
+                facts |= renamed({key: value for key, value in keys.items() if key not in _OF_ANOTHER_FILE})
+        except UnicodeDecodeError:
+            return f"{quote(member.name)} is not UTF-8; save the file again as UTF-8"
+        except LineError as e:
+            return f"{quote(member.name)}: {e}"
+    return {key: value for key, value in facts.items() if key != AUDIO_KEY}
