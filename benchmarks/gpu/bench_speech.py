@@ -174,7 +174,8 @@ class Speaker:
                 while waiting and len(started) < clients:
                     number, piece = waiting.popleft()
                     started[str(first_seed + number)] = time.monotonic()
-                    self.process.add(str(first_seed + number), self._family.request(piece))
+                    request = self._family.request(piece)
+                    self.process.add(str(first_seed + number), request, dict(request.prompt))
                 for finished in self.process.step():
                     waits.append(time.monotonic() - started.pop(finished.id))
                     assert finished.samples is not None
