@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import environment
+from conftest import Voxbatch, environment
 from servers import Asked, Fault, Place, Reply, Vendor, account, placed, refused, vending
 
 from voxbatch.storage import StoreOptions, open_store, parallel_map
@@ -98,13 +98,16 @@ KEY_ID = "AWS_ACCESS_KEY_ID"
 
 
 @either
-def test_missing_bucket_is_named(place: Place) -> None:
-    """A missing bucket fails the first call with its name, with the replies of test servers and of real services."""
+def test_missing_bucket_is_named(place: Place, voxbatch: Voxbatch) -> None:
+    """A missing bucket fails the first call with its name, with the replies of test servers and of real services. A
+    run that names one is not advised again."""
     missing = f"{place.server.scheme}://nowhere-{uuid.uuid4().hex[:8]}/run"
     for call in (open_store(missing).prepare, lambda: open_store(missing).names("")):
         place.proxy.forget()
         assert "there is no bucket nowhere-" in refused(call)
         assert place.asked() == 1
+    done = voxbatch("run", f"{missing}/", "-o", "out", "--engine", "scripted")
+    assert done.stderr.endswith("check its name\nno item was started, and all committed items are safe\n")
     is_google = place.server.scheme == "gs"
     place.proxy.spoil = lambda asked: NO_BUCKET_AT_GOOGLE if is_google else NO_BUCKET_AT_AMAZON
     for call in calls(place.store()).values():

@@ -246,12 +246,15 @@ def test_failed_verification_says_so_at_the_first_attempt(project: Project, stat
     """A doctor that fails stops the verification with the reason, the end of its log and the way to read it; the job's
     other attempts, which would fail as well, are cancelled.
     """
-    log = [{"textPayload": "not ready: driver 535"}, {"jsonPayload": {"message": "json"}}]
+    log = [{"textPayload": "not ready: driver 535"}, {"jsonPayload": {"message": "refused", "text": "no model"}}]
     project.put(**{"execution states": states, "log": log})
     done = project.run("verify_deployment")
     assert done.returncode == 1
-    assert f"    json\n    not ready: driver 535\ndeploy.sh: execution voxbatch-1 failed: {reason}\n" in done.stderr
-    assert "gcloud beta run jobs executions logs read voxbatch-1 --region=europe-west1" in done.stderr
+    assert (
+        f"    refused no model\n    not ready: driver 535\ndeploy.sh: execution voxbatch-1 failed: {reason}\n"
+        in done.stderr
+    )
+    assert """gcloud logging read 'labels."run.googleapis.com/execution_name"="voxbatch-1"'""" in done.stderr
     assert len(project.calls("run jobs executions cancel voxbatch-1")) == ("Retried" in states)
     assert len(project.calls("run jobs execute")) == 1
 

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ REFUSED = {
     "run m.jsonl --allow-outside --only-under .": (
         "--allow-outside and --only-under contradict each other; give one of them"
     ),
-    "score m.jsonl": "m.jsonl: line 1: has no `pred_text`; score takes a run's transcripts.jsonl",
+    "score m.jsonl": "m.jsonl: line 1: has no `pred_text`; give a run's transcripts.jsonl",
     "manifest m.jsonl": "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file.",
     f"{LISTEN} -o gs://calls/in --prefix gs://calls/in/day/": (
         "gs://calls/in/day/ lies in gs://calls/in/, the -o OUT, where nothing is run: give another OUT"
@@ -176,19 +177,23 @@ def test_unknown_keys_of_input_lines_are_in_output_lines(
     }  # fmt: skip
 
 
-def test_a_recording_on_standard_input_is_refused(voxbatch: Voxbatch, recording: Recorder) -> None:
-    """Standard input is a manifest. The message says how to transcribe the recording that comes there."""
+def test_a_recording_on_standard_input_is_refused(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Standard input is a manifest. The command that the message gives instead works, and overwrites no recording."""
     with recording("talk.wav", 1.1).open("rb") as talk:
         done = voxbatch("run", "-", *SCRIPTED, stdin=talk)
     assert done.returncode == 2
-    assert "standard input: is a recording or other binary data, not a manifest; write it to a file" in done.stderr
+    assert "standard input: is a recording or other binary data, not a manifest; give the file itself" in done.stderr
+    (name,) = re.findall(r"COMMAND > (\S+) && voxbatch run \1$", done.stderr, re.MULTILINE)
+    shutil.copy(tmp_path / "talk.wav", tmp_path / name)
+    assert voxbatch("run", name, *SCRIPTED).stdout.startswith(f"{name}: w0 w1\n")
 
 
 def test_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that nothing reads is named, with the one that was perhaps meant. Every variable that the sources name
     is known.
     """
-    assert unknown_variables(["VOXBATCH_FORMAT", "VOXBATCH_XYZ", "VOXBATCH_MODEL", "HOME"]) == [
+    assert unknown_variables(["VOXBATCH_FORMAT", "VOXBATCH_FOO", "VOXBATCH_XYZ", "VOXBATCH_MODEL", "HOME"]) == [
+        "VOXBATCH_FOO is no variable of voxbatch; voxbatch run --help lists the options",
         "VOXBATCH_FORMAT is no variable of voxbatch; did you mean VOXBATCH_FORMATS?",
         "VOXBATCH_XYZ is no variable of voxbatch; voxbatch run --help lists the options",
     ]
@@ -224,7 +229,7 @@ def test_merge_and_status_follow_the_shards(voxbatch: Voxbatch, manifest: Manife
     status = voxbatch("status", "out").stdout.splitlines()
     assert status[:2] == ["out: 1 of 2 items committed, not finished", "1 done + 0 failed, WER 0.00%"]
     assert re.fullmatch(r"last commit \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}", status[2])
-    assert re.fullmatch(r"about 0.0 hours of audio left, about \d.* at the speed so far", status[3])
+    assert re.fullmatch(r"about 1.1 s of audio left, about \d.* from the last commit on, at the .* so far", status[3])
     assert status[4:] == ["shard 0/2: 1 item in 1 part, complete"]
     voxbatch("run", "m.jsonl", "-o", "out", *SCRIPTED, "--shard", "1/2")
     found = json.loads(voxbatch("status", "out", "--json", "--watch").stdout)  # a finished run is shown once
@@ -276,15 +281,15 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(
 
 
 def test_dry_run_counts_the_windows_of_short_recordings(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Whisper pads each recording to a window of 30 s, whose encoder costs as much as 10 s of a long recording. So
-    10,000 recordings of 0.45 s take an hour on two cores, and not 3 minutes.
+    """Whisper pads each recording to a window of 30 s, whose encoder costs as much as 11 s of audio. So 10,000
+    recordings of 0.45 s take an hour on two cores, and not 3 minutes.
     """
     rows = ({"audio_filepath": f"https://host/{n}.wav", "duration": 0.45} for n in range(10_000))
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = voxbatch("run", "m.jsonl", "--dry-run", "--engine", "faster-whisper", "--expected-rtfx", "22.2")
     assert done.returncode == 0, done.stderr
     time = next(line for line in done.stdout.splitlines() if line.startswith("time"))
-    assert time == "time     about 58:50 at RTFx 22.2, because each short recording takes a whole window"
+    assert time == "time     about 58:57 at RTFx 22.2, because each short recording takes a whole window"
 
 
 def test_dry_run_says_that_durations_are_unknown(voxbatch: Voxbatch, tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ def test_both_are_scored_by_the_rules_of_one_language(write: Write) -> None:
         found = compare_places(write("a.jsonl", first), write("b.jsonl", second))
         assert (found.other_languages, list(found.normalizers)) == (1, ["en"])
         assert found.a.words == found.b.words == ErrorCounts(reference_length=3)
+    found = compare_places(write("a.jsonl", left), write("b.jsonl", [row("a", "It's red", "it is red", lang=None)]))
+    assert (found.other_languages, list(found.normalizers)) == (0, ["en"]), "no language is no other language"
 
 
 def test_words_and_characters_are_apart(write: Write) -> None:

@@ -26,6 +26,7 @@ from voxbatch.log import Log
 from voxbatch.output.latency import LatencyPercentiles, Percentiles
 from voxbatch.output.run_file import EngineFacts, RunFacts
 from voxbatch.output.summary import Summary
+from voxbatch.records import Windows
 from voxbatch.runner import Progress
 from voxbatch.scoring import CorpusScore, ErrorCounts
 
@@ -84,6 +85,18 @@ def test_format_duration_is_correct_to_the_second(seconds: float) -> None:
     assert abs(total - seconds) <= 0.5
 
 
+def test_a_command_in_a_column_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, a text is wrapped beside its label, but no command, which would not work in two lines."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    text = "for the engine that a run takes where there is a GPU: pip install 'voxbatch[vllm]' --upgrade-strategy eager"
+    assert display.aligned("missing  vllm  ", text).splitlines() == [
+        "missing  vllm  for the engine that a run takes where there",
+        "               is a GPU:",
+        "               pip install 'voxbatch[vllm]' --upgrade-strategy eager",
+    ]
+
+
 def test_remaining_time_by_audio() -> None:
     """With all durations known, the remaining time goes by audio: 100 of 400 s took 10 s, so 30 s are left."""
     shown = display.progress_line(progress(done=1, failed=1, resumed=3, audio_s=100.0, known_audio_s=400.0))
@@ -116,14 +129,15 @@ def test_time_of_loading_does_not_count_for_the_remaining_time() -> None:
     assert display.progress_line(p).endswith("RTFx 10.0 · 6.0 s left")
 
 
-def test_the_wait_for_the_next_result_is_no_slowness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results of 100 s come each 10 s, the first one after 30 s. The speed is 10 from the second result on, also
-    between two results, until the next one is late."""
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_wait_for_the_next_result_is_no_slowness(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread gives a result of 100 s each 10 s, the first one after 30 s, and all of them together. The speed of a
+    thread is 10 from the second result on, also between two results, until the next one is late."""
     now = 0.0
     monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: now))
-    p, left = Progress(100, started_at=0.0, known_audio_s=10_000.0), dict[float, float | None]()
+    p, left = Progress(100, started_at=0.0, known_audio_s=10_000.0 * threads), dict[float, float | None]()
     for now in (30.0, 40.0, 50.0, 59.0, 80.0):
-        if now in (30.0, 40.0, 50.0):
+        for _ in range(threads if now in (30.0, 40.0, 50.0) else 0):
             p.audio_s += 100.0
             p.add_point()
         left[now] = p.remaining_s
@@ -154,14 +168,15 @@ def test_after_a_twentieth_of_a_run_the_end_is_known_to_a_fifth(
     now = 100.0
     monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: now))
     p = Progress(len(seconds) + resumed, resumed=resumed, started_at=80.0, engine_started_at=100.0)
-    p.window_s, p.window_work_s = 30.0, 10.0
+    p.windows = Windows(30.0, 30.0, 10.0)
     if is_known:
         p.known_audio_s, p.known_fixed_s = sum(seconds), sum(map(p.fixed_of, seconds))
     else:
         p.unknown = len(seconds)
         p.sample = {i: seconds[i] for i in range(0, len(seconds), -(-len(seconds) // 200))}
     if mix == "videos without headers":
-        p.sizes = {i: round(seconds[i] * RANDOM.uniform(1e5, 3e5)) for i in p.sample}
+        bit_rates = random.Random(1)
+        p.sizes = {i: round(seconds[i] * bit_rates.uniform(1e5, 3e5)) for i in p.sample}
         p.sample = dict.fromkeys(p.sample)
     shown = []
     now += 3.0

@@ -125,6 +125,7 @@ TABLES = {
         run talk.mp3 --diarize                 | 2 | stderr | Error: No such option.* --speakers 2-4
         $ cp talk.mp3 calls.zip && cp talk.mp3 calls.tar.gz && mkdir sub && cp talk.mp3 sub/a.zip
         run calls.zip --dry-run                | 2 | stderr | Error: calls.zip: is an archive; .*: unzip calls.zip -d
+        run gs://calls/a.zip                   | 2 | stderr | Error: gs://calls/a.zip: is an archive; download it, un
         run sub/a.zip                          | 2 | stderr | Error: sub/a.zip: is an archive; .*: unzip sub/a.zip
         run calls.xlsx                         | 2 | stderr | Error: calls.xlsx: is a spreadsheet; save it as CSV
         run https://youtu.be/x                 | 2 | stderr | Error: https://youtu.be/x: is a web page, .*: yt-dlp -x

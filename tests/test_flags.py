@@ -118,7 +118,7 @@ def test_a_run_without_flags_says_so(voxbatch: Voxbatch, manifest: ManifestWrite
     manifest(1.0, None)
     assert voxbatch("run", "m.jsonl", "-o", "out", "--engine", "scripted").returncode == 3
     done = voxbatch("flags", "out")
-    text = "0 of 1 transcript flagged\n1 item failed (1 not found), 0 not done yet; see: voxbatch status out\n"
+    text = "0 of 1 transcript flagged\n1 item failed (1 not found), 0 not done yet\n  see: voxbatch status out\n"
     assert (done.returncode, done.stdout) == (0, text)
 
 

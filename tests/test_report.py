@@ -282,6 +282,21 @@ def test_accessibility(shown: Browser, out: Path, axe: str, dark: bool, width: i
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("width", "left_out"), [(360, ["Language", "Duration", "Errors"]), (800, ["Language", "Duration"]), (1400, [])]
+)
+def test_the_names_of_items_have_room(shown: Browser, out: Path, width: int, left_out: list[str]) -> None:
+    """On a small screen, the table leaves columns out, so that the names have a quarter of it. The page is not wider
+    than the screen."""
+    opened(shown, out / "report.html", width=width)
+    columns = "[...document.querySelectorAll('.rows thead th')].filter((e) => !e.offsetWidth).map((e) => e.textContent)"
+    assert shown.evaluate(columns) == left_out
+    name = "document.querySelector('.rows tbody th')"
+    assert shown.evaluate(f"{name}.offsetWidth / {name}.closest('table').offsetWidth") >= 0.25
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
 def test_the_report_prints_and_is_readable_without_javascript(shown: Browser, out: Path) -> None:
     """The page can be printed. Without JavaScript, the figures, the groups and the charts are there."""
     opened(shown, out / "report.html")

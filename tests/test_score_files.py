@@ -368,7 +368,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "repeated id in rows": ("h.jsonl", ROW + ROW, "h.jsonl: line 2: id 'a' is also line 1's"),
     "number as text": ("h.jsonl", '{"id": "a", "pred_text": 5}', "h.jsonl: line 1: `pred_text` is 5; it must be a str"),
     "list as id": ("h.jsonl", '{"id": [], "pred_text": "x"}', "h.jsonl: line 1: `id` is []; it must be a string"),
-    "no pred_text": ("h.jsonl", '{"id": "a", "text": "x"}', "h.jsonl: line 1: has no `pred_text`; score takes a run's"),
+    "no pred_text": ("h.jsonl", '{"id": "a", "text": "x"}', "h.jsonl: line 1: has no `pred_text`; give a run's"),
     "half a line": ("h.jsonl", ROW + ROW[:20], "h.jsonl: line 2: ends within a JSON object"),
     "half a trn": ("h.trn", "x (a)\ny (", "h.trn: line 2: is 'y (' and does not end in an id in parentheses"),
     "half a ctm": ("h.ctm", "a 1 0.0 1.0 x\na 1 1.0\n", "h.ctm: line 2: has 3 fields; a ctm has: file, channel, start"),

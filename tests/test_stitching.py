@@ -96,7 +96,8 @@ def joined(left: Hypothesis, right: Hypothesis) -> str:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_inexact_times_neither_double_nor_lose_words(data: st.DataObject) -> None:
-    """With times up to 0.3 s off and misheard words on each side, no word is doubled or lost, and the order is kept."""
+    """With times up to 0.3 s off and misheard words on each side, no word is doubled or lost, and each ends before the
+    next one begins."""
     shift = st.floats(-0.3, 0.3)
     starts = [97.0 + 0.4 * i for i in range(16)]
     names = [f"w{i}" for i in range(16)]
@@ -111,7 +112,7 @@ def test_inexact_times_neither_double_nor_lose_words(data: st.DataObject) -> Non
     words = stitch([LEFT, RIGHT], [heard(LEFT, *left), heard(RIGHT, *right)]).words
     numbers = [int("".join(c for c in word.text if c.isdigit())) for word in words]
     assert numbers == list(range(16))
-    assert all(a.start <= b.start for a, b in pairwise(words))
+    assert all(a.start <= a.end <= b.start for a, b in pairwise(words))
 
 
 @pytest.mark.parametrize("drift", [-0.2, 0.0, 0.2])
@@ -164,7 +165,7 @@ def test_times_are_ordered_within_the_chunk() -> None:
     """Times that run backwards or lie outside of the chunk are put in order within its audio."""
     words = stitch([LEFT], [heard(LEFT, ("a", 70, 71), ("b", 90, 95), ("c", 85, 84), ("d", 100, 150))]).words
     assert [(w.text.strip(), w.start, w.end) for w in words] == [
-        ("a", 80, 80), ("b", 90, 95), ("c", 90, 90), ("d", 100, 101),
+        ("a", 80, 80), ("b", 90, 90), ("c", 90, 90), ("d", 100, 101),
     ]  # fmt: skip
 
 

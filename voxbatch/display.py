@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -26,6 +27,7 @@ SHOWN_START_S = 2.0
 """Seconds after which the progress says that the manifest is being read."""
 EVENT_S = 10.0
 """Seconds between two progress events, without a terminal."""
+NO_BREAK = "\N{NO-BREAK SPACE}"
 MIN_COLUMN = 40
 """Least width of a column of text that is wrapped."""
 MIN_NAME = 12
@@ -35,12 +37,14 @@ Observer = Callable[[Progress], None]
 
 
 def aligned(label: str, text: str) -> str:
-    """Return a label and a text. On a terminal the text is a column beside the label; in a file it is one line."""
+    """Return a label and a text. On a terminal the text is a column beside the label; in a file it is one line. A
+    command at the end of the text stays in one line, so that it can be copied."""
     if not sys.stdout.isatty():
         return label + text
     width = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(label))
+    text = re.sub("(?<=: )(pip|hf|export) .*", lambda command: command[0].replace(" ", NO_BREAK), text)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-    return label + f"\n{' ' * len(label)}".join(lines)
+    return (label + f"\n{' ' * len(label)}".join(lines)).replace(NO_BREAK, " ")
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:

@@ -99,17 +99,19 @@ execution_log() {
     local attempt
     for attempt in 1 2 3; do # logs arrive some seconds after the end
         ask gcloud logging read "resource.type=\"cloud_run_job\" AND labels.\"run.googleapis.com/execution_name\"=\"$1\"" \
-            --limit="$2" --order=desc --format='value[separator=""](textPayload,jsonPayload.message)' || true
+            --limit="$2" --order=desc --format='value[separator=" "](textPayload,jsonPayload.message,jsonPayload.text)' || true
         [[ -z "$ANSWER" && "$attempt" -lt 3 ]] || break
         sleep "$RETRY_S"
     done
-    printf '%s\n' "$ANSWER" | awk '{ line[NR] = $0 } END { while (NR) print "    " line[NR--] }'
+    printf '%s\n' "$ANSWER" | sed 's/^ \([^ ]\)/\1/; s/ *$//' | awk '{ line[NR] = $0 } END { while (NR) print "    " line[NR--] }'
 }
 
 # execution_failed NAME REASON: print the end of its log, and stop.
 execution_failed() {
     execution_log "$1" 60 >&2
     die "execution $1 failed: $2
-    The end of its log is above. All of it: gcloud beta run jobs executions logs read $1 --region=$REGION
+    The end of its log is above. All of it:
+    gcloud logging read 'labels.\"run.googleapis.com/execution_name\"=\"$1\"' --project=$PROJECT \\
+        --order=asc --format='value(textPayload,jsonPayload.message,jsonPayload.text)'
     All is deployed; this was the trial. Set it right, and run deploy.sh again with VERIFY=yes."
 }

@@ -108,7 +108,7 @@ class Comparison:
     other_references: int
     """Number of items in common whose references differ. Both are scored against that of B."""
     other_languages: int
-    """Number of items in common whose languages differ. Both are scored by the rules of one language."""
+    """Number of items in common to which A gives another language than B. Both are scored by the rules of one."""
     normalizers: Mapping[str, str]
     """Rules of normalisation by language."""
     words: PairedDifference | None
@@ -368,7 +368,7 @@ def compare_places(
         only_b=len(all_items[1]) - len(pairs),
         without_reference=len(pairs) - len(scored),
         other_references=other_references,
-        other_languages=sum(len({scored_language(item.lang) for item in pair.items}) > 1 for pair in scored),
+        other_languages=sum(len({item.lang for item in pair.items if item.lang}) > 1 for pair in scored),
         normalizers={lang: normalizer_name(lang) for lang in sorted({scored_language(pair.lang) for pair in scored})},
         words=_difference(words),
         characters=_difference(characters),

@@ -118,7 +118,7 @@ def _advice(forecast: Forecast) -> str:
     """Return what to do about starts that cost more than the work."""
     assert forecast.start is not None  # starts_outweigh
     hours = f"{forecast.break_even_hours:,.1f} hours of audio"
-    formula = f"{format_duration(forecast.start.average_s)} x RTFx {forecast.rtfx:g}"
+    formula = f"{format_duration(forecast.start.average_s)} x RTFx {forecast.full_rtfx:g}"
     if forecast.tasks > 1:
         fewer = replace(forecast, tasks=forecast.paying_tasks)
         usd = f" is about {_usd(fewer.usd)}, in" if fewer.usd else " takes about"

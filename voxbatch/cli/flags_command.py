@@ -97,7 +97,7 @@ def _lines(flagged: Flagged, out: str) -> Iterator[str]:
         kinds = in_words(dict(flagged.failures_by_kind.most_common()))
         open_items = flagged.items - flagged.transcripts - failed
         counts = f"{counted(failed, 'item')} failed{f' ({kinds})' if kinds else ''}, {open_items:,} not done yet"
-        yield from _wrapped(f"{counts}; see: voxbatch status {shlex.quote(out)}")
+        yield from (*_wrapped(counts), f"  see: voxbatch status {shlex.quote(out)}")
     if flagged.without_flags_key:
         without = counted(flagged.without_flags_key, "transcript")
         yield from _wrapped(f"{without} of an earlier version of voxbatch, which wrote no flags")

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 
+PREFIX = "VOXBATCH_"
+"""Begin of the names of the variables that set options."""
 LOG_FORMAT = "voxbatch.log_format"
 """Key of click's `obj`, which the console script reads: the value of --log-format."""
 MAX_FILE_BYTES = 1 << 20
@@ -121,7 +123,7 @@ class RunCommand(GroupedCommand):
 def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     """Return a click option that can also be given as the variable VOXBATCH_NAME."""
     long = next(name for name in names if name.startswith("--")).split("/")[0]
-    settings.setdefault("envvar", "VOXBATCH_" + long[2:].upper().replace("-", "_"))
+    settings.setdefault("envvar", PREFIX + long[2:].upper().replace("-", "_"))
     return click.option(*names, **{"cls": Option, **settings})
 
 
@@ -439,7 +441,7 @@ def limiting_variables(ctx: click.Context) -> list[str]:
 
 def unknown_variables(environ: Iterable[str]) -> list[str]:
     """Return a sentence for each variable whose name begins with VOXBATCH_ and that nothing reads."""
-    names = sorted(name for name in environ if name.startswith("VOXBATCH_"))
+    names = sorted(name for name in environ if name.startswith(PREFIX))
     if not (names := [name for name in names if not name.startswith(_READ_ELSEWHERE)]):
         return []
     from voxbatch.cli import cli
@@ -448,8 +450,8 @@ def unknown_variables(environ: Iterable[str]) -> list[str]:
     known = {name for names in options if names for name in ([names] if isinstance(names, str) else names)}
     sentences = []
     for name in sorted(set(names) - known):
-        close = difflib.get_close_matches(name, known, 1, cutoff=0.85)  # all of them begin alike
-        meant = f"; did you mean {close[0]}?" if close else "; voxbatch run --help lists the options"
+        close = difflib.get_close_matches(name.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known], 1)
+        meant = f"; did you mean {PREFIX}{close[0]}?" if close else "; voxbatch run --help lists the options"
         sentences.append(f"{name} is no variable of voxbatch{meant}")
     return sentences
 

@@ -103,8 +103,8 @@ def _progress_lines(out: str, progress: Status) -> Iterator[str]:
         yield f"last commit {time.strftime('%Y-%m-%d %H:%M:%S %z', time.localtime(progress.last_commit))}"
     if not progress.finished and progress.remaining_s is not None:
         audio_s = progress.remaining_audio_s
-        audio = "" if audio_s is None else f"about {audio_s / 3600:,.1f} hours of audio left, "
-        yield f"{audio}about {format_duration(progress.remaining_s)} at the speed so far"
+        audio = "" if audio_s is None else f"about {format_duration(audio_s)} of audio left, "
+        yield f"{audio}about {format_duration(progress.remaining_s)} from the last commit on, at the speed so far"
     for shard in progress.shards:
         sizes = f"{counted(shard.items, 'item')} in {counted(shard.parts, 'part')}"
         yield f"shard {shard.shard}: {sizes}, {'complete' if shard.complete else 'open'}"

@@ -16,10 +16,12 @@ from voxbatch.config import Config
 from voxbatch.errors import (
     EmptySourceError,
     RunError,
+    StorageError,
     TakenOverError,
     UsageError,
     VoxbatchError,
 )
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.output.layout import FAILURES
 from voxbatch.platforms.tasks import write_exit_message
@@ -99,7 +101,7 @@ def transcribe(
         if isinstance(e, UsageError) and latest is None:  # nothing was started
             return refuse(e, log)
         is_safe = not isinstance(e, TakenOverError)  # otherwise, the committed items are deleted or about to be
-        log.error("run_failed", text=f"{e}\n{_safe(config, latest)}" if is_safe else str(e))
+        log.error("run_failed", text=f"{e}\n{_safe(config, latest, e)}" if is_safe else str(e))
         return RunError.exit_code
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -119,12 +121,15 @@ def refuse(error: UsageError, log: Log) -> int:
     return error.exit_code
 
 
-def _safe(config: Config, p: Progress | None) -> str:
-    """Return the sentence that says how many items are safe by the latest progress, and how to continue."""
-    if p is None:
-        return "no item was started, and all committed items are safe; run the same command again to continue"
-    safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
-    again = " without --overwrite" if config.overwrite else ""
+def _safe(config: Config, p: Progress | None, error: VoxbatchError | None = None) -> str:
+    """Return the sentence that says how many items are safe by the latest progress, and how to continue. After an
+    error that names a missing place, the same command would fail again."""
+    safe, again = "no item was started, and all committed items are safe", ""
+    if p is not None:
+        safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
+        again = " without --overwrite" if config.overwrite else ""
+    if isinstance(error, StorageError) and error.kind is FailureKind.NOT_FOUND:
+        return safe
     return f"{safe}; run the same command again{again} to continue"
 
 

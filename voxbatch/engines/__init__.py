@@ -20,7 +20,7 @@ from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.languages import ISO_639_1, primary_subtag, unknown_language
-from voxbatch.records import SAMPLING_RATE, AnswerOptions
+from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, AnswerOptions, Windows
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 if TYPE_CHECKING:
@@ -67,10 +67,7 @@ class EngineSpec:
     languages: frozenset[str] | None = None
     """Primary language subtags that the engine knows, e.g. {"en"}. None means that the engine decides per chunk whether
     it knows a language."""
-    window_s: float = 0.0
-    """Length of the window to which the engine pads shorter audio. 0 means that it pads nothing."""
-    window_work_s: float = 0.0
-    """Work on a window whatever it holds, in seconds of audio that take as long. The estimates of a run use it."""
+    windows: Windows = NO_WINDOWS
     uses_language: bool = True
     """True if the model is told the language of a chunk. Otherwise it recognises the language by itself."""
     takes_hints: bool = False

@@ -250,13 +250,18 @@ class WindowDecoder:
         model.add_word_timestamps(
             [segments], tokenizer, encoded, size, PUNCTUATION_BEFORE, PUNCTUATION_AFTER, speech_end
         )
-        words = tuple(
-            Word(word["word"], round(word["start"], 3), round(word["end"], 3), round(word["probability"], 3))
-            for segment in segments
-            for word in segment["words"]
+        timed = [word for segment in segments for word in segment["words"]]
+        if timed and not options.timestamps and start + size < self.num_frames:  # no timestamp says where to go on
+            end_s = max(round(timed[-1]["end"], 3), start_s + MIN_STEP_FRAMES / FRAMES_PER_SECOND)
+        words = tuple(  # the last ones may be placed where the next window has other words
+            Word(
+                word["word"],
+                round(min(word["start"], end_s), 3),
+                round(min(word["end"], end_s), 3),
+                round(word["probability"], 3),
+            )
+            for word in timed
         )
-        if words and not options.timestamps and start + size < self.num_frames:  # no timestamp says where to go on
-            end_s = max(words[-1].end, start_s + MIN_STEP_FRAMES / FRAMES_PER_SECOND)
         return Window(
             start_s,
             end_s,

@@ -59,7 +59,7 @@ def open_manifest(name: str, stdin: BinaryIO, store_options: StoreOptions) -> So
         source = _temporary_source("standard input", stdin)
         if is_binary(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
             source.close()
-            advice = "write it to a file, and give that: cat > talk.mp3, then voxbatch run talk.mp3"
+            advice = "give the file itself, or write one: COMMAND > voxbatch-input && voxbatch run voxbatch-input"
             raise manifest_error("standard input", f"is a recording or other binary data, not a manifest; {advice}")
         return source
     source = open_file(name, store_options)

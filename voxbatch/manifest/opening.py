@@ -92,7 +92,8 @@ def _refuse_unreadable(name: str) -> None:
     if commands and not os.path.isdir(name):
         file = os.path.basename(shown) if is_remote(name) else shlex.quote(shown)
         command = f"{commands[0].format(file)} && voxbatch run calls/"
-        raise manifest_error(redacted(name), f"is an archive; unpack it, and give the folder: {command}")
+        fetch = "download it, " if is_remote(name) else ""
+        raise manifest_error(redacted(name), f"is an archive; {fetch}unpack it, and give the folder: {command}")
     if shown.lower().endswith(_SPREADSHEETS):
         raise manifest_error(redacted(name), "is a spreadsheet; save it as CSV (UTF-8), and give that")
 

@@ -71,18 +71,19 @@ const FILTERS = {
   failed: (row) => row.failure !== null,
 };
 
-// The columns of the table: title, value to sort by, cell, and whether a narrow screen leaves the column out.
+// The columns of the table: title, value to sort by, cell, and the screens that leave the column out: narrow ones (wide), or those of a
+// tablet, too (widest).
 function columnsOf(rows) {
   const has = (name) => rows.some((row) => row[name] !== null);
   const number = (value, show) => (value === null ? "–" : show(value));
   return [
     { name: "Item", sort: (row) => row.id, first: 1 },
-    { name: "Language", sort: (row) => row.lang, cell: (row) => row.lang ?? "–", wide: true, first: 1, shown: has("lang") },
-    { name: "Duration", sort: (row) => row.duration, cell: (row) => number(row.duration, seconds), wide: true, number: true },
-    { name: "Errors", sort: (row) => row.errors, cell: (row) => number(row.errors, String), wide: true, number: true, shown: has("counts") },
+    { name: "Language", sort: (row) => row.lang, cell: (row) => row.lang ?? "–", leave: "widest", first: 1, shown: has("lang") },
+    { name: "Duration", sort: (row) => row.duration, cell: (row) => number(row.duration, seconds), leave: "widest", number: true },
+    { name: "Errors", sort: (row) => row.errors, cell: (row) => number(row.errors, String), leave: "wide", number: true, shown: has("counts") },
     { name: "Error rate", sort: (row) => row.rate, cell: (row) => number(row.rate, percent), number: true, shown: has("counts") },
     { name: "Confidence", sort: (row) => row.confidence, cell: (row) => number(row.confidence, (value) => value.toFixed(2)),
-      wide: has("counts"), number: true, first: 1, shown: has("confidence") },
+      leave: has("counts") ? "wide" : "", number: true, first: 1, shown: has("confidence") },
     { name: "State", sort: (row) => (row.failure !== null ? 1000 : 0) + row.flags.length + row.warnings / 1000, cell: stateOf },
   ].filter((column) => column.shown !== false);
 }
@@ -377,7 +378,7 @@ function show(items) {
     return element("th", { scope: "col", "aria-sort": sort, class: classOf(column) }, button);
   }
 
-  const classOf = (column) => [column.wide ? "wide" : "", column.number ? "n" : ""].join(" ").trim() || null;
+  const classOf = (column) => [column.leave ?? "", column.number ? "n" : ""].join(" ").trim() || null;
 
   function bodyOf(row) {
     const detailId = `item-${row.at}`;

@@ -23,7 +23,7 @@ from voxbatch.config import Config, RunOptions, load_profile
 from voxbatch.engines import EngineChoice, EngineSpec, ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
-from voxbatch.records import Item
+from voxbatch.records import Item, Windows
 from voxbatch.runner.prepare import (
     Job,
     choose_engine,
@@ -122,16 +122,14 @@ class Workload:
         """Seconds of audio in total."""
         return sum(float(block.sum(dtype=np.float64)) for _, block in self.durations.blocks())
 
-    def work_s(self, window_s: float, window_work_s: float) -> float:
-        """Return the seconds of long recordings that take as long; see EngineSpec for the arguments.
+    def work_s(self, windows: Windows) -> float:
+        """Return the seconds of long recordings that take as long.
 
-        A window of 30 s whose fixed work is that of 10 s makes 40 s of a whole window, so that 15 s are
-        (15 + 10) × 30 / 40 = 18.75 s of work.
+        A long recording has a window each 24 s whose fixed work is that of 11 s, 35 s together, so that 15 s are
+        (15 + 11) × 24 / 35 = 17.8 s of work.
         """
-        if not window_s:
-            return self.audio_s
-        fixed_s = window_work_s * self.chunks(window_s)
-        return (self.audio_s + fixed_s) * window_s / (window_s + window_work_s)
+        fixed_s = sum(float(windows.fixed_s(block).sum(dtype=np.float64)) for _, block in self.durations.blocks())
+        return (self.audio_s + fixed_s) * windows.step_s / (windows.step_s + windows.work_s)
 
     def chunks(self, longest_s: float) -> int:
         """Return the number of chunks of at most `longest_s` seconds, without those of the `unknown_items`."""
@@ -176,7 +174,7 @@ def _estimate(
         estimated_items=workload.estimated_items,
         unknown_items=workload.unknown_items,
         chunks=workload.chunks(spec.max_chunk_samples / spec.sampling_rate) + workload.unknown_items,
-        work_s=workload.work_s(spec.window_s, spec.window_work_s),
+        work_s=workload.work_s(spec.windows),
         rtfx=speed.rtfx if speed else known.rtfx,
         usd_per_hour=known.usd_per_hour,
         speed=speed,

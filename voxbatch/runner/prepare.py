@@ -28,8 +28,9 @@ from voxbatch.output.layout import SECOND, list_name
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
-from voxbatch.records import ALIGN
+from voxbatch.records import ALIGN, Windows
 from voxbatch.runner.abilities import check_abilities, check_channels, check_texts
+from voxbatch.safe_text import counted
 from voxbatch.storage import Store, open_store
 from voxbatch.storage.columns import Column, ItemSet
 
@@ -69,9 +70,7 @@ class Job:
     """Options with which the engine is created: those of the config, completed."""
     decoding: dict[str, Any]
     """Options of the engine that influence the text; see EngineSpec. The run's identity contains them."""
-    window_s: float
-    window_work_s: float
-    """See EngineSpec."""
+    windows: Windows
     diarization: Diarization | None
     """The way in which the decoders tell speakers apart. None if they do not."""
     worker_environments: tuple[Mapping[str, str], ...]
@@ -231,7 +230,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     reserved = reserve(store, run, listing, config.overwrite)
     recorded, owner = reserved.before, reserved.run
     if reserved.changes is not None:
-        log.info("continued", text=f"{config.out} continues with {surveyed.items:,} recordings: {reserved.changes}")
+        amount = counted(surveyed.items, "recording")
+        log.info("continued", text=f"{config.out} continues with {amount}: {reserved.changes}")
     elif config.retry_failed:
         log.info("retry_failed", text=f"no failure to retry in {config.out} (--retry-failed {config.retry_failed})")
     if recorded.folder not in (None, run.folder):
@@ -253,8 +253,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         engine=choice.name,
         engine_options=with_kernels,
         decoding=dict(spec.decoding),
-        window_s=spec.window_s,
-        window_work_s=spec.window_work_s,
+        windows=spec.windows,
         diarization=diarization,
         worker_environments=environments,
         calibration=calibration,
@@ -297,8 +296,7 @@ def _second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
         config=second_config(job.config),
         run=replace(job.run, pass_name=SECOND),
         decoding=dict(large.decoding),
-        window_s=large.window_s,
-        window_work_s=large.window_work_s,
+        windows=large.windows,
         worker_environments=worker_environments(large, job.config.workers),
     )
     return SecondPass(second, job.config.cascade_models.share, num_items)

@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
+from voxbatch.records import NO_WINDOWS, Windows
 from voxbatch.storage.columns import Column, ItemSet
 
 RECENT_PART = 0.5
@@ -65,9 +66,8 @@ class Progress:
     """Time at which the engine took its first chunk, by time.monotonic(). None before that, or if it is not known."""
     concurrency: int = 0
     """Number of chunks that the engine works on at a time. 0 if it is not known."""
-    window_s: float = 0.0
-    window_work_s: float = 0.0
-    """See EngineSpec: each window takes as long as these seconds of audio, besides its own audio."""
+    windows: Windows = NO_WINDOWS
+    """The windows of the engine."""
     fixed_s: float = 0.0
     """Work on the windows that are done, without their audio, in seconds of audio that take as long."""
     known_fixed_s: float = 0.0
@@ -78,8 +78,6 @@ class Progress:
     """Work on items of `known_audio_s` that failed before they were decoded: none of it was done."""
     points: deque[tuple[float, float]] = field(default_factory=deque)
     """Times and amounts of work that was done, since the beginning of the latest half."""
-    latest_at: float = 0.0
-    """Time of the latest result, by time.monotonic()."""
     waiting: str = ""
     """The reason for which the run does not proceed, for people: the model, a store, the engine. Empty if it does."""
 
@@ -128,7 +126,7 @@ class Progress:
             expected += [size * self.sized_s / self.sized_bytes for size in list(self.sizes.values())]
         if count and not expected and not self.measured:
             return None
-        seconds, fixed_s = sum(expected), sum(map(self.fixed_of, expected))
+        seconds, fixed_s = sum(expected), float(self.windows.fixed_s(np.array(expected)).sum())
         # The sample of a run in several processes keeps the finished items.
         share = min(1.0, count / len(expected)) if expected else 0.0
         others = max(0, count - len(expected)) / max(1, len(expected) + self.measured)
@@ -139,7 +137,7 @@ class Progress:
 
     def fixed_of(self, seconds: float) -> float:
         """Return the work on the windows of a recording, without its audio."""
-        return self.window_work_s * math.ceil(seconds / self.window_s) if self.window_s else 0.0
+        return float(self.windows.fixed_s(np.array(seconds)))
 
     @property
     def work_s(self) -> float:
@@ -156,8 +154,7 @@ class Progress:
 
     def add_point(self) -> None:
         """Note the work that is done now, for the recent speed. Call it when `audio_s` has grown."""
-        self.latest_at = now = time.monotonic()
-        points = self.points
+        now, points = time.monotonic(), self.points
         elapsed_s = now - (self.engine_started_at or self.started_at)
         if points and now - points[-1][0] < max(1.0, elapsed_s / SPEED_POINTS):
             return
@@ -168,11 +165,13 @@ class Progress:
 
     @property
     def speed(self) -> float:
-        """Work a second since the beginning of the latest half; since the engine's first chunk, until two points are
-        known. The time in which the engine was loaded does not count, nor does the wait for the next result, unless it
-        is longer than usual.
+        """Work a second from the first point of the latest half to the last point; since the engine's first chunk,
+        until two points are known. The time in which the engine was loaded does not count, nor does the wait for the
+        next result, unless it is longer than usual.
 
-        At the first result, the other chunks that the engine works on are about as far, because they began together.
+        The chunks that the engine works on begin together, so that their results come together. At the first result,
+        the other chunks are about as far. Each point is at the first of such results, as the next ones come too soon
+        for a point: the results of a whole number of rounds lie between two points.
         """
         now, points = time.monotonic(), self.points
         begin = self.engine_started_at or self.started_at
@@ -180,10 +179,10 @@ class Progress:
             first_at, first_s = points[0]
             at_a_time = min(self.concurrency, (self.total_work_s or math.inf) / first_s)
             return at_a_time * first_s / (first_at - begin)
-        if len(points) > 1 and (worked_s := self.work_s - points[0][1]) > 0:
-            begin = points[0][0]
-            usual_s = (self.latest_at - begin) / (len(points) - 1)
-            return worked_s / (max(self.latest_at, now - usual_s) - begin)
+        if len(points) > 1 and (worked_s := points[-1][1] - points[0][1]) > 0:
+            begin, latest_at = points[0][0], points[-1][0]
+            usual_s = (latest_at - begin) / (len(points) - 1)
+            return worked_s / (max(latest_at, now - usual_s) - begin)
         return self.work_s / (now - begin)
 
     @property
@@ -225,23 +224,22 @@ class Usage:
         return Usage(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
-def known_audio(durations: Column, items: ItemSet, window_s: float = 0.0) -> tuple[float, int, int]:
+def known_audio(durations: Column, items: ItemSet, windows: Windows = NO_WINDOWS) -> tuple[float, int, float]:
     """Return the seconds of the items whose duration is known, the number of items whose duration is unknown, and the
-    windows of the former.
+    work on the windows of the former.
 
     Args:
         durations: seconds of each item of the manifest, NaN if unknown.
         items: the items to count.
-        window_s: length of a window; 0 counts none.
+        windows: the windows of the engine.
     """
-    known_s, unknown, windows = 0.0, 0, 0
+    known_s, unknown, fixed_s = 0.0, 0, 0.0
     for (_, seconds), (_, is_in) in zip(durations.blocks(), items.blocks(), strict=True):
         block = seconds[is_in]
         known_s += float(np.nansum(block, dtype=np.float64))
         unknown += int(np.isnan(block).sum())
-        if window_s:
-            windows += int(np.nansum(np.ceil(block / np.float32(window_s)), dtype=np.float64))
-    return known_s, unknown, windows
+        fixed_s += float(np.nansum(windows.fixed_s(block), dtype=np.float64))
+    return known_s, unknown, fixed_s
 
 
 class StopRequested(BaseException):

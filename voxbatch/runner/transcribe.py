@@ -75,16 +75,15 @@ def resume(job: Job, assigned: ItemSet, started_at: float, worker: int = 0) -> R
         checkpoint.load()
     remaining = assigned - checkpoint.done
     num_items, num_remaining = assigned.count(), remaining.count()
-    known_audio_s, unknown, windows = known_audio(job.durations, remaining, job.window_s)
+    known_audio_s, unknown, known_fixed_s = known_audio(job.durations, remaining, job.windows)
     progress = Progress(
         items=num_items,
         resumed=num_items - num_remaining,
         resumed_failed=(assigned & checkpoint.failed).count(),
         known_audio_s=known_audio_s,
         unknown=unknown,
-        window_s=job.window_s,
-        window_work_s=job.window_work_s,
-        known_fixed_s=windows * job.window_work_s,
+        windows=job.windows,
+        known_fixed_s=known_fixed_s,
         committed=num_items - num_remaining,
         started_at=started_at,
     )

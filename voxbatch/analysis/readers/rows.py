@@ -176,7 +176,7 @@ def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
     key = reference_key if role is Role.REFERENCE else hypothesis_key
     if key is None:
         missing_key = "`text`" if role is Role.REFERENCE else "`pred_text`"
-        tip = "" if role is Role.REFERENCE else "; score takes a run's transcripts.jsonl, or rows like those"
+        tip = "" if role is Role.REFERENCE else "; give a run's transcripts.jsonl, or rows like those"
         raise LineError(f"has no {missing_key}{tip}; its keys: {', '.join(map(quote, list(row)[:10])) or 'none'}")
     both = role is Role.BOTH and reference_key is not None
     lang = row.get("lang", row.get("language"))

@@ -47,6 +47,8 @@ class Forecast:
     """Time that each task needs to start."""
     speed: ExpectedSpeed | None = None
     """The calculated speed that `rtfx` comes from; None if `rtfx` was measured."""
+    full_rtfx: float | None = None
+    """Seconds of audio per second of a task that has many recordings."""
 
     @property
     def work_s(self) -> float | None:
@@ -85,7 +87,7 @@ class Forecast:
     @property
     def break_even_hours(self) -> float | None:
         """Hours of audio whose work costs as much as one average start."""
-        return self.start.average_s * self.rtfx / 3600 if self.start and self.rtfx else None
+        return self.start.average_s * self.full_rtfx / 3600 if self.start and self.full_rtfx else None
 
     @property
     def starts_outweigh(self) -> bool:
@@ -145,6 +147,7 @@ def size_run(
     workload = workload or measure_workload(config)
     engine, rates, speed = _speed(config, target, workload)
     rtfx = speed.rtfx if speed else rates.rtfx
+    _, _, full_speed = _speed(config, target)
     hours = task_hours or target.task_hours
     start = target.start_time(engine)
     count = tasks or (None if workload.audio_s else tasks_if_unknown)
@@ -159,7 +162,7 @@ def size_run(
     limit_s = target.limit_s(engine, hours, wall_s)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, limit_s,
-        start, speed,
+        start, speed, full_speed.rtfx if full_speed else rtfx,
     )  # fmt: skip
     return replace(submission, tasks=count, limit_s=limit_s), forecast
 

@@ -236,9 +236,9 @@ class _WorkerPool:
         p.failed = (done & checkpoint.failed).count()
         p.done = done.count() - p.failed
         p.committed = p.resumed + p.done + p.failed
-        known_audio_s, p.unknown, windows = known_audio(self._job.durations, uncommitted, p.window_s)
+        known_audio_s, p.unknown, fixed_s = known_audio(self._job.durations, uncommitted, p.windows)
         p.known_audio_s, p.measured, p.measured_s = p.audio_s + known_audio_s, 0, 0.0
-        p.known_fixed_s, p.measured_fixed_s, p.failed_s = p.fixed_s + windows * p.window_work_s, 0.0, 0.0
+        p.known_fixed_s, p.measured_fixed_s, p.failed_s = p.fixed_s + fixed_s, 0.0, 0.0
         self._on_progress(p)
         return uncommitted
 
