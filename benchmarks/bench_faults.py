@@ -19,19 +19,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import soundfile
 from common import VOXBATCH, Bars, machine
-from stores import KINDS, Place, place, servers, through
+from stores import KINDS, Place, committed, outputs, place, servers, through
 
-from voxbatch.output.layout import part_names
-from voxbatch.output.parts import read_part
 from voxbatch.output.run_file import CHECK_INTERVAL_S
-from voxbatch.storage import parallel_map
 from voxbatch.storage.retry import STORE_REQUEST
 
 STALL_S = 30.0
@@ -64,22 +60,6 @@ def run(where: Place, out: str) -> tuple[int, float, str]:
     return ran.returncode, time.monotonic() - began, ran.stderr
 
 
-def outputs(where: Place, out: str) -> dict[str, bytes]:
-    """Return the merged outputs and the subtitles, by name."""
-    store = where.store(out)
-    names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
-    return {
-        name: data or b"" for name, data in zip(names, parallel_map(store.concurrency, store.read, names), strict=True)
-    }
-
-
-def twice(where: Place, out: str) -> int:
-    """Return the number of items that are in more than one part."""
-    store = where.store(out)
-    found = Counter(entry.index for name in part_names(store) for entry in read_part(store, name))
-    return sum(count > 1 for count in found.values())
-
-
 def outage(begins: Callable[[servers.Asked], bool], seconds: float) -> Callable[[servers.Asked], servers.Fault]:
     """Return a fault that begins with the first matching request and then, for some seconds, fails all matching
     requests.
@@ -102,15 +82,17 @@ def outage(begins: Callable[[servers.Asked], bool], seconds: float) -> Callable[
 
 
 def judge(
-    where: Place, proxy: servers.Proxy, name: str, out: str, seconds: float, wanted: dict[str, bytes], bars: Bars
+    where: Place, proxy: servers.Proxy, name: str, out: str, seconds: float, wanted: dict[str, bytes | None], bars: Bars
 ) -> None:
     """Compare a run of some seconds with the undisturbed run, and check its items and its number of requests.
 
     A run looks at its owner again and again, at run.json and at the lists, so these two are counted by time. It also
     does so before each commit.
     """
-    bars.holds(f"{where.kind}, {name}: outputs equal to the undisturbed run's", outputs(where, out) == wanted)
-    bars.at_most(f"{where.kind}, {name}: items in two parts", twice(where, out), 0)
+    bars.holds(f"{where.kind}, {name}: outputs equal to the undisturbed run's", outputs(where.store(out)) == wanted)
+    bars.at_most(
+        f"{where.kind}, {name}: items in two parts", sum(n > 1 for n in committed(where.store(out)).values()), 0
+    )
     counts = proxy.counts()
     looks = [counts.pop(asked) for asked in list(counts) if asked[0] == "list" or asked[1].endswith("/run.json")]
     worst, commits = max(counts.values()), sum("/part-" in asked[1] and asked[0] == "put" for asked in counts)
@@ -125,7 +107,7 @@ def bad_days(kind: str, items: int, seed: int, bars: Bars) -> None:
     with place(kind) as where:
         fill(where, items)
         code, seconds, output = run(where, "calm")
-        wanted = outputs(where, "calm")
+        wanted = outputs(where.store("calm"))
         print(f"{kind}: {items} recordings, undisturbed: exit {code} after {seconds:.1f} s")
         with through(where) as proxy:
             proxy.stall_s = STALL_S

@@ -34,12 +34,10 @@ from pathlib import Path
 
 import psutil
 from common import TRACED, VOXBATCH, Bars, english_rows, machine, tree
-from stores import KINDS, Place, place
+from stores import KINDS, Place, committed, outputs, place
 
 from voxbatch.audio.ffmpeg import executable
-from voxbatch.output.layout import part_names
-from voxbatch.output.parts import read_part
-from voxbatch.storage import Store, parallel_map
+from voxbatch.storage import Store
 
 SHORT_S = (1.0, 6.0)
 """Range of durations of the recordings."""
@@ -110,14 +108,7 @@ class Tally:
 # ── outputs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def outputs(store: Store) -> dict[str, bytes]:
-    """Return the merged outputs and the subtitles, by name."""
-    names = ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]
-    found = zip(names, parallel_map(store.concurrency, store.read, names), strict=True)
-    return {name: data for name, data in found if data is not None}
-
-
-def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
+def difference(found: dict[str, bytes | None], wanted: dict[str, bytes | None]) -> str:
     """Return the first file that is missing, unexpected or different, and the place; "" if all bytes are equal."""
     for name in sorted(found.keys() | wanted.keys()):
         ours, theirs = found.get(name), wanted.get(name)
@@ -127,14 +118,6 @@ def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
             at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
             return f"{name} differs from byte {at}: {ours[at : at + 60]!r} for {theirs[at : at + 60]!r}"
     return ""
-
-
-def committed(store: Store) -> Counter[int]:
-    """Return the number of parts that each item is in."""
-    parts = parallel_map(
-        store.concurrency, lambda name: [entry.index for entry in read_part(store, name)], part_names(store)
-    )
-    return Counter(index for part in parts for index in part)
 
 
 def leftovers(job: Job, out: str) -> int:
@@ -171,7 +154,7 @@ def read_trace(trace: Path) -> Iterator[tuple[str, int, float]]:
 class Undisturbed:
     """The outputs and the times of an undisturbed run."""
 
-    outputs: dict[str, bytes]
+    outputs: dict[str, bytes | None]
     start_s: float
     """Seconds until the engine took its first chunk."""
     work_s: float

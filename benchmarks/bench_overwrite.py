@@ -25,7 +25,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from common import VOXBATCH, Bars, machine
-from stores import KINDS, Place, place
+from stores import KINDS, Place, outputs, place
 
 from voxbatch.output import run_file
 from voxbatch.output.layout import part_names
@@ -93,13 +93,7 @@ def start(where: Place, name: str, out: str, *extra: str) -> subprocess.Popen[st
     )
 
 
-def outputs(store: Store) -> dict[str, bytes]:
-    """Return the merged outputs and the subtitles, by name."""
-    found = {name: store.read(name) for name in ["transcripts.jsonl", "failures.jsonl", *store.names("srt")]}
-    return {name: data for name, data in found.items() if data is not None}
-
-
-def difference(found: dict[str, bytes], wanted: dict[str, bytes]) -> str:
+def difference(found: dict[str, bytes | None], wanted: dict[str, bytes | None]) -> str:
     """Return the names of the files that are missing, unexpected or different."""
     return ", ".join(name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name))
 
@@ -162,7 +156,7 @@ def foreign_lines(store: Store, owner: str) -> list[str]:
 
 def perform(where: Place, rounds: int, dice: random.Random) -> Tally:
     """Perform all rounds in a place."""
-    tally, calm = Tally(), dict[str, dict[str, bytes]]()
+    tally, calm = Tally(), dict[str, dict[str, bytes | None]]()
     put_manifests(where)
     for name in "ab":
         if start(where, name, f"calm-{name}").wait() != 0:

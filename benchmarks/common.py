@@ -139,7 +139,7 @@ class Ran:
     stdout: str
     stderr: str
     usage: dict[str, float]
-    """Figures of the main process from traced.py: cpu_s, children_cpu_s, peak_mb. Empty without traced.py."""
+    """Figures from traced.py: cpu_s, children_cpu_s. Empty without traced.py."""
 
     def event(self, name: str) -> dict[str, Any]:
         """Return the last JSON event with this name; {} if there is none."""
@@ -153,7 +153,7 @@ def run(
     """Run voxbatch to its end and return the result; exit with its stderr if its exit code is not in `ok`.
 
     Args:
-        traced: run through traced.py, which records the main process's own CPU time and peak memory.
+        traced: run through traced.py, which records the CPU time of the main process and of its children.
         cores: pin the process and its children to this number of cores.
     """
     note = _temporary_note() if traced else None

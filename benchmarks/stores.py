@@ -18,7 +18,9 @@ from voxbatch.storage import Store, connect, open_store
 
 sys.path.append(str(ROOT / "tests" / "support"))
 import servers
+from outputs import committed, outputs
 
+__all__ = ["KINDS", "Place", "committed", "outputs", "place", "servers", "through"]
 KINDS = ("local", "gcs", "moto", "seaweedfs")
 
 

@@ -1,6 +1,6 @@
 """Run voxbatch's command line in this process and record it: `traced.py [OPTION VALUE]… ARGS…`.
 
-    --usage FILE    at the end, one JSON object: the main process's CPU seconds, its children's, its peak memory in MB
+    --usage FILE    at the end, one JSON object: the CPU seconds of the main process and of its children
     --items FILE    as they happen, lines "taken ITEM", "finished ITEM" and "merging" with a clock time; a SIGKILL loses
                     none of them
     --hang-s S      a decoder of this process hangs after S seconds, and not after two minutes
@@ -83,19 +83,9 @@ def _trace_items(path: str) -> None:
 
 def _note_usage(path: str) -> None:
     own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    usage = {
-        "cpu_s": own.ru_utime + own.ru_stime,
-        "children_cpu_s": children.ru_utime + children.ru_stime,
-        "peak_mb": _peak_kb() * 1024 / 1e6,
-    }
+    usage = {"cpu_s": own.ru_utime + own.ru_stime, "children_cpu_s": children.ru_utime + children.ru_stime}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(usage, file)
-
-
-def _peak_kb() -> int:
-    """Return the peak memory from VmHWM. ru_maxrss starts at the parent's memory at the fork, so it is not used."""
-    with open("/proc/self/status", encoding="utf-8") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

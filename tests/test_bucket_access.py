@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clouds import Endpoint, answering, google_reply
 from conftest import Voxbatch, environment
-from servers import Asked, Fault, Place, Reply, Vendor, account, placed, refused, vending
+from servers import Asked, Fault, Place, Reply, account, placed, refused
 
 from voxbatch.storage import StoreOptions, open_store, parallel_map
 from voxbatch.storage.bucket import BucketStore
@@ -179,20 +180,20 @@ except StorageError as e:
 def token(name: str) -> Reply:
     """Return a reply of Google's token server."""
     grant = {"access_token": f"TOKEN-OF-{name}", "expires_in": 3600, "token_type": "Bearer"}
-    return Reply(200, (), json.dumps(grant).encode())
+    return google_reply(grant)
 
 
 def role(name: str) -> Reply:
     """Return a reply with container credentials, as on ECS and EKS."""
     until = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     login = {"AccessKeyId": f"AKID{name}", "SecretAccessKey": f"SECRET-OF-{name}", "Token": f"TOKEN-OF-{name}"}
-    return Reply(200, (), json.dumps({**login, "Expiration": until}).encode())
+    return google_reply({**login, "Expiration": until})
 
 
 @contextmanager
-def token_server(monkeypatch: pytest.MonkeyPatch, folder: Path, place: Place, *answers: Reply) -> Iterator[Vendor]:
+def token_server(monkeypatch: pytest.MonkeyPatch, folder: Path, place: Place, *answers: Reply) -> Iterator[Endpoint]:
     """Start a token server and give Cloud Storage's client a service account key file; S3's client is unchanged."""
-    with vending(*(answers or [token("OLD")])) as vendor:
+    with answering(*(answers or [token("OLD")])) as vendor:
         if place.server.scheme == "gs":
             key = folder / "key.json"
             key.write_text(json.dumps(account(vendor.url)))
@@ -227,7 +228,7 @@ def test_expired_token_is_renewed_once(place: Place, monkeypatch: pytest.MonkeyP
         store = place.store()
         place.proxy.spoil = never("OLD", from_number=4)
         assert all(store.create(f"{i}", [b"x"]) for i in range(8))
-        assert vendor.asked == 2
+        assert len(vendor.calls) == 2
         assert "OLD" in bearer(place.proxy.log[0])
         assert "NEW" in bearer(place.proxy.log[-1])
         assert place.asked("put") == 9
@@ -245,26 +246,26 @@ def test_refused_new_token_is_an_error(place: Place, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def on_a_container(monkeypatch: pytest.MonkeyPatch) -> Callable[[Vendor], None]:
+def on_a_container(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], None]:
     """Return a function that makes the S3 client get its credentials from a server, as in a container."""
 
-    def enter(vendor: Vendor) -> None:
+    def enter(vendor: Endpoint) -> None:
         for name in (KEY_ID, "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", vendor.url)
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{vendor.url}/credentials")
 
     return enter
 
 
 @amazon_only
-def test_expired_role_credentials_are_renewed_once(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+def test_expired_role_credentials_are_renewed_once(place: Place, on_a_container: Callable[[Endpoint], None]) -> None:
     """Credentials that expire during a run are renewed once, however many threads notice it."""
-    with vending(role("OLD"), role("NEW")) as vendor:
+    with answering(role("OLD"), role("NEW")) as vendor:
         on_a_container(vendor)
         store = place.store()
         place.proxy.spoil = never("OLD", from_number=20)
         assert all(parallel_map(store.concurrency, lambda i: store.create(f"{i}", [b"x"]), range(100)))
-        assert vendor.asked == 2
+        assert len(vendor.calls) == 2
         assert "AKIDOLD" in bearer(place.proxy.log[0])
         assert "AKIDNEW" in bearer(place.proxy.log[-1])
         assert len(store.names("")) == 100
@@ -272,26 +273,26 @@ def test_expired_role_credentials_are_renewed_once(place: Place, on_a_container:
 
 @amazon_only
 def test_reply_without_a_body_renews_expired_credentials(
-    place: Place, on_a_container: Callable[[Vendor], None]
+    place: Place, on_a_container: Callable[[Endpoint], None]
 ) -> None:
     """Expired credentials are renewed, too, if a request without an error body (HEAD) notices it first."""
-    with vending(role("OLD"), role("NEW")) as vendor:
+    with answering(role("OLD"), role("NEW")) as vendor:
         on_a_container(vendor)
         place.proxy.spoil = never("OLD")
         assert not place.store().exists("a")
         assert place.proxy.counts()["stat", "run 1/a"] == 2
-        assert vendor.asked == 2
+        assert len(vendor.calls) == 2
 
 
 @amazon_only
-def test_expired_new_credentials_are_an_error(place: Place, on_a_container: Callable[[Vendor], None]) -> None:
+def test_expired_new_credentials_are_an_error(place: Place, on_a_container: Callable[[Endpoint], None]) -> None:
     """If the new credentials have expired, too, one clear error says so."""
-    with vending(role("OLD")) as vendor:
+    with answering(role("OLD")) as vendor:
         on_a_container(vendor)
         place.proxy.spoil = never("OLD")
         text = refused(lambda: place.store().create("a", [b"x"]))
         assert "the credentials have expired: set AWS_ACCESS_KEY_ID" in text
-        assert (vendor.asked, place.asked()) == (2, 2)
+        assert (len(vendor.calls), place.asked()) == (2, 2)
 
 
 # ── requester-pays and anonymous access ───────────────────────────────────────────────────────────────────────────────
@@ -338,7 +339,7 @@ def test_anonymous_requests_carry_no_credentials(place: Place, monkeypatch: pyte
             if (right, place.server.scheme) != ("delete", "s3"):  # the only call that this server refuses
                 call()
         assert not [asked for asked in place.proxy.log if bearer(asked)]
-        assert vendor.asked == 0
+        assert not vendor.calls
         place.proxy.forget()
         is_google = place.server.scheme == "gs"
         words = "Anonymous caller does not have storage.objects.get access"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 from conftest import Recorder, Voxbatch
+from decoded_samples import decoded
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.config import RunOptions
@@ -48,14 +49,6 @@ MUSIC = np.stack([0.8 * syllables(40, 1) + 0.4 * syllables(40, 2), 0.7 * syllabl
 SILENT = np.zeros(40 * SECOND, np.float32)
 
 
-def decoded(path: Path, mode: str) -> tuple[Samples, list[str]]:
-    """Return all samples and the warnings."""
-    warnings: list[str] = []
-    with closing(open_recording(str(path))) as recording:
-        blocks = [block.samples for block in decode(recording, str(path), channels=mode, warn=warnings.append)]
-    return np.concatenate(blocks), warnings
-
-
 ONE, THREE = MUSIC[:, 0], np.stack([syllables(40, seed) for seed in (3, 4, 5)], axis=1)
 SAME = "the channels hold the same sound: they were transcribed as one"
 
@@ -80,7 +73,7 @@ SAME = "the channels hold the same sound: they were transcribed as one"
 def test_calls_are_split(tmp_path: Path, samples: Samples, mode: str, channels: int, warnings: list[str]) -> None:
     """A call has a side in each channel; music, dual mono and a silent channel are recognised and told."""
     soundfile.write(tmp_path / "a.wav", samples, SECOND, subtype="FLOAT")
-    found, told = decoded(tmp_path / "a.wav", mode)
+    found, told = decoded(tmp_path / "a.wav", channels=mode)
     assert (1 if found.ndim == 1 else found.shape[1], told) == (channels, warnings)
     if channels > 1:
         np.testing.assert_array_equal(found, samples)
@@ -89,7 +82,7 @@ def test_calls_are_split(tmp_path: Path, samples: Samples, mode: str, channels: 
 def test_channels_are_resampled_alone(tmp_path: Path) -> None:
     """A separate channel has the samples that `channel` gives."""
     soundfile.write(tmp_path / "a.wav", CALL, 44_100, subtype="FLOAT")
-    found, _ = decoded(tmp_path / "a.wav", "split")
+    found, _ = decoded(tmp_path / "a.wav", channels="split")
     with closing(open_recording(str(tmp_path / "a.wav"))) as recording:
         alone = np.concatenate([block.samples for block in decode(recording, "a.wav", channel=1)])
     np.testing.assert_array_equal(found[:, 1], alone)

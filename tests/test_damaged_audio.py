@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from decoded_samples import decoded
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.structure import ogg_pages
-from voxbatch.audio.waveforms import decode
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.storage import open_recording
@@ -39,14 +39,6 @@ def pitches(samples: Samples) -> list[int | None]:
         peak = float(np.abs(np.fft.rfft(part)).argmax()) * 2
         heard.append(None if np.abs(part).max() < 0.01 else round((peak - 300) / 100))
     return heard
-
-
-def decoded(path: Path, **options: int | float) -> tuple[Samples, list[str]]:
-    """Return the samples of a recording, and the warnings."""
-    warnings: list[str] = []
-    with closing(open_recording(str(path))) as recording:
-        blocks = [block.samples for block in decode(recording, str(path), warn=warnings.append, **options)]  # type: ignore[arg-type]
-    return np.concatenate(blocks), warnings
 
 
 def convert(source: Path, name: str, *options: str) -> Path:

@@ -110,26 +110,45 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
     understood(name, *arguments)
 
 
-def test_every_block_of_the_readme_runs_in_order(
-    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+INDEX = (DOCS / "index.md").read_text()
+SECTIONS = dict(re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", INDEX, re.MULTILINE | re.DOTALL))
+TYPED = {"README": README, "compare": (DOCS / "compare.md").read_text().partition("\n## ")[0], **SECTIONS}
+"""Texts whose blocks a newcomer types one after the other."""
+
+
+def test_every_reader_is_one_click_away() -> None:
+    """The table of docs/index.md leads each reader to a section that begins with commands, or to a page."""
+    rows = re.findall(r"^\| .* \| .* \| \[[^\]]*\]\(([^)]*)\)", SECTIONS["Find your page"], re.MULTILINE)
+    headings = ["Recordings on your computer", "Thousands of hours in a bucket", "A word error rate", "Python"]
+    assert rows[:4] == [f"#{heading.lower().replace(' ', '-')}" for heading in headings]
+    assert all(SECTIONS[heading].startswith("\n```console\n$ pip install") for heading in headings)
+    assert all("Next: [" in SECTIONS[heading] for heading in headings)
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_every_block_runs_in_order(
+    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A newcomer who types all blocks one after the other, in one folder, meets no error. What installs something or
     takes a bucket of one's own is left out, and the scripted engine takes the place of the model.
     """
-    for name in ("talk.wav", "recordings/a.wav", "clips/c.wav"):
-        recording(name, 1.1)
+    for path in ("talk.wav", "recordings/a.wav", "recordings/weather.wav", "clips/c.wav"):
+        recording(path, 1.1)
     (tmp_path / "talk.wav").rename(tmp_path / "talk.mp3")
-    (tmp_path / "test.jsonl").write_text(json.dumps({"audio_filepath": "talk.mp3", "text": "w0"}) + "\n")
+    (tmp_path / "recordings" / "weather.wav").rename(tmp_path / "recordings" / "weather.flac")
+    for manifest in ("test.jsonl", "manifest.jsonl"):
+        (tmp_path / manifest).write_text(json.dumps({"audio_filepath": "talk.mp3", "text": "w0"}) + "\n")
     (tmp_path / "validated.tsv").write_text("client_id\tpath\tsentence\n1\tc.wav\tw0 w1\n")
     monkeypatch.chdir(tmp_path)
-    for language, block in re.findall(r"^```(console|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL):
+    for language, block in re.findall(r"^```(console|python)\n(.*?)^```", TYPED[name], re.MULTILINE | re.DOTALL):
         if language == "python":
             exec(re.sub(r"\b(transcribe|run)\((.*?\")\)", r'\1(\2, engine="scripted")', block), {})
         for command in re.findall(r"^\$ voxbatch ([^#\n]*)", block, re.MULTILINE):
             if "gs://" not in command:
                 done = voxbatch(*shlex.split(command), env={"VOXBATCH_ENGINE": "scripted"})
                 assert done.returncode == 0, (command, done.stderr)
-    assert (tmp_path / "out" / "summary.json").exists(), "the block of Python runs, too"
+    if "```python" in TYPED[name]:
+        assert (tmp_path / "out" / "summary.json").exists(), "the block of Python runs, too"
 
 
 COMING_FROM = (DOCS / "coming-from.md").read_text()
@@ -189,7 +208,7 @@ def test_batch_file_of_vllm_becomes_a_manifest(tmp_path: Path, voxbatch: Voxbatc
 
 def test_the_table_of_commands_has_all_of_them() -> None:
     """docs/index.md names exactly the commands of the program."""
-    assert set(re.findall(r"^\| `voxbatch (\w+)", (DOCS / "index.md").read_text(), re.MULTILINE)) == set(MODULES)
+    assert set(re.findall(r"^\| `voxbatch (\w+)", INDEX, re.MULTILINE)) == set(MODULES)
 
 
 NORMALISED = re.findall(r"^\| `(\w\w)` \| `(.+?)` \| `(.+?)` \|$", (DOCS / "scoring.md").read_text(), re.MULTILINE)

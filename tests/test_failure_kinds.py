@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import soundfile
+from clouds import Endpoint, served
 from conftest import Recorder, Voxbatch
+from servers import Reply
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import AudioError
@@ -20,25 +20,12 @@ from voxbatch.output.lines import read_failure
 from voxbatch.storage import open_recording
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers with the status that is the path."""
-
-    def do_GET(self) -> None:
-        self.send_error(int(self.path[1:]))
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def site() -> Iterator[str]:
     """Yield the address of a web server that refuses every request with the status in its path."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    endpoint = Endpoint(lambda call, _: Reply(int(call.path[1:])))
+    with served(endpoint):
+        yield endpoint.url
 
 
 def test_each_failure_has_its_kind(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, site: str) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jiwer
 import kaldialign
 import pytest
 from conftest import Voxbatch, environment
@@ -112,20 +111,6 @@ def test_nemo_gives_the_same_rate(pairs: Pairs, nemo: dict[str, Any], rules: Rul
     rate, words, *_ = nemo["word_error_rate_detail"](hypotheses, references)
     assert counts.rate == pytest.approx(rate, abs=1e-9)
     assert counts.reference_length == words
-
-
-def test_jiwer_gives_the_same_counts(pairs: Pairs) -> None:
-    """jiwer counts the same substitutions, insertions and deletions, and so does the metric `wer` of evaluate, which
-    calls it.
-    """
-    references, hypotheses = (
-        [" ".join(tokens(line[key], line["lang"])) for line in pairs.lines] for key in ("text", "pred_text")
-    )
-    theirs = jiwer.process_words(references, hypotheses)
-    counts = corpus_score(pairs.lines).total("word").counts
-    ours = counts.substitutions, counts.insertions, counts.deletions
-    assert ours == (theirs.substitutions, theirs.insertions, theirs.deletions)
-    assert counts.rate == pytest.approx(theirs.wer, abs=1e-9)
 
 
 # ── the leaderboard ───────────────────────────────────────────────────────────────────────────────────────────────────

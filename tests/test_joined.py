@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from decoded_samples import decoded
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.joined import file_starts
@@ -30,14 +31,6 @@ SECONDS = 2
 PITCHES = (400, 800, 1_200)
 """Tone of each part in Hz."""
 JOINED = "the recording is 2 files, one after the other, which were read in this order"
-
-
-def decoded(path: Path, **options: float) -> tuple[Samples, list[str]]:
-    """Return the samples of a recording, and the warnings."""
-    warnings: list[str] = []
-    with closing(open_recording(str(path))) as recording:
-        blocks = list(decode(recording, str(path), warn=warnings.append, **options))  # type: ignore[arg-type]
-    return np.concatenate([block.samples for block in blocks]), warnings
 
 
 def pitches(samples: Samples) -> list[int]:

@@ -11,18 +11,16 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import servers
+from clouds import Call, Endpoint, google_reply, served
 from conftest import Voxbatch, environment
+from servers import Reply
 
 from voxbatch.errors import ManifestError, StorageError
 from voxbatch.manifest import Source, folder_manifest, items, open_source, survey
@@ -38,15 +36,6 @@ PLAIN = "".join(line + "\n" for line in LINES).encode()
 
 
 # ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Run a web server on a thread and yield its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 class Bucket:
@@ -255,26 +244,18 @@ def test_empty_prefix_is_refused(bucket: Bucket) -> None:
         rows(f"{bucket.uri}/day")
 
 
-class _Listing(BaseHTTPRequestHandler):
-    """A fake Cloud Storage with a bucket of 100,000 recordings, which it can only list."""
+COUNT = 100_000
+"""Recordings of the fake Cloud Storage that can only list."""
 
-    COUNT = 100_000
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        asked = parse_qs(urlsplit(self.path).query)
-        prefix = asked["prefix"][0]
-        start = int(asked.get("startOffset", [f"{prefix}0000000"])[0].removeprefix(prefix)[:7])
-        numbers = range(start, min(start + 1000, self.COUNT if prefix == "many/" else 1000))
-        found = [{"name": f"{prefix}{n:07}, a rather long name of a call.wav", "size": "1"} for n in numbers]
-        body = json.dumps({"kind": "storage#objects", "items": found}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+def listing(call: Call, raw: bytes) -> Reply:
+    """Return a page of its listing."""
+    asked = parse_qs(urlsplit(call.path).query)
+    prefix = asked["prefix"][0]
+    start = int(asked.get("startOffset", [f"{prefix}0000000"])[0].removeprefix(prefix)[:7])
+    numbers = range(start, min(start + 1000, COUNT if prefix == "many/" else 1000))
+    found = [{"name": f"{prefix}{n:07}, a rather long name of a call.wav", "size": "1"} for n in numbers]
+    return google_reply({"kind": "storage#objects", "items": found})
 
 
 MEASURE = """
@@ -290,8 +271,9 @@ print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 def test_memory_does_not_grow_with_the_recordings() -> None:
     """99,000 additional recordings, whose names take over 8 MB, need less than 3 MB of memory."""
-    with serve(_Listing) as url:
-        env = {**environment(), "STORAGE_EMULATOR_HOST": url}
+    endpoint = Endpoint(listing)
+    with served(endpoint):
+        env = {**environment(), "STORAGE_EMULATOR_HOST": endpoint.url}
         found = []
         for prefix in ("few", "many"):
             command = [sys.executable, "-c", MEASURE, f"gs://calls/{prefix}/"]
@@ -299,25 +281,11 @@ def test_memory_does_not_grow_with_the_recordings() -> None:
             assert done.returncode == 0, done.stderr
             found.append([int(number) for number in done.stdout.split()])
     (few, few_kb), (many, many_kb) = found
-    assert (few, many) == (1000, _Listing.COUNT)
+    assert (few, many) == (1000, COUNT)
     assert many_kb - few_kb < 3000
 
 
 # ── web servers ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Web(BaseHTTPRequestHandler):
-    """A web server with one manifest behind a signature."""
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        is_there = self.path == "/x/m.jsonl?sig=secret"
-        self.send_response(200 if is_there else 404)
-        self.send_header("Content-Length", str(len(PLAIN) if is_there else 0))
-        self.end_headers()
-        self.wfile.write(PLAIN if is_there else b"")
 
 
 def test_manifest_on_a_web_server_is_read() -> None:
@@ -325,7 +293,9 @@ def test_manifest_on_a_web_server_is_read() -> None:
     and its recordings lie on the server.
     """
     options = StoreOptions(allow_private_addresses=True)
-    with serve(_Web) as web:
+    endpoint = Endpoint(lambda call, _: Reply(200, (), PLAIN) if call.path == "/x/m.jsonl?sig=secret" else Reply(404))
+    web = endpoint.url
+    with served(endpoint):
         with open_source(f"{web}/x/m.jsonl?sig=secret", store_options=options) as source:
             assert (source.name, source.base) == (f"{web}/x/m.jsonl?…", f"{web}/x/")
             assert [item.audio for item in items(source)] == [f"{web}/x/a.wav", f"{web}/x/x/b%20c.wav"]

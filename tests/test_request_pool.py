@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from waits import until
 
 from voxbatch.storage.request_pool import RequestPool
-
-
-def test_results_and_errors_reach_the_caller() -> None:
-    """The future of a call has its result or its error."""
-    pool = RequestPool(3)
-    futures = [pool.submit(divmod, 100, number) for number in range(20)]
-    with pytest.raises(ZeroDivisionError):
-        futures[0].result(200)
-    assert [future.result(200) for future in futures[1:]] == [divmod(100, number) for number in range(1, 20)]
-    pool.close(wait=True)
 
 
 def test_urgent_calls_run_while_all_other_threads_wait() -> None:

@@ -18,6 +18,7 @@ import hcl2
 import pytest
 import servers
 import terraform
+from cloudrun_deployment import declared
 from cloudrun_plan import PROJECT, REGION, bindings, container, document, of_kind, planned, variables_of
 from conftest import ROOT, understood
 
@@ -343,12 +344,6 @@ def test_state_is_kept_in_the_bucket(tmp_path: Path) -> None:
     assert not list(module.glob("*.tfstate"))
 
 
-def variables(module: str) -> set[str]:
-    """Return the names of a module's variables."""
-    text = (MODULES / module / "variables.tf").read_text(encoding="utf-8")
-    return {name.strip('"') for block in hcl2.loads(text)["variable"] for name in block if name != "__is_block__"}
-
-
 def test_documented_configuration_gives_variables_of_the_modules() -> None:
     """The configuration in docs/cloud-run.md can be read, and each argument of its modules is a variable."""
     page = (ROOT / "docs" / "cloud-run.md").read_text(encoding="utf-8")
@@ -356,4 +351,4 @@ def test_documented_configuration_gives_variables_of_the_modules() -> None:
     modules = {name.strip('"'): body for each in hcl2.loads(text)["module"] for name, body in each.items()}
     assert modules.keys() == {"foundation", "jobs"}
     for name, body in modules.items():
-        assert set(body) - {"source", "__is_block__"} <= variables(name)
+        assert set(body) - {"source", "__is_block__"} <= declared(name)

@@ -94,7 +94,7 @@ def test_auto_uses_stock_vllm_in_the_second_model_runner(here: pytest.MonkeyPatc
     assert not decide().on
     reason = f"{compat.RUNNER}=1 is set, and the plugin runs in vLLM's first model runner only"
     assert reason in decide().warning
-    with pytest.raises(EngineError, match=f"prefill_encoder=true: {reason}; unset the variable"):
+    with pytest.raises(EngineError, match=f"prefill_encoder=true: {reason}: unset the variable. To run stock"):
         decide(prefill_encoder="true")
 
 
@@ -113,10 +113,10 @@ def test_an_impossible_request_for_the_plugin_is_refused(here: pytest.MonkeyPatc
     with pytest.raises(ConfigError, match="the plugin runs Voxtral models only, and this is none"):
         decide("whisper", prefill_encoder="true")
     here.setattr(vllm_plugin, "is_installed", lambda: False)
-    with pytest.raises(EngineError, match="vLLM finds only the plugins of installed packages"):
+    with pytest.raises(EngineError, match="vLLM does not find it, because voxbatch is not installed as a package"):
         decide(prefill_encoder="true")
     here.setattr(compat, "installed", lambda: ("vllm", "0.29.0"))
-    with pytest.raises(EngineError, match=r"vllm 0\.29\.0 is installed, and the plugin was made for 0\.32; install"):
+    with pytest.raises(EngineError, match=r"vllm 0\.29\.0 is installed, and the plugin is proven with 0\.32 \(pip"):
         decide(prefill_encoder="true")
 
 

@@ -552,13 +552,6 @@ def in_order(world: World) -> World:
     return world
 
 
-def test_a_chunk_without_suspicion_is_decoded_once() -> None:
-    """A chunk without suspicion is decoded once, and its text is the result."""
-    ears = hears(PieceText(GOOD))
-    assert watched(ears) == Hypothesis(7, 0, GOOD)
-    assert len(ears.pieces) == 1
-
-
 def test_text_after_eos_is_kept_with_a_warning() -> None:
     """Text after the model's end token is kept, with a warning that says where and how much, and is not decoded
     again."""

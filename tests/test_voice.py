@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from conftest import ROOT
+from decoded_samples import decoded
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.voice_mix import VoiceMix
-from voxbatch.audio.waveforms import decode
 from voxbatch.engines.suspect_text import PieceText, suspicions
 from voxbatch.records import LOST_SPEECH, SAMPLING_RATE, Samples, Word
-from voxbatch.storage import open_recording
 from voxbatch.voice import at_usual_level, has_detector, is_silent, speech_probabilities, voice_seconds
 
 needs_detector = pytest.mark.skipif(not has_detector(), reason="faster-whisper is not installed")
@@ -165,14 +163,6 @@ def video(folder: Path, *tracks: Samples) -> Path:
     options = ["-c:v", "mpeg4", "-c:a", "aac", str(path)]
     subprocess.run([executable(), "-y", "-loglevel", "error", *inputs, *maps, *options], check=True)
     return path
-
-
-def decoded(path: Path) -> tuple[Samples, list[str]]:
-    """Return the samples of a recording, and the warnings."""
-    warnings: list[str] = []
-    with closing(open_recording(str(path))) as recording:
-        blocks = [block.samples for block in decode(recording, str(path), warn=warnings.append)]
-    return np.concatenate(blocks), warnings
 
 
 @pytest.mark.slow

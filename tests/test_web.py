@@ -959,13 +959,6 @@ def test_invalid_certificate_fails_the_item(secure: Site, monkeypatch: pytest.Mo
     assert secure.asked == []
 
 
-def test_ssrf_guard_comes_before_tls(secure: Site) -> None:
-    """The SSRF guard refuses an address before the TLS handshake."""
-    with pytest.raises(AudioError, match="--allow-private-addresses"):
-        open_recording(secure.url("/x"), StoreOptions())
-    assert secure.server.connections == 0
-
-
 def test_redirect_from_https_to_http_is_refused(secure: Site, site: Site) -> None:
     """A redirect may lead from http to https, but never from https to http."""
     site.put("/up", said(302, Location=secure.url("/x")))

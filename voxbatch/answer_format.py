@@ -20,10 +20,6 @@ FUNCTION_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 def checked_schema(text: str, place: str) -> str:
     """Return a JSON schema as canonical JSON.
 
-    Args:
-        text: content of the file.
-        place: name of the file, for messages.
-
     Raises:
         ConfigError: the text is no JSON, or no JSON schema.
     """
@@ -40,10 +36,6 @@ def checked_schema(text: str, place: str) -> str:
 
 def checked_tools(text: str, place: str) -> str:
     """Return a list of functions as canonical JSON.
-
-    Args:
-        text: content of the file.
-        place: name of the file, for messages.
 
     Raises:
         ConfigError: the text is no JSON, or not a list of functions in OpenAI's format.

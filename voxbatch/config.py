@@ -54,7 +54,6 @@ DEFAULT_SHARE = 0.3
 """Largest part of the audio that the large model of a cascade does, unless --cascade gives another."""
 RETRY_CHOICES = ("retryable", "all")
 ANY_SPEAKERS = "auto"
-"""Value of --speakers for any number of speakers."""
 DEFAULT_ANSWER = AnswerOptions()
 """A free text, by greedy decoding."""
 
@@ -455,9 +454,6 @@ class Config(RunOptions):
         """Return the settings of a run with these options.
 
         Args:
-            options: the options of the run.
-            source: see the field.
-            out: see the field.
             changes: values that replace those of `options`, by the names of their fields.
         """
         values = {entry.name: getattr(options, entry.name) for entry in fields(RunOptions)}

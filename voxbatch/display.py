@@ -52,7 +52,6 @@ def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     the end is shown, which tells paths apart.
 
     Args:
-        rows: the cells of each row, as many in each.
         width: columns of a line.
     """
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
@@ -113,10 +112,6 @@ def live_progress(log: Log, usd_per_hour: float | None = None) -> Iterator[Obser
 
     The second line has what was done, and a third one what the run waits for. Lines that are wider than the terminal
     are cut off.
-
-    Args:
-        log: its text lines are shown above the bar.
-        usd_per_hour: price of the machine; None if it is unknown.
     """
     from rich.console import Console, Group
     from rich.live import Live
@@ -180,12 +175,7 @@ def counter(total: int, done: str) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def progress_events(log: Log, usd_per_hour: float | None = None) -> Iterator[Observer]:
-    """Log a `progress` event every EVENT_S seconds.
-
-    Args:
-        log: receives the events.
-        usd_per_hour: price of the machine; None if it is unknown.
-    """
+    """Log a `progress` event every EVENT_S seconds."""
     last = time.monotonic()
 
     def observe(p: Progress) -> None:

@@ -71,7 +71,6 @@ def escape_controls(text: str, allowed: str = "") -> str:
     r"""Return a text with each control character (C0, DEL, C1, overrides of the direction) escaped as in Python: \x1b.
 
     Args:
-        text: text for a terminal.
         allowed: control characters that stay, such as the line ends of a message of several lines.
     """
     return _CONTROL.sub(lambda match: match[0] if match[0] in allowed else repr(match[0])[1:-1], text)

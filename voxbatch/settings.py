@@ -40,7 +40,6 @@ class Setting:
 
     name: str = ""
     hint: Any = None
-    """Type of the value."""
     default: Any
     help: str
     metavar: str | None = None
@@ -97,8 +96,6 @@ def setting(default: T, *, help: str, **declared: Any) -> T:
     """Return a dataclass field that declares a setting.
 
     Args:
-        default: the default value.
-        help: what the setting does, for people.
         declared: further fields of Setting.
     """
     metadata = {_KEY: Setting(default=default, help=help, **declared)}
@@ -132,8 +129,6 @@ def parse(cls: type[T], engine: str, texts: Mapping[str, str]) -> T:
 
     Args:
         cls: a dataclass. Its fields have defaults and are of type int, float, str or bool.
-        engine: the name of the engine, for messages.
-        texts: the options by name, as text.
 
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or is out of range.

@@ -111,7 +111,7 @@ def test_a_worker_that_cannot_score_says_why_and_goes_on(monkeypatch: pytest.Mon
     monkeypatch.setattr(GPUModelRunner, sample_scores.SWITCH, False, raising=False)
     worker = worker_extension.WorkerExtension()
     worker.model_runner = SimpleNamespace()
-    assert "SimpleNamespace of this vLLM" in worker.voxbatch_score_tokens(True)
+    assert "SimpleNamespace of this vLLM" in worker.voxbatch_score_tokens()
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("no compiler")
@@ -119,8 +119,8 @@ def test_a_worker_that_cannot_score_says_why_and_goes_on(monkeypatch: pytest.Mon
     worker.model_runner = runner = GPUModelRunner.__new__(GPUModelRunner)
     runner.model_config = SimpleNamespace(get_vocab_size=lambda: 10, dtype=torch.float32)
     runner.device = torch.device("cpu")
-    assert worker.voxbatch_score_tokens(True) == ""
+    assert worker.voxbatch_score_tokens() == ""
     assert getattr(runner, sample_scores.SWITCH)
     monkeypatch.setattr(worker_extension, "score", broken)
-    assert worker.voxbatch_score_tokens(True) == "the kernel cannot be compiled: RuntimeError: no compiler"
+    assert worker.voxbatch_score_tokens() == "the kernel cannot be compiled: RuntimeError: no compiler"
     assert not getattr(runner, sample_scores.SWITCH)

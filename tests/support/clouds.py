@@ -87,7 +87,7 @@ class Call:
     headers: dict[str, str]
     """Headers, with names in lower case."""
     body: Any
-    """The parsed JSON body; None if it is empty."""
+    """The parsed JSON body; None if it is none."""
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(_json(200, {"access_token": "TOKEN-OF-tests", "expires_in": 3600, "token_type": "Bearer"}))
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
-        call = Call(self.command, self.path, headers, json.loads(raw) if raw else None)
+        call = Call(self.command, self.path, headers, json.loads(raw) if raw.startswith((b"{", b"[")) else None)
         self.server.calls.append(call)
         planned = self.server.replies.pop(0) if self.server.replies else ""
         if planned == "reset":
@@ -151,6 +151,15 @@ def served(endpoint: Endpoint) -> Iterator[None]:
     finally:
         endpoint.shutdown()
         endpoint.server_close()
+
+
+@contextmanager
+def answering(*replies: Reply) -> Iterator[Endpoint]:
+    """Run a server that gives each request the next reply, and repeats the last one."""
+    left = list(replies)
+    endpoint = Endpoint(lambda call, raw: left.pop(0) if len(left) > 1 else left[0])
+    with served(endpoint):
+        yield endpoint
 
 
 def _json(status: int, body: Any, kind: str = "application/json") -> Reply:

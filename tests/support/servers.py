@@ -560,50 +560,7 @@ class _Handler(BaseHTTPRequestHandler):
 _OF_ONE_CONNECTION = ("connection", "keep-alive", "transfer-encoding", "content-length", "expect", "te", "trailer")
 
 
-# ── credential server ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Vendor(ThreadingHTTPServer):
-    """A server of credentials: each request gets the next of `answers`, and the last answer is repeated."""
-
-    daemon_threads = True
-
-    def __init__(self, *answers: Reply):
-        super().__init__(("127.0.0.1", 0), _VendorHandler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/credentials"
-        self.answers = list(answers)
-        self.asked = 0
-
-
-class _VendorHandler(BaseHTTPRequestHandler):
-    server: Vendor
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.asked += 1
-        answer = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
-        self.send_response_only(answer.status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        self.wfile.write(answer.body)
-
-    do_POST = do_GET  # noqa: N815 http.server names them so
-
-
-@contextmanager
-def vending(*answers: Reply) -> Iterator[Vendor]:
-    """Run a server of credentials for the duration of the context."""
-    vendor = Vendor(*answers)
-    threading.Thread(target=vendor.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield vendor
-    finally:
-        vendor.shutdown()
-        vendor.server_close()
+# ── credentials ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def account(token_uri: str) -> dict[str, str]:

@@ -25,7 +25,6 @@ def calibrate_run(store: Store, cluster_key: str | None = None) -> Calibration:
     Items in languages that are counted in characters are left out: their words depend on the segmenter.
 
     Args:
-        store: OUT.
         cluster_key: key of the manifest whose values name the clusters, for example "speaker". None means that each
             item is a cluster of its own.
 

@@ -315,7 +315,6 @@ def compare_places(
         cluster: key of the lines, such as "speaker". Items with the same value are resampled together for the
             interval. Items without the key are one group.
         limit: number of changed items in the result.
-        store_options: how the places are accessed.
 
     Raises:
         ConfigError: a place does not exist, or its run is not finished; or no item is in both; or no item in common has

@@ -64,9 +64,6 @@ def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out
     """Yield the cuts of one line of transcripts.jsonl.
 
     Args:
-        line: the line.
-        run: its run.
-        options: which cuts are taken.
         left_out: counts the others by the reason, in words that follow "cuts".
     """
     transcript, agree = read_transcript(dict(line)), (line.get(CASCADE_KEY) or {}).get("agree")

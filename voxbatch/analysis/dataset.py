@@ -80,10 +80,7 @@ def export_dataset(
     """Write the data set of what the run in OUT has committed.
 
     Args:
-        store: the OUT of a run.
         place: folder or address of the data set.
-        options: the layout, which cuts it has, and in which splits.
-        store_options: how recordings and `place` are accessed.
         shard_s: seconds of audio in a shard.
 
     Raises:

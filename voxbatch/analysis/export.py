@@ -50,9 +50,7 @@ def export_items(store: Store, path: str, store_options: StoreOptions = DEFAULT_
     replaces an earlier one.
 
     Args:
-        store: the OUT of a run.
         path: file, or address in a bucket. Its extension is the format: .csv or .parquet.
-        store_options: how the place of `path` is accessed.
 
     Returns:
         The number of rows.

@@ -91,8 +91,6 @@ def find_flagged(store: Store, limit: int | None, kind: str | None = None, file:
 
     Args:
         store: OUT, or the folder of the file.
-        limit: the maximum number of items to return; None returns all of them.
-        kind: the only kind of flag that counts.
         file: name of a file with lines of a transcripts.jsonl.
 
     Raises:

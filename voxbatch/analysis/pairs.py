@@ -97,12 +97,7 @@ class Matching:
     """Decoder of the texts, whose note says which files are not in UTF-8."""
 
     def notes(self, hypotheses: str, references: str) -> Iterator[str]:
-        """Yield sentences for people about what did not match by id.
-
-        Args:
-            hypotheses: name of the file.
-            references: name of the file.
-        """
+        """Yield sentences for people about what did not match by id."""
         if self.by_line:
             yield f"{hypotheses} and {references} have no ids: line N of one was matched with line N of the other"
         if self.by_name:
@@ -144,7 +139,6 @@ def read_pairs(
         language: language of texts that do not name one.
         kind: kind of a file whose extension says nothing; see TEXT_KINDS.
         keys: keys whose values Pair.row must have. Other values of the references' rows are not held in memory.
-        store_options: credentials and settings of the stores.
 
     Raises:
         ManifestError: a file cannot be read, an id is given twice, or nothing matches. Iterating raises it.

@@ -31,10 +31,7 @@ def write_report(
     """Write the report of the run in OUT, of the items that are committed so far if the run is not finished.
 
     Args:
-        store: the OUT of a run.
-        place: file or address of the page.
         keys: keys of the manifest's lines by which errors are grouped, besides the language.
-        store_options: how `place` is accessed.
 
     Raises:
         ConfigError: no run was started there.

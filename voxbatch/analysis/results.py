@@ -24,7 +24,6 @@ class Result:
     """The result of one item of a run."""
 
     id: str
-    """Identifier of the item, which is unique within the run."""
     outcome: Outcome
     """Transcript, or the Failure that says why there is none."""
     line: Mapping[str, Any]

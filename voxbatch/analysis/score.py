@@ -73,10 +73,7 @@ def score_place(
     Args:
         place: the OUT of a run, or hypotheses; a path or an address.
         references: other references than those of the run or the file; see read_pairs.
-        language: language of lines that name none.
         kind: kind of a file whose extension says nothing; see read_pairs.
-        store_options: credentials and settings of the stores.
-        options: how texts are compared and items are grouped.
 
     Raises:
         UsageError: there is no such file or folder; or see score_run and read_pairs.
@@ -129,9 +126,7 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
     """Return the score of the run in OUT. The words of an item that failed count as deleted.
 
     Args:
-        store: OUT.
         language: language of the items for which neither the manifest nor the run gave one.
-        options: how texts are compared and items are grouped.
 
     Raises:
         ConfigError: OUT holds no run, or a run that is not finished, or no item has a reference.

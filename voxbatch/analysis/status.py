@@ -24,7 +24,6 @@ class ShardStatus:
     shard: str
     """Shard number and number of shards, for example "3/16"."""
     items: int
-    """Number of committed items."""
     parts: int
     complete: bool
     """True if each item of the shard is committed."""
@@ -35,13 +34,10 @@ class Status:
     """The progress of a run."""
 
     items: int
-    """Number of items in the manifest."""
     committed: int
-    """Number of committed items."""
     finished: bool
     """True if the outputs are merged."""
     failed: int
-    """Number of committed items that failed."""
     failures_by_kind: Mapping[str, int]
     """See Summary."""
     wer: float | None
@@ -104,7 +100,6 @@ class StatusReader:
         return self._status(run, summary)
 
     def _add(self, header: PartHeader, entries: list[PartEntry] | None) -> None:
-        """Add a part."""
         self._measured.add(header)
         self._parts[header.shard] += 1
         self._folders[header.shard] = header.folder

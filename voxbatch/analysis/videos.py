@@ -42,7 +42,6 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
     """Write a copy with subtitles of each local video of the finished run in OUT, and log what was written.
 
     Args:
-        store: OUT.
         in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off.
         log: gets the numbers, and the reason for each video without a copy.
     """

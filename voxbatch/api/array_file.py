@@ -33,7 +33,6 @@ def array_file(audio: ArrayLike, sampling_rate: int | None) -> Iterator[str]:
 
     Args:
         audio: shape (num_samples,) or (num_channels, num_samples); floats with full scale ±1, or int16 or int32.
-        sampling_rate: samples per second.
 
     Raises:
         ConfigError: the array has another shape or type, or the sampling rate is missing.
@@ -71,7 +70,6 @@ def _wav_blocks(samples: NDArray[Any], sampling_rate: int) -> Iterator[bytes]:
 
     Args:
         samples: shape (num_channels, num_samples).
-        sampling_rate: samples per second.
     """
     channels, width, size = len(samples), samples.dtype.itemsize, samples.nbytes
     layout = WAV_FORMATS[samples.dtype.name], channels, sampling_rate, sampling_rate * channels * width

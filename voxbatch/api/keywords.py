@@ -31,7 +31,6 @@ def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     """Return the options of a run that keyword arguments make. The settings of a profile rank below the arguments.
 
     Args:
-        keywords: the keyword arguments.
         types: the TypedDict of those that are allowed.
 
     Raises:

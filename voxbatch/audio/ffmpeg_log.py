@@ -48,7 +48,6 @@ class FFmpegLog:
         """Description of each audio stream: "eng, aac, 44100 Hz, stereo"."""
         self.has_video = False
         self.num_subtitles = 0
-        """Number of subtitle tracks."""
         self.first_error: str | None = None
         """First message of an error of any kind. It gives the cause; later messages only say that ffmpeg stopped."""
         self.damage: str | None = None

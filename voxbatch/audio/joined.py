@@ -206,7 +206,6 @@ def file_starts(recording: Recording, end_s: float | None) -> list[int]:
     """Return the positions of the files in a recording: [0] if it is one file.
 
     Args:
-        recording: an open recording.
         end_s: seconds up to which its audio is wanted; None for all. If the first file is at least as long and would
             have to be searched, the others are left out: a manifest may have thousands of parts of one long recording.
     """
@@ -320,7 +319,6 @@ def _searched(read: Read, begin: int) -> int | None:
 
 
 def _mark_positions(data: bytes) -> list[int]:
-    """Return the positions of the marks in some bytes."""
     positions = list[int]()
     for shift in (0, 1):
         pairs = np.frombuffer(data, "<u2", (len(data) - shift) // 2, shift)

@@ -42,7 +42,6 @@ def separate_channels(
     Args:
         blocks: the recording's consecutive blocks of shape (frames, channels).
         rate: frames per second.
-        channels: number of channels.
         mode: one of CHANNEL_MODES.
 
     Returns:
@@ -74,7 +73,6 @@ def separate_channels(
 @dataclass(frozen=True, slots=True)
 class _Sides:
     silent: tuple[int, ...]
-    """Numbers of the silent channels."""
     are_same: bool
     """True if all channels hold the same sound."""
     is_call: bool
@@ -87,7 +85,6 @@ def _measure(blocks: Iterable[NativeBlock], frame: int, channels: int) -> _Sides
     Args:
         blocks: consecutive blocks of shape (frames, channels).
         frame: frames of a level.
-        channels: number of channels.
     """
     products, powers = np.zeros((channels, channels)), list[NDArray[np.float64]]()
     for block in blocks:

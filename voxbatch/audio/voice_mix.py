@@ -56,7 +56,6 @@ class VoiceMix:
     Call `finish` after the last block.
 
     Args:
-        channels: number of channels.
         layout: ffmpeg's name of their layout, such as "5.1(side)". Empty if it is unknown.
     """
 

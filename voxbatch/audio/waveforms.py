@@ -406,7 +406,6 @@ def probe(recording: Recording, certain: bool = False, by_ffmpeg: bool = True) -
     """Return the duration in seconds that a recording's header claims, without decoding.
 
     Args:
-        recording: an open recording. It is not closed here.
         certain: return None also for files whose header is known to report too little, or that have none. MP3 files and
             Ogg streams are sometimes appended to each other, and MP4 files count the padding of their codecs.
         by_ffmpeg: ask ffmpeg about formats that libsndfile does not know. False starts no program.

@@ -172,12 +172,6 @@ def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Re
 def chunks(task: Task, recording: Recording, warnings: list[str], listener: Listener) -> Iterator[tuple[Samples, Span]]:
     """Yield the chunks of one recording, decoded in this process.
 
-    Args:
-        task: the task.
-        recording: its recording.
-        warnings: gets the warnings about the recording.
-        listener: listens to the recording.
-
     Raises:
         AudioError, FFmpegKilledError: see audio.decode.
         RecordingChangedError: the recording was changed while it was decoded.

@@ -27,7 +27,6 @@ class Diarization:
     weights: SpeakerWeights
     count: SpeakerCount
     voices: tuple[Voice, ...] = ()
-    """The known voices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,6 @@ class WarmPool:
 
 
 warm_pool = WarmPool()
-"""Warm pool of this process."""
 
 
 class DecoderPool:

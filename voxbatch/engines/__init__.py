@@ -273,7 +273,6 @@ def install_command(name: str, table: Mapping[str, Registration] | None = None) 
     """Return the command that installs an engine, or None if all its modules are installed.
 
     Args:
-        name: the name of the engine.
         table: the table that has it; see `choose`. None means any.
     """
     engine = (table or _ALL)[name]
@@ -285,7 +284,6 @@ def choose(name: str, table: Mapping[str, Registration] = ENGINES) -> EngineChoi
 
     Args:
         name: the name of an engine, or "auto" for the best one that is installed.
-        table: the engines to choose from.
 
     Raises:
         ConfigError: the engine is unknown or not installed; or "auto" finds no engine.
@@ -351,7 +349,6 @@ def require_language(spec: EngineSpec, lang: str) -> None:
     """Check that an engine accepts a language.
 
     Args:
-        spec: the engine.
         lang: a language tag, e.g. "pt-BR".
 
     Raises:
@@ -371,8 +368,6 @@ def options_with_questions(name: str, options: Mapping[str, str], answer: Answer
     """Return the options of an engine that answers questions.
 
     Args:
-        name: the name of the engine.
-        options: its options.
         answer: the way in which it answers; an engine may reserve room for the longest answer.
 
     Raises:
@@ -392,7 +387,6 @@ def create(
 
     Args:
         options: the values of `--engine-option NAME=VALUE`, unparsed.
-        store_options: the way to access a bucket, for engines that read a model from a bucket.
 
     Raises:
         ConfigError: the engine does not accept the model or an option.

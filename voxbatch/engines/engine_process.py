@@ -178,12 +178,7 @@ class EngineProcess:
 
 
 class _Stream:
-    """One stream of an engine in a child process.
-
-    Args:
-        process: the engine.
-        feed: the chunks.
-    """
+    """One stream of an engine in a child process."""
 
     def __init__(self, process: EngineProcess, feed: Feed):
         self._process, self._feed, self._spec = process, feed, process.spec

@@ -41,9 +41,7 @@ class ChunkProgress:
     """The progress within a chunk whose result is not there yet, from an engine that works on long chunks."""
 
     item: int
-    """Item.index of the recording."""
     chunk: int
-    """Index of the chunk within the recording."""
     num_samples: int
     """Number of samples that were transcribed since the last message about this chunk."""
 

@@ -164,7 +164,6 @@ class _Speech:
 
 
 def _about_the_text(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
-    """Yield the suspicions about a text as a whole."""
     characters = len(text.text.strip())
     spoken = speech.end - speech.start if speech.voice is None else speech.seconds
     if characters > MOST_CHARACTERS_A_SECOND * (spoken + MARGIN_S):

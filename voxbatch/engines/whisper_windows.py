@@ -326,7 +326,6 @@ def windows(
         model: a faster_whisper.WhisperModel.
         samples: the audio, of shape (num_samples,).
         language: Whisper's code of the language. None means that the language of each window is detected.
-        options: the options of every window.
         prompt: a text that could stand before the audio.
 
     Yields:

@@ -24,7 +24,6 @@ class CueLimits:
     max_line: int = 42
     """Columns of a line. A wide character (Chinese, Japanese, Korean) takes two columns, so 21 of them fill 42."""
     max_lines: int = 2
-    """Lines of a cue."""
     max_cps: float = 20.0
     """Reading speed in columns per second. A cue outlasts its speech if a reader needs more time and the gap after it
     allows it. Faster speech is not cut."""

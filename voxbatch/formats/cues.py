@@ -75,7 +75,6 @@ class Cue:
     lines: tuple[str, ...]
     """At most CueLimits.max_lines lines."""
     pieces: tuple[tuple[Piece, ...], ...] = field(default=(), compare=False, repr=False)
-    """The pieces of each line."""
     speaker: str | None = None
     """See Word. None if speakers are not told apart."""
 

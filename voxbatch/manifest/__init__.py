@@ -89,7 +89,6 @@ class Survey:
     """Result of one pass over a manifest without bad lines."""
 
     items: int
-    """Number of items."""
     fingerprint: str
     """sha256 over the lines that were used, without blank lines, line ends and byte order marks. It does not depend on
     the location of the file."""
@@ -169,8 +168,6 @@ def items(
     """Yield the items of a surveyed manifest, in order.
 
     Args:
-        source: the manifest.
-        policy: paths that the manifest may name.
         limit: number of lines to read; None reads all.
         wanted: only these items are parsed and yielded. None yields all.
 
@@ -196,7 +193,6 @@ def parse_line(
         line: 1-based line number in the manifest.
         index: 0-based position among the manifest's items.
         base: absolute folder of the manifest, or the address of that folder.
-        policy: paths that the manifest may name.
         id_root: see Source.id_root.
 
     Raises:

@@ -26,7 +26,6 @@ class TextDecoder:
 
         Args:
             data: the bytes of the text. They are one line only if the text is not in UTF-16.
-            name: name of the file, for the note.
         """
         if b"\0" in data[:2]:  # UTF-16 without a mark
             return data.decode("utf-16-be" if data[:1] == b"\0" else "utf-16-le", "replace")

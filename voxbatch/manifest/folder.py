@@ -66,7 +66,6 @@ def folder_manifest(
     Paths are relative to the folder.
 
     Args:
-        folder: the folder to walk.
         probe: reads the `duration` from a recording's header; None writes no durations.
         include: shell patterns, see `is_included`. Recordings that match no pattern are left out; no patterns include
             all.
@@ -99,7 +98,6 @@ def file_line(root: str, path: str, references: References, facts: Mapping[str, 
     Args:
         root: the manifest's folder.
         path: path of the recording, absolute or relative to `root`.
-        references: finds the reference.
         facts: further keys of the line, such as those of `file_state`.
     """
     row, top = {"audio_filepath": manifest_path(path), **facts}, os.path.abspath(root)

@@ -45,7 +45,6 @@ KINDS = (
 )
 """All kinds. The metadata files are those of the audio folders of Hugging Face's datasets."""
 SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
-"""Extensions of all kinds."""
 _BARE_SUFFIXES = (".txt", *(suffix for suffix in SUFFIXES if not suffix.endswith(".gz")))
 _SUFFIX = re.compile(rf"({'|'.join(map(re.escape, _BARE_SUFFIXES))})?(\.gz)?$", re.IGNORECASE)
 

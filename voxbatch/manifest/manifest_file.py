@@ -152,7 +152,6 @@ def manifest_rows(
     """Return the rows of a manifest that is not in JSON lines with our keys, or None; and the folder of its paths.
 
     Args:
-        source: the manifest.
         store_options: credentials and settings of the stores, for files beside the manifest.
         required: key or column that the rows must have. Without it, there are no rows; Kaldi's files need none.
 

@@ -49,7 +49,6 @@ def named_source(names: Sequence[str], store_options: StoreOptions, include: Seq
 
     Args:
         names: files, addresses, folders, patterns, and lists.
-        store_options: credentials and settings of the stores.
         include: see folder.is_included; paths are relative to the common folder.
         stdin: stream to read for the list "@-".
 

@@ -43,7 +43,6 @@ def open_source(
     Args:
         spec: path, address, pattern, list, or "-"; or several that name recordings.
         stdin: stream to read for "-"; None is the process's standard input.
-        store_options: credentials and settings of the stores.
         include: patterns that choose among the recordings, see folder.is_included.
 
     Raises:

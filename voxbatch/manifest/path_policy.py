@@ -187,4 +187,3 @@ def _refuse_scheme(path: str, scheme: str, has_authority: bool) -> None:
 
 
 DEFAULT_POLICY = PathPolicy()
-"""Default policy."""

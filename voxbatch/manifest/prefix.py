@@ -61,8 +61,6 @@ def prefix_manifest(
     an address. Keys with a part that begins with a dot are left out.
 
     Args:
-        uri: address of the prefix.
-        store_options: credentials and settings of the stores.
         include: see folder.is_included.
         with_state: write the state of each recording: its `size` in bytes and the `generation` of the object.
         base: address of the folder that paths are relative to; None takes the prefix.

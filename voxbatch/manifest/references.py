@@ -62,7 +62,6 @@ class Reference:
     """The reference of a recording."""
 
     path: str
-    """The file that has it."""
     text: str | None = None
     """The text, if it is one of many in the file."""
 

@@ -104,7 +104,6 @@ class Source:
         """Wrap an open file.
 
         Args:
-            name: the manifest's name, for messages.
             base: folder or address of a folder that relative paths are resolved against.
             file: seekable file, which is closed together with the Source.
             size: number of bytes to read; None takes the file's current size.

@@ -120,7 +120,6 @@ def text_table(source: Source, required: str | None) -> tuple[list[str], Rows]:
     semicolon, a tab or a bar.
 
     Args:
-        source: the file.
         required: column that the table must have; None takes any of COLUMNS that names a recording.
 
     Raises:

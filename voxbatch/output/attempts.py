@@ -58,9 +58,7 @@ class Attempt:
     list_number: Count
     """Number of the list that the indexes mean."""
     first: Count
-    """Item.index of the first item."""
     last: Count
-    """Item.index of the last item."""
     items: Count
     """Number of items from the first to the last that were not committed."""
     kills: Count = 0
@@ -85,11 +83,7 @@ class Attempt:
 
 
 class Attempts:
-    """The records of one shard.
-
-    Args:
-        folder: folder of the shard.
-    """
+    """The records of one shard."""
 
     def __init__(self, store: Store, run: Run, folder: str):
         self._store, self._run, self._folder = store, run, folder

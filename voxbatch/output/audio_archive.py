@@ -34,7 +34,6 @@ class AudioPlace:
     """The place of a recording in OUT."""
 
     archive: str
-    """Name of the archive in OUT."""
     offset: Count
     """First byte of the FLAC file in the archive."""
     bytes: Count
@@ -46,8 +45,6 @@ def archived(store: Store, folder: str, entries: Sequence[PartEntry]) -> list[Pa
     """Write the recordings of entries to an archive, and return the entries with their places.
 
     Args:
-        store: OUT.
-        folder: folder of the shard.
         entries: entries that are not committed. Those of failures have no recording.
 
     Raises:

@@ -45,8 +45,6 @@ class Beside:
         """Write a file beside a recording, unless somebody else's file is there.
 
         Args:
-            place: path or address of the file.
-            content: what to write.
             previous: content of the item's file in OUT before this merge. A file that is equal to it is ours. An empty
                 file is taken for ours, because a loss of power during a merge leaves such files.
         """

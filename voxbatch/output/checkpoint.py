@@ -40,7 +40,6 @@ class Checkpoint:
         run: the run. run.json and its list exist.
         keys: the keys of the list's items. None reads them from the list.
         shard: number of the shard, from 0.
-        shards: number of shards.
         worker: see PartHeader.
     """
 
@@ -58,7 +57,6 @@ class Checkpoint:
         self._owner = Ownership(store, run)
         self.folder = shard_folder(shard, shards, run.generation)
         self._next = 0
-        """Number of the next part."""
         self.done = ItemSet(run.items)
         """The items that are in a part of this shard, or that a run with another number of shards committed."""
         self.failed = ItemSet(run.items)

@@ -81,7 +81,6 @@ class Entries:
         self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
         """All parts, in the order of their names."""
         self._ranked = sorted(self.parts, key=lambda part: -part.list_number)
-        """The parts by their ranks."""
         self._second: Entries | None = None
         """The second pass of a cascade."""
         if run.has_second_pass and run.pass_name == FIRST:

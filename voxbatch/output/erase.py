@@ -34,7 +34,6 @@ class OldFiles:
     """The files of earlier runs."""
 
     merged: tuple[str, ...]
-    """Names of the merged outputs."""
     checkpoint: tuple[str, ...]
     """Names of the parts and of the other files of the checkpoint."""
     formats: tuple[str, ...]

@@ -46,7 +46,6 @@ class ItemFiles:
     beside: bool = False
     """Write each file also beside the recording."""
     report: bool = False
-    """Write report.html."""
     audio: tuple[str, ...] = ()
     """Names from config.AUDIO_FORMATS, in a run that speaks."""
 
@@ -157,7 +156,6 @@ def place_beside(line: dict[str, Any], names: ItemNames) -> str | None:
     the same recording, so that the file could not be named after the recording.
 
     Args:
-        line: the output line.
         names: the names of all recordings, by their paths.
     """
     path = line[AUDIO_KEY]

@@ -58,10 +58,7 @@ def merge(
 
     Args:
         run: the run whose items are in the parts. Its facts become those of the summary.
-        files: the files of single items.
         log: gets what was written beside the recordings, and what was not.
-        store_options: how the places of the recordings are accessed, to write beside them.
-        calibration: the calibration with which the WER is estimated.
 
     Returns:
         The summary, as stored in summary.json.

@@ -68,7 +68,6 @@ class PartHeader:
     shard: Annotated[str, msgspec.Meta(pattern=r"^\d{1,5}/\d{1,5}$")]
     """Shard number and number of shards, for example "3/16"."""
     items: Count
-    """Number of entries in the part."""
     first: Count
     last: Count
     """Lowest (`first`) and highest (`last`) position in the part."""

@@ -48,7 +48,6 @@ class Listing:
     retried: str | None = None
     """Failures to do again: further_list.RETRYABLE, further_list.ALL, or None."""
     shards: int = 1
-    """Number of shards of the run."""
 
 
 @dataclass(frozen=True, slots=True)

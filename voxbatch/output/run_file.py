@@ -92,9 +92,7 @@ class RunFacts:
 
     engine: EngineFacts
     voxbatch: str
-    """Version of voxbatch."""
     python: str
-    """Version of Python."""
     machine: str
     """Operating system, processor type and number of CPUs."""
     workers: Count

@@ -16,7 +16,6 @@ another thread that finds it crashes the process (msgspec 0.22)."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 """A count of items, parts or bytes. No OUT has more."""
 Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
-"""A finite number."""
 
 
 def json_bytes(value: Any, indent: int | None = None) -> bytes:

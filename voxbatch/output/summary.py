@@ -100,9 +100,7 @@ class Totals:
     """None while no reference has word times."""
     failures_by_kind: Counter[FailureKind] = field(default_factory=Counter)
     transcripts: RunningDigest = field(default_factory=RunningDigest)
-    """Digest of transcripts.jsonl."""
     failures: RunningDigest = field(default_factory=RunningDigest)
-    """Digest of failures.jsonl."""
     language: str | None = None
     """Language of lines that name none."""
     by_voice: dict[str, ErrorCounts] = field(default_factory=dict)
@@ -281,7 +279,6 @@ def summarise(
 
 
 def _longest(seconds: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the longest time of each name."""
     longest: dict[str, float] = {}
     for name, duration in seconds:
         longest[name] = max(longest.get(name, 0.0), duration)

@@ -41,9 +41,7 @@ class Problem:
     """A file, or a folder of files, that is not as the run wrote it."""
 
     file: str
-    """Name in OUT."""
     problem: str
-    """The fault."""
     repair: tuple[str, ...]
     """The steps of the repair, in this order: commands for a shell, and RUN_AGAIN."""
 

@@ -251,7 +251,6 @@ def for_voxbatch(environ: Mapping[str, str], keeps_stores: bool = False) -> dict
     """Return the variables that a process of voxbatch may need, without those that hold secrets.
 
     Args:
-        environ: the variables of this process.
         keeps_stores: keep the credentials of Cloud Storage and S3.
     """
     return {

@@ -28,8 +28,6 @@ def align_written(reference: Sequence[str], transcript: Sequence[str], lang: str
     """Return the cells of two lists of written words, in order. They cover all words of both lists.
 
     Args:
-        reference: words of the reference.
-        transcript: words of the transcript.
         lang: the language by which the errors were counted.
         equal: the item is known to have no errors. Then words that are as many on both sides need no alignment.
     """

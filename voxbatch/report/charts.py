@@ -21,8 +21,6 @@ def bars(labels: Sequence[str], values: Sequence[float | None], titles: Sequence
     """Return a bar chart.
 
     Args:
-        labels: texts below the bars.
-        values: heights.
         titles: text of each bar for a pointer that rests on it.
         show: text of a value on the axis.
         every: one label in so many is shown.

@@ -161,9 +161,7 @@ class Figures:
         """Add an item with a transcript.
 
         Args:
-            line: its output line.
             counts: its errors; None without a reference.
-            row: its row of the table.
         """
         self.flagged += bool(row.flags)
         self.flags.update(row.flags)

@@ -24,8 +24,6 @@ def row_of(
     """Return the row of an item.
 
     Args:
-        index: Item.index.
-        line: its output line.
         lang: language by which it is scored.
         counts: its errors; None without a reference.
         failure: error and message of an item that failed.

@@ -57,9 +57,7 @@ class RunTitle:
     folder: str | None
     """Absolute local folder in which the page lies. None if it is in a bucket."""
     run: str
-    """Key of the run."""
     items: int
-    """Number of items in the manifest."""
     language: str | None
     """Language of items that name none."""
     is_finished: bool
@@ -69,7 +67,6 @@ class Report:
     """The report of a run, filled item by item.
 
     Args:
-        title: the run.
         keys: keys of the manifest's lines by which the errors are grouped, besides the language.
     """
 
@@ -81,7 +78,6 @@ class Report:
         """Add an item with a transcript.
 
         Args:
-            index: Item.index.
             line: its line of transcripts.jsonl.
             stored: the same line as it is stored.
         """
@@ -297,7 +293,6 @@ class _Chart:
 
 
 def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
-    """Yield the charts for which there are figures."""
     for name, unit in RATES.items():
         classes = sorted((at, tally) for (at, tally_unit), tally in figures.by_duration.items() if tally_unit == unit)
         rates = [(at, tally, tally.counts.rate) for at, tally in classes if tally.counts.rate is not None]

@@ -87,7 +87,6 @@ class Selection:
         """Add an item.
 
         Args:
-            row: the item's row.
             line: its output line, for the texts. A parsed line would take ten times the memory.
         """
         self.total += 1

@@ -39,7 +39,6 @@ class RunResult:
     """The result of a run."""
 
     progress: Progress
-    """Progress of this shard."""
     summary: Summary | None
     """Summary of all shards. None while other shards are still in progress."""
     usage: Usage | None

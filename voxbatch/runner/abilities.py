@@ -49,8 +49,6 @@ def check_abilities(options: RunOptions, spec: EngineSpec, row_hints: Iterable[s
     apart, if they do. The networks for that are loaded once.
 
     Args:
-        options: the options of a run.
-        spec: the engine.
         row_hints: names of the keys of the manifest that give hints.
 
     Raises:
@@ -88,10 +86,7 @@ def check_texts(config: Config, source: Source, policy: PathPolicy, spec: Engine
     """Check that an engine that aligns can spell each text.
 
     Args:
-        config: the settings.
         source: a surveyed manifest.
-        policy: the rules for its lines.
-        spec: the engine.
 
     Raises:
         ConfigError: the channels are to be aligned alone, and the text is that of all of them.
@@ -116,9 +111,7 @@ def check_channels(config: Config, source: Source, policy: PathPolicy) -> None:
     and similar files on this machine.
 
     Args:
-        config: the settings.
         source: a surveyed manifest.
-        policy: the rules for its lines.
 
     Raises:
         ConfigError: all recordings are mono.

@@ -56,10 +56,7 @@ def check_lengths(
 
     Args:
         source: a surveyed manifest.
-        policy: the rules for its lines.
         limit: number of lines to read; None reads all.
-        spec: the engine, which answers questions.
-        store_options: access to the recordings.
 
     Raises:
         ManifestError: recordings are too long, or too many for the engine.
@@ -122,7 +119,6 @@ class RecordingJoiner:
 
         Args:
             max_samples: length of the longest recording of a run of transcriptions.
-            spec: the engine.
         """
         if self._options.map_reduce or max_samples <= spec.max_chunk_samples:
             return max_samples, SPLIT_ADVICE

@@ -50,8 +50,6 @@ class DecodeThread(threading.Thread):
     """The thread that gives items to the decoders and puts their chunks into the feed.
 
     Args:
-        items: the items to transcribe.
-        spec: the engine.
         breaker: judges unreachable recordings. The default is a new circuit breaker.
         in_progress: gets the items and chunks.
         feed: gets the chunks. The thread closes it at its end, unless questions about answers may follow.

@@ -75,7 +75,6 @@ class ListeningEngine:
         return chunk.lang or self.spec.only_language
 
     def _as_audio(self, chunk: Chunk, speech: Speech) -> Chunk:
-        """Return speech as a chunk to transcribe."""
         samples = np.asarray(soxr.resample(speech.samples, self.spec.sampling_rate, SAMPLING_RATE), np.float32)
         span = Span(0, len(samples), 0, len(samples))
         return Chunk(chunk.item, chunk.index, samples, span, self._language(chunk))

@@ -124,7 +124,6 @@ class Results:
     """Regroups the results of chunks into recordings, counts their errors, and adds their lines to the next part.
 
     Args:
-        spec: the engine.
         in_progress: the items and chunks that the decode thread has added.
         feed: gets questions about answers.
         part: gets the lines.

@@ -45,9 +45,6 @@ def pieces(
 
     Args:
         started: items with their languages; None for a pause.
-        options: the way to speak.
-        max_hours: hours of the longest text.
-        spec: the engine.
     """
     for pair in started:
         if pair is None:

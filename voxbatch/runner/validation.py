@@ -49,7 +49,6 @@ class Kind:
     """Problems with the same reason, apart from their numbers and quoted values."""
 
     reason: str
-    """Reason of the first one."""
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
@@ -85,10 +84,7 @@ def check_recordings(
     """Yield the result for each item of a surveyed manifest, in order.
 
     Args:
-        source: the manifest.
-        policy: paths that the manifest may name.
         limit: number of items to check; None checks all.
-        store_options: credentials and settings of the stores.
         read_headers: open each recording, also remote ones, PROBE_THREADS at a time. Otherwise only the file system is
             asked, about local recordings.
 

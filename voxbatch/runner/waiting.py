@@ -29,7 +29,6 @@ class WaitMonitor:
     """Watches, on the main thread, what the run waits for.
 
     Args:
-        engine: name of the engine.
         feed: the chunks that wait for the engine, and those that it holds.
         decode_thread: the thread whose decoders may wait for a store.
         progress: its `waiting` and `engine_started_at` are updated in place.

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 VERSION = 1
-"""Version of the file."""
 MAX_BYTES = 1 << 20
 """Size of the largest file that is read. A calibration has about 20 kB."""
 RESAMPLES = 200
@@ -89,7 +88,6 @@ class Calibration:
     clusters: int
     words: int
     wrong: int
-    """Number of words that are wrong."""
     wer: float
     """The true WER of the scored run."""
     dispersion: float
@@ -102,7 +100,6 @@ class Calibration:
         """Refuse to be used for another model than the one that was calibrated.
 
         Args:
-            place: the file of the calibration, for the message.
             engine, model, decoding: those of the run. The folder of a model may have another name if its files are
                 the same.
 

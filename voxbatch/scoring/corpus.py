@@ -54,7 +54,6 @@ class Tally:
 
     counts: ErrorCounts = field(default_factory=ErrorCounts)
     items: int = 0
-    """Number of items with a transcript."""
     missing: int = 0
     """Number of items with a reference but without a transcript."""
     empty_references: int = 0
@@ -72,7 +71,6 @@ class Tally:
         """Add the counts of one item.
 
         Args:
-            counts: the errors of the item.
             missing: the item has no transcript.
             cluster: the group of items whose errors belong together, for the interval. None: the item alone.
         """
@@ -199,9 +197,6 @@ class CorpusScore:
         """Count the errors of an item with a transcript, add them, and return them.
 
         Args:
-            lang: the language of the texts.
-            reference: the text that is right.
-            hypothesis: the text that was recognised.
             row: the item's line of the manifest or the output, which has the keys of the options.
         """
         counts = count_errors(reference, hypothesis, lang, self.options.rules)
@@ -226,7 +221,6 @@ class CorpusScore:
         """Add an item whose errors are counted.
 
         Args:
-            lang: the language of the texts.
             counts: the errors in the unit of the language.
             row: see `add_pair`.
             characters: the errors in characters of a language that is counted in both units.
@@ -338,7 +332,6 @@ class EstimatedWer:
     left_out: int
     """Number of transcripts without word confidences, or in languages that were not calibrated."""
     calibration: str
-    """File of the calibration."""
 
 
 def group_of(row: Mapping[str, Any], key: str) -> str:
@@ -366,7 +359,6 @@ class TimeAccuracy:
     """Differences between the word times of a corpus and those of its reference."""
 
     reference_words: int
-    """Number of reference words with times."""
     matched: int
     """Number of them that were recognised. Only their times are compared."""
     start: Differences | None

@@ -28,13 +28,8 @@ class WordErrors:
 def word_errors(reference: str, words: Sequence[str], lang: str | None) -> WordErrors:
     """Return which words of a transcript are right.
 
-        word_errors("I am twenty five", ["I'm", "twenty", "six."], "en")
-            → right (True, False, False): the tokens are "i am" and "26"
-
-    Args:
-        reference: the reference text.
-        words: the words of the transcript, in order.
-        lang: language of both texts.
+    word_errors("I am twenty five", ["I'm", "twenty", "six."], "en")
+        → right (True, False, False): the tokens are "i am" and "26"
     """
     reference_tokens, hypothesis_tokens = tokens(reference, lang), tokens(" ".join(words), lang)
     edits = align(reference_tokens, hypothesis_tokens)

@@ -33,7 +33,6 @@ def split(text: str, lang: str) -> list[tuple[str, float]]:
     Pieces without a letter or a digit are left out: they have no sound.
 
     Args:
-        text: the text.
         lang: primary subtag of its language.
     """
     pieces: list[tuple[str, float]] = []
@@ -62,7 +61,6 @@ def unreadable(text: str, scripts: Iterable[str]) -> str | None:
     """Return why a voice cannot read a text, as text for people; None if it can.
 
     Args:
-        text: the text.
         scripts: the scripts that the voice reads, by their names in Unicode.
     """
     if not _SPOKEN.search(text):

@@ -37,8 +37,6 @@ def joined(
     """Return the samples of pieces with the pauses between them, and the pieces with their times.
 
     Args:
-        speeches: the pieces in order.
-        sampling_rate: samples per second.
         longest_s: seconds that the recording shall have: silence is added at its end. None adds none.
     """
     parts: list[Samples] = []
@@ -61,8 +59,6 @@ def normalized(samples: Samples, sampling_rate: int, loudness: float) -> tuple[S
     quiet to measure; their loudness then stays.
 
     Args:
-        samples: the samples.
-        sampling_rate: samples per second.
         loudness: integrated loudness in LUFS, by ITU-R BS.1770.
     """
     import pyloudnorm

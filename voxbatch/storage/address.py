@@ -272,4 +272,3 @@ class StoreOptions:
 
 
 DEFAULT_STORE_OPTIONS = StoreOptions()
-"""Default options."""

@@ -229,7 +229,6 @@ class LocalStore:
 
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Prefix of the names of temporary files."""
 
 
 def _make_folder(folder: Path, durable: bool) -> None:

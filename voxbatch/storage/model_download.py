@@ -242,7 +242,6 @@ class _Fetch:
     """The objects that all files of one model share."""
 
     pool: ThreadPoolExecutor
-    """Threads that fetch stretches."""
     stop: threading.Event
     log: Say
 

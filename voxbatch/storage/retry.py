@@ -67,9 +67,7 @@ class RetryWait:
     """A call whose attempts have failed so far, and which is attempted again."""
 
     place: str
-    """Name of the place that is asked."""
     failed: int
-    """Number of failed attempts."""
     attempts: int
     """Most attempts."""
     since: float

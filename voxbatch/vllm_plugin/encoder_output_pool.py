@@ -24,7 +24,6 @@ class EncoderOutputPool:
         self._free = list(range(slots))
         self._first_rows: dict[str, int] = {}
         self.last_row = slots * rows - 1
-        """Number of the last row."""
 
     def store(self, rows: torch.Tensor) -> torch.Tensor:
         """Copy the rows into a free slot, and return them there.

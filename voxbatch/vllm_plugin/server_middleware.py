@@ -19,7 +19,6 @@ from voxbatch.log import Log
 RATE_LIMIT = "VOXBATCH_RATE_LIMIT"
 """Environment variable with the limit, such as 60/minute."""
 PERIODS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
-"""Seconds of each period."""
 _PROBES = ("/health", "/ping", "/metrics")
 """Addresses that platforms ask, which have no limit. Answers of these are logged only if they are errors."""
 _MAX_CALLERS = 10_000

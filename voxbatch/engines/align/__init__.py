@@ -43,7 +43,6 @@ class Model(Protocol):
     """An acoustic model."""
 
     frame_s: float
-    """Seconds from one frame to the next."""
     jump_cost: float
     """See best_path."""
 
@@ -61,13 +60,7 @@ class Model(Protocol):
 
 
 class Alignment:
-    """The alignment of one recording, which goes on with each chunk.
-
-    Args:
-        model: the acoustic model.
-        text: the text of the recording.
-        lang: its language.
-    """
+    """The alignment of one recording, which goes on with each chunk."""
 
     def __init__(self, model: Model, text: str, lang: str) -> None:
         self._model, self._lang = model, lang
@@ -89,7 +82,6 @@ class Alignment:
         """The words as they are written, each with the space before it and with the signs after it that are not
         spoken."""
         self._units: list[list[list[int]]] = []
-        """Units of each word."""
         unspoken = ""
         for token in _TOKEN.findall(text):
             if units := model.units(token.strip(), lang):

@@ -10,8 +10,6 @@ def number_words(number: float, lang: str, rules: str = CARDINAL) -> str:
     """Return a number in words: (21, "en", ORDINAL) → "twenty-first". A language that ICU does not know gets English.
 
     Args:
-        number: the number.
-        lang: tag of the language.
         rules: CARDINAL, ORDINAL or YEAR.
     """
     from icu4py.messageformat import MessageFormat

@@ -43,7 +43,6 @@ class Path:
     """The best path."""
 
     states: NDArray[np.int64]
-    """State of each frame."""
     score: float
     """Sum of the scores of the path, less the costs of its jumps."""
 
@@ -55,7 +54,6 @@ def best_path(
 
     Args:
         scores: logarithms of probabilities, shape (num_frames, num_columns).
-        states: the text.
         jump_cost: cost of a jump from a pause to a later one. Infinity forbids jumps.
         may_end_early: the path may end in any pause and at the end of any word, and not only at the end of the text.
 

@@ -94,13 +94,7 @@ def _room(settings: VllmSettings) -> float | None:
 
 
 def footprint(params: dict[str, Any], is_realtime: bool, settings: VllmSettings, prefilled: bool) -> memory.Footprint:
-    """Return the memory footprint of a Voxtral.
-
-    Args:
-        params: the content of params.json.
-        is_realtime: the model is Voxtral Realtime.
-        prefilled: the encoder runs once per chunk.
-    """
+    """Return the memory footprint of a Voxtral."""
     return memory.Footprint(
         params,
         is_realtime=is_realtime,
@@ -139,9 +133,7 @@ def memory_share(model: Model, settings: VllmSettings, prefilled: bool, gpu_info
     """Return vLLM's gpu_memory_utilization: the share of the memory visible to CUDA with which vLLM plans.
 
     Args:
-        prefilled: the encoder runs once per chunk (see prefill.decide).
         gpu_info: one of the GPUs that the engine uses.
-        requests: number of requests at a time.
     """
     planned = planned_bytes(settings, gpu_info)
     if lifts_encoder_cache(model.family, settings) and not prefilled:
@@ -166,9 +158,7 @@ def llm_arguments(
     """Return the keyword arguments of vLLM's `LLM`.
 
     Args:
-        prefilled: the encoder runs once per chunk (see prefill.decide).
         folder: see serving_folder.
-        requests: number of requests at a time.
         small_job: number of chunks of a small job, whose few steps do not pay for compiled code (see small_job_chunks).
             0 for any other job.
     """
@@ -226,9 +216,6 @@ def capture_sizes(requests: int) -> list[int]:
     vLLM's own sizes are multiples of 8, and of 16 above 256: 83 of them for 1,024 requests, each captured twice. These
     are 39. The graphs that are left out are for the first and the last steps of a job only, which become up to a
     quarter larger; the matrix products are half of a large step.
-
-    Args:
-        requests: number of requests at a time.
     """
     largest = min(math.ceil(requests / 4) * 8, GRAPHS) if requests <= GRAPHS else math.ceil(requests / 16) * 16
     usual = int(USUAL_SHARE * requests) // 16 * 16
@@ -274,10 +261,6 @@ def instruct_step(requests: int, prefilled: bool) -> int:
     A step holds a position of each request. With the plugin it also holds the prompts of a whole burst, so that the
     steps between two bursts only decode. Without it, each step replaces the requests that ended in the step before: one
     in 100, because the text of 30 s has about 100 tokens. A larger step would only take memory (memory.STEP_BYTES).
-
-    Args:
-        requests: number of requests at a time.
-        prefilled: the plugin runs the model.
     """
     prompts = burst_size(requests) if prefilled else math.ceil(requests / 100)
     return max(memory.STEP, math.ceil((requests + prompts * memory.INSTRUCT_PROMPT) / 1024) * 1024)
@@ -289,12 +272,7 @@ def compiler_passes(settings: VllmSettings) -> dict[str, Any]:
 
 
 def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSettings) -> dict[str, Any]:
-    """Return the arguments that depend on the settings alone and not on the machine.
-
-    Args:
-        family: see Model.family.
-        is_mistral: see Model.
-    """
+    """Return the arguments that depend on the settings alone and not on the machine."""
     form = "mistral" if family in VOXTRAL else "auto"
     arguments: dict[str, Any] = {
         "config_format": settings.config_format or form,

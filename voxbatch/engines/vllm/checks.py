@@ -126,9 +126,6 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> Non
 def check_step(model: Model, family: Family, settings: VllmSettings, requests: int) -> None:
     """Check that one step of the engine holds a prompt, and one position of each request.
 
-    Args:
-        requests: number of requests at a time.
-
     Raises:
         ConfigError: max_num_batched_tokens is too small.
     """
@@ -181,11 +178,7 @@ def _either(values: tuple[Any, ...]) -> str:
 
 
 def longest_context(shape: dict[str, Any]) -> int | None:
-    """Return the number of positions for which the text decoder was made, or None if the model does not state it.
-
-    Args:
-        shape: see Model.shape.
-    """
+    """Return the number of positions for which the text decoder was made, or None if the model does not state it."""
     names = ("model_max_length", "max_position_embeddings", "max_target_positions")
     return min((int(shape[name]) for name in names if shape.get(name)), default=None)
 
@@ -206,10 +199,6 @@ def divides(shape: dict[str, Any], size: int) -> bool:
 
     Each GPU must get the same number of attention heads. The key-value heads must be shared out equally too, or each of
     them must have copies on the same number of GPUs (vLLM, model_executor/models/llama.py).
-
-    Args:
-        shape: see Model.shape.
-        size: number of GPUs.
     """
     kv_heads = shape.get("n_kv_heads") or size
     return all(count % size == 0 for _, count in _heads(shape)) and not max(kv_heads, size) % min(kv_heads, size)

@@ -42,9 +42,6 @@ def runner_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     On a GPU vLLM would take the second one, in which Voxtral Realtime reads memory that is not there. The plugin was
     slower in the second one (benchmarks/RESULTS.md). Nothing is returned if the user has chosen.
-
-    Args:
-        environment: the environment variables.
     """
     return {} if RUNNER in environment else {RUNNER: "0"}
 
@@ -65,7 +62,6 @@ def executor(on_cpu: bool, environment: Mapping[str, str]) -> str | None:
 
     Args:
         on_cpu: the installed vLLM is the CPU build.
-        environment: the environment variables.
     """
     unbound = on_cpu and environment.get("VLLM_CPU_OMP_THREADS_BIND") == "nobind"
     return "vllm.v1.executor.uniproc_executor.UniProcExecutor" if unbound else None

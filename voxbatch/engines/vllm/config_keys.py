@@ -78,8 +78,6 @@ def interpret(
 
     Args:
         flag: the command-line option that named the file.
-        file: the path of the file, for messages.
-        entries: the entries of the file, in order.
         keys: the keys that have an effect here.
         without_effect: the other keys of the file's format.
 

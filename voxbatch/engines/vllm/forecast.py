@@ -102,7 +102,6 @@ def _chunks(durations: Column | None, longest_s: float) -> tuple[float, float]:
 
     Args:
         durations: seconds of each recording; None means infinitely many long recordings.
-        longest_s: length of the longest chunk, in seconds.
     """
     count = audio_s = 0.0
     for _, block in durations.blocks() if durations is not None else ():
@@ -119,9 +118,7 @@ def run_mode(
     """Return the way in which the engine would run the model on a GPU.
 
     Args:
-        params: the content of params.json.
         name: the name of the GPU in GPU_SPECS.
-        prefilled: the encoder runs once per chunk.
         seconds: average length of a chunk.
     """
     return speed.RunMode(

@@ -65,7 +65,6 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision, gpus: 
 
     Args:
         plugin: the result of prefill.decide for the model and the settings.
-        gpus: the visible GPUs.
 
     Raises:
         ConfigError: they cannot.

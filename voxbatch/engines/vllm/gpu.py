@@ -66,9 +66,6 @@ def _visible(count: int) -> list[str]:
     """Return the ids of the visible GPUs, as CUDA reads CUDA_VISIBLE_DEVICES.
 
     CUDA ignores the list from the first id that does not exist (CUDA C++ Programming Guide, environment variables).
-
-    Args:
-        count: number of GPUs of the machine.
     """
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:

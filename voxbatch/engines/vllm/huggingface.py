@@ -34,10 +34,6 @@ CONDITION_DIM = 32
 def params(config: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the content of params.json.
 
-    Args:
-        config: the content of config.json.
-        path: the path of config.json, for messages.
-
     Raises:
         ConfigError: the model is quantised, or vLLM's encoder would compute with other values than the model has.
     """

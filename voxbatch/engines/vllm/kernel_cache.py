@@ -60,9 +60,6 @@ def cache_key(model: Model, settings: VllmSettings, prefilled: bool, folder: Pat
     """Return 16 hex digits for all that decides what vLLM, PyTorch and Triton compile.
 
     Args:
-        model: the model.
-        settings: the options of the engine.
-        prefilled: the encoder runs once per chunk (see prefill.decide).
         folder: the folder from which vLLM loads the model; its path is a part of vLLM's own keys.
     """
     versions = {"voxbatch": voxbatch.__version__, "python": platform.python_version()}

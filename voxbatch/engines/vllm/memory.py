@@ -119,11 +119,7 @@ class Footprint:
         return max(1, min(MAX_REQUESTS, int(self._left(planned_bytes) // typical_bytes)))
 
     def fitting(self, planned_bytes: float) -> int:
-        """Return how many requests of maximum length fit at a time, at least 1.
-
-        Args:
-            planned_bytes: the memory that vLLM may plan with.
-        """
+        """Return how many requests of maximum length fit at a time, at least 1."""
         return max(1, int(self._left(planned_bytes) // self.request_bytes))
 
     def question_context(self, planned_bytes: float, num_gpus: int) -> int:
@@ -131,7 +127,6 @@ class Footprint:
 
         Args:
             planned_bytes: the memory that vLLM may plan with, on all GPUs together.
-            num_gpus: number of GPUs that share the model.
         """
         free_bytes = self._left(planned_bytes) - (num_gpus - 1) * WORKING_BYTES
         position_bytes = self._position_bytes + num_gpus * self._audio_bytes
@@ -170,7 +165,6 @@ class Footprint:
 
         Args:
             positions: number of positions of every request.
-            planned_bytes: the memory that vLLM may plan with.
         """
         limit = self.fitting(planned_bytes)
         if self.prefilled or not self.is_realtime:

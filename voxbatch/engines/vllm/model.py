@@ -138,7 +138,6 @@ def locate(name: str | None, revision: str | None, store_options: StoreOptions =
     Args:
         name: a local folder, a hub name (`mistralai/…`), `gs://…` or `s3://…`; None means DEFAULT_MODEL.
         revision: branch, tag or commit of a model of the hub; None means the main branch.
-        store_options: the way to access a bucket.
 
     Raises:
         ConfigError: there is no such model, or this engine does not run models of its kind.

@@ -98,7 +98,7 @@ def _unfit(distribution: str, version: str) -> str:
             "(pip install 'voxbatch[vllm]' installs it)"
         )
     if chosen := compat.second_runner(os.environ):
-        return f"{chosen} is set, and the plugin runs in vLLM's first model runner only"
+        return f"{chosen} is set, and the plugin runs in vLLM's first model runner only: unset the variable"
     if unfit := vllm_names.mismatches():
         return f"{distribution} {version} is not as the plugin knows it: {_first(unfit)}"
     if not vllm_plugin.is_installed():
@@ -143,27 +143,8 @@ def _require_plugin(family: str, distribution: str, version: str) -> None:
             "engine option prefill_encoder=true: the plugin runs Voxtral models only, and this is none; leave the "
             "option out"
         )
-    if vllm_names.minor(version) != vllm_names.VERSION:
-        raise EngineError(
-            f"engine option prefill_encoder=true: {distribution} {version} is installed, and the plugin was made for "
-            f"{vllm_names.VERSION}; install this version, or leave the option out"
-        )
-    if chosen := compat.second_runner(os.environ):
-        raise EngineError(
-            f"engine option prefill_encoder=true: {chosen} is set, and the plugin runs in vLLM's first model runner "
-            "only; unset the variable, or leave the option out"
-        )
-    if unfit := vllm_names.mismatches():
-        raise EngineError(
-            f"engine option prefill_encoder=true: {distribution} {version} is not as the plugin knows it: "
-            f"{_first(unfit)}; install it anew, or leave the option out"
-        )
-    if not vllm_plugin.is_installed():
-        raise EngineError(
-            "engine option prefill_encoder=true: vLLM finds only the plugins of installed packages, and either "
-            "voxbatch is not installed as a package or VLLM_PLUGINS does not name it: pip install voxbatch, or leave "
-            "the option out"
-        )
+    if unfit := _unfit(distribution, version):
+        raise EngineError(f"engine option prefill_encoder=true: {unfit}. To run stock vLLM, leave the option out")
 
 
 def _first(unfit: list[str]) -> str:

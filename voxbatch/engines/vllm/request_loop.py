@@ -61,7 +61,6 @@ class _PendingChunk:
 
     chunk: Chunk
     pieces: list[Piece]
-    """The pieces of the present round, in order."""
     texts: dict[int, PieceText] = field(default_factory=dict)
     """The texts of the present round, by the index of the piece."""
     first_text: PieceText | None = None
@@ -83,7 +82,6 @@ class EngineStarter:
     start: Callable[[int], VllmProcess]
     """Function that takes the number of requests at a time and returns an engine. Raises EngineDied."""
     concurrency: int
-    """Number of requests at a time."""
     restarts: int
     """Number of deaths without a result between them that are answered with a new engine."""
 
@@ -95,8 +93,6 @@ class RequestLoop:
         """Make a request loop.
 
         Args:
-            family: the family of the model.
-            starter: the way to start an engine.
             watched: decode chunks with a suspect text a second time.
             process: an engine that runs already.
         """
@@ -214,7 +210,6 @@ class RequestLoop:
         return self._concurrency + ahead
 
     def _submit(self, process: VllmProcess, pending: _PendingChunk, index: int) -> None:
-        """Submit one piece of a chunk."""
         request = self._family.request(pending.pieces[index])
         if request.warning:
             pending.warnings[request.warning] = None
@@ -301,7 +296,6 @@ class RequestLoop:
         """Return the result of a chunk. Its language is the one that the family used: given, or detected by it.
 
         Args:
-            text: the text that is kept.
             text_suspicions: the suspicions that hold for this text.
             warnings: warnings of the second round.
         """
@@ -335,7 +329,6 @@ class RequestLoop:
         """Decide what the next engine gets, and yield a warning about the death.
 
         Args:
-            death: the death of the last engine.
             loaded: False if the engine died while loading.
 
         Raises:

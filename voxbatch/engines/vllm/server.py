@@ -41,7 +41,6 @@ class Server:
     Args:
         model: a folder, a name on the hub, or an address; None means the default model.
         options: engine options by name, unparsed; see VllmSettings.
-        store_options: access to a model in a bucket.
 
     Raises:
         ConfigError: the model or an option is wrong, or the option is for batch jobs only.
@@ -108,8 +107,6 @@ class Server:
         """Return the command line of the server, and set the environment that it needs in this process.
 
         Args:
-            host: the address to listen at.
-            port: the port to listen at.
             extra_arguments: further arguments of vLLM's server, which overrule those of voxbatch.
         """
         arguments = self.arguments()

@@ -209,10 +209,6 @@ def check_mm_limits(text: str) -> None:
 def resolve(family: str, options: Mapping[str, str]) -> VllmSettings:
     """Return the options, completed by the profile of the family.
 
-    Args:
-        family: see Model.family.
-        options: the options by name, as text.
-
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or size.
     """

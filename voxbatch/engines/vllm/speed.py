@@ -91,7 +91,6 @@ class Part:
     weights: float
     """Number of parameters in the matrices, with the adapter (encoder) or the embedding (decoder)."""
     heads: int
-    """Number of key-value heads."""
     queries: int
     """Number of query heads per key-value head."""
     head_dim: int
@@ -114,11 +113,9 @@ class RunMode:
     """The way in which the engine runs the model."""
 
     requests: int
-    """Number of requests at a time."""
     delay: int
     """Transcription delay in tokens."""
     prefilled: bool = False
-    """True if the encoder runs once per chunk."""
     eager: bool = False
     """True if there are no CUDA graphs."""
     own_attention: bool = False
@@ -178,7 +175,6 @@ def rtfx(
     At the end of a run fewer and fewer requests are left, until the longest one has ended.
 
     Args:
-        mode: the way in which the engine runs the model.
         seconds: average length of a chunk.
         chunks: number of chunks. Infinity gives the speed while chunks are available.
         between: seconds of the shortest and of the longest chunk, if the lengths are spread evenly. None means that all

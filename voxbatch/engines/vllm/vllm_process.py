@@ -152,7 +152,7 @@ class VllmProcess:
         self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
-        self._no_scores = self.score_tokens(True) if scores and self._logprobs is None else ""
+        self._no_scores = self.score_tokens() if scores and self._logprobs is None else ""
         self._free_slots = list(range(speech.SLOTS)) if speaks else None
         self._slots: dict[str, int] = {}
         """The slot of each request of a model that speaks; see vllm_plugin.speech."""
@@ -255,14 +255,14 @@ class VllmProcess:
         silence = np.zeros(0, np.float32)
         return [replace(request, samples=samples.get(place, silence)) for place, request in enumerate(finished)]
 
-    def score_tokens(self, on: bool) -> str:
-        """Make the engine score its tokens from the next step on, or stop it. Return why this vLLM cannot do so, as
-        text for people, or an empty string.
+    def score_tokens(self) -> str:
+        """Make the engine score its tokens from the next step on. Return why this vLLM cannot do so, as text for
+        people, or an empty string.
 
         Raises:
             EngineDied: the engine has ended.
         """
-        return next(filter(None, self._ask_workers("voxbatch_score_tokens", on)), "")
+        return next(filter(None, self._ask_workers("voxbatch_score_tokens")), "")
 
     def describe(self) -> str:
         """Return one line about the engine: seconds until it was ready, requests, K/V blocks and memory."""
@@ -319,11 +319,7 @@ class VllmProcess:
 
 
 def _scores(output: Any) -> TokenScores | None:
-    """Return the scores of a finished request: those of voxbatch's schedulers, or vLLM's own log-probabilities.
-
-    Args:
-        output: vLLM's RequestOutput.
-    """
+    """Return the scores of a finished request: those of voxbatch's schedulers, or vLLM's own log-probabilities."""
     if packed_scores := (output.kv_transfer_params or {}).get(SCORES):
         logprobs, entropies = np.frombuffer(packed_scores, np.float32).reshape(-1, 2).T
         return TokenScores(logprobs, entropies)
@@ -445,7 +441,6 @@ def _errors_as_death(log: _EngineLog, engine: Any = None, of_request: bool = Fal
     vLLM reports the death of its core by several types of exceptions.
 
     Args:
-        log: the log of the engine.
         engine: vLLM's LLMEngine; None while it loads.
         of_request: raise ValueError for an error about the request itself.
     """

@@ -69,10 +69,6 @@ def decode_groups(token_ids: Sequence[int], decode: Callable[[list[int]], str]) 
 
     If the bytes of one character are spread over several groups, these groups become one, with the opening index of the
     last of them. So the texts, joined, are the text of all ids.
-
-    Args:
-        token_ids: the tokens of a text.
-        decode: function that returns the text of token ids.
     """
     groups: list[Group] = []
     for at, tokens in token_groups(token_ids):
@@ -100,9 +96,7 @@ def word_confidences(
 
     Args:
         groups: the result of `decode_groups`.
-        token_ids: the tokens of the text.
         probabilities: the probability of each token, or NaN.
-        decode: function that returns the text of token ids.
     """
     for group in groups:
         words, chances = split_words(group.text), [probabilities[k] for k in group.tokens]
@@ -151,10 +145,6 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
 
 def text_after_end(token_ids: Sequence[int], groups: Sequence[Group]) -> tuple[int, int] | None:
     """Return the index of the first EOS and the number of characters of text after it.
-
-    Args:
-        token_ids: the tokens of a text.
-        groups: the groups of the same tokens.
 
     Returns:
         None if no text follows an EOS.

@@ -99,10 +99,8 @@ class Listener:
         """Store the options; nothing is pulled before `serve`.
 
         Args:
-            options: which messages start a run, and how.
             subscription: the source of the messages; `serve` closes it.
             executor: brings a run to its end, or starts it on a platform that does.
-            log: receives one event for each message.
         """
         self._options, self._subscription, self._executor, self._log = options, subscription, executor, log
         self._uploads = UploadRuns(options.rules, options.store_options, options.include) if options.rules.out else None
@@ -167,7 +165,6 @@ class Listener:
             raise
 
     def _handle(self, message: ReceivedMessage) -> None:
-        """Handle one message."""
         request = None
         with self._dead_lettering([message]):
             content = read(message, self._options.rules)
@@ -203,8 +200,6 @@ class Listener:
         If this process does the work, it holds a lease on OUT.
 
         Args:
-            request: the run.
-            messages: the messages that ask for the run.
             batch: the recordings of the run, to remember if it is done, as (address, generation).
         """
         with self._dead_lettering(messages), contextlib.ExitStack() as resources:

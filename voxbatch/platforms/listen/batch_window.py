@@ -38,7 +38,6 @@ class BatchWindow:
     start: float
     """Start of the window, in seconds since 1970."""
     seconds: float
-    """Length of the window."""
 
     @property
     def closes_at(self) -> float:
@@ -60,9 +59,7 @@ def batch_window_of(upload: UploadedRecording, created: float, seconds: float) -
     """Return the window of an upload.
 
     Args:
-        upload: the recording.
         created: arrival of the recording by the store's clock, in seconds since 1970.
-        seconds: length of a window.
     """
     return BatchWindow(upload.prefix, math.floor(created / seconds) * seconds, seconds)
 

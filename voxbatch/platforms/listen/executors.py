@@ -115,12 +115,10 @@ class CloudRunExecutor:
 
         Args:
             options: the options of all runs, as this machine needs them to estimate a run.
-            job: the job to execute.
             arguments: the options of all runs, as arguments of `voxbatch run`.
             out: folder of all outputs; None: messages name their outputs.
             tasks: number of tasks of each execution; None: as many as the hours of audio need.
             usd_per_hour: price of a machine of the job; None: the known one.
-            log: receives one event for each run.
 
         Raises:
             ConfigError: the job does not exist, cannot write to `out`, or the number of its tasks cannot be calculated.

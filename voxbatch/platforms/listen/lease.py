@@ -54,9 +54,7 @@ def acquire(store: Store, message: str, lease_s: float) -> OutputLease | None:
     """Acquire the lease on an OUT, and return None; return the valid lease of another process if there is one.
 
     Args:
-        store: the OUT.
         message: id of the message that asks for the run.
-        lease_s: length of the message's lease, in seconds.
 
     Raises:
         StorageError: the store cannot be read or written.

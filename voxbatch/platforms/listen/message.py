@@ -150,7 +150,6 @@ def _given(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _address(uri: str, role: str) -> str:
-    """Return the normalised address."""
     try:
         return normalized(uri)
     except ValueError as e:

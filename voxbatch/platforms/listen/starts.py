@@ -76,8 +76,6 @@ def claim_start(store: Store, latest: Start | None, manifest: str) -> Start | No
     """Create the start after the latest one; return None if another dispatcher was faster.
 
     Args:
-        store: the OUT.
-        latest: the latest start that is known.
         manifest: digest of the manifest's lines.
 
     Raises:
@@ -112,7 +110,6 @@ def is_manifest_done(store: Store, manifest: str, grows: bool, latest: Start | N
     run continues.
 
     Args:
-        store: the OUT.
         manifest: digest of the manifest's lines.
         grows: see manifest.Source.grows.
         latest: the latest start. It names the manifest of a run that has not yet created run.json.

@@ -64,7 +64,6 @@ class Subscription:
             name: projects/P/subscriptions/S, or S.
             project: project of a short name; None: GOOGLE_CLOUD_PROJECT, or the credentials' project.
             dead_letter: a topic; None: the subscription's own dead-letter topic.
-            log: receives warnings and refused messages.
 
         Raises:
             ConfigError: the subscription or a dead-letter topic is missing.

@@ -75,7 +75,6 @@ class ApiRequest:
     where: str
     """The call, for people."""
     body: dict[str, Any]
-    """The body, as JSON."""
 
 
 def redact_addresses(value: Any) -> Any:

@@ -58,7 +58,6 @@ class Platform:
     attempt: str = ""
     """Variable with the number of the attempt."""
     first_attempt: int = 0
-    """The number of the first attempt."""
     execution: str = ""
     """Variable with the identifier of this execution of the job."""
     name: str = ""
@@ -151,7 +150,6 @@ class Task:
     execution: str | None = None
     """Identifier of this execution of the job."""
     name: str | None = None
-    """Name of the job."""
 
     def __str__(self) -> str:
         """Return, for example, "task 3 of 8 (Cloud Run job calls, execution calls-x7k, attempt 1)"."""
@@ -256,7 +254,6 @@ def own_task(
         environ: the environment of this process.
         platform: see `find`.
         requested: --shard, if given.
-        sources: each SOURCE of the run.
 
     Raises:
         ConfigError: see `find` and `shard_of`; or each host of a SageMaker job has only a part of the source.

@@ -23,7 +23,6 @@ class Environment:
     """The inputs of the readers."""
 
     environ: Mapping[str, str]
-    """The environment of this process."""
     root: str
     """Root folder of SageMaker's files."""
     count: int | None

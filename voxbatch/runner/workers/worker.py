@@ -48,7 +48,6 @@ class Assignment:
     job: Job
     items: ItemSet
     worker: int
-    """Number of the worker."""
     started_at: float
     """Time from which the worker's time counts as the run's, on the clock that all processes of this host share
     (time.monotonic)."""

@@ -190,9 +190,6 @@ def append_tokens(requests: Mapping[str, Any], step: Any, output: Any, end_token
     """Append the tokens of an output to the requests that continue after it. All requests and the output qualify.
 
     Args:
-        requests: the scheduler's requests, by id.
-        step: the scheduler's output for the step.
-        output: the model's output for the step.
         end_tokens: ids of the tokens that may end a request.
 
     Returns:

@@ -82,11 +82,7 @@ class SharedPrefix:
     """The shared prefix of a scheduler that qualifies for the fast path (`fast_path_conditions`)."""
 
     def __init__(self, silence: LeadingSilence, manager: Any):
-        """Prepare the prefix of a scheduler.
-
-        Args:
-            manager: the scheduler's KVCacheManager.
-        """
+        """Prepare the prefix of a scheduler."""
         self._silence, self._manager = silence, manager
         [group] = manager.coordinator.single_type_managers
         self._blocks_of: Mapping[str, list[Any]] = group.req_to_blocks
@@ -125,9 +121,6 @@ class SharedPrefix:
 
         If no prefix is held yet, hold the first blocks of the first request of the step that computes one, so that they
         never become free again. Only this request writes to them, and it writes only behind the shared positions.
-
-        Args:
-            requests: the requests of the scheduler, by id.
         """
         full, copies = self._num_full, list[KVCacheBlockCopy]()
         for block_ids in _block_ids_after(step, self._silence.positions):

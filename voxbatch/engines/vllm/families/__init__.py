@@ -71,7 +71,6 @@ class TokenScores:
         """Return the mean probability of the text's tokens. None if there are none, or if one has no probability.
 
         Args:
-            token_ids: the tokens.
             controls: ids of control tokens, which are no text.
         """
         pairs = zip(token_ids, self.probabilities(), strict=True)
@@ -149,9 +148,7 @@ class Family(ABC):
 
         Args:
             piece: the audio of the request; for a SpokenPiece the speech.
-            token_ids: the tokens of the text.
             finish_reason: vLLM's "stop" or "length".
-            scores: the scores of the tokens, if the engine gives them.
 
         Returns:
             The text, the answer to a question, or the speech of a text; or a Piece if another request is needed: the

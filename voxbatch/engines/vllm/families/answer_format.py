@@ -81,7 +81,6 @@ class AnswerFormat:
         """Return the answer that the model wrote.
 
         Args:
-            token_ids: the tokens of the answer.
             finish_reason: vLLM's "stop" or "length".
             prompt_tokens: number of positions of the prompt.
 
