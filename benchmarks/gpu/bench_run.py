@@ -72,10 +72,16 @@ def _encoded(path: Path, minutes: float) -> Path:
 
 
 def whole(
-    manifest: Path, model: str, options: dict[str, str], workers: int, out: Path | None = None, *flags: str
+    manifest: Path,
+    model: str,
+    options: dict[str, str],
+    workers: int,
+    out: Path | None = None,
+    *flags: str,
+    verb: str = "run",
 ) -> dict[str, Any]:
     """Run voxbatch into `out` (default: beside the manifest) and return the figures of the run, or its error."""
-    command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out or manifest.parent / "out"),
+    command = [sys.executable, "-m", "voxbatch", verb, str(manifest), "-o", str(out or manifest.parent / "out"),
                "--overwrite", "--engine", "vllm", "--model", model, "--log-format", "json", *flags]  # fmt: skip
     command += [part for name, value in options.items() for part in ("--engine-option", f"{name}={value}")]
     command += ["--workers", str(workers)] if workers else []

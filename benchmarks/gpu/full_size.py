@@ -1,4 +1,4 @@
-"""Write a model of the published shape without its weights: the configuration and the tokenizer.
+"""Write a model of the published shape: the configuration and the tokenizer, without weights but for one model.
 
     python benchmarks/gpu/full_size.py MODEL_DIR
     python benchmarks/gpu/full_size.py --shape small-24b MODEL_DIR
@@ -12,6 +12,9 @@ openai, with a made-up vocabulary of the same size, whose special tokens have th
 `qwen3-asr-1.7b`, `granite-speech-1b` and `cohere-transcribe` have made-up vocabularies, too, and the sizes of
 Qwen/Qwen3-ASR-1.7B (arXiv 2601.21337), ibm-granite/granite-4.0-1b-speech and CohereLabs/cohere-transcribe-03-2026
 (transformers, configuration_cohere_asr.py). The second has a dense decoder of the same layers.
+
+`voxtral-4b-tts` is mistralai/Voxtral-4B-TTS-2603, with random weights and voices (8.3 GB, made by the GPU if there is
+one), because vLLM's loader of random weights does not know its parts. Its speeches have no end: see bench_speech.py.
 """
 
 from __future__ import annotations
@@ -163,6 +166,44 @@ def cohere_transcribe() -> tuple[Any, Any]:
     return config, tokens
 
 
+TTS = "voxtral-4b-tts"
+VOICES = {f"voice{number}": 146 for number in range(20)}
+"""Number of rows by voice: 2,920 in all."""
+
+
+def voxtral_tts() -> dict[str, Any]:
+    """Return the params.json of TTS."""
+    import speaking_model
+
+    layers = {name: DECODER[name] for name in ("dim", "head_dim", "hidden_dim", "n_heads", "n_kv_heads")}
+    codec = {"dim": 1024, "hidden_dim": 4096, "head_dim": 128, "n_heads": 8, "n_kv_heads": 8, "semantic_dim": 256,
+             "semantic_codebook_size": 8192, "voice": dict.fromkeys(VOICES, 0)}  # fmt: skip
+    params = {**speaking_model.PARAMS, **layers, "n_layers": DECODER["n_layers"], "vocab_size": DECODER["vocab_size"]}
+    tiny = params["multimodal"]
+    audio = {**tiny["audio_model_args"], "semantic_codebook_size": 8192}
+    audio["acoustic_transformer_args"] = {**layers, "input_dim": layers["dim"], "n_layers": 3, "use_biases": False}
+    tokenizer_args = {**tiny["audio_tokenizer_args"], **codec}
+    return {**params, "multimodal": {**tiny, "audio_model_args": audio, "audio_tokenizer_args": tokenizer_args}}
+
+
+def write_tts(folder: Path) -> None:
+    """Write TTS into `folder`."""
+    import speaking_model
+    import torch
+
+    (folder / "voice_embedding").mkdir(exist_ok=True)
+    (folder / "params.json").write_text(json.dumps(voxtral_tts(), indent=1))
+    tekken = tokenizer(TTS)
+    tekken["config"]["version"] = "v7"
+    for rank, name in ((35, "[REPEAT_AUDIO_TEXT]"), (36, "[NEXT_AUDIO_TEXT]")):
+        tekken["special_tokens"][rank]["token_str"] = name
+    tekken["audio"] = {"sampling_rate": 24_000, "frame_rate": 12.5, "audio_encoding_config": MEL,
+                       "voice_num_audio_tokens": VOICES}  # fmt: skip
+    (folder / "tekken.json").write_text(json.dumps(tekken))
+    random = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
+    speaking_model.write_weights(folder, voxtral_tts(), VOICES, 0.0, random)
+
+
 CLASSES: dict[str, tuple[str, Callable[[], tuple[Any, Any]]]] = {
     "qwen3-asr-1.7b": ("Qwen3ASRForConditionalGeneration", qwen3_asr),
     "granite-speech-1b": ("GraniteSpeechForConditionalGeneration", granite_speech),
@@ -197,10 +238,13 @@ def tokenizer(shape: str = REALTIME) -> dict[str, Any]:
 
 
 def write(folder: Path, shape: str = REALTIME) -> None:
-    """Write the files of WHISPER, of one of SHAPES or of one of CLASSES into `folder`, which is created."""
+    """Write the files of WHISPER, TTS, one of SHAPES or one of CLASSES into `folder`, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support" / "engine_vllm"))
+    if shape == TTS:
+        write_tts(folder)
+        return
     if shape in CLASSES:
-        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support" / "engine_vllm"))
         name, make = CLASSES[shape]
         config, processor = make()
         config.architectures, config.dtype = [name], "bfloat16"
@@ -216,7 +260,7 @@ def write(folder: Path, shape: str = REALTIME) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=(*SHAPES, WHISPER, *CLASSES), default=REALTIME)
+    parser.add_argument("--shape", choices=(*SHAPES, WHISPER, TTS, *CLASSES), default=REALTIME)
     parser.add_argument("folder", type=Path, metavar="MODEL_DIR")
     given = parser.parse_args()
     write(given.folder, given.shape)

@@ -58,6 +58,27 @@ def test_rehearsal(script: str, model: str, flags: str, request: pytest.FixtureR
     assert '"failed"' not in said
 
 
+@pytest.mark.long
+@pytest.mark.slow
+def test_speech(tmp_path: Path) -> None:
+    """Each part prints its figures: codes do not depend on graphs or padding, and every speech and text is counted."""
+    from speaking_model import write_speaker
+
+    write_speaker(tmp_path / "speaker")
+    small = ("dtype=float32", "max_num_seqs=4", "enforce_eager=true")
+    flags = ("--clients", "1", "2", "--batch-rounds", "2", "--texts", "6", *(f"--option={each}" for each in small))
+    lines = [
+        json.loads(line) for line in ran(tmp_path, "bench_speech.py", str(tmp_path / "speaker"), *flags).splitlines()
+    ]
+    assert {line[name] for line in lines if "rows" in line for name in line if name.endswith("differ")} == {0}
+    spoken = [(line["name"], line["clients"], line["speeches"]) for line in lines if "latency_p50_s" in line]
+    assert spoken == [("graphs", 1, 1), ("graphs", 2, 2), ("graphs", 5, 8), ("eager", 1, 1), ("eager", 2, 2)]
+    compared = [line for line in lines if "equal_frames" in line]
+    assert [line["equal_frames"] for line in compared] == [line["frames"] for line in compared]
+    assert all(line["frames"] for line in compared)
+    assert [line["done"] for line in lines if line["name"] == "command"] == [6]
+
+
 @pytest.fixture
 def small_whisper(tmp_path: Path) -> Path:
     """Return the folder of a Whisper with the published vocabulary and narrow layers, without weights."""

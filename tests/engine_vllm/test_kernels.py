@@ -349,3 +349,24 @@ def test_kernels_compile_for_the_supported_gpus(tmp_path: Path) -> None:
     takes no GPU.
     """
     run_code(COMPILED, tmp_path)
+
+
+# -- attention of the flow matching of Voxtral TTS ---------------------------------------------------------------------
+
+THREE_TOKENS = """
+import torch
+from voxbatch.vllm_plugin.speech.flow_matching import LayerOps
+from voxbatch.vllm_plugin.speech.fused_ops import FusedOps
+
+torch.manual_seed(0)
+for heads, kv_heads, dim in ((32, 8, 128), (4, 2, 32), (4, 4, 64)):
+    qkv = torch.randn(3, 3, (heads + 2 * kv_heads) * dim)
+    read = FusedOps(heads, kv_heads, dim, 1e-5).attend(qkv)
+    torch.testing.assert_close(read, LayerOps(heads, kv_heads, dim, 1e-5).attend(qkv), atol=1e-5, rtol=1e-5)
+"""
+
+
+@pytest.mark.slow
+def test_attention_among_three_tokens_equals_pytorchs(tmp_path: Path) -> None:
+    """The kernel computes attention for any number of heads that share keys."""
+    run_code(THREE_TOKENS, tmp_path, interpreted=True)

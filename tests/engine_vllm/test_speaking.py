@@ -76,10 +76,10 @@ def test_a_speech_depends_on_its_text_voice_and_seed_alone(speaker: Path, tmp_pa
 
     from voxbatch.records import Piece
 
-    pieces = [Piece(text, voice, seed) for seed in (1, 2) for voice in ("ann", "bob") for text in TEXTS]
+    pieces = [Piece(text, voice, seed) for seed in (1, 2, 3) for voice in ("ann", "bob") for text in TEXTS]
     runs = [
         with_engine(tmp_path, "speaking.speak", speaker, pieces, options=[f"{k}={v}" for k, v in options.items()])
-        for options in (OPTIONS, {**OPTIONS, "max_num_seqs": "1"})
+        for options in ({**OPTIONS, "max_num_seqs": "24"}, {**OPTIONS, "max_num_seqs": "1"})
     ]
     together, alone = ({codes.tobytes() for codes in run.frames} for run in runs)
     assert together == alone
@@ -91,6 +91,48 @@ def test_a_speech_depends_on_its_text_voice_and_seed_alone(speaker: Path, tmp_pa
     assert sorted(counts) == sorted(length // 1_920 for length in runs[0].lengths)
     assert all(length % 1_920 == 0 for length in runs[0].lengths)
     assert all((codes[:-1, 0] >= 2).all() and codes[-1, 0] == 1 for codes in runs[0].frames)
+
+
+ROWS = """
+import torch
+from voxbatch.vllm_plugin.speech.row_graphs import CPU_SIZES, RowGraphs
+
+sizes = []
+
+def doubled(rows):
+    sizes.append(len(rows))
+    return 2 * rows[:, :3]
+
+double = RowGraphs(doubled, torch.full((4,), -1.0))
+for count in (1, 15, 16, 17, 40):
+    rows = torch.randn(count, 4)
+    assert torch.equal(double(rows), 2 * rows[:, :3])
+assert set(sizes) == set(CPU_SIZES) and len(sizes) == 1 + 1 + 1 + 2 + 3
+"""
+
+
+def test_rows_are_calculated_in_batches_of_one_size(tmp_path: Path) -> None:
+    """Any number of rows has the results of its rows, in batches that are padded."""
+    from warm_python import run_code
+
+    run_code(ROWS, tmp_path)
+
+
+def test_on_a_gpu_requests_share_their_voice(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The K/V cache of a voice is shared, and vLLM leaves memory for the graphs and the codec."""
+    from voxbatch.engines.vllm import arguments, compat, gpu
+    from voxbatch.engines.vllm.model import locate
+    from voxbatch.engines.vllm.settings import VllmSettings
+
+    card = gpu.GpuInfo("0", "NVIDIA H100", 85_520_809_984, 84_000_000_000, 600_000_000, (9, 0))
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: [card])
+    monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
+    model, settings = locate(str(speaker), None), VllmSettings(max_model_len=1024)
+    given = arguments.llm_arguments(model, settings, True, speaker, 512)
+    assert given["enable_prefix_caching"] is True
+    assert given["max_num_batched_tokens"] == 4_096
+    share = arguments.planned_bytes(settings, card) / (card.total_bytes - card.reserved_bytes)
+    assert 0.01 < share - given["gpu_memory_utilization"] < 0.03
 
 
 def test_windows_of_the_codec_are_exact(speaker: Path, tmp_path: Path) -> None:

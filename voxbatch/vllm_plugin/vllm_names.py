@@ -96,7 +96,8 @@ NAMES = {
     # complex cases
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": Used(
         "device requests encoder_cache input_batch prev_positions input_ids enable_prompt_embeds "
-        "discard_request_mask use_async_scheduling speculative_config parallel_config max_model_len model_config",
+        "discard_request_mask use_async_scheduling speculative_config parallel_config max_model_len model_config "
+        "compilation_config max_num_reqs get_model capture_model",
         "_gather_mm_embeddings is called when the order of the requests is final; _execute_mm_encoder before it: "
         "scheduled_encoder_inputs (by request) into encoder_cache; its result is read only for models with an encoder "
         "and a decoder; requests (mm_features, identifier, data, output_token_ids, block_ids, num_computed_tokens). "

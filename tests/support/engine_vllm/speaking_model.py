@@ -1,5 +1,5 @@
-"""Write a tiny random Voxtral TTS in the published layout: params.json, tekken.json, consolidated.safetensors and the
-rows of two voices. Its speeches mean nothing, have 1 to some hundred frames, and end by themselves.
+"""Write a random Voxtral TTS in the published layout: params.json, tekken.json, consolidated.safetensors and the rows
+of its voices. The speeches of the tiny one mean nothing, have 1 to some hundred frames, and end by themselves.
 """
 
 from __future__ import annotations
@@ -50,12 +50,28 @@ def write_speaker(path: Path, seed: int = 0, license_: str = "") -> None:
     for token in tekken["special_tokens"]:
         token["token_str"] = names.get(token["rank"], token["token_str"])
     (path / "tekken.json").write_text(json.dumps(tekken))
-    random = torch.Generator().manual_seed(seed)
-    for name, rows in VOICES.items():
-        torch.save(torch.randn(rows, WIDTH, generator=random) * 0.3, path / "voice_embedding" / f"{name}.pt")
-    save_file(_weights(random), path / "consolidated.safetensors")
+    write_weights(path, PARAMS, VOICES, END_GAIN, torch.Generator().manual_seed(seed))
     if license_:
         (path / "README.md").write_text(f"---\nlicense: {license_}\n---\n")
+
+
+def write_weights(
+    path: Path, params: dict[str, Any], voices: dict[str, int], end_gain: float, random: torch.Generator
+) -> None:
+    """Write the weights and the rows of the voices: float32, or bfloat16 if a GPU makes the random numbers.
+
+    Args:
+        path: the folder, with its folder voice_embedding.
+        params: the content of params.json.
+        voices: number of rows by the name of the voice.
+        end_gain: see END_GAIN. With 0 no speech ends.
+        random: the random numbers.
+    """
+    rows = _Weights(random)
+    for name, count in voices.items():
+        rows[name] = torch.randn(count, params["dim"], generator=random, device=random.device) * 0.3
+        torch.save(rows[name], path / "voice_embedding" / f"{name}.pt")
+    save_file(_weights(params, end_gain, random), path / "consolidated.safetensors")
 
 
 class _Weights(dict[str, torch.Tensor]):
@@ -64,13 +80,17 @@ class _Weights(dict[str, torch.Tensor]):
     def __init__(self, random: torch.Generator) -> None:
         super().__init__()
         self._random = random
+        self._dtype = torch.float32 if random.device.type == "cpu" else torch.bfloat16
+
+    def __setitem__(self, name: str, values: torch.Tensor) -> None:
+        super().__setitem__(name, values.to(self._dtype).cpu())
 
     def matrix(self, name: str, *shape: int, gain: float = 1.0) -> None:
-        values = torch.randn(shape, generator=self._random)
+        values = torch.randn(shape, generator=self._random, device=self._random.device)
         self[name] = values * gain * float(np.prod(shape[1:])) ** -0.5
 
     def vector(self, name: str, width: int, middle: float = 1.0) -> None:
-        self[name] = middle + 0.1 * torch.randn(width, generator=self._random)
+        self[name] = middle + 0.1 * torch.randn(width, generator=self._random, device=self._random.device)
 
     def convolution(self, name: str, *shape: int) -> None:
         self.matrix(f"{name}.conv.parametrizations.weight.original1", *shape)
@@ -96,29 +116,35 @@ class _Weights(dict[str, torch.Tensor]):
                 self.vector(f"{layer}.ffn_scale", dim, middle=0.3)
 
 
-def _weights(random: torch.Generator) -> _Weights:
-    weights, embeddings = _Weights(random), "mm_audio_embeddings"
-    weights.matrix(f"{embeddings}.tok_embeddings.weight", checkpoints.VOCAB_SIZE, WIDTH, gain=3)
-    rows = SEMANTIC + 2 + ACOUSTIC * (LEVELS + 2)
-    weights.matrix(f"{embeddings}.audio_codebook_embeddings.embeddings.weight", -(-rows // 128) * 128, WIDTH, gain=2)
-    weights.layers("layers", PARAMS["n_layers"], PARAMS)
-    weights.vector("norm.weight", WIDTH)
+def _weights(params: dict[str, Any], end_gain: float, random: torch.Generator) -> _Weights:
+    weights, embeddings, width = _Weights(random), "mm_audio_embeddings", params["dim"]
+    audio, sizes = params["multimodal"]["audio_model_args"], params["multimodal"]["audio_tokenizer_args"]
+    semantic, acoustic = audio["semantic_codebook_size"], audio["n_acoustic_codebook"]
+    weights.matrix(f"{embeddings}.tok_embeddings.weight", params["vocab_size"], width, gain=3)
+    rows = _padded(semantic + 2 + acoustic * (audio["acoustic_codebook_size"] + 2))
+    weights.matrix(f"{embeddings}.audio_codebook_embeddings.embeddings.weight", rows, width, gain=2)
+    weights.layers("layers", params["n_layers"], params)
+    weights.vector("norm.weight", width)
 
-    flow, sizes = "acoustic_transformer", PARAMS["multimodal"]["audio_model_args"]["acoustic_transformer_args"]
-    weights.matrix(f"{flow}.input_projection.weight", WIDTH, ACOUSTIC)
-    weights.matrix(f"{flow}.time_projection.weight", WIDTH, WIDTH)
-    weights.matrix(f"{flow}.llm_projection.weight", WIDTH, WIDTH)
-    weights.matrix(f"{flow}.semantic_codebook_output.weight", 256, WIDTH)
-    weights[f"{flow}.semantic_codebook_output.weight"][1] *= END_GAIN
-    weights.matrix(f"{flow}.acoustic_codebook_output.weight", ACOUSTIC, WIDTH)
-    weights.layers(f"{flow}.layers", sizes["n_layers"], sizes)
-    weights.vector(f"{flow}.norm.weight", WIDTH)
+    flow, transformer = "acoustic_transformer", audio["acoustic_transformer_args"]
+    weights.matrix(f"{flow}.input_projection.weight", transformer["dim"], acoustic)
+    weights.matrix(f"{flow}.time_projection.weight", transformer["dim"], transformer["dim"])
+    weights.matrix(f"{flow}.llm_projection.weight", transformer["dim"], width)
+    weights.matrix(f"{flow}.semantic_codebook_output.weight", _padded(semantic + 2), transformer["dim"])
+    weights[f"{flow}.semantic_codebook_output.weight"][1] *= end_gain
+    weights.matrix(f"{flow}.acoustic_codebook_output.weight", acoustic, transformer["dim"])
+    weights.layers(f"{flow}.layers", transformer["n_layers"], transformer)
+    weights.vector(f"{flow}.norm.weight", transformer["dim"])
 
-    codec, dim = "audio_tokenizer", _CODEC["dim"]
-    weights[f"{codec}.quantizer.semantic_codebook.cluster_usage"] = torch.ones(SEMANTIC)
-    weights.matrix(f"{codec}.quantizer.semantic_codebook.embedding_sum", SEMANTIC, _CODEC["semantic_dim"], gain=3)
-    for stage, width in enumerate((_CODEC["semantic_dim"] + ACOUSTIC, dim, dim, dim)):
-        weights.convolution(f"{codec}.decoder_blocks.{2 * stage}", dim, width, 4 if stage else 3)
-        weights.layers(f"{codec}.decoder_blocks.{2 * stage + 1}.layers", 2, _CODEC)
+    codec, dim = "audio_tokenizer", sizes["dim"]
+    weights[f"{codec}.quantizer.semantic_codebook.cluster_usage"] = torch.ones(semantic)
+    weights.matrix(f"{codec}.quantizer.semantic_codebook.embedding_sum", semantic, sizes["semantic_dim"], gain=3)
+    for stage, channels in enumerate((sizes["semantic_dim"] + acoustic, dim, dim, dim)):
+        weights.convolution(f"{codec}.decoder_blocks.{2 * stage}", dim, channels, 4 if stage else 3)
+        weights.layers(f"{codec}.decoder_blocks.{2 * stage + 1}.layers", 2, sizes)
     weights.convolution(f"{codec}.output_proj", 240, dim, 7)
     return weights
+
+
+def _padded(rows: int) -> int:
+    return -(-rows // 128) * 128

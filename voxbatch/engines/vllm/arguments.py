@@ -140,6 +140,8 @@ def memory_share(model: Model, settings: VllmSettings, prefilled: bool, gpu_info
         stock = footprint(model.shape(), model.family == REALTIME, settings, prefilled)
         running = min(requests, stock.fitting(planned * settings.tensor_parallel_size))
         planned -= running * stock.encoded_bytes  # on each of its GPUs
+    if model.family == SPEECH:
+        planned -= memory.SPEECH_BYTES
     return planned / (gpu_info.total_bytes - gpu_info.reserved_bytes)
 
 
@@ -174,6 +176,8 @@ def llm_arguments(
         arguments["distributed_executor_backend"] = executor
     if on_cpu:
         return arguments
+    if model.family == SPEECH:  # the voices are tokens of the prompts, so requests share their K/V
+        arguments = {"max_num_batched_tokens": memory.STEP, **arguments, "enable_prefix_caching": True}
     gpu_info = gpu.visible_gpus()[0]
     arguments["gpu_memory_utilization"] = round(memory_share(model, settings, prefilled, gpu_info, requests), 4)
     if not settings.attention_backend:

@@ -66,6 +66,9 @@ graphs beyond the estimate (0.60 GiB instead of 0.40 GiB). The rest is for kerne
 and for fragments in PyTorch's allocator. The value comes from two runs on that GPU: a plan of 135.1 GB filled 136.7 GB,
 and a plan of 21.9 GB filled 24.2 GB. Of these, the driver had 0.64 GB, and the audio and rows of a burst of 100 chunks
 had 0.46 GB, which the plan contains today."""
+SPEECH_BYTES = 1_500_000_000
+"""Memory that Voxtral TTS fills beyond vLLM's plan, by calculation: the CUDA graphs of 512 rows, and 16 windows in the
+codec."""
 MAX_QUESTIONS = 256
 """Maximum number of questions at a time."""
 

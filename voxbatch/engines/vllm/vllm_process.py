@@ -39,6 +39,9 @@ HANG_S = 600.0
 kernels for minutes."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the engine is alive."""
+TOGETHER = 1 / 16
+"""Share of a speaking engine's requests whose samples are fetched together when they have finished. The codec decodes
+them in full batches, and the engine pauses once for all of them."""
 LOG_LINES = 3
 """Number of the engine's last errors that a message quotes."""
 ENVIRONMENT = {
@@ -153,6 +156,7 @@ class VllmProcess:
         self._free_slots = list(range(speech.SLOTS)) if speaks else None
         self._slots: dict[str, int] = {}
         """The slot of each request of a model that speaks; see vllm_plugin.speech."""
+        self._without_samples: list[FinishedRequest] = []
         self._prompts = ThreadPoolExecutor(prompt_threads, "prompts") if prompt_threads else None
         self._start_s = time.monotonic() - begun.began
         # NCCL removes its files in /dev/shm only if its processes end by themselves
@@ -202,13 +206,15 @@ class VllmProcess:
                 logprobs=self._logprobs,
             )
             if self._free_slots is not None:
-                prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"][:-1], self._free_slots[-1]]
+                prompt["prompt_token_ids"] = [*prompt["prompt_token_ids"][:-1], self._free_slots[0]]
             self._engine.add_request(request_id, prompt, sampling)
         if self._free_slots is not None:
-            self._slots[request_id] = self._free_slots.pop()
+            # vLLM finds K/V blocks by their tokens, so a slot rests as long as possible
+            self._slots[request_id] = self._free_slots.pop(0)
 
     def step(self) -> list[FinishedRequest]:
-        """Wait for the engine's next output, and return the requests that finished with it.
+        """Wait for the engine's next output, and return finished requests. A model that speaks may keep some of them
+        back until a later step (TOGETHER).
 
         Raises:
             EngineDied: the engine has ended.
@@ -225,7 +231,13 @@ class VllmProcess:
             for output in outputs
             if output.finished
         ]
-        return self._with_speech(finished) if self._free_slots is not None and finished else finished
+        if self._free_slots is None:
+            return finished
+        self._without_samples += finished
+        if len(self._without_samples) < TOGETHER * len(self._slots):
+            return []
+        finished, self._without_samples = self._without_samples, []
+        return self._with_speech(finished) if finished else []
 
     def _with_speech(self, finished: list[FinishedRequest]) -> list[FinishedRequest]:
         """Return finished requests with their samples, and free their slots.

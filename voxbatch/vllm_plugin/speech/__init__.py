@@ -14,6 +14,8 @@ its request's frames on the model's device; so the embedding of a slot at a posi
 |---|---|
 | `model` | the model for vLLM; the state of the slots |
 | `flow_matching` | hidden state → the 37 codes of a frame of 80 ms |
+| `fused_ops` | CUDA kernels of the flow matching |
+| `row_graphs` | padded batches of the work after the language model, and their CUDA graphs |
 | `noise` | random numbers by seed and frame |
 | `codec` | the codes of a speech → samples |
 """

@@ -54,8 +54,8 @@ class Codec:
             self._convolutions[name] = direction * (length / direction.norm(dim=(1, 2), keepdim=True))
         device = self._semantic.device
         self._batch = 1 if device.type == "cpu" else BATCH
-        steepness = torch.tensor([2.0 ** (-8 * head / self._heads) for head in range(self._heads)], device=device)
-        self._steepness = steepness[:, None, None]
+        slopes = [2.0 ** (-8 * head / self._heads) for head in range(self._heads)]
+        self._steepness = torch.tensor(slopes, dtype=torch.float32, device=device)[:, None, None]
 
     def samples(self, speeches: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the samples of speeches, float32, on the host.
@@ -75,7 +75,9 @@ class Codec:
         for first in range(0, len(windows), self._batch):
             batch = torch.stack(windows[first : first + self._batch])
             filled = functional.pad(batch, (0, 0, 0, 0, 0, self._batch - len(batch)), value=NUM_SPECIAL)
-            decoded += self.decode(filled)[: len(batch)].float().cpu()
+            decoded += self.decode(filled)[: len(batch)].float().to("cpu", non_blocking=True)
+        if self._semantic.is_cuda:
+            torch.cuda.current_stream().synchronize()
         parts = iter(part[begin * FRAME : end * FRAME] for part, (begin, end) in zip(decoded, kept, strict=True))
         return [torch.cat([next(parts) for _ in range(count)]) for count in counts]
 
@@ -124,6 +126,7 @@ class Codec:
         distance = places[None, :] - places[:, None]
         outside = (distance > 0) | (distance < -reach)
         mask = (self._steepness * distance).masked_fill(outside, -torch.inf).to(x.dtype)
+        mask = mask[None] if mask.is_cuda else mask  # CUDA's fast attention takes no mask of three dimensions
         q, k, v = (
             part.view(*x.shape[:2], -1, self._head_dim).transpose(1, 2)
             for part in (q, k, self._product(x, f"{name}.wv"))

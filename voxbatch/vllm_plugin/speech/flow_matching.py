@@ -10,7 +10,7 @@ The shapes depend on the number of rows alone, and no value is read on the host,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -38,6 +38,43 @@ class _Layer:
     down: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class LayerOps:
+    """The operations of a layer that are no matrix products, in PyTorch. Those of a derived class may write into their
+    arguments."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+
+    def norm(
+        self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the RMS norm of `residual + delta`, and the sum. None as `delta` adds nothing."""
+        residual = residual if delta is None else residual + delta
+        return functional.rms_norm(residual, weight.shape, weight, self.eps), residual
+
+    def gate(self, x: torch.Tensor) -> torch.Tensor:
+        """Return SwiGLU's product: SiLU of the left half of x times its right half."""
+        gate, up = x.chunk(2, -1)
+        return functional.silu(gate) * up
+
+    def attend(self, qkv: torch.Tensor) -> torch.Tensor:
+        """Return what each of the three tokens reads from all of them, [rows, 3, heads * head_dim].
+
+        Args:
+            qkv: [rows, 3, (heads + 2 * kv_heads) * head_dim]: queries, keys and values.
+        """
+        rows, tokens, _ = qkv.shape
+        queries, dim = self.heads // self.kv_heads, self.head_dim
+        q, k, v = qkv.split([self.heads * dim, self.kv_heads * dim, self.kv_heads * dim], -1)
+        q = q.view(rows, tokens, self.kv_heads, queries, dim).permute(0, 2, 3, 1, 4).flatten(2, 3) * dim**-0.5
+        k, v = (tensor.view(rows, tokens, self.kv_heads, dim).transpose(1, 2) for tensor in (k, v))
+        read = (q @ k.transpose(2, 3)).softmax(-1) @ v
+        return read.view(rows, self.kv_heads, queries, tokens, dim).permute(0, 3, 1, 2, 4).flatten(2)
+
+
 class FlowMatching:
     """The flow matching of a model.
 
@@ -47,10 +84,17 @@ class FlowMatching:
         args: `multimodal.audio_model_args` of params.json.
     """
 
+    fused = True
+    """Use the CUDA kernels of `fused_ops` on a GPU."""
+
     def __init__(self, weights: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> None:
         sizes = args["acoustic_transformer_args"]
-        self._heads, self._kv_heads = int(sizes["n_heads"]), int(sizes["n_kv_heads"])
-        self._head_dim, self._eps = int(sizes["head_dim"]), float(sizes.get("norm_eps", 1e-5))
+        heads, kv_heads, head_dim = (int(sizes[name]) for name in ("n_heads", "n_kv_heads", "head_dim"))
+        self._ops = LayerOps(heads, kv_heads, head_dim, float(sizes.get("norm_eps", 1e-5)))
+        if self.fused and weights["norm.weight"].is_cuda:
+            from voxbatch.vllm_plugin.speech.fused_ops import FusedOps
+
+            self._ops = FusedOps(*astuple(self._ops))
         self.num_acoustic, self._levels = int(args["n_acoustic_codebook"]), int(args["acoustic_codebook_size"])
         self._num_semantic = NUM_SPECIAL + int(args["semantic_codebook_size"])
         self._semantic = weights["semantic_codebook_output.weight"]
@@ -59,10 +103,13 @@ class FlowMatching:
         self._norm = weights["norm.weight"]
         self._layers = [_layer(weights, f"layers.{number}") for number in range(int(sizes["n_layers"]))]
         dtype, device = self._semantic.dtype, self._semantic.device
-        times = torch.linspace(0, 1, int(sizes.get("n_decoding_steps") or STEPS) + 1).to(dtype)
+        exact = {"dtype": torch.float32, "device": "cpu"}  # vLLM loads weights with the model's dtype as the default
+        times = torch.linspace(0, 1, int(sizes.get("n_decoding_steps") or STEPS) + 1, **exact).to(dtype)
         self._deltas = [float(delta) for delta in times[1:] - times[:-1]]
         half = int(sizes["dim"]) // 2
-        waves = times.float()[:, None] * torch.exp(-torch.tensor(_THETA).log() * torch.arange(half) / half)
+        waves = times.float()[:, None] * torch.exp(
+            -torch.tensor(_THETA, **exact).log() * torch.arange(half, **exact) / half
+        )
         embedded = torch.cat((waves.cos(), waves.sin()), 1).to(dtype).to(device)
         self._times = functional.linear(embedded, weights["time_projection.weight"])
 
@@ -95,27 +142,16 @@ class FlowMatching:
             time: [width], the embedding of the time.
             hidden: [rows, width], the projected hidden states.
         """
-        x = torch.stack((functional.linear(place, self._place), time.expand_as(hidden), hidden), 1)
+        residual = torch.stack((functional.linear(place, self._place), time.expand_as(hidden), hidden), 1)
+        delta = None
         for layer in self._layers:
-            x = x + functional.linear(self._attention(self._normed(x, layer.attention_norm), layer), layer.output)
-            gate, up = functional.linear(self._normed(x, layer.ffn_norm), layer.gate_up).chunk(2, -1)
-            x = x + functional.linear(functional.silu(gate) * up, layer.down)
-        return functional.linear(self._normed(x[:, 0], self._norm), self._acoustic)
-
-    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self._eps)
-
-    def _attention(self, x: torch.Tensor, layer: _Layer) -> torch.Tensor:
-        """Return what each of the three tokens reads from all of them, [rows, 3, heads * head_dim]."""
-        rows, tokens, _ = x.shape
-        queries, dim = self._heads // self._kv_heads, self._head_dim
-        q, k, v = functional.linear(x, layer.qkv).split(
-            [self._heads * dim, self._kv_heads * dim, self._kv_heads * dim], -1
-        )
-        q = q.view(rows, tokens, self._kv_heads, queries, dim).permute(0, 2, 3, 1, 4).flatten(2, 3) * dim**-0.5
-        k, v = (tensor.view(rows, tokens, self._kv_heads, dim).transpose(1, 2) for tensor in (k, v))
-        read = (q @ k.transpose(2, 3)).softmax(-1) @ v
-        return read.view(rows, self._kv_heads, queries, tokens, dim).permute(0, 3, 1, 2, 4).flatten(2)
+            x, residual = self._ops.norm(residual, delta, layer.attention_norm)
+            delta = functional.linear(self._ops.attend(functional.linear(x, layer.qkv)), layer.output)
+            x, residual = self._ops.norm(residual, delta, layer.ffn_norm)
+            delta = functional.linear(self._ops.gate(functional.linear(x, layer.gate_up)), layer.down)
+        assert delta is not None
+        x, _ = self._ops.norm(residual[:, 0].contiguous(), delta[:, 0].contiguous(), self._norm)
+        return functional.linear(x, self._acoustic)
 
 
 def _layer(weights: Mapping[str, torch.Tensor], name: str) -> _Layer:

@@ -2,7 +2,8 @@
 
 The flow matching must know which request a row of hidden states belongs to. `forward` therefore appends each row's
 token and position to its hidden state, as bits. So neither the order of the rows nor the runner's own data matter, and
-a CUDA graph may hold `forward`. Preempted requests continue: the frames of their slots are still here.
+CUDA graphs may hold `forward` and the work of `compute_logits` (`row_graphs`). Preempted requests continue: the frames
+of their slots are still here.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.mistral import MistralForCausalLM
 from vllm.sequence import IntermediateTensors
 
+from voxbatch.vllm_plugin.packing import copy_to
 from voxbatch.vllm_plugin.speech import BEGIN_AUDIO, END, FIRST_ROW, SLOTS
 from voxbatch.vllm_plugin.speech.codec import Codec
 from voxbatch.vllm_plugin.speech.flow_matching import END_CODE, NUM_SPECIAL, FlowMatching
 from voxbatch.vllm_plugin.speech.noise import noise
+from voxbatch.vllm_plugin.speech.row_graphs import CPU_SIZES, RowGraphs
 
 _TOKENS = "mm_audio_embeddings.tok_embeddings.weight"
 _CODES = "mm_audio_embeddings.audio_codebook_embeddings.embeddings.weight"
-ROWS = 16
-"""Rows of a product on a CPU; see `in_equal_batches`."""
 _FLOW_MATCHING, _CODEC = "acoustic_transformer.", "audio_tokenizer."
 
 
@@ -42,8 +43,10 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
         self._frames = torch.zeros(SLOTS + 1, vllm_config.model_config.max_model_len, len(sizes), dtype=torch.int16)
         self._starts = torch.zeros(SLOTS + 1, dtype=torch.int64)
         """Number of positions of each slot's prompt."""
-        self._has_equal_batches = False
         self._seeds = torch.zeros(SLOTS + 1, dtype=torch.int64)
+        self._embeddings = torch.zeros(vllm_config.scheduler_config.max_num_batched_tokens, self._width)
+        """The embeddings of a step. They stay where they are, because vLLM's graphs read them."""
+        self._has_equal_batches = False
         patch_runner()
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
@@ -66,11 +69,18 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
         loaded: set[str] = super().load_weights(of_language_model())
         for name in ("_firsts", "_frames", "_starts", "_seeds"):
             setattr(self, name, getattr(self, name).to(embedding.device))
+        self._embeddings = self._embeddings.to(embedding)
         self._codes = others[_CODES]
         self._begin = FIRST_ROW + sum(self._speech["voices"].values()) + BEGIN_AUDIO
         self._flow_matching = FlowMatching(_below(others, _FLOW_MATCHING), self._speech["audio_model_args"])
         self._codec = Codec(_below(others, _CODEC), self._speech["audio_tokenizer_args"])
+        nobody = torch.tensor([END, 0], dtype=torch.int32).view(embedding.dtype).to(embedding.device)
+        self._next_tokens = RowGraphs(self._with_next_frames, torch.cat((nobody.new_zeros(self._width), nobody)))
         return loaded
+
+    def capture(self, requests: int) -> None:
+        """Capture the CUDA graphs of `compute_logits` for a number of requests."""
+        self._next_tokens.capture(requests)
 
     def _voices(self) -> list[torch.Tensor]:
         """Return the rows of each voice, [rows, width].
@@ -94,7 +104,10 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
                 if hasattr(layer, "cpu_linear"):
                     layer.cpu_linear = _with_equal_batches(layer.cpu_linear)
             self._has_equal_batches = True
-        slots, starts, seeds = torch.tensor(requests, dtype=torch.int64).to(self._starts.device).unbind(1)
+        on_host = torch.tensor(requests, dtype=torch.int64)
+        on_device = torch.empty_like(on_host, device=self._starts.device)
+        copy_to(on_device, on_host)
+        slots, starts, seeds = on_device.unbind(1)
         self._starts[slots], self._seeds[slots] = starts, seeds
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -119,7 +132,8 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
         spoken = functional.embedding(codes, self._codes).sum(1)
         is_frame = (input_ids < SLOTS) & (frames >= 0)
         rows = self.model.embed_tokens(torch.where(input_ids < SLOTS, self._begin, input_ids))
-        hidden = self.model(None, positions, intermediate_tensors, torch.where(is_frame[:, None], spoken, rows))
+        embeddings = torch.where(is_frame[:, None], spoken, rows, out=self._embeddings[: len(input_ids)])
+        hidden = self.model(None, positions, intermediate_tensors, embeddings)
         return torch.cat((hidden, torch.stack((input_ids, positions), 1).int().view(hidden.dtype)), 1)
 
     def _places(self, ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,19 +148,22 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
         Args:
             hidden_states: [rows, width and the appended bits].
         """
+        return self._next_tokens(hidden_states)
+
+    def _with_next_frames(self, hidden_states: torch.Tensor) -> torch.Tensor:
         ids, positions = hidden_states[:, self._width :].contiguous().view(torch.int32).unbind(1)
         slots, frames = self._places(ids, positions.long())
         frames = (frames + 1).clamp(0, self._frames.shape[1] - 1)
-        random = noise(self._seeds[slots], frames, self._flow_matching.num_acoustic)
-        hidden = hidden_states[:, : self._width].contiguous()
-        if hidden.device.type == "cpu":
-            codes = in_equal_batches(self._flow_matching.codes, hidden, random)
-        else:
-            codes = self._flow_matching.codes(hidden, random)
+        codes = self._codes_of(slots, frames, hidden_states[:, : self._width].contiguous())
         self._frames[slots, frames] = codes.short()
         tokens = torch.where(codes[:, 0] == END_CODE, END, slots)
         logits = torch.full((len(slots), END + 1), -torch.inf, device=slots.device)
         return logits.scatter_(1, tokens[:, None], 0.0)
+
+    def _codes_of(self, slots: torch.Tensor, frames: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the codes of frames, [rows, 37]."""
+        random = noise(self._seeds[slots], frames, self._flow_matching.num_acoustic)
+        return self._flow_matching.codes(hidden, random)
 
     def sounds(self, requests: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the samples of finished requests, float32.
@@ -157,27 +174,31 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
         Raises:
             ValueError: a slot has another number of frames.
         """
-        speeches = [self._frames[slot, : frames + 1] for slot, frames in requests]
-        for speech, (slot, frames) in zip(speeches, requests, strict=True):
-            if (speech[:, 0] == END_CODE).nonzero().flatten().tolist() != [frames]:
+        device = self._frames.device
+        slots, counts = torch.tensor(requests, dtype=torch.int64).view(-1, 2).to(device).unbind(1)
+        places = torch.arange(self._frames.shape[1], device=device)
+        is_end = (self._frames[slots, :, 0] == END_CODE) & (places <= counts[:, None])
+        is_right = (is_end == (places == counts[:, None])).all(1)
+        for (slot, frames), right in zip(requests, is_right.tolist(), strict=True):
+            if not right:
                 raise ValueError(f"slot {slot} does not end after {frames} frames")
         with torch.inference_mode():
-            return [samples.numpy().tobytes() for samples in self._codec.samples([speech[:-1] for speech in speeches])]
-
-
-def in_equal_batches(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-    """Return a function of tensors, [rows, …] each, that is called with ROWS rows at a time.
-
-    On a CPU, products of few rows and of many have other last bits, and the codes of a frame change all later frames.
-    """
-    count = len(tensors[0])
-    filled = [functional.pad(tensor, (0, 0, 0, -count % ROWS)) for tensor in tensors]
-    batches = zip(*(tensor.split(ROWS) for tensor in filled), strict=True)
-    return torch.cat([function(*batch) for batch in batches])[:count]
+            speeches = self._codec.samples([self._frames[slot, :frames] for slot, frames in requests])
+            return [samples.numpy().tobytes() for samples in speeches]
 
 
 def _with_equal_batches(linear: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    return lambda x, weight, bias: in_equal_batches(lambda rows: linear(rows, weight, bias), x)
+    """Return a product that is calculated with the same number of rows at a time.
+
+    On a CPU, products of few rows and of many have other last bits, and the codes of a frame change all later frames.
+    """
+    (rows,) = CPU_SIZES
+
+    def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        batches = functional.pad(x, (0, 0, 0, -len(x) % rows)).split(rows)
+        return torch.cat([linear(batch, weight, bias) for batch in batches])[: len(x)]
+
+    return product
 
 
 def _below(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
@@ -185,11 +206,12 @@ def _below(weights: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Ten
 
 
 def patch_runner() -> None:
-    """Let vLLM's runner prepare the slots of the requests that begin in a step, once in a process."""
+    """Let vLLM's runner prepare the slots of the requests that begin in a step, and capture the graphs of
+    `compute_logits` after its own, once in a process."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    original = GPUModelRunner._update_states
-    if hasattr(original, "original"):
+    update, capture = GPUModelRunner._update_states, GPUModelRunner.capture_model
+    if hasattr(update, "original"):
         return
 
     def update_states(runner: Any, scheduler_output: Any) -> Any:
@@ -198,7 +220,13 @@ def patch_runner() -> None:
             for request in scheduler_output.scheduled_new_reqs
         ]:
             runner.get_model().begin(requests)
-        return original(runner, scheduler_output)
+        return update(runner, scheduler_output)
 
-    update_states.original = original  # type: ignore[attr-defined]
-    GPUModelRunner._update_states = update_states
+    def capture_model(runner: Any) -> Any:
+        captured = capture(runner)
+        if runner.compilation_config.cudagraph_mode.name != "NONE":
+            runner.get_model().capture(runner.max_num_reqs)
+        return captured
+
+    update_states.original = update  # type: ignore[attr-defined]
+    GPUModelRunner._update_states, GPUModelRunner.capture_model = update_states, capture_model
