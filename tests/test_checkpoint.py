@@ -169,7 +169,7 @@ def test_takeover_between_two_looks_of_a_check_is_named(store: Store) -> None:
 
     def take_over(prefix: str) -> list[str]:
         store.names = names  # type: ignore[method-assign]
-        reserve(store, RUN, Listing(keys=keys(ITEMS)), overwrite=True)
+        reserve(store, OUT_RUN, Listing(keys=keys(ITEMS)), overwrite=True)
         return names(prefix)
 
     store.names = take_over  # type: ignore[method-assign]
