@@ -39,8 +39,9 @@ from scipy.optimize import linear_sum_assignment
 
 from voxbatch.analysis.score import score_place
 from voxbatch.records import SAMPLING_RATE, SpeakerCount, Transcript, Turn, Word
+from voxbatch.scoring import ScoreOptions
 from voxbatch.scoring.counts import tokens
-from voxbatch.scoring.normalize import DEFAULT_RULES
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
 from voxbatch.speakers import Diarizer, find_weights
 from voxbatch.text.speakers import with_speakers
 
@@ -51,6 +52,8 @@ MARGIN_POINTS = 0.5
 """Largest distance of the cpWER of a run from that of the true turns."""
 SETS = {"sample": "call", "trn": "AMI", "tel": "telephone"}
 """Sets by the first letters of a recording's name. All others are synthetic."""
+WORDS_AS_THEY_ARE = ScoreOptions(Rules("none"))
+"""The words are normalised before they are written, so that meeteval compares the same ones."""
 Reference = list[tuple[float, float, str]]
 """Turns: start, end and speaker."""
 Sets = dict[str, list[tuple[str, Path, Reference]]]
@@ -229,7 +232,7 @@ def errors_of_words(sets: Sets, weights: str | None, model: str) -> int:
             rates = {}
             for system, written in texts.items():
                 (path := folder / f"{system}.stm").write_text("".join(written))
-                score = score_place(str(path), str(reference_path), "en").speakers
+                score = score_place(str(path), str(reference_path), "en", options=WORDS_AS_THEY_ARE).speakers
                 assert score
                 rates[system] = 100 * score["cpwer"]
                 print(
