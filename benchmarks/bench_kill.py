@@ -12,7 +12,8 @@ In the last scenario, random signals (SIGTERM, SIGKILL, SIGSTOP and later SIGCON
 main process, a worker, a decoder, ffmpeg, or all of them. The run is resumed whenever it ended. The outputs must be the
 bytes of an undisturbed run, so that no signal becomes an item's failure.
 
-Other options go to the runs of the embedded engine, for example `--speakers auto --speaker-model FOLDER`.
+Other options go to the runs of the embedded engine, for example `--speakers auto --speaker-model FOLDER`. With
+`--channels`, its recordings are stereo.
 """
 
 from __future__ import annotations
@@ -461,6 +462,20 @@ def recoded(found: list[dict[str, object]], folder: Path) -> list[dict[str, obje
     return found
 
 
+def paired(found: list[dict[str, object]], folder: Path) -> list[dict[str, object]]:
+    """Return rows whose recordings, written into a folder, have the recording of the row on the left, and the one of
+    the row before on the right."""
+    other, mono = None, "aresample=16000,aformat=channel_layouts=mono"
+    for n, row in enumerate(found):
+        audio = str(row["audio_filepath"])
+        if os.path.exists(audio):
+            path, merged = str(folder / f"{n}.wav"), f"[0]{mono}[left];[1]{mono},apad[right];[left][right]amerge"
+            inputs = ["-i", audio, "-i", other or audio]
+            subprocess.run([executable(), "-v", "error", *inputs, "-filter_complex", merged, path], check=True)
+            row["audio_filepath"], other = path, audio
+    return found
+
+
 def put(place: Place, name: str, found: list[dict[str, object]]) -> int:
     """Write the manifest and, into a bucket, its recordings; return the number of lines."""
     if place.kind != "local":
@@ -505,8 +520,9 @@ def main() -> None:
     slower = ("--engine", "scripted", "--engine-option", "delay_s=0.4")
     for kind in given.stores:
         if given.kills:
-            with place(kind) as real:
-                lines = put(real, "real.jsonl", rows(given.recordings))
+            with place(kind) as real, tempfile.TemporaryDirectory(prefix="voxbatch-kill-") as folder:
+                found = rows(given.recordings)
+                lines = put(real, "real.jsonl", paired(found, Path(folder)) if "--channels" in extra else found)
                 scenario("faster-whisper", Job(real, "real.jsonl", lines, embedded, 5), given.kills, given.seed, bars)
         if given.scripted_kills:
             with place(kind) as many:

@@ -1,59 +1,94 @@
 """Diarisation on conversations with RTTM: error rate, speakers, speed and memory.
 
     python benchmarks/bench_speakers.py --weights FOLDER [--rttm FOLDER ...] [--other SYSTEM=PYTHON ...]
+    python benchmarks/bench_speakers.py --weights FOLDER --rttm FOLDER --words MODEL
+    python benchmarks/bench_speakers.py --weights FOLDER --hours 12
 
 Each folder holds X.rttm beside X.wav or X.flac; an RTTM file may name several recordings. Without --rttm: the
 conversations of the test recordings. The error rate (DER) scores overlap. The collar is on each side of a border of the
 reference. Speed is audio seconds per CPU second of one process, memory the growth of its peak. Bars, at collar 0: see
 BARS.
+
+With --words, the recordings with X.stm, which has the texts of the speakers, are transcribed by `voxbatch run
+--speakers`. The error rate of who said what (cpWER) is that of the run's speakers, beside the one of the same words
+with the speakers of the reference's turns, and with one speaker. meeteval reads the same files, if it is installed.
+
+With --hours, all recordings are one, again and again, for so long. Memory and CPU time are printed after each hour.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import itertools
+import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
-from common import corpus, machine
+from common import corpus, machine, run, write_manifest
 from scipy.optimize import linear_sum_assignment
 
-from voxbatch.records import SpeakerCount, Turn
+from voxbatch.analysis.score import score_place
+from voxbatch.records import SAMPLING_RATE, SpeakerCount, Transcript, Turn, Word
+from voxbatch.scoring import ScoreOptions
+from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
 from voxbatch.speakers import Diarizer, find_weights
+from voxbatch.text.speakers import with_speakers
 
 FRAME_S = 0.005
 BARS = {"call": 5.0, "AMI": 30.0, "telephone": 9.0, "synthetic": 8.0}
 """Largest DER in percent at collar 0, by set."""
+MARGIN_POINTS = 0.5
+"""Largest distance of the cpWER of a run from that of the true turns."""
 SETS = {"sample": "call", "trn": "AMI", "tel": "telephone"}
 """Sets by the first letters of a recording's name. All others are synthetic."""
+WORDS_AS_THEY_ARE = ScoreOptions(Rules("none"))
+"""The words are normalised before they are written, so that meeteval compares the same ones."""
+Reference = list[tuple[float, float, str]]
+"""Turns: start, end and speaker."""
+Sets = dict[str, list[tuple[str, Path, Reference]]]
+"""The recordings of each set: name, audio and turns."""
 
 OTHERS = {
     "senko": """
 import sys, senko
-for turn in senko.Diarizer(device="cpu").diarize(sys.argv[1])["raw_segments"]:
-    print(turn["start"], turn["end"], turn["speaker"])
+diarizer = senko.Diarizer(device="cpu", quiet=True)
+def turns(path):
+    found = diarizer.diarize(path, generate_colors=False)
+    return [(turn["start"], turn["end"], turn["speaker"]) for turn in found["raw_segments"]] if found else []
 """,
     "sherpa-onnx": """
 import sys, sherpa_onnx as s, soundfile
-pyannote = s.OfflineSpeakerSegmentationPyannoteModelConfig(model=sys.argv[2] + "/segmentation.onnx")
-config = s.OfflineSpeakerDiarizationConfig(
+pyannote = s.OfflineSpeakerSegmentationPyannoteModelConfig(model=sys.argv[1] + "/segmentation.onnx")
+diarizer = s.OfflineSpeakerDiarization(s.OfflineSpeakerDiarizationConfig(
     segmentation=s.OfflineSpeakerSegmentationModelConfig(pyannote=pyannote),
-    embedding=s.SpeakerEmbeddingExtractorConfig(model=sys.argv[2] + "/embedding.onnx"),
+    embedding=s.SpeakerEmbeddingExtractorConfig(model=sys.argv[1] + "/embedding.onnx"),
     clustering=s.FastClusteringConfig(num_clusters=-1, threshold=0.5),
-)
-samples = soundfile.read(sys.argv[1], dtype="float32")[0]
-for turn in s.OfflineSpeakerDiarization(config).process(samples).sort_by_start_time():
-    print(turn.start, turn.end, turn.speaker)
+))
+def turns(path):
+    found = diarizer.process(soundfile.read(path, dtype="float32")[0]).sort_by_start_time()
+    return [(turn.start, turn.end, turn.speaker) for turn in found]
 """,
 }
-"""Programs that print the turns of argv[1], by system. argv[2] is the folder of the networks."""
+"""Programs that load a system and define `turns`, by system. argv[1] is the folder of the networks."""
+EACH_RECORDING = """
+import json, os
+for path in sys.argv[2:]:
+    before = sum(os.times()[:4])
+    found = turns(path)
+    print(json.dumps({"cpu_s": sum(os.times()[:4]) - before, "turns": found}))
+"""
+"""End of these programs: a line of JSON for each recording."""
 
 
 @dataclass(slots=True)
@@ -69,7 +104,7 @@ class Score:
     cpu_s: float = 0.0
 
 
-def references(folder: Path) -> Iterator[tuple[str, Path, list[tuple[float, float, str]]]]:
+def references(folder: Path) -> Iterator[tuple[str, Path, Reference]]:
     """Yield the name, the audio and the turns of each recording of a folder."""
     turns: dict[str, list[tuple[float, float, str]]] = {}
     for path in sorted(folder.glob("*.rttm")):
@@ -84,7 +119,7 @@ def references(folder: Path) -> Iterator[tuple[str, Path, list[tuple[float, floa
         )
 
 
-def errors(reference: list[tuple[float, float, str]], turns: list[Turn], seconds: float, collar: float) -> list[float]:
+def errors(reference: Reference, turns: list[Turn], seconds: float, collar: float) -> list[float]:
     """Return the missed, false, confused and all speaker time in seconds."""
     matrices = []
     for listed in (reference, [(turn.start, turn.end, str(turn.speaker)) for turn in turns]):
@@ -106,60 +141,177 @@ def errors(reference: list[tuple[float, float, str]], turns: list[Turn], seconds
     ]
 
 
-def other_turns(system: str, python: str, audio: Path, weights: str) -> list[Turn]:
-    """Return the turns that another system prints."""
-    command = [python, "-c", OTHERS[system], str(audio), weights]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    numbers: dict[str, int] = {}
-    rows = [line.split() for line in lines]
-    return [Turn(float(a), float(b), numbers.setdefault(c, len(numbers))) for a, b, c in rows]
+def own_turns(diarizer: Diarizer, audio: Path) -> tuple[list[Turn], float]:
+    """Return the turns of a recording, and the CPU seconds that they took."""
+    before = time.process_time()
+    for block in soundfile.blocks(audio, 160_000, dtype="float32"):
+        diarizer.add(block)
+    return diarizer.turns(), time.process_time() - before
 
 
-def main() -> None:
-    """Print the table, and end with 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weights", help="value of --speaker-model; default: the networks of the hub")
-    parser.add_argument("--rttm", type=Path, action="append", help="folder of conversations; may be repeated")
-    parser.add_argument("--other", action="append", default=[], help=f"NAME=PYTHON, of {', '.join(OTHERS)}")
-    options = parser.parse_args()
-    folders = options.rttm or [corpus() / "conversations"]
-    diarizer = Diarizer(find_weights(options.weights), SpeakerCount())
-    others = dict(other.split("=", 1) for other in options.other)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    scores: dict[tuple[str, str], Score] = {}
-    for folder in folders:
-        for name, audio, reference in references(folder):
-            group = next((group for start, group in SETS.items() if name.startswith(start)), "synthetic")
-            seconds = soundfile.info(audio).duration
-            for system in ("voxbatch", "one speaker", *others):
-                before = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-                if system == "voxbatch":
-                    for block in soundfile.blocks(audio, 160_000, dtype="float32"):
-                        diarizer.add(block)
-                    turns = diarizer.turns()
-                elif system == "one speaker":
-                    turns = [Turn(0.0, seconds, 0)]
-                else:
-                    turns = other_turns(system, others[system], audio, options.weights)
-                score = scores.setdefault((group, system), Score())
-                score.cpu_s += time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
+def other_turns(system: str, python: str, audio: list[Path], weights: str) -> Iterator[tuple[list[Turn], float]]:
+    """Yield the turns that another system finds in each recording, and the CPU seconds that they took."""
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [Path(folder) / f"{path.stem}.wav" for path in audio]
+        for path, copy in zip(audio, copies, strict=True):
+            soundfile.write(copy, *soundfile.read(path), subtype="PCM_16")
+        command = [python, "-c", OTHERS[system] + EACH_RECORDING, weights, *map(str, copies)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        if line.startswith('{"cpu_s"'):
+            result, numbers = json.loads(line), dict[str, int]()
+            rows = [Turn(a, b, numbers.setdefault(c, len(numbers))) for a, b, c in result["turns"]]
+            yield rows, result["cpu_s"]
+
+
+def errors_of_turns(sets: Sets, diarizer: Diarizer, others: dict[str, str], weights: str) -> int:
+    """Print the table of all systems, and return the number of missed bars."""
+    print(
+        "| set | system | DER | missed | false | confused | DER, collar 0.25 s | speakers right | CPU s | x real time |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    missed_bars = 0
+    for group, recordings in sorted(sets.items()):
+        lengths = [soundfile.info(audio).duration for _, audio, _ in recordings]
+        results: dict[str, Iterable[tuple[list[Turn], float]]] = {
+            "voxbatch": (own_turns(diarizer, audio) for _, audio, _ in recordings),
+            "one speaker": (([Turn(0.0, seconds, 0)], 0.0) for seconds in lengths),
+        }
+        for system, python in others.items():
+            results[system] = other_turns(system, python, [audio for _, audio, _ in recordings], weights)
+        for system, found in results.items():
+            score = Score()
+            for (_, _, reference), seconds, (turns, cpu_s) in zip(recordings, lengths, found, strict=True):
+                score.cpu_s += cpu_s
                 score.audio_s += seconds
                 score.errors += [errors(reference, turns, seconds, collar) for collar in (0.0, 0.25)]
                 score.right += len({speaker for _, _, speaker in reference}) == len({turn.speaker for turn in turns})
                 score.recordings += 1
-    print(machine())
-    print("| set | system | DER | missed | false | confused | DER, collar 0.25 s | speakers right | x real time |")
-    print("|---|---|---|---|---|---|---|---|---|")
+            rates = 100 * score.errors / score.errors[:, 3:]
+            der, der_collar = rates[:, :3].sum(1)
+            shares = " | ".join(f"{rate:.1f}" for rate in rates[0, :3])
+            speed = f"{score.cpu_s:.0f} | {score.audio_s / score.cpu_s:.0f}" if score.cpu_s else " | "
+            counts = f"{score.right}/{score.recordings}"
+            print(f"| {group} | {system} | {der:.1f} | {shares} | {der_collar:.1f} | {counts} | {speed} |", flush=True)
+            missed_bars += system == "voxbatch" and der > BARS[group]
+    return missed_bars
+
+
+def errors_of_words(sets: Sets, weights: str | None, model: str) -> int:
+    """Print the cpWER of a run, of the true turns and of one speaker, and return the number of missed bars."""
     missed_bars = 0
-    for (group, system), score in sorted(scores.items()):
-        rates = 100 * score.errors / score.errors[:, 3:]
-        der, der_collar = rates[:, :3].sum(1)
-        shares = " | ".join(f"{rate:.1f}" for rate in rates[0, :3])
-        speed = f"{score.audio_s / score.cpu_s:.0f}" if system != "one speaker" else ""
-        counts = f"{score.right}/{score.recordings}"
-        print(f"| {group} | {system} | {der:.1f} | {shares} | {der_collar:.1f} | {counts} | {speed} |")
-        missed_bars += system == "voxbatch" and der > BARS[group]
-    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024
+    print("| set | words | speakers of | cpWER | errors | missed and false speakers | cpWER of meeteval |")
+    print("|---|---|---|---|---|---|---|")
+    for group, recordings in sorted(sets.items()):
+        recordings = [recording for recording in recordings if recording[1].with_suffix(".stm").exists()]
+        if not recordings:
+            continue
+        with tempfile.TemporaryDirectory(prefix="voxbatch-bench-") as name:
+            folder = Path(name)
+            rows = [{"id": name, "audio_filepath": str(audio.resolve())} for name, audio, _ in recordings]
+            command = ["run", write_manifest(folder / "rows.jsonl", rows), "-o", folder / "out", "--allow-outside"]
+            networks = ["--speaker-model", weights] if weights else []
+            engine = ["--engine", "faster-whisper", "--model", model, "--language", "en"]
+            run([*command, "--no-report", "--speakers", "auto", *networks, *engine])
+            lines = [json.loads(line) for line in (folder / "out" / "transcripts.jsonl").read_text().splitlines()]
+            texts: dict[str, list[str]] = {"": [], "voxbatch": [], "the true turns": [], "one speaker": []}
+            for line, (name, audio, reference) in zip(lines, recordings, strict=True):
+                words = [Word(f" {word['word']}", word["start"], word["end"], None, word.get("speaker"))
+                         for word in line["words"]]  # fmt: skip
+                numbers: dict[str, int] = {}
+                turns = [Turn(a, b, numbers.setdefault(c, len(numbers))) for a, b, c in sorted(reference)]
+                true = with_speakers(Transcript(line["pred_text"], tuple(words)), turns)
+                texts["voxbatch"] += stm(name, words)
+                texts["the true turns"] += stm(name, true.words)
+                texts["one speaker"] += stm(name, [replace(word, speaker="one") for word in words])
+                spoken = [row.split(None, 5) for row in audio.with_suffix(".stm").read_text().splitlines()]
+                texts[""] += stm(
+                    name, [Word(f" {row[5]}", float(row[3]), float(row[4]), None, row[2]) for row in spoken]
+                )
+            (reference_path := folder / "reference.stm").write_text("".join(texts.pop("")))
+            rates = {}
+            for system, written in texts.items():
+                (path := folder / f"{system}.stm").write_text("".join(written))
+                score = score_place(str(path), str(reference_path), "en", options=WORDS_AS_THEY_ARE).speakers
+                assert score
+                rates[system] = 100 * score["cpwer"]
+                print(
+                    f"| {group} | {score['reference_words']:,} | {system} | {rates[system]:.2f} | {score['errors']} "
+                    f"| {score['missed_speakers']}, {score['false_alarm_speakers']} "
+                    f"| {meeteval_rate(reference_path, path)} |", flush=True
+                )  # fmt: skip
+            missed_bars += rates["voxbatch"] > rates["the true turns"] + MARGIN_POINTS
+    return missed_bars
+
+
+def stm(name: str, words: Iterable[Word]) -> Iterator[str]:
+    """Yield a line of an stm for each speaker of a recording, with normalised words."""
+    speakers: dict[str, list[str]] = {}
+    for word in words:
+        speakers.setdefault((word.speaker or "nobody").replace(" ", "_"), []).append(word.text)
+    for speaker, texts in speakers.items():
+        if spoken := tokens("".join(texts), "en", DEFAULT_RULES):
+            yield f"{name} 1 {speaker} 0 1 {' '.join(spoken)}\n"
+
+
+def meeteval_rate(reference: Path, hypothesis: Path) -> str:
+    """Return the cpWER by meeteval in percent; "" if it is not installed."""
+    try:
+        import meeteval
+    except ImportError:
+        return ""
+    rates = meeteval.wer.cpwer(meeteval.io.load(str(reference)), meeteval.io.load(str(hypothesis))).values()
+    return f"{100 * sum(rates, start=meeteval.wer.CPErrorRate.zero()).error_rate:.2f}"
+
+
+def long_recording(sets: Sets, diarizer: Diarizer, hours: float) -> None:
+    """Diarise all recordings as a single one, and print what each hour costs."""
+    print("| hours | CPU s | peak MiB above the loaded networks |")
+    print("|---|---|---|")
+    loaded, began, num_samples = peak_mib(), time.process_time(), 0
+    audio = itertools.cycle([audio for recordings in sets.values() for _, audio, _ in recordings])
+    for block in itertools.chain.from_iterable(soundfile.blocks(path, 160_000, dtype="float32") for path in audio):
+        diarizer.add(block)
+        before, num_samples = num_samples, num_samples + len(block)
+        if num_samples // (3600 * SAMPLING_RATE) > before // (3600 * SAMPLING_RATE):
+            hour = num_samples // (3600 * SAMPLING_RATE)
+            print(f"| {hour} | {time.process_time() - began:.0f} | {peak_mib() - loaded:.0f} |", flush=True)
+        if num_samples >= hours * 3600 * SAMPLING_RATE:
+            break
+    turns = diarizer.turns()
+    print(f"| turns | {time.process_time() - began:.0f} | {peak_mib() - loaded:.0f} |")
+    digest = hashlib.sha256(repr(turns).encode()).hexdigest()[:16]
+    print(f"{len(turns)} turns of {len({turn.speaker for turn in turns})} speakers, digest {digest}")
+
+
+def peak_mib() -> float:
+    """Return the peak memory of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Print a table, and end with 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", help="value of --speaker-model; default: the networks of the hub")
+    parser.add_argument("--rttm", type=Path, action="append", help="folder of conversations; may be repeated")
+    parser.add_argument("--other", action="append", default=[], help=f"NAME=PYTHON, of {', '.join(OTHERS)}")
+    parser.add_argument("--words", metavar="MODEL", help="score the words of a Whisper model: tiny.en, or a folder")
+    parser.add_argument("--hours", type=float, help="diarise one recording of so many hours")
+    options = parser.parse_args()
+    sets: Sets = {}
+    for folder in options.rttm or [corpus() / "conversations"]:
+        for name, audio, reference in references(folder):
+            group = next((group for start, group in SETS.items() if name.startswith(start)), "synthetic")
+            sets.setdefault(group, []).append((name, audio, reference))
+    print(machine())
+    if options.words:
+        sys.exit(1 if errors_of_words(sets, options.weights, options.words) else 0)
+    diarizer = Diarizer(find_weights(options.weights), SpeakerCount())
+    if options.hours:
+        return long_recording(sets, diarizer, options.hours)
+    loaded = peak_mib()
+    missed_bars = errors_of_turns(sets, diarizer, dict(o.split("=", 1) for o in options.other), options.weights)
+    growth = peak_mib() - loaded
     print(f"peak memory above the loaded networks: {growth:.0f} MiB; bars: {BARS}; missed: {missed_bars}")
     sys.exit(1 if missed_bars else 0)
 

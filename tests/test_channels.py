@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -169,6 +170,20 @@ def test_words_are_merged_by_time_without_crosstalk() -> None:
         "channel 1: left out 1 words that another channel holds much louder",
     )
     assert (transcript.confidence, transcript.audio_duration, transcript.language) == (0.75, 4.0, "en")
+
+
+def test_a_word_without_a_length_stays_or_goes_with_the_word_before_it() -> None:
+    """Such a word was said within the time of the word before it, and at its own time the other side may speak."""
+    words = (
+        Word(" of", 0.5, 2.2),
+        Word(" bondage.", 2.3, 2.3),
+        Word(" False.", 2.3, 2.9),
+        Word(" Too.", 3.5, 3.5),
+    )
+    span, silence = Span(0, 4 * SECOND, 0, 4 * SECOND, channel=0), Hypothesis(0, 1, "")
+    spans = [span, replace(span, channel=1)]
+    transcript = stitch_channels(spans, [Hypothesis(0, 0, "x", words), silence], LEVELS)
+    assert transcript.text == "of bondage."
 
 
 def test_channels_without_word_times_are_merged_by_their_chunks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -61,6 +62,16 @@ def written(form: str, transcript: Transcript = TALK) -> str:
 def test_speakers_match_hand_written_files(form: str, text: str) -> None:
     """A text for readers has the label where the speaker changes; a file for programs has it where they expect it."""
     assert written(form) == text
+
+
+def test_ass_has_speakers_as_names_and_as_labels() -> None:
+    """A name has no comma, which would begin the next field."""
+    renamed = tuple(replace(word, speaker="B, C" if word.speaker != "Speaker 1" else word.speaker) for word in WORDS)
+    lines = written("ass", replace(TALK, words=renamed, segments=tuple(segments(renamed)))).splitlines()
+    assert lines[-2:] == [
+        "Dialogue: 0,0:00:00.50,0:00:01.41,Default,Speaker 1,0,0,0,,Speaker 1: Hello there.",
+        "Dialogue: 0,0:00:01.50,0:00:02.50,Default,B; C,0,0,0,,B, C: Hi, yes.",
+    ]
 
 
 def test_meeteval_reads_the_rttm(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ MAX_CACHED_NAMES = 5
 """Largest number of cached models that a message lists."""
 
 
-def snapshot(name: str, revision: str | None, patterns: Iterable[str], option: str = "--model") -> Path:
+def snapshot(
+    name: str, revision: str | None, patterns: Iterable[str], option: str = "--model", copied: str | None = None
+) -> Path:
     """Return the local folder of a model at one commit, with the files that match a pattern.
 
     The name of the folder is the commit. If the hub cannot be reached, the folder of an earlier download is returned,
@@ -32,6 +34,7 @@ def snapshot(name: str, revision: str | None, patterns: Iterable[str], option: s
         name: owner/name.
         revision: branch, tag or commit; None means the main branch.
         option: the option that names the model, for messages.
+        copied: the files that a folder without the hub needs, for messages; None: the whole model, or another one.
 
     Raises:
         ConfigError: the hub does not have the model or does not give it to this user; or the hub is switched off by
@@ -45,7 +48,7 @@ def snapshot(name: str, revision: str | None, patterns: Iterable[str], option: s
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
     except Exception as e:  # noqa: BLE001 the hub's client raises other types in each major version
-        _refuse(name, revision, e, option)
+        _refuse(name, revision, e, option, copied)
 
 
 def file_sizes(name: str, revision: str, patterns: Iterable[str]) -> dict[str, int]:
@@ -133,7 +136,9 @@ def _bytes_below(folder: Path) -> int:
     return sizes
 
 
-def _refuse(name: str, revision: str | None, error: Exception, option: str = "--model") -> NoReturn:
+def _refuse(
+    name: str, revision: str | None, error: Exception, option: str = "--model", copied: str | None = None
+) -> NoReturn:
     """Raise the project's error for an error of the hub's client."""
     from huggingface_hub import constants
     from huggingface_hub.errors import (
@@ -161,16 +166,17 @@ def _refuse(name: str, revision: str | None, error: Exception, option: str = "--
     names = sorted(path.name.removeprefix("models--").replace("--", "/") for path in cache_folder().glob("models--*/"))
     shown = ", ".join(names[:MAX_CACHED_NAMES]) + (", …" if len(names) > MAX_CACHED_NAMES else "")
     cached = f"the cache has {shown}" if names else "the cache has none, and `voxbatch models` lists the bundled ones"
-    remedy = f"{cached}; or copy the model into a folder, and give that as {option}"
+    remedy = f"copy {copied or 'the model'} into a folder, and give that as {option}"
+    if copied is None:
+        remedy = f"take a model that is here: {cached}; or {remedy}"
     if constants.HF_HUB_OFFLINE:
         raise ConfigError(
             f"{option} {name}: HF_HUB_OFFLINE is set, and the model is not in the cache {cache_folder()}: unset it, or "
-            f"take one that is here: {remedy}"
+            f"{remedy}"
         ) from error
     raise EngineError(
         f"{option} {name}: the hub {constants.ENDPOINT} cannot be reached ({first_line(error)}), and the model is not "
-        f"in its cache {cache_folder()}. Check the network and HF_ENDPOINT, and run again; or take a model that is "
-        f"here: {remedy}"
+        f"in its cache {cache_folder()}. Check the network and HF_ENDPOINT, and run again; or {remedy}"
     ) from error
 
 

@@ -70,10 +70,12 @@ def ttml(document: Document) -> str:
 
 
 def ass(document: Document) -> str:
-    """Return Advanced SubStation Alpha. Braces and backslashes are escaped as ffmpeg does it."""
+    """Return Advanced SubStation Alpha. Braces and backslashes are escaped as ffmpeg does it. A speaker is the name of
+    a line, for editors, and the label of its text, as in SubRip, for players."""
     return _ASS + "".join(
-        f"Dialogue: 0,{_centiseconds(cue.start_ms)},{_centiseconds(cue.end_ms)},Default,,0,0,0,,{_ass_text(cue)}\n"
-        for cue in _cues(document)
+        f"Dialogue: 0,{_centiseconds(cue.start_ms)},{_centiseconds(cue.end_ms)},Default,{_ass_name(cue)},0,0,0,,"
+        f"{_ass_text(cue)}\n"
+        for cue in split_into_cues(document.transcript, document.limits, has_labels=True)
     )
 
 
@@ -96,6 +98,11 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 def _centiseconds(ms: int) -> str:
     """Return a time in the form of ASS: 3661009 → "1:01:01.00"."""
     return _timestamp(ms, ".")[1:-1]
+
+
+def _ass_name(cue: Cue) -> str:
+    """Return the speaker of a cue without commas, which divide the fields; "" if speakers are not told apart."""
+    return _voice_name(cue).replace(",", ";")
 
 
 def _ass_text(cue: Cue) -> str:
@@ -154,8 +161,13 @@ def _karaoke(cue: Cue) -> str:
 
 def _voice(cue: Cue) -> str:
     """Return the tag of the speaker of a cue, if speakers are told apart."""
-    name = " ".join(without_control_characters(cue.speaker or "").split())
+    name = _voice_name(cue)
     return f"<v {html.escape(name, quote=False)}>" if name else ""
+
+
+def _voice_name(cue: Cue) -> str:
+    """Return the speaker of a cue in one line; "" if speakers are not told apart."""
+    return " ".join(without_control_characters(cue.speaker or "").split())
 
 
 def _vtt_text(text: str) -> str:

@@ -12,6 +12,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.storage.address import is_bucket_address
 
 OPTION = "--speaker-model"
+COPIED = "segmentation.onnx and embedding.onnx (docs/speakers.md says where they are from)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def find_weights(name: str | None) -> SpeakerWeights:
 
 
 def _from_hub(file: HubFile) -> Path:
-    path = hub.snapshot(file.repository, file.commit, [file.name], OPTION) / file.name
+    path = hub.snapshot(file.repository, file.commit, [file.name], OPTION, COPIED) / file.name
     if not path.is_file():
         raise ConfigError(f"{file.repository} on the hub has no {file.name} at commit {file.commit}: give {OPTION}")
     with open(path, "rb") as data:
@@ -96,4 +97,4 @@ def _folder(name: str) -> Path:
     if os.path.isdir(name) or name.startswith((".", "/", "~")) or name.count("/") != 1:
         return Path(name)
     repository, _, commit = name.partition("@")
-    return hub.snapshot(repository, commit or None, ["segmentation.onnx", "embedding.onnx"], OPTION)
+    return hub.snapshot(repository, commit or None, ["segmentation.onnx", "embedding.onnx"], OPTION, COPIED)

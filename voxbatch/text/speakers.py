@@ -52,6 +52,18 @@ def _speaker(word: Word, turns: Sequence[Turn]) -> int | None:
     return nearest if distance <= NEAREST_S else None
 
 
+def _own_words(words: Sequence[Word], channel: int, crosstalk: Crosstalk) -> list[Word]:
+    """Return the words of a channel that are no crosstalk. A word without a length stays or goes with the word before
+    it, in whose time it is said: Whisper gives the last words before a pause such times."""
+    kept, is_crosstalk = list[Word](), False
+    for word in words:
+        if word.end > word.start:
+            is_crosstalk = crosstalk.is_in(channel, word.start, word.end)
+        if not is_crosstalk:
+            kept.append(word)
+    return kept
+
+
 def label(speaker: int) -> str:
     """Return the label of a speaker without a name: 0 → "Speaker 1"."""
     return f"Speaker {speaker + 1}"
@@ -87,7 +99,7 @@ def stitch_channels(
         own = [at for at, span in enumerate(spans) if span.channel == channel]
         transcript = stitch([spans[at] for at in own], [hypotheses[at] for at in own])
         name = names[channel] if channel < len(names) else label(channel)
-        kept = [word for word in transcript.words if not crosstalk.is_in(channel, word.start, word.end)]
+        kept = _own_words(transcript.words, channel, crosstalk)
         words += [replace(word, speaker=name) for word in kept]
         parts += [replace(segment, speaker=name) for segment in transcript.segments]
         flags += transcript.flags
