@@ -66,19 +66,17 @@ def open_member(member: TarMember, store_options: StoreOptions) -> FileRecording
         AudioError, StorageError: the archive cannot be read; see storage.open_recording.
     """
     with _opened(member.archive, store_options) as read:
-        _check_header(member, read(tarfile.BLOCKSIZE, member.at - tarfile.BLOCKSIZE))
+        is_there = False
+        with contextlib.suppress(tarfile.HeaderError):
+            header = read(tarfile.BLOCKSIZE, member.at - tarfile.BLOCKSIZE)
+            found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            is_there = found.isfile() and found.size == member.size
+        if not is_there:
+            raise _changed(member)
         if member.size <= IN_MEMORY_BYTES:
             return FileRecording.in_memory(b"".join(_blocks(member, read)))
         with temporary_file(redacted(str(member)), _blocks(member, read)) as file:
             return FileRecording(os.dup(file.fileno()))
-
-
-def _check_header(member: TarMember, header: bytes) -> None:
-    with contextlib.suppress(tarfile.HeaderError):
-        found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-        if found.isfile() and found.size == member.size:
-            return
-    raise _changed(member)
 
 
 def _blocks(member: TarMember, read: _Read) -> Iterator[bytes]:
