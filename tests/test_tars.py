@@ -133,12 +133,13 @@ def test_a_long_recording_is_not_held_in_memory(tmp_path: Path, monkeypatch: pyt
     ("data", "message"),
     [
         (b"no archive" * 200, "is no whole, uncompressed tar archive"),
-        (gzip.compress(b"x" * 2000), "is no whole, uncompressed tar archive"),
+        (gzip.compress(b"x" * 2000, mtime=0), "is no whole, uncompressed tar archive"),
         (bytes(10_240), "holds no recordings"),
         (tar_of("a.wav", bytes(4000))[:2000], "is no whole, uncompressed tar archive"),
         (tar_of("a.json", b"[1]")[:-1024] + tar_of("a.wav", b"1"), "must be a JSON object|an array"),
         (tar_of("a.txt", b"\xff")[:-1024] + tar_of("a.wav", b"1"), "is not UTF-8"),
     ],
+    ids=["text", "gzip", "empty", "broken off", "json", "encoding"],
 )
 def test_what_is_no_usable_archive_is_refused(data: bytes, message: str, tmp_path: Path) -> None:
     """The message says what is wrong."""
