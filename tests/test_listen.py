@@ -646,8 +646,9 @@ def test_recordings_of_one_window_are_one_run(setup: ListenSetup, recording: Rec
     assert len({batch for _, batch in found}) == len({second // 2 for second in created})
     for each in twice:
         setup.pubsub.publish(each.data, **each.attributes)
-    setup.pubsub.break_leases()
-    assert setup.drained(*window).items() == 0
+    while setup.pubsub.unacked():  # once more if the emulator gave a message to a client that has ended
+        setup.pubsub.break_leases()
+        assert setup.drained(*window).items() == 0
     setup.clean()
     assert batches() == found
 
