@@ -32,6 +32,7 @@ TOKENIZER_SHA256 = "8da06d492bf077eb53d3058bd473c15d04652d85c280f79668e50ec1d6db
 VERSION = "2"
 """Version of the conversion. Raise it when the directory's content changes, so that older caches are not used."""
 
+_CONTROLS = {"bos_token_id": 50257, "eos_token_id": 50257, "pad_token_id": 50257, "decoder_start_token_id": 50258}
 _MAGIC = 0x67676D6C
 _FLOATS: dict[int, np.dtype[Any]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}
 """Number formats by ggml's number. Quantised types have other numbers and are not read."""
@@ -138,10 +139,7 @@ def _write_weights(scratch: Path, directory: Path) -> None:
         max_source_positions=positions,
         max_target_positions=text_positions,
         begin_suppress_tokens=None,
-        bos_token_id=50257,
-        eos_token_id=50257,
-        pad_token_id=50257,
-        decoder_start_token_id=50258,
+        **_CONTROLS,
     ).save_pretrained(directory)
 
 
@@ -224,10 +222,7 @@ def _write_tokenizer(scratch: Path, directory: Path) -> None:
         begin_suppress_tokens=known["suppress_ids_begin"],
         forced_decoder_ids=None,
         return_timestamps=False,
-        bos_token_id=50257,
-        eos_token_id=50257,
-        pad_token_id=50257,
-        decoder_start_token_id=50258,
+        **_CONTROLS,
     ).save_pretrained(directory)
 
 
