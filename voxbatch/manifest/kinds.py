@@ -35,12 +35,13 @@ JSON_LINES = Kind(
     "JSON lines", (".jsonl", ".jsonl.gz", ".json", ".json.gz"), "tables:json_manifest", (".jsonl", ".jsonl.gz"),
     "metadata.jsonl",
 )  # fmt: skip
+TAR = Kind("tar", (".tar",), "tars:tar_manifest", (".tar",))
 KINDS = (
     Kind("Parquet", (".parquet",), "tables:parquet_manifest", (".parquet",), "metadata.parquet"),
     JSON_LINES,
     Kind("CSV", (".csv", ".csv.gz"), "tables:text_manifest", folder_file="metadata.csv"),
     Kind("TSV", (".tsv", ".tsv.gz"), "tables:text_manifest"),
-    Kind("tar", (".tar",), "tars:tar_manifest", (".tar",)),
+    TAR,
     Kind("Kaldi", (".scp",), "kaldi:scp_manifest", (".scp",), "wav.scp", has_shards=False),
 )
 """All kinds. The metadata files are those of the audio folders of Hugging Face's datasets."""

@@ -16,7 +16,7 @@ from voxbatch.errors import ManifestError
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.folder import is_included
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
-from voxbatch.manifest.kinds import KINDS, kind_of
+from voxbatch.manifest.kinds import KINDS, TAR, kind_of
 from voxbatch.manifest.named import missing
 from voxbatch.manifest.source import (
     CHANGED_ADVICE,
@@ -247,7 +247,7 @@ def _remote_manifest(spec: str, store_options: StoreOptions) -> Source:
 
 def _open_remote(uri: str, store_options: StoreOptions) -> BinaryIO:
     """Return the file at an address, or an archive without its recordings."""
-    if not uri.lower().endswith(".tar"):
+    if kind_of(uri) is not TAR:
         return open_remote(uri, store_options)
     from voxbatch.manifest.tars import is_text
     from voxbatch.storage.tar_members import open_listing

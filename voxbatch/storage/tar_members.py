@@ -7,6 +7,7 @@ list it, and only its own bytes to read a recording.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import tarfile
@@ -68,7 +69,7 @@ def open_member(member: TarMember, store_options: StoreOptions) -> FileRecording
     with _opened(member.archive, store_options) as read:
         is_there = False
         with contextlib.suppress(tarfile.HeaderError):
-            header = read(tarfile.BLOCKSIZE, member.at - tarfile.BLOCKSIZE)
+            header = read(tarfile.BLOCKSIZE, max(0, member.at - tarfile.BLOCKSIZE))
             found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
             is_there = found.isfile() and found.size == member.size
         if not is_there:
@@ -103,11 +104,11 @@ def _opened(archive: str, store_options: StoreOptions) -> Iterator[_Read]:
         from voxbatch.storage import connect
 
         reader, key = connect.reader(archive, store_options)
-        yield lambda count, at: reader.get(key, max(at, 0), max(at, 0) + count).data
+        yield lambda count, at: reader.get(key, at, at + count).data
         return
     fd = open_local_audio(archive)
     try:
-        yield lambda count, at: read_at(fd, count, max(at, 0))
+        yield lambda count, at: read_at(fd, count, at)
     finally:
         os.close(fd)
 
@@ -138,10 +139,10 @@ def open_listing(archive: str, keep: Callable[[str], bool], store_options: Store
                 except tarfile.HeaderError as e:
                     raise StorageError(f"{redacted(archive)} is no tar archive: {e} at byte {at:,}") from e
                 is_special = not info.isreg()  # a long name, for example
-                data, end = at + tarfile.BLOCKSIZE, at + tarfile.BLOCKSIZE + -(-info.size // 512) * 512
+                end = at + (1 + math.ceil(info.size / tarfile.BLOCKSIZE)) * tarfile.BLOCKSIZE
                 have = begin + len(block)
                 if end > have and (is_special or keep(info.name)):
                     target.seek(have)
                     target.write(read(end - have, have))
-                at = end if info.size else data
+                at = end
     return file
