@@ -204,6 +204,30 @@ def test_after_a_twentieth_of_a_run_the_end_is_known_to_a_fifth(
     assert len(p.points) <= 80
 
 
+@pytest.mark.parametrize("at_a_time", [2, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_few_results_at_the_beginning_promise_the_end_to_a_fifth(
+    at_a_time: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recordings of the same length, some of which take twice as long as others, are done side by side: after 5 % of
+    them the promised end is right to 20 %."""
+    now, chance = 0.0, random.Random(seed)
+    monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: now))
+    items = 25 * at_a_time
+    p = Progress(items, started_at=0.0, engine_started_at=0.0, concurrency=at_a_time, known_audio_s=30.0 * items)
+    free_at, ends = [0.0] * at_a_time, list[float]()
+    for _ in range(items):
+        worker = free_at.index(min(free_at))
+        free_at[worker] += chance.uniform(2.0, 4.0)
+        ends.append(free_at[worker])
+    for now in sorted(ends):
+        p.audio_s, p.done = p.audio_s + 30.0, p.done + 1
+        p.add_point()
+        if p.fraction >= 0.05:
+            assert p.remaining_s is not None
+            assert abs(now + p.remaining_s - max(ends)) <= 0.2 * max(ends), (p.done, p.remaining_s)
+
+
 def test_bar_of_a_resumed_run_begins_with_the_items_that_are_done() -> None:
     """The bar shows the whole run: 900 of 1,000 items done before, and half of the audio that is left."""
     assert progress(items=1000, resumed=900, audio_s=50.0, known_audio_s=100.0).fraction == 0.95
@@ -235,7 +259,8 @@ def test_the_first_result_gives_an_estimate(
 ) -> None:
     """After the first 100 of 10,000 s, the chunks beside it are as far; there are no more of them than audio."""
     monkeypatch.setattr(voxbatch.runner.progress, "time", SimpleNamespace(monotonic=lambda: 30.0))
-    p = Progress(100, started_at=0.0, known_audio_s=10_000.0, audio_s=100.0, concurrency=concurrency)
+    p = Progress(100, started_at=0.0, engine_started_at=0.0, known_audio_s=10_000.0, concurrency=concurrency)
+    p.audio_s = 100.0
     p.add_point()
     assert p.remaining_s == pytest.approx(remaining_s)
 

@@ -16,6 +16,9 @@ from voxbatch.storage.columns import Column, ItemSet
 RECENT_PART = 0.5
 """Part of the time so far whose speed counts for the rest: the latest half, because the first results come late, and
 the kind of recordings changes."""
+RECENT_ROUNDS = 8
+"""Number of results for each chunk that the engine works on at a time that the latest half has at least. Without it the
+speed of the first seconds would be that of two or three recordings."""
 SHORTEST_S = 0.05
 """Shortest time left that is told. A shorter one would be shown as 0.0 s while items are open."""
 SPEED_POINTS = 100
@@ -76,8 +79,10 @@ class Progress:
     """The same for the items of `measured_s`."""
     failed_s: float = 0.0
     """Work on items of `known_audio_s` that failed before they were decoded: none of it was done."""
-    points: deque[tuple[float, float]] = field(default_factory=deque)
-    """Times and amounts of work that was done, since the beginning of the latest half."""
+    num_results: int = 0
+    """Number of times that `audio_s` has grown."""
+    points: deque[tuple[float, float, int]] = field(default_factory=deque)
+    """Time, amount of work that was done, and `num_results`, since the beginning of the latest half."""
     waiting: str = ""
     """The reason for which the run does not proceed, for people: the model, a store, the engine. Empty if it does."""
 
@@ -153,37 +158,37 @@ class Progress:
         return done_s + sum(rest) - self.failed_s
 
     def add_point(self) -> None:
-        """Note the work that is done now, for the recent speed. Call it when `audio_s` has grown."""
+        """Note the work that is done now, for the recent speed. Call it when `audio_s` has grown.
+
+        If the engine's start and `concurrency` are known, the first point is that start. The points include the work
+        on the chunks in the engine: the first ones began together, so that all are about as far as the first result;
+        later ones are half done on average.
+        """
         now, points = time.monotonic(), self.points
-        elapsed_s = now - (self.engine_started_at or self.started_at)
-        if points and now - points[-1][0] < max(1.0, elapsed_s / SPEED_POINTS):
+        start = self.started_at if self.engine_started_at is None else self.engine_started_at
+        if self.concurrency and self.engine_started_at is not None and not points:
+            points.append((start, 0.0, 0))
+        self.num_results += 1
+        if points and now - points[-1][0] < max(1.0, (now - start) / SPEED_POINTS):
             return
-        points.append((now, self.work_s))
-        begin = now - RECENT_PART * elapsed_s
-        while len(points) > 1 and points[1][0] <= begin:
+        in_engine = max(self.concurrency - self.num_results, (self.concurrency - 1) / 2, 0)
+        work_s = min(self.work_s * (1 + in_engine / self.num_results), self.total_work_s or math.inf)
+        points.append((now, work_s, self.num_results))
+        begin, num_recent = now - RECENT_PART * (now - start), RECENT_ROUNDS * self.concurrency
+        while len(points) > 1 and points[1][0] <= begin and self.num_results - points[1][2] >= num_recent:
             points.popleft()
 
     @property
     def speed(self) -> float:
         """Work a second from the first point of the latest half to the last point; since the engine's first chunk,
         until two points are known. The time in which the engine was loaded does not count, nor does the wait for the
-        next result, unless it is longer than usual.
-
-        The chunks that the engine works on begin together, so that their results come together. At the first result,
-        the other chunks are about as far. Each point is at the first of such results, as the next ones come too soon
-        for a point: the results of a whole number of rounds lie between two points.
-        """
+        next result, unless it is longer than usual."""
         now, points = time.monotonic(), self.points
-        begin = self.engine_started_at or self.started_at
-        if len(points) == 1 and self.concurrency:
-            first_at, first_s = points[0]
-            at_a_time = min(self.concurrency, (self.total_work_s or math.inf) / first_s)
-            return at_a_time * first_s / (first_at - begin)
         if len(points) > 1 and (worked_s := points[-1][1] - points[0][1]) > 0:
             begin, latest_at = points[0][0], points[-1][0]
             usual_s = (latest_at - begin) / (len(points) - 1)
             return worked_s / (max(latest_at, now - usual_s) - begin)
-        return self.work_s / (now - begin)
+        return self.work_s / (now - (self.engine_started_at or self.started_at))
 
     @property
     def remaining_s(self) -> float | None:
@@ -193,7 +198,7 @@ class Progress:
         todo = self.items - self.resumed - self.done - self.failed
         if not todo:
             return 0.0
-        if total_s is None or not self.audio_s or (len(self.points) == 1 and not self.concurrency):
+        if total_s is None or not self.audio_s or len(self.points) == 1:
             return None
         left_s = (total_s - self.work_s) / self.speed
         return left_s if left_s > SHORTEST_S else None

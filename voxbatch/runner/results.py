@@ -213,6 +213,8 @@ class Results:
 
     def _add_audio(self, seconds: float, has_own_windows: bool = True) -> None:
         """Add audio that is done. The rest of a chunk that was done window by window has no windows of its own."""
+        if not seconds:
+            return
         self._progress.audio_s += seconds
         self._progress.fixed_s += self._progress.fixed_of(seconds) if has_own_windows else 0.0
         self._progress.add_point()
