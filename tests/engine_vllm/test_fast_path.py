@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # import
 WALKS = 60
 """Number of walks of each kind."""
 STEPS = 100
-SILENCE = (50, 21)
 """Samples of silence, and the number of positions that depend on them: more than one K/V block."""
 STATE = (
     "num_computed_tokens",
@@ -92,29 +91,25 @@ def walk(
     odd: float = 0.0,
     requests: int = 24,
     first: int = 0,
-    shares: bool = False,
 ) -> Side:
     """Run both schedulers through random steps, and return ours at the end.
 
     Args:
         odd: share of requests that do not qualify for the fast path. All of them differ in the same way.
-        shares: most requests begin alike, so that both schedulers compute their prefix once.
         first: number of requests that come at the start, without later ones; 0 means that requests come now and then.
     """
     rng = np.random.default_rng(seed)
     say = drawn_words(seed, rng.choice([0.0, 0.01, 0.1]))
     step_tokens = int(rng.choice([200, 16_384]))
     limits: dict[str, Any] = {"requests": requests, "blocks": blocks, "crowded": crowded, "step_tokens": step_tokens}
-    limits |= {"silence": SILENCE} if shares else {}
     ours, stock = (Side(kind, say, **limits) for kind in (ours_counted(), modelless.stock()))
     asked, at_once = 0, list[str]()
     for step in range(STEPS):
         coming = arrivals(rng, step, first)
         for name in map(str, range(asked, asked + coming)):
             drawn = int(rng.integers(1, 60)), int(rng.integers(1, 100)), rng.random() < odd, seed
-            sound = sounds(rng) if shares else None
             for side in (ours, stock):
-                side.scheduler.add_request(drawn_request(name, *drawn, sound))
+                side.scheduler.add_request(drawn_request(name, *drawn))
             if drawn[2]:
                 at_once.append(name)
         asked += coming
@@ -133,15 +128,6 @@ def walk(
         pass
     compare_texts(ours, stock)
     return ours
-
-
-def sounds(rng: np.random.Generator) -> Any:
-    """Return samples that begin with the silence in most cases."""
-    import torch
-
-    found = torch.ones(SILENCE[0] + 10)
-    found[: SILENCE[0]] = rng.random() < 0.2
-    return found
 
 
 def compare_steps(ours: Side, stock: Side) -> None:
@@ -180,13 +166,10 @@ def crowded(seed: int, **others: Any) -> dict[str, Any]:
         pytest.param(
             lambda seed: crowded(3_000 + seed, blocks=60, odd=0.05, requests=6), id="few blocks and other kinds"
         ),
-        pytest.param(lambda seed: {"seed": 4_000 + seed, "odd": 0.1 * (seed % 2), "shares": True}, id="shared prefix"),
-        pytest.param(lambda seed: crowded(4_500 + seed, shares=True), id="shared prefix and few blocks"),
     ],
 )
 def test_equals_vllm(kind: Callable[[int], dict[str, Any]], seed: int) -> None:
-    """Steps, states and texts are the same if requests are preempted and resumed, or share a prefix, and among requests
-    of other kinds.
+    """Steps, states and texts are the same if requests are preempted and resumed, and among requests of other kinds.
 
     Such requests want every token at once, or probabilities, or outlive their audio.
     """

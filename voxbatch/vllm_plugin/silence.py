@@ -38,20 +38,9 @@ class Silence:
 
     def begins(self, audio: torch.Tensor) -> bool:
         """Return whether these samples are known to begin with this silence. Never waits for a GPU."""
-        return begins_silent(audio, self.samples)
-
-
-def begins_silent(audio: torch.Tensor, samples: int) -> bool:
-    """Return whether the first `samples` samples are known to be zero. Never waits for a GPU."""
-    if audio.device.type != "cpu" or len(audio) < samples:
-        return False
-    return not audio[:samples].any()
-
-
-def samples_of(data: Any) -> torch.Tensor:
-    """Return the samples in vLLM's MultiModalKwargsItem, [samples], on the host."""
-    samples: torch.Tensor = data["audio_arrays"].data
-    return samples
+        if audio.device.type != "cpu" or len(audio) < self.samples:
+            return False
+        return not audio[: self.samples].any()
 
 
 def extent(left_pad: int, config: Any) -> tuple[int, int]:

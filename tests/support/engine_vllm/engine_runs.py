@@ -37,8 +37,6 @@ TEXT_TOKENS = 448
 """Maximum number of tokens that the engine asks of an instruct model."""
 LEFT_PAD = 32 * 1_280
 """Samples of silence that the chunks of a Realtime begin with."""
-SHARED = 31
-"""Number of positions that depend on this silence alone."""
 TOLERANCE = 1e-4
 """Difference of log-probabilities and entropies in float32, between batches of other sizes and other formulas."""
 

@@ -10,7 +10,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 from zlib import crc32
@@ -35,7 +34,6 @@ def scheduler(
     blocks: int,
     crowded: bool = False,
     step_tokens: int = 16_384,
-    silence: tuple[int, int] | None = None,
 ) -> Any:
     """Return a scheduler that runs `requests` requests at a time.
 
@@ -44,16 +42,8 @@ def scheduler(
         blocks: number of K/V cache blocks, of BLOCK tokens each.
         crowded: run so many requests even if the blocks do not suffice for all of them to their ends.
         step_tokens: maximum number of tokens in a step.
-        silence: silence that requests usually begin with, in samples, and the number of positions that depend on it
-            alone.
     """
-    from voxbatch.vllm_plugin.scheduler.shared_prefix import LeadingSilence
-
-    begins = LeadingSilence(*silence) if silence else None
-    with (
-        patch.dict(os.environ, PLUGIN_ON),
-        patch("voxbatch.vllm_plugin.scheduler.shared_prefix.leading_silence", lambda config: begins),
-    ):
+    with patch.dict(os.environ, PLUGIN_ON):
         made = kind(**_arguments(requests, blocks, step_tokens))
     assert not made.use_v2_model_runner
     if crowded:
@@ -134,16 +124,11 @@ def _model_folder() -> Iterator[str]:
         yield folder
 
 
-def request(
-    name: str, prompt: int, max_tokens: int, audio: int | None = None, sound: Any = None, **sampling: Any
-) -> Any:
+def request(name: str, prompt: int, max_tokens: int, audio: int | None = None, **sampling: Any) -> Any:
     """Return a request with `prompt` prompt tokens, and with audio for `audio` positions.
 
     By default the audio lasts to the end of the text. Like our requests, it stops at EOS and wants its text only when
     the text is complete.
-
-    Args:
-        sound: samples, a tensor; None if the request has no data to look at.
     """
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
     from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -154,8 +139,7 @@ def request(
     if not asked.ignore_eos:
         asked.update_from_generation_config({}, EOS)
     place = PlaceholderRange(offset=0, length=audio or prompt + max_tokens + 1)
-    data: Any = None if sound is None else {"audio_arrays": SimpleNamespace(data=sound)}
-    feature = MultiModalFeatureSpec(data=data, modality="audio", identifier=f"audio-{name}", mm_position=place)
+    feature = MultiModalFeatureSpec(data=None, modality="audio", identifier=f"audio-{name}", mm_position=place)
     return Request(
         request_id=name,
         prompt_token_ids=[1] * prompt,
@@ -267,13 +251,13 @@ def some_of(rng: np.random.Generator, names: list[str]) -> list[str]:
     return [names[i] for i in rng.integers(0, len(names), rng.integers(1, 4))]
 
 
-def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int, sound: Any = None) -> Any:
+def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int) -> Any:
     """Return a request whose kind depends on its number."""
     from vllm.sampling_params import RequestOutputKind
 
     if not is_odd:
         kinds: list[dict[str, Any]] = [{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}]
-        return request(name, prompt, max_tokens, sound=sound, **kinds[number % 3])
+        return request(name, prompt, max_tokens, **kinds[number % 3])
     odd: list[dict[str, Any]] = [
         {"output_kind": RequestOutputKind.DELTA},
         {"output_kind": RequestOutputKind.CUMULATIVE, "min_tokens": min(9, max_tokens)},
@@ -281,4 +265,4 @@ def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number:
         {"logprobs": 1},
         {"min_tokens": min(20, max_tokens)},
     ]
-    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, sound=sound, **odd[number % 5])
+    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, **odd[number % 5])

@@ -4,8 +4,7 @@
 
 A chunk takes one step for each 80 ms and for its pads (`realtime_limits`). In stock vLLM a step computes, for each
 request, four frames of the encoder and one position of the decoder. With voxbatch's plugin a step computes the decoder
-alone. The encoder then runs once for the whole chunk, except for the silence at its beginning (`vllm_plugin.silence`,
-`vllm_plugin.scheduler.shared_prefix`).
+alone. The encoder then runs once for the whole chunk, except for the silence at its beginning (`vllm_plugin.silence`).
 
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
 vLLM 0.26 (benchmarks/RESULTS.md, 2026-11-21 and 22). They were not fitted anew to vLLM 0.32, whose whole runs have 0.98
@@ -224,8 +223,7 @@ def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chu
     In stock vLLM the prompt passes through the encoder and the decoder. With the plugin the prompt passes through the
     decoder, and the whole chunk through the encoder.
     """
-    shared = SHARED if mode.prefilled else 0
-    prompt = 2 * model.decoder.weights * (mean_chunk.prompt - shared) / (MATRIX * spec.flops)
+    prompt = 2 * model.decoder.weights * mean_chunk.prompt / (MATRIX * spec.flops)
     if not mode.prefilled:
         return (prompt + encoding_s(spec, model, mean_chunk.prompt)) / BUSY
     together = min(ENCODED_TOGETHER, burst_size(mode.requests))

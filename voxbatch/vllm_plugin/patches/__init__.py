@@ -12,8 +12,6 @@
 | `skip_decoder_start_token` | this attribute | the class WhisperMultiModalProcessor, where requests are made |
 | `supported_mm_limits` | `get_supported_mm_limits` | the class VoxtralProcessingInfo, where requests are made |
 
-`scheduler.shared_prefix` has the replacement of KVCacheManager's `get_computed_blocks`.
-
 vLLM's setting worker_cls cannot replace the patches of the runner: a worker creates the runner by a name that its
 init_device imports, so a derived worker would have to patch the same class, and each platform has its
 own worker class. `model` calls `patch_runner` in exactly those processes that hold a model.

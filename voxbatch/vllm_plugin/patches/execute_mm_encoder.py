@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from voxbatch.vllm_plugin.silence import samples_of
-
 ExecuteEncoder = Callable[..., list[torch.Tensor]]
 
 
@@ -29,7 +27,7 @@ def wrap(original: ExecuteEncoder) -> ExecuteEncoder:
         features = [runner.requests[name].mm_features[i] for name, numbers in scheduled.items() for i in numbers]
         if not hasattr(model, "encode_chunks") or any(feature.data is None for feature in features):
             return original(runner, scheduler_output)
-        rows = model.encode_chunks([samples_of(feature.data) for feature in features]) if features else []
+        rows = model.encode_chunks([feature.data["audio_arrays"].data for feature in features]) if features else []
         for feature, feature_rows in zip(features, rows, strict=True):
             runner.encoder_cache[feature.identifier] = feature_rows
         return []  # vLLM reads this result only for models with an encoder and a decoder

@@ -4,7 +4,6 @@
 - `question_scheduler`: those for questions about recordings, which need no larger encoder cache.
 - `serving_scheduler`: those of a server. They have a larger encoder cache, and end texts with their audio.
 - `admission`: reserve the K/V blocks of a request before it runs; size of a burst and of the encoder cache.
-- `shared_prefix`: compute the prefix that all chunks share once.
 - `fast_path`, `fast_path_conditions`: schedule the steps in which all requests only continue.
 
 vLLM's methods that are replaced on an object, and not in a derived class, are in `voxbatch.vllm_plugin.patches`.

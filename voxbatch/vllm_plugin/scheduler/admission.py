@@ -59,10 +59,6 @@ class Reservations:
         self.max_per_request = self._num_blocks(self._max_model_len)
         """Number of blocks of a request of maximum length."""
 
-    def set_aside(self, num_blocks: int) -> None:
-        """Take blocks away that no request gets."""
-        self.total -= num_blocks
-
     @property
     def fitting(self) -> int:
         """Return the number of requests of maximum length that fit at the same time, at least 1."""

@@ -8,7 +8,7 @@ large as all running requests need. In return, a request is admitted only if K/V
 If the encoder runs once per chunk (voxbatch.vllm_plugin), requests are admitted in bursts. The chunks of a burst are
 encoded together, and the many steps between two bursts only decode, which is one CUDA graph. An entry of the encoder
 cache is removed as soon as its request has ended, not when vLLM needs its slots, because it occupies a slot in the
-encoder output pool. The shared prefix, with which all chunks begin, is decoded once for all of them (`shared_prefix`).
+encoder output pool.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from voxbatch.vllm_plugin.patches import allocate_slots
 from voxbatch.vllm_plugin.scheduler.admission import EXPECTED_TEXT, Reservations, burst_size, enlarge_encoder_cache
 from voxbatch.vllm_plugin.scheduler.fast_path import FastPathScheduler
 from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
-from voxbatch.vllm_plugin.scheduler.shared_prefix import SharedPrefix, shared_prefix
 from voxbatch.vllm_plugin.token_scores import StepScores
 
 
@@ -41,9 +40,6 @@ class _BatchScheduling:
         manager, cache = scheduler.kv_cache_manager, scheduler.encoder_cache_manager
         self._encodes_once = vllm_plugin.is_switched_on()
         self._reservations = Reservations(scheduler, self._max_text)
-        self._prefix: SharedPrefix | None = None
-        if self._encodes_once:
-            self._prefix = shared_prefix(scheduler, self._reservations.max_per_request)
         # vLLM limits admission by this number and sizes its buffers by max_num_running_reqs
         self._max_requests: int = scheduler.max_num_active_reqs
         if self._enlarges_encoder_cache:
@@ -51,9 +47,6 @@ class _BatchScheduling:
         if self._encodes_once:
             scheduler.max_num_encoder_input_tokens = cache.cache_size
             manager.allocate_slots = allocate_slots.skip_if_block_has_slot(manager, scheduler.max_model_len)
-        if self._prefix:
-            self._reservations.set_aside(self._prefix.num_blocks)
-            manager.get_computed_blocks = self._prefix.computed_blocks
         manager.allocate_slots = allocate_slots.reserve_all_blocks(manager.allocate_slots, self._reservations)
         self._burst = burst_size(min(self._max_requests, self._reservations.fitting)) if self._encodes_once else 1
         self._num_lists = 0
@@ -69,20 +62,12 @@ class _BatchScheduling:
             _remove_unreferenced(self.encoder_cache_manager)  # type: ignore[attr-defined]
         self.max_num_active_reqs = self._max_running()
         try:
-            step = scheduler.schedule(*args, **kwargs)
+            return scheduler.schedule(*args, **kwargs)
         finally:
             self.max_num_active_reqs = self._max_requests
-        if self._prefix:
-            self._prefix.enter(step, self.requests)  # type: ignore[attr-defined]
-        return step
 
     def _max_running(self) -> int:
-        """Return how many requests may run after this step: the running ones, and a burst if it fits.
-
-        The step's budget of positions also limits the audio that the step encodes. So it limits the host memory that
-        holds the samples on their way to the GPU, and the time for which the other requests wait. For this reason a
-        chunk counts with its whole prompt, although most of the prompt is not computed.
-        """
+        """Return how many requests may run after this step: the running ones, and a burst if it fits."""
         scheduler: Any = self
         running = len(scheduler.running)
         self._reservations.keep_only(scheduler.running)
@@ -91,10 +76,7 @@ class _BatchScheduling:
         burst = self._burst
         if self._max_requests - running < burst or self._reservations.admissible(scheduler.waiting, burst) < burst:
             return running
-        if not self._prefix or not self._prefix.prompt_tokens:
-            return self._max_requests
-        budget: int = scheduler.max_num_scheduled_tokens - running
-        return min(self._max_requests, running + max(1, budget // self._prefix.prompt_tokens))
+        return self._max_requests
 
     def _try_schedule_encoder_inputs(
         self, request: Any, num_computed_tokens: int, num_new_tokens: int, encoder_compute_budget: int, **others: Any
