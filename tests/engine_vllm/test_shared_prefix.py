@@ -297,7 +297,7 @@ def test_real_model_shares_31_positions(monkeypatch: pytest.MonkeyPatch) -> None
     The pads are 32 tokens of 1,280 samples. 31 of them do not depend on the recording.
     """
     from voxbatch.vllm_plugin.scheduler import shared_prefix
-    from voxbatch.vllm_plugin.vllm_names import ARCHITECTURE
+    from voxbatch.vllm_plugin.vllm_version import ARCHITECTURE
 
     encoder = SimpleNamespace(block_pool_size=4, hop_length=160, window_size=400)
     model = SimpleNamespace(architectures=[ARCHITECTURE], hf_config=SimpleNamespace(audio_config=encoder))

@@ -41,7 +41,7 @@ from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.columns import Column
-from voxbatch.vllm_plugin import vllm_names
+from voxbatch.vllm_plugin import vllm_version
 
 CHUNK_S = 30.0
 """Seconds of an average chunk of a long recording, which is cut in pauses. With a limit of 35 s the average was 32 s
@@ -192,6 +192,6 @@ def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str
     }
     if family == REALTIME and prefill.is_expected(settings) and prefill.brings_attention(settings):
         arguments["attention_backend"] = (
-            f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {vllm_names.VERSION}, where the GPU supports it"
+            f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {vllm_version.VERSION}, where the GPU supports it"
         )
     return {"engine_arguments": arguments, "longest_chunk_s": longest_chunk_s}

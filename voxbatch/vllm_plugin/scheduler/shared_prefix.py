@@ -28,7 +28,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 
 from voxbatch.vllm_plugin.scheduler import fast_path_conditions
 from voxbatch.vllm_plugin.silence import begins_silent, extent, samples_of
-from voxbatch.vllm_plugin.vllm_names import ARCHITECTURE
+from voxbatch.vllm_plugin.vllm_version import ARCHITECTURE
 
 MAX_COPIED = 128
 """Maximum number of K/V positions that are copied for a chunk. Blocks are copied whole. A block has 16 positions on a
