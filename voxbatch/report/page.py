@@ -75,12 +75,7 @@ class Report:
         self._figures, self._selection = Figures(keys, title.language), Selection()
 
     def add_transcript(self, index: int, line: Mapping[str, Any], stored: bytes) -> None:
-        """Add an item with a transcript.
-
-        Args:
-            line: its line of transcripts.jsonl.
-            stored: the same line as it is stored.
-        """
+        """Add an item with a transcript."""
         lang = self._figures.language_of(line)
         counts = None
         if line.get("text") is not None:

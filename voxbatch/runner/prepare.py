@@ -159,11 +159,7 @@ def items_of_shard(durations: Column, config: Config) -> ItemSet:
 
 
 def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str, str], ...]:
-    """Return the environment of each process that transcribes. With fewer than two, one process does the whole run.
-
-    Args:
-        max_workers: see Config.workers.
-    """
+    """Return the environment of each process that transcribes. With fewer than two, one process does the whole run."""
     return spec.workers[: max_workers or None]
 
 

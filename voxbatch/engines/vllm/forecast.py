@@ -59,10 +59,6 @@ def expected_speed(
     """Return the expected speed; see engines.expected_speed.
 
     A model in a bucket, or in a folder that is not on this machine, is assumed to be the published one.
-
-    Args:
-        gpu_name: `gpu` of engines.expected_speed.
-        num_gpus: `gpus` of engines.expected_speed.
     """
     params, settings = _params(model), resolve(REALTIME, options)
     name = gpu_name

@@ -273,7 +273,6 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
 
     Args:
         delay_ms: the transcription delay; 0 means the model's own.
-        cache: the parent of these folders.
         aligns_stream: round the look-back up to whole frames. With the published 52.5 ms, the frames of a stream lie
             2.5 ms beside those of the whole recording, and the texts of both differ.
     """

@@ -238,7 +238,6 @@ def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_at
 
     Args:
         context: average number of positions in the K/V cache of a request.
-        own_attention: see RunMode.
     """
     attention = (
         own_attention_s(spec, part, requests, context)
@@ -266,9 +265,7 @@ def encoding_s(spec: GpuSpec, model: ModelSizes, positions: int, shared: int = 0
     """Return the seconds that the GPU needs to encode a whole chunk, together with other chunks.
 
     Args:
-        positions: number of positions of the chunk.
         shared: number of positions at the beginning whose keys and values are already known.
-        own_attention: see RunMode.
     """
     part, known_frames = model.encoder, shared * memory.FRAMES_PER_TOKEN
     frames = positions * memory.FRAMES_PER_TOKEN - known_frames

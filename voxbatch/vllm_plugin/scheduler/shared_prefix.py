@@ -47,11 +47,7 @@ class LeadingSilence:
 
 
 def leading_silence(config: Any) -> LeadingSilence | None:
-    """Return the silence at the beginning of a model's chunks, or None if they do not begin with silence.
-
-    Args:
-        config: vLLM's ModelConfig.
-    """
+    """Return the silence at the beginning of a model's chunks, or None if they do not begin with silence."""
     if ARCHITECTURE not in config.architectures:
         return None
     encoder = config.hf_config.audio_config
