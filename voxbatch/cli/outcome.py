@@ -26,7 +26,6 @@ from voxbatch.scoring import RATES, UNDETERMINED, CorpusScore
 from voxbatch.storage import Store, StoreOptions, open_store
 
 SHOWN_TRANSCRIPTS = 5
-"""Number of transcripts that are shown."""
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
 

@@ -161,11 +161,9 @@ class Registration:
     """
 
     class_path: str
-    """The class of the engine: a path."""
     needs: tuple[str, ...] = ()
     """Names of the modules that must be installed."""
     install: str = ""
-    """The command that installs the engine."""
     use: str = ""
     """The machines that the engine is for, as text for people. Empty if `auto` never takes the engine."""
     uses_gpu: bool = False

@@ -39,7 +39,6 @@ from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
 
 MAX_BYTES = 2_000_000
-"""Most bytes of the page."""
 MAX_RAW_BYTES = 16 << 20
 """Most bytes of texts before they are compressed, so that a page of long recordings stays fast."""
 MAX_GROUP_ROWS = 50

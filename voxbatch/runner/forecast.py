@@ -242,7 +242,6 @@ class KnownRates:
     """Expected speed and price. None if nothing is known."""
 
     rtfx: float | None
-    """Audio seconds per second."""
     usd_per_hour: float | None
 
 

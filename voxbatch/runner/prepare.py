@@ -48,7 +48,6 @@ class Job:
     """
 
     config: Config
-    """All settings."""
     run: Run
     """The run, with this process's own facts. The list in OUT may have the facts of another process."""
     is_new: bool
@@ -65,7 +64,6 @@ class Job:
     folder: str | None
     """Place that relative paths of the manifest become absolute with in the output lines."""
     engine: str
-    """Name of the engine."""
     engine_options: Mapping[str, str]
     """Options with which the engine is created: those of the config, completed."""
     decoding: dict[str, Any]
@@ -93,7 +91,6 @@ class SecondPass:
     share: float
     """See output.cascade.chosen."""
     num_items: int
-    """Number of items in the manifest."""
 
 
 def open_manifest(config: Config) -> Source:

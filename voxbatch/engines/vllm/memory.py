@@ -70,7 +70,6 @@ SPEECH_BYTES = 1_500_000_000
 """Memory that Voxtral TTS fills beyond vLLM's plan, by calculation: the CUDA graphs of 512 rows, and 16 windows in the
 codec."""
 MAX_QUESTIONS = 256
-"""Maximum number of questions at a time."""
 
 
 def admitted(free_bytes: float, request_bytes: int) -> int:

@@ -144,7 +144,6 @@ class Task:
     """0-based number of the task."""
     count: int
     platform: str
-    """The platform, a name in PLATFORMS."""
     attempt: int | None = None
     """Number of earlier attempts of this task. None if the platform does not tell."""
     execution: str | None = None

@@ -91,7 +91,6 @@ class SharedPrefix:
         self.prompt_tokens = 0
         """Number of tokens in the whole prompt of the first chunk. 0 before that chunk."""
         self._tokens: list[int] = []
-        """The shared tokens of that prompt."""
         self._held: list[int] = []
         """Ids of the held blocks, the first blocks of that chunk."""
 
