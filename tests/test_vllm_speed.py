@@ -54,7 +54,7 @@ def test_estimates_agree_with_the_fitted_steps() -> None:
         assert 1000 * speed.own_attention_s(H200, MODEL.decoder, requests, positions) == pytest.approx(ms, rel=0.1), (
             requests
         )
-    encoded = speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0], speed.SHARED, True)
+    encoded = speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0], speed.SHARED)
     assert 1000 * encoded == pytest.approx(MEASURED.ENCODING[1], rel=0.1)
 
 
