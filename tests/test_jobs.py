@@ -25,7 +25,6 @@ from typing import Any
 import botocore.session
 import discovery
 import pytest
-import servers
 import yaml
 from conftest import ROOT, ManifestWriter, Voxbatch, environment, understood
 from fake_aws import parameters, validated
@@ -496,83 +495,3 @@ def test_slurm_submit_reads_a_real_dry_run(manifest: ManifestWriter, tmp_path: P
     env = plan_of("", tmp_path) | {"VOXBATCH": f"{sys.executable} -m voxbatch"}
     done = subprocess.run([JOBS / "slurm" / "submit.sh", path, "-o", "out"], env=env, capture_output=True, text=True)
     assert done.stdout.splitlines()[:1] == ["--array=0-2"], done.stderr
-
-
-class Cluster:
-    """A Slurm cluster of this machine alone, started for one test."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.env = environment(SLURM_CONF=str(folder / "slurm.conf"), VOXBATCH=f"{sys.executable} -m voxbatch")
-        host = os.uname().nodename
-        settings = {
-            "ClusterName": "t", "SlurmctldHost": f"{host}(127.0.0.1)", "SlurmUser": "root", "SlurmdUser": "root",
-            "SlurmctldPort": servers.free_port(), "SlurmdPort": servers.free_port(), "AuthType": "auth/munge",
-            "AuthInfo": f"socket={folder}/munge.socket", "StateSaveLocation": folder,
-            "SlurmdSpoolDir": folder / "spool",
-            "SlurmctldPidFile": folder / "ctld.pid", "SlurmdPidFile": folder / "d.pid", "TaskPlugin": "task/none",
-            "ProctrackType": "proctrack/pgid", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU",
-            "SlurmdParameters": "config_overrides", "ReturnToService": 2, "SchedulerParameters": "sched_interval=1",
-            "NodeName": f"{host} NodeAddr=127.0.0.1 CPUs={TASKS} State=UNKNOWN",
-            "PartitionName": "main Nodes=ALL Default=YES State=UP",
-        }  # fmt: skip
-        (folder / "slurm.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-
-    def __enter__(self) -> Cluster:
-        (self.folder / "munge.key").write_bytes(os.urandom(1024))
-        (self.folder / "munge.key").chmod(0o600)
-        names = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
-        names |= {"log-file": "munge.log"}
-        munge = ["munged", "--force", "--foreground", *(f"--{k}={self.folder / v}" for k, v in names.items())]
-        commands = [munge, ["slurmctld", "-D", "-c"], ["slurmd", "-D"]]
-        self.daemons = []
-        for command in commands:
-            with open(self.folder / f"{command[0]}.log", "wb") as log:
-                self.daemons.append(subprocess.Popen(command, env=self.env, stdout=log, stderr=log))
-            time.sleep(0.5)
-        while "idle" not in self.ask("sinfo", check=False):
-            assert [each.poll() for each in self.daemons] == [None] * 3, (self.folder / "slurmctld.log").read_text()
-            time.sleep(0.2)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in reversed(self.daemons):
-            each.terminate()
-            each.wait()
-
-    def submit(self) -> str:
-        """Submit the array and return its id."""
-        command = [str(JOBS / "slurm" / "submit.sh"), "--tasks", str(TASKS), "m.jsonl", "-o", "out", *FAST, *SLOWLY]
-        return self.ask(*command, "--", "--gres=none", "--mem=1", "--cpus-per-task=1", "--parsable").strip()
-
-    def ask(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(command, env=self.env, cwd=self.folder, capture_output=True, text=True)
-        assert done.returncode == 0 or not check, done.stderr
-        return done.stdout
-
-
-@pytest.mark.parametrize("launcher", ["", "srun --ntasks=1 "])
-def test_real_slurm_restarts_tasks(whole: dict[str, bytes | None], tmp_path: Path, launcher: str) -> None:
-    """Under a real Slurm, a task whose time is up and a preempted task both restart with their restart counted.
-    The array produces the bytes of one process.
-    """
-    if not os.environ.get("VOXBATCH_TEST_SLURM") or os.geteuid() != 0 or not shutil.which("slurmctld"):
-        pytest.skip("takes root, slurmctld, slurmd, munge, and VOXBATCH_TEST_SLURM=1")
-    for folder in tmp_path.parents:
-        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
-            folder.chmod(0o755)  # munge refuses a folder that only its owner may enter
-    with Cluster(tmp_path) as cluster:
-        cluster.env["VOXBATCH"] = launcher + cluster.env["VOXBATCH"]
-        job = cluster.submit()
-        out = tmp_path / "out"
-        for index, command in ((0, ("scancel", "--batch", "--signal=USR1")), (1, ("scontrol", "requeue"))):
-            while not any((out / "parts").glob(f"shard-{index:05}-of-*/part-*.jsonl")):
-                time.sleep(0.05)
-            cluster.ask(*command, f"{job}_{index}")
-        while cluster.ask("squeue", "--noheader"):  # Slurm waits for two minutes before it restarts a task
-            time.sleep(1)
-    logs = [(tmp_path / f"voxbatch-{job}_{index}.log").read_text() for index in range(TASKS)]
-    assert outputs(open_store(str(out))) == whole, logs
-    assert ["back to the queue" in log for log in logs] == [True, False, False]
-    assert ["attempt 1)" in log for log in logs] == [True, True, False], logs
-    assert [log.count("interrupted; ") for log in logs] == [1, 1, 0]

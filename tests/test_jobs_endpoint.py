@@ -54,7 +54,6 @@ def test_one_command_brings_all_and_a_second_run_changes_nothing(deployment: Dep
     The image stays while the endpoint uses it, and teardown.sh leaves nothing but data.
     """
     there, fake = deployment, deployment.fake
-    assert fake is not None
     fake.on_build = partial(built, there)
     lines = there.run("endpoint/deploy.sh")
     assert did(lines) == [
@@ -92,7 +91,6 @@ def environment_of(resources: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.slow
 def test_invalid_settings_are_refused(deployment: Deployment, tmp_path: Path) -> None:
     """Invalid settings are refused with the reason, before any resource of the endpoint is made."""
-    assert deployment.fake is not None
     deployment.fake.on_build = partial(built, deployment)
     deployment.run("deploy.sh", VERIFY="no", MODEL=PREFIX.rstrip("/"))
     (tmp_path / "a").write_text("option.model_id=s3://b/m/\n")

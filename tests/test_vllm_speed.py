@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import imported
+from shapes import full_size
 
 from voxbatch.engines.vllm import speed
 from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
@@ -23,17 +23,7 @@ H200, L4 = GPU_SPECS["NVIDIA H200"], GPU_SPECS["NVIDIA L4"]
 MODEL = speed.model_sizes(PARAMS)
 
 
-def script(name: str) -> Any:
-    """Return a module of benchmarks/gpu."""
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", ROOT / "benchmarks" / "gpu" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MEASURED = script("model")
+MEASURED: Any = imported(ROOT / "benchmarks" / "gpu" / "model.py")
 
 
 @pytest.mark.parametrize("run", MEASURED.RUNS, ids=lambda run: run.name)
@@ -54,7 +44,7 @@ def test_estimates_agree_with_the_fitted_steps() -> None:
         assert 1000 * speed.own_attention_s(H200, MODEL.decoder, requests, positions) == pytest.approx(ms, rel=0.1), (
             requests
         )
-    encoded = speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0], speed.SHARED, True)
+    encoded = speed.encoding_s(H200, MODEL, MEASURED.ENCODING[0], speed.SHARED)
     assert 1000 * encoded == pytest.approx(MEASURED.ENCODING[1], rel=0.1)
 
 
@@ -76,7 +66,7 @@ def test_sizes_of_the_published_model() -> None:
         Footprint(PARAMS, True, 512).weights_bytes, rel=0.01
     )
     assert MODEL.decoder.position_bytes == BYTES * kv_numbers(PARAMS) == 104 << 10
-    assert speed.model_sizes(script("full_size").params()) == MODEL
+    assert speed.model_sizes(full_size().params()) == MODEL
 
 
 cards = st.builds(

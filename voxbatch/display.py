@@ -22,7 +22,6 @@ from voxbatch.storage import longest_wait
 REFRESH_S = 0.1
 """Seconds between two updates of the progress line."""
 BAR_WIDTH = 30
-"""Columns of the bar."""
 SHOWN_START_S = 2.0
 """Seconds after which the progress says that the manifest is being read."""
 EVENT_S = 10.0

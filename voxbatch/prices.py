@@ -39,7 +39,6 @@ def machine(platform: str, instance_type: str | None, has_gpu: bool) -> str | No
     Args:
         platform: a name in tasks.PLATFORMS.
         instance_type: the type of the host according to SageMaker, or None.
-        has_gpu: whether the task has a GPU.
     """
     if platform == "cloud-run":
         return CLOUD_RUN_L4 if has_gpu else CLOUD_RUN_CPU

@@ -159,9 +159,7 @@ def steps() -> Iterator[str]:
     for requests, positions, ms in WALKS:
         name = f"attention by our kernel, {requests} of {positions} positions"
         yield _fitted(name, ms, speed.own_attention_s(spec, model.decoder, requests, positions))
-    yield _fitted(
-        "a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(spec, model, ENCODING[0], speed.SHARED, True)
-    )
+    yield _fitted("a chunk of 30 s encoded", ENCODING[1], speed.encoding_s(spec, model, ENCODING[0], speed.SHARED))
 
 
 def _fitted(name: str, ms: float, seconds: float) -> str:

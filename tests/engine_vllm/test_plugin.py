@@ -126,20 +126,6 @@ def test_checkpoint_in_8_bits(realtime: Path, tmp_path: Path) -> None:
     assert methods == {"decoder": {"CompressedTensorsLinearMethod"}, "encoder": {"UnquantizedLinearMethod"}}
 
 
-def test_every_vllm_name_can_be_imported(tmp_path: Path) -> None:
-    """Python finds each name that the source has (tests/engine_vllm/test_vllm_names.py)."""
-    from engine_runs import ROOT
-    from warm_python import python
-
-    code = (
-        "import importlib\nfrom voxbatch.vllm_plugin.vllm_names import NAMES\n"
-        "for name in NAMES:\n    module, _, attribute = name.partition(':')\n"
-        "    if not hasattr(importlib.import_module(module), attribute): print(name)"
-    )
-    done = python("-c", code, folder=tmp_path, environment={"PYTHONPATH": str(ROOT)})
-    assert (done.returncode, done.stdout) == (0, "vllm.v1.attention.backends.fa_utils:flash_attn_varlen_func\n"), done
-
-
 @pytest.mark.filterwarnings("default")  # importing vLLM warns
 def test_the_sizes_of_graphs_outlive_the_making_of_the_model() -> None:
     """vLLM's own configuration empties the list of sizes while full graphs are hidden and nothing is compiled."""
@@ -159,10 +145,10 @@ def test_the_sizes_of_graphs_outlive_the_making_of_the_model() -> None:
 def test_unread_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unsupported version is refused before anything is registered, with both versions and a solution."""
     from voxbatch import vllm_plugin
-    from voxbatch.vllm_plugin import vllm_names
+    from voxbatch.vllm_plugin import vllm_version
 
     monkeypatch.setenv(vllm_plugin.SWITCH, "1")
-    monkeypatch.setattr(vllm_names, "find", lambda: ("vllm", "0.31.2"))
+    monkeypatch.setattr(vllm_version, "find", lambda: ("vllm", "0.31.2"))
     with pytest.raises(RuntimeError, match=r"made for vLLM 0\.32, and this is 0\.31\.2: run without it"):
         vllm_plugin.register()
 

@@ -17,6 +17,7 @@ import pytest
 import soundfile
 from conftest import Starter, Voxbatch, gone
 from stream import ENVIRONMENT
+from waits import until
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -69,13 +70,6 @@ def undisturbed(finished: subprocess.CompletedProcess[str]) -> bytes:
     return Path(finished.args[finished.args.index("-o") + 1], "transcripts.jsonl").read_bytes()
 
 
-def wait_for(what: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.05)
-
-
 def parts(out: Path) -> int:
     """Return the number of committed parts."""
     return len(list(out.glob("parts/*/part-*.jsonl")))
@@ -97,7 +91,7 @@ def test_a_killed_run_leaves_no_engine_and_resumes(
 
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *options, env=ENVIRONMENT)
-    wait_for(lambda: parts(out) >= 2)
+    until(lambda: parts(out) >= 2)
     processes = all_of(run)
     run.kill()
     assert gone(processes, GONE_S)
@@ -118,7 +112,7 @@ def test_ctrl_c_interrupts_the_run(
     """
     out = tmp_path / "out"
     run = start_fork("run", recordings, "-o", out, *options)
-    wait_for(lambda: parts(out) >= 2)
+    until(lambda: parts(out) >= 2)
     processes = all_of(run)
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended because the others end
@@ -152,7 +146,7 @@ def test_a_killed_run_on_two_gpus_leaves_no_process(
     processes without vLLM, also while native code holds the GIL."""
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *two_cards, env=ENVIRONMENT)
-    wait_for(lambda: parts(out) >= 1 or run.poll() is not None)
+    until(lambda: parts(out) >= 1 or run.poll() is not None)
     processes = all_of(run)
     run.send_signal(number)
     assert gone(processes, GONE_S)

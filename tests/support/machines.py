@@ -6,8 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import vllm_sources
-
 from voxbatch.engines.vllm.model import DEFAULT_MODEL, DEFAULT_PARAMS
 
 NVML = """
@@ -61,7 +59,7 @@ def gpu_machine(
     fault: str = "",
     hang: float = 0,
 ) -> Path:
-    """Write packages for the path: a fake NVML, a PyTorch, the names of a vLLM, and voxbatch's entry point.
+    """Write packages for the path: a fake NVML, a PyTorch, an empty vLLM, and voxbatch's entry point.
 
     Args:
         cuda: the CUDA version of the driver in NVML's form, 12020 for 12.2.
@@ -69,8 +67,7 @@ def gpu_machine(
         fault: the reason for which PyTorch cannot use a GPU.
         hang: seconds until PyTorch fails or succeeds.
     """
-    package(folder, "vllm", vllm)
-    vllm_sources.write(folder)
+    package(folder, "vllm", vllm, __init__="")
     version = f"from typing import Optional\n__version__ = '2.13.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
     package(folder, "torch", "2.13.0", __init__=TORCH.format(fault=fault, cards=cards, hang=hang), version=version)
     package(folder, "voxbatch", "0")

@@ -51,10 +51,11 @@ def _filled(node: Any, given: Mapping[str, Any]) -> Any:
 
 
 class Deployment:
-    """The scripts deploy.sh and teardown.sh, run against a server with the real `aws` program or the fake one."""
+    """The scripts deploy.sh and teardown.sh, run against a server with a fake `aws` program."""
 
-    def __init__(self, endpoint: str, path: str, fake: FakeAws | None):
-        self.endpoint, self.path, self.fake = endpoint, path, fake
+    def __init__(self, endpoint: str, path: str = "", fake: FakeAws | None = None):
+        self.endpoint, self.path, self.fake = endpoint, path, fake or FakeAws(endpoint)
+        self.client = self.fake.client
 
     def run(self, script: str, *arguments: str, code: int = 0, **settings: str) -> list[str]:
         """Run a script, check its exit code, and return the lines of its output."""
@@ -69,15 +70,8 @@ class Deployment:
         assert done.returncode == code, done.stdout + done.stderr
         return (done.stdout + done.stderr).splitlines()
 
-    def client(self, service: str) -> Any:
-        import boto3
-
-        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": REGION}
-        return boto3.client(service, endpoint_url=self.endpoint, **keys)
-
     def changes(self) -> list[list[str]]:
         """Return the commands since the last call of this method that change something."""
-        assert self.fake is not None
         commands = [command for command in self.fake.log if not command[1].startswith(LOOKS)]
         self.fake.log.clear()
         return commands

@@ -1,19 +1,18 @@
 """An interpreter for the part of the Google Cloud Workflows syntax that jobs/cloudrun/workflow.yaml uses; it rejects
-everything else.
+other steps and functions.
 
 Steps: assign, call, switch, try (one call, with retry and except), raise, return. A predicate of a retry is a
-subworkflow. Expressions: the syntax that `evaluate` accepts, strings in double quotes, and only the functions in
-FUNCTIONS. Google's runtime is not available for tests: this module follows its documentation.
+subworkflow. Python evaluates the expressions, because the two languages agree in what the file uses, except for the
+function `not`. Google's runtime is not available for tests: this module follows its documentation.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import discovery
@@ -26,27 +25,23 @@ EXPRESSION = re.compile(r"^\$\{(.*)\}$", re.DOTALL)
 LONGEST = 400  # Google's limit on the characters of an expression
 KEYS = ({"assign"}, {"call", "args"}, {"switch"}, {"try", "retry", "except"}, {"raise"}, {"return"})
 """The keys of each kind of step."""
-CONDITION = {"condition", "return"}
-RETRY, BACKOFF, EXCEPT = (
-    {"predicate", "max_retries", "backoff"},
-    {"initial_delay", "max_delay", "multiplier"},
-    {"as", "steps"},
-)
-FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
-    "json.encode_to_string": (lambda value: json.dumps(value, separators=(",", ":"), sort_keys=True), 1),
-    "len": (len, 1),
-    "not": (operator.not_, 1),
-    "text.match_regex": (lambda source, pattern: re.search(pattern, source) is not None, 2),
-    "text.substring": (lambda source, start, end: source[start:end], 3),
+
+
+class Map(dict[str, Any]):
+    """A map whose keys are attributes in expressions."""
+
+    __getattr__ = dict.__getitem__
+
+
+FUNCTIONS = {
+    "json": Map(encode_to_string=lambda value: json.dumps(value, separators=(",", ":"), sort_keys=True)),
+    "len": len,
+    "not_": operator.not_,
+    "text": Map(
+        match_regex=lambda source, pattern: re.search(pattern, source) is not None,
+        substring=lambda source, start, end: source[start:end],
+    ),
 }
-OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.LtE: operator.le, ast.GtE: operator.ge,
-    ast.In: lambda key, where: key in where,
-}  # fmt: skip
-
-
-class Bad(Exception):
-    """An error that Google would report at deployment or at run time."""
 
 
 class Error(Exception):
@@ -58,93 +53,16 @@ class Error(Exception):
 
     def __init__(self, value: Any):
         super().__init__(value)
-        self.value = value
+        self.value = mapped(value)
 
 
 class Ended(Exception):
-    """Raised when a routine returns.
-
-    Attributes:
-        value: the returned value.
-    """
-
-    def __init__(self, value: Any):
-        super().__init__(value)
-        self.value = value
+    """Raised when a routine returns; its argument is the returned value."""
 
 
-# ── expressions ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def tree(text: str) -> ast.expr:
-    """Return the syntax tree of an expression.
-
-    Raises:
-        Bad: the expression is too long, or is no expression.
-    """
-    if len(text) > LONGEST:
-        raise Bad(f"longer than {LONGEST} characters: {text}")
-    if "'" in text:
-        raise Bad(f"strings stand in double quotes: {text}")
-    try:
-        # `not` is a function here and a keyword in Python
-        return ast.parse(re.sub(r"\bnot\(", "not_(", text), mode="eval").body
-    except SyntaxError as e:
-        raise Bad(f"{text}: {e}") from e
-
-
-def dotted(node: ast.expr) -> str:
-    """Return the dotted name of a called function."""
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value)}.{node.attr}"
-    if isinstance(node, ast.Name):
-        return node.id.rstrip("_")
-    raise Bad(f"only functions are called, not {ast.dump(node)}")
-
-
-def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression, with `names` as its variables."""
-    match node:
-        case ast.Constant(value=str() | int() | float() as value):
-            return value
-        case ast.Name(id=name):
-            return names[name]
-        case ast.Attribute(value=inner, attr=key):
-            return evaluate(inner, names)[key]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
-            return same_kind(OPERATORS[type(op)], evaluate(left, names), evaluate(right, names))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
-            return OPERATORS[type(op)](evaluate(left, names), evaluate(right, names))
-        case ast.BoolOp(op=op, values=values):  # the second value is not evaluated if the first one decides
-            parts = (evaluate(each, names) for each in values)
-            return all(parts) if isinstance(op, ast.And) else any(parts)
-        case ast.Call(func=func, args=args, keywords=[]):
-            does, arity = FUNCTIONS.get(dotted(func), (None, 0))
-            if does is None or len(args) != arity:
-                raise Bad(f"{dotted(func)} with {len(args)} arguments is not known")
-            return does(*(evaluate(each, names) for each in args))
-    raise Bad(f"not an expression of Workflows: {ast.unparse(node)}")
-
-
-def same_kind(does: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Apply an operator to two values, which must both be strings or both not."""
-    if isinstance(left, str) != isinstance(right, str):
-        raise Bad(f"a text and no text: {left!r}, {right!r}")
-    return does(left, right)
-
-
-def filled(value: Any, names: Mapping[str, Any]) -> Any:
-    """Return a value of the file with its expressions evaluated."""
-    if isinstance(value, dict):
-        return {key: filled(each, names) for key, each in value.items()}
-    if isinstance(value, str) and (found := EXPRESSION.match(value)):
-        return evaluate(tree(found[1]), names)
-    if isinstance(value, str) and "${" in value:
-        raise Bad(f"an expression is the whole value or none of it: {value}")
-    return value
-
-
-# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def mapped(value: Any) -> Any:
+    """Return a value with its objects as maps."""
+    return Map({key: mapped(part) for key, part in value.items()}) if isinstance(value, dict) else value
 
 
 class Run:
@@ -155,7 +73,8 @@ class Run:
     """
 
     def __init__(self, environment: dict[str, str], cloud: Cloud):
-        self.environment, self.cloud = environment, cloud
+        self._known = {"__builtins__": {}, "sys": Map(get_env=environment.__getitem__), **FUNCTIONS}
+        self.cloud = cloud
         self.workflow: dict[str, Any] = {}
         self.waited: list[float] = []
 
@@ -172,9 +91,9 @@ class Run:
         """Run the main workflow or a subworkflow with its argument and return the result."""
         (parameter,) = self.workflow[name]["params"]
         try:
-            self.block(self.workflow[name]["steps"], {parameter: argument})
+            self.block(self.workflow[name]["steps"], {parameter: mapped(argument)})
         except Ended as e:
-            return e.value
+            return e.args[0]
         return None
 
     def block(self, steps: list[Step], names: dict[str, Any]) -> None:
@@ -184,13 +103,10 @@ class Run:
             self.step(step, names)
 
     def step(self, step: Step, names: dict[str, Any]) -> None:
-        if not any(step.keys() <= keys for keys in KEYS):
-            raise Bad(f"no step of Workflows: {sorted(step)}")
+        assert any(step.keys() <= keys for keys in KEYS), f"no step of Workflows: {sorted(step)}"
         if "try" in step:
             self.attempt(step, names)
         for condition in step.get("switch", []):
-            if condition.keys() != CONDITION:
-                raise Bad(f"no condition of Workflows: {sorted(condition)}")
             if self.fill(condition["condition"], names):
                 raise Ended(self.fill(condition["return"], names))
         for pair in step.get("assign", []):
@@ -206,50 +122,40 @@ class Run:
     def attempt(self, step: Step, names: dict[str, Any]) -> None:
         """Run the call of a try step: first, then as often as its retry allows; at last, its except steps."""
         retry, handler = step["retry"], step["except"]
-        backoff = retry["backoff"]
-        if (retry.keys(), backoff.keys(), handler.keys()) != (RETRY, BACKOFF, EXCEPT) or "call" not in step["try"]:
-            raise Bad(f"no try of Workflows: {step}")
+        backoff, predicate = retry["backoff"], EXPRESSION.sub(r"\1", retry["predicate"])
         for retries in itertools.count():
             try:
                 self.step(step["try"], names)
             except Error as e:
-                if retries >= retry["max_retries"] or not self.predicate(retry["predicate"], e.value):
+                if retries >= retry["max_retries"] or self.routine(predicate, e.value) is not True:
                     self.block(handler["steps"], {**names, handler["as"]: e.value})
                     return
             else:
                 return
             self.waited.append(min(backoff["initial_delay"] * backoff["multiplier"] ** retries, backoff["max_delay"]))
 
-    def predicate(self, expression: str, error: Any) -> bool:
-        """Return the result of the subworkflow that an expression names: whether an error is retried."""
-        return self.routine(EXPRESSION.sub(r"\1", expression), error) is True
-
     def fill(self, value: Any, names: dict[str, Any]) -> Any:
-        if isinstance(value, str) and (found := re.fullmatch(r'\$\{sys\.get_env\("(\w+)"\)\}', value)):
-            return self.environment[found[1]]
-        return filled(value, names)
+        """Return a value of the file with its expressions evaluated."""
+        if isinstance(value, dict):
+            return {key: self.fill(part, names) for key, part in value.items()}
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        match = EXPRESSION.match(value)
+        assert match, f"an expression is the whole value or none of it: {value}"
+        assert len(match[1]) <= LONGEST
+        assert "'" not in match[1], "strings stand in double quotes"
+        return eval(re.sub(r"\bnot\(", "not_(", match[1]), {**self._known, **names})
 
     def call(self, name: str, arguments: dict[str, Any]) -> None:
         """Check a connector call against the discovery document, then make it."""
-        api, called = connector(name)
+        googleapis, service, version, *rest = name.split(".")  # googleapis.run.v2.projects.x: run.projects.x of run.v2
+        assert googleapis == "googleapis"
+        api, called = discovery.api(f"{service}.{version}"), ".".join([service, *rest])
         takes = api.method(called)
         sent = {key: value for key, value in arguments.items() if key != "connector_params"}
         needed = {key for key, parameter in takes["parameters"].items() if parameter.get("required")}
-        if not needed <= sent.keys() <= {*takes["parameters"], "body"}:
-            raise Bad(f"{name} takes {sorted(takes['parameters'])} and needs {sorted(needed)}, not {sorted(sent)}")
-        for key, value in sent.items():
-            if key == "body":
-                if wrong := api.faults(value, takes["request"]["$ref"]):
-                    raise Bad(f"{name}: {'; '.join(wrong)}")
-            elif (pattern := takes["parameters"][key].get("pattern")) and not re.match(pattern, value):
-                raise Bad(f"{name}: {key}={value} is not {pattern}")
+        assert needed <= sent.keys() <= {*takes["parameters"], "body"}, name
+        assert api.faults(sent["body"], takes["request"]["$ref"]) == []
+        for key in sent.keys() - {"body"}:
+            assert re.match(takes["parameters"][key].get("pattern", ""), sent[key]), f"{name}: {key}={sent[key]}"
         self.cloud(called, sent)
-
-
-def connector(name: str) -> tuple[discovery.Api, str]:
-    """Return the API and the method id of a connector: `googleapis.run.v2.projects.x` → API `run.v2`, method
-    `run.projects.x`.
-    """
-    googleapis, service, version, *rest = name.split(".")
-    assert googleapis == "googleapis"
-    return discovery.api(f"{service}.{version}"), ".".join([service, *rest])

@@ -258,7 +258,6 @@ class _Item:
     """All that is kept of an item of one side."""
 
     number: int
-    """Number of its line."""
     path: int | None
     """Hash of its path."""
     name: int

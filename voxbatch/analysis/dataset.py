@@ -79,10 +79,6 @@ def export_dataset(
 ) -> Exported:
     """Write the data set of what the run in OUT has committed.
 
-    Args:
-        place: folder or address of the data set.
-        shard_s: seconds of audio in a shard.
-
     Raises:
         ConfigError: OUT has no run with transcripts, pyarrow is missing, no cut is left, or `place` has another data
             set.

@@ -117,7 +117,6 @@ class UndecodableStreamError(AudioError):
         """Build the error. The streams have a default, because pickle builds errors from the other arguments alone."""
         super().__init__(message, kind)
         self.audio_streams = audio_streams
-        """Description of each audio stream of the file."""
 
 
 @dataclass(slots=True)

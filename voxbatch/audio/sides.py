@@ -41,8 +41,6 @@ def separate_channels(
 
     Args:
         blocks: the recording's consecutive blocks of shape (frames, channels).
-        rate: frames per second.
-        mode: one of CHANNEL_MODES.
 
     Returns:
         The decision; a note if there is only one channel to split, or if channels are silent or the same; and all of

@@ -29,7 +29,6 @@ SHOWN_KINDS = 4
 """Number of kinds of failures for which the next command is shown."""
 _ALIASES = {"-o": ("-o", "--out")}
 _EXCLUSIVE = ("--overwrite", "--retry-failed", "--update")
-"""Options that exclude each other."""
 
 
 def command_with(argv: Sequence[str], *options: str) -> str:

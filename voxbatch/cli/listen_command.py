@@ -204,15 +204,7 @@ def _backfill(options: ListenerOptions, source: tuple[str, str | None, str | Non
 def _serve(
     options: ListenerOptions, source: tuple[str, str | None, str | None], executor: Executor, stop: Stop, log: Log
 ) -> int:
-    """Listen until the queue is drained or the process is stopped, and return the exit code.
-
-    Args:
-        options: which messages start a run, and how.
-        source: subscription, project and dead-letter topic; see Subscription.
-        executor: brings the runs to their end.
-        stop: is requested by the first signal.
-        log: receives the events.
-    """
+    """Listen until the queue is drained or the process is stopped, and return the exit code."""
     from voxbatch.cli.session import leave, on_signals
     from voxbatch.platforms.listen import Listener
     from voxbatch.platforms.listen.subscription import Subscription

@@ -59,9 +59,7 @@ class Option(click.Option):
         """Build the option.
 
         Args:
-            args: see click.Option.
             group: title of its group in the help, one of GROUPS.
-            settings: see click.Option.
         """
         super().__init__(*args, **settings)
         self.group = group
@@ -74,9 +72,7 @@ class ForwardedOption(Option):
         """Build the option.
 
         Args:
-            args: see click.Option.
             is_local: a variable sets the option for this machine only. A flag sets it for the other machines.
-            settings: see Option.
         """
         super().__init__(*args, **settings)
         self._is_local = is_local
@@ -209,11 +205,6 @@ def _patterns(_: click.Context, __: click.Parameter, patterns: tuple[str, ...]) 
 
 def read_text(flag: str, place: str, access: StoreOptions) -> str:
     """Return the content of a small text file, local or at an address.
-
-    Args:
-        flag: the option that names the file.
-        place: the file.
-        access: access to the address.
 
     Raises:
         ConfigError: it cannot be read, is too large or is not UTF-8.

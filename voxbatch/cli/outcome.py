@@ -26,7 +26,6 @@ from voxbatch.scoring import RATES, UNDETERMINED, CorpusScore
 from voxbatch.storage import Store, StoreOptions, open_store
 
 SHOWN_TRANSCRIPTS = 5
-"""Number of transcripts that are shown."""
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
 
@@ -35,9 +34,6 @@ def print_outcome(summary: Summary, out: str, store_options: StoreOptions, argv:
     """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
 
     Args:
-        summary: the summary of the run.
-        out: OUT.
-        store_options: access to OUT.
         argv: the arguments of this program. Empty if no command is to be advised.
     """
     store = open_store(out, store_options)
@@ -78,7 +74,6 @@ def outcome_lines(
     """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
 
     Args:
-        summary: the summary of all shards.
         texts: (id, text) of the first transcripts.
         places: (description, place) of each output.
         out: OUT, for the command that lists the flagged items. Empty if no command is to be shown.

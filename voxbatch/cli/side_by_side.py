@@ -40,7 +40,6 @@ def side_by_side(
         reference: the text that is right.
         texts: the texts to show, by their labels. None means that there is no transcript.
         lang: the language by whose rules all are normalised.
-        width: columns of a line.
         max_blocks: most groups of lines; longer texts are cut.
     """
     labels, columns = word_columns(reference, texts, lang)

@@ -202,7 +202,6 @@ def forwarded(ctx: click.Context, omit: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the options of `run` that were given by flags and variables, as arguments for a run elsewhere.
 
     Args:
-        ctx: the parsed command.
         omit: names of options that have another meaning for this command; they are left out.
 
     Raises:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 EXIT_SOME_UNUSABLE = 3
 """Exit code if recordings cannot be read: a run would end with the same code."""
 SHOWN_KINDS = 20
-"""Number of kinds of problems that are printed."""
 
 
 @click.command(short_help="Check a manifest and its recordings.")

@@ -161,11 +161,9 @@ class Registration:
     """
 
     class_path: str
-    """The class of the engine: a path."""
     needs: tuple[str, ...] = ()
     """Names of the modules that must be installed."""
     install: str = ""
-    """The command that installs the engine."""
     use: str = ""
     """The machines that the engine is for, as text for people. Empty if `auto` never takes the engine."""
     uses_gpu: bool = False
@@ -417,7 +415,6 @@ def expected_speed(
     The function does not search for the model on the network and does not import the library of the engine.
 
     Args:
-        options: see `create`.
         durations: seconds of each recording of the run. None means infinitely many long recordings.
         gpu: NVML's name of a GPU of another machine. None means the GPU of this machine.
         gpus: number of GPUs that share the work, each with its own engine.
@@ -434,11 +431,7 @@ def expected_speed(
 
 def preview_arguments(name: str, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that the library of an engine would get, for people. The dict is empty if there are none to
-    show.
-
-    Args:
-        options: see `create`.
-    """
+    show."""
     engine = ENGINES.get(name)
     if engine is None or not engine.preview_path:
         return {}

@@ -108,10 +108,6 @@ class Feed:
         """Return the time.monotonic() at which the engine took a chunk, and forget it.
 
         Call this method once for each result.
-
-        Args:
-            item: Item.index of the recording.
-            chunk: index of the chunk within the recording.
         """
         with self._changed:
             return self._taken.pop((item, chunk))

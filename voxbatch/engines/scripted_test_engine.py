@@ -70,7 +70,6 @@ class ScriptedOptions:
     workers: int = 1
     """Number of processes that work side by side."""
     words: bool = True
-    """True to return word times."""
     confidence: bool = False
     """True to mishear words, with a confidence. Which words these are depends on the name of the model."""
     task: str = "transcribe"

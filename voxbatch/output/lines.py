@@ -152,9 +152,7 @@ def _absolute(path: str, place: str, folder: str | None) -> str:
     """Return a path of the manifest as a place that any reader can resolve.
 
     Args:
-        path: the path in the manifest.
         place: the place that it means in this run.
-        folder: see `transcript_line`.
     """
     if is_remote(path) or path.startswith("/"):
         return path
@@ -275,9 +273,6 @@ def parse_line(store: Store, entry: PartEntry) -> dict[str, Any]:
 
 def parse_merged_line(store: Store, name: str, number: int, text: bytes) -> dict[str, Any]:
     """Return a line of transcripts.jsonl or failures.jsonl as its JSON object.
-
-    Args:
-        number: number of the line, from 1.
 
     Raises:
         CheckpointError: the line was changed.

@@ -13,7 +13,6 @@ from voxbatch.storage.address import is_remote, redacted
 MAX_WORDS = 10_000
 """Most words of a text that an opened row shows: an hour and a half of speech."""
 MAX_WORD_CHARACTERS = 2_000
-"""Most characters of one word that are shown."""
 MAX_NOTE_CHARACTERS, MAX_NOTES = 500, 50
 """Most characters of an id, a place, a message, a warning or a reason; most warnings, and most flags."""
 

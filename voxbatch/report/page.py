@@ -39,7 +39,6 @@ from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
 
 MAX_BYTES = 2_000_000
-"""Most bytes of the page."""
 MAX_RAW_BYTES = 16 << 20
 """Most bytes of texts before they are compressed, so that a page of long recordings stays fast."""
 MAX_GROUP_ROWS = 50
@@ -75,12 +74,7 @@ class Report:
         self._figures, self._selection = Figures(keys, title.language), Selection()
 
     def add_transcript(self, index: int, line: Mapping[str, Any], stored: bytes) -> None:
-        """Add an item with a transcript.
-
-        Args:
-            line: its line of transcripts.jsonl.
-            stored: the same line as it is stored.
-        """
+        """Add an item with a transcript."""
         lang = self._figures.language_of(line)
         counts = None
         if line.get("text") is not None:

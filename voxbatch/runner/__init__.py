@@ -56,7 +56,6 @@ def run(
     """Transcribe one shard of a manifest. If it is the last shard to finish, merge.
 
     Args:
-        on_progress: called with the progress whenever it changes.
         stop: a request, from a signal handler for example, commits the finished items and ends the run.
         engine_cache: holds the loaded engine after the run. Without a cache, the run unloads its engine. Worker
             processes have caches of their own.

@@ -85,9 +85,6 @@ def check_abilities(options: RunOptions, spec: EngineSpec, row_hints: Iterable[s
 def check_texts(config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
     """Check that an engine that aligns can spell each text.
 
-    Args:
-        source: a surveyed manifest.
-
     Raises:
         ConfigError: the channels are to be aligned alone, and the text is that of all of them.
         ManifestError: a text has mostly letters that the model does not know.
@@ -109,9 +106,6 @@ def check_texts(config: Config, source: Source, policy: PathPolicy, spec: Engine
 def check_channels(config: Config, source: Source, policy: PathPolicy) -> None:
     """Check that --channels split has something to split: that not all recordings are mono by the headers of WAV, FLAC
     and similar files on this machine.
-
-    Args:
-        source: a surveyed manifest.
 
     Raises:
         ConfigError: all recordings are mono.

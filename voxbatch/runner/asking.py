@@ -55,7 +55,6 @@ def check_lengths(
     the item fails when it is decoded.
 
     Args:
-        source: a surveyed manifest.
         limit: number of lines to read; None reads all.
 
     Raises:

@@ -36,7 +36,6 @@ def decoder_count(configured: int, workers: int = 1) -> int:
     Args:
         configured: the number in the config. 0 divides the cores, and the tasks that the container may have, among the
             workers.
-        workers: number of workers on this machine.
     """
     if configured:
         return configured

@@ -198,9 +198,6 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
     """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
     read.
 
-    Args:
-        by_ffmpeg: see audio.waveforms.probe.
-
     Raises:
         StorageError: a place is unreachable or refuses access.
     """
@@ -245,7 +242,6 @@ class KnownRates:
     """Expected speed and price. None if nothing is known."""
 
     rtfx: float | None
-    """Audio seconds per second."""
     usd_per_hour: float | None
 
 
@@ -319,11 +315,6 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
     A thread reads the headers of a few recordings, evenly spread over the items, and puts their seconds into
     `progress.sample`, or their bytes into `progress.sizes` if a header does not tell, until the context ends. It begins
     anywhere, because the first recordings are measured soon. The engine does not wait for it.
-
-    Args:
-        job: the run.
-        remaining: the items to transcribe.
-        progress: receives the seconds.
     """
     sample = unknown_sample(job.durations, remaining, -(-progress.unknown // SAMPLE_SIZE))
     is_over = threading.Event()

@@ -48,7 +48,6 @@ class Job:
     """
 
     config: Config
-    """All settings."""
     run: Run
     """The run, with this process's own facts. The list in OUT may have the facts of another process."""
     is_new: bool
@@ -65,7 +64,6 @@ class Job:
     folder: str | None
     """Place that relative paths of the manifest become absolute with in the output lines."""
     engine: str
-    """Name of the engine."""
     engine_options: Mapping[str, str]
     """Options with which the engine is created: those of the config, completed."""
     decoding: dict[str, Any]
@@ -93,7 +91,6 @@ class SecondPass:
     share: float
     """See output.cascade.chosen."""
     num_items: int
-    """Number of items in the manifest."""
 
 
 def open_manifest(config: Config) -> Source:
@@ -159,11 +156,7 @@ def items_of_shard(durations: Column, config: Config) -> ItemSet:
 
 
 def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str, str], ...]:
-    """Return the environment of each process that transcribes. With fewer than two, one process does the whole run.
-
-    Args:
-        max_workers: see Config.workers.
-    """
+    """Return the environment of each process that transcribes. With fewer than two, one process does the whole run."""
     return spec.workers[: max_workers or None]
 
 

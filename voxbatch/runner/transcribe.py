@@ -102,8 +102,6 @@ def transcribe(
     """Transcribe and commit the remaining items.
 
     Args:
-        on_progress: called with the progress whenever it changes.
-        on_engine_message: called with the messages of the engine.
         breaker: judges unreachable recordings. The default is a new circuit breaker.
 
     Raises:
@@ -170,11 +168,7 @@ def _transcribe_noise(
 
 
 def circuit_breaker(job: Job, earlier: Iterable[Report] = ()) -> CircuitBreaker[Undecodable]:
-    """Return the circuit breaker of a job, which asks for recordings of its manifest.
-
-    Args:
-        earlier: see CircuitBreaker.
-    """
+    """Return the circuit breaker of a job, which asks for recordings of its manifest."""
     return CircuitBreaker[Undecodable](job.config.fail_unreachable, earlier, ask=functools.partial(_ask, job))
 
 
@@ -235,9 +229,6 @@ def transcribe_recording(
     """Return the outcome of one item: the one that a run would write into its outputs.
 
     The engine keeps its model loaded for the next call. A recording whose place is unreachable has failed.
-
-    Args:
-        diarization: see DecodeThread.
 
     Raises:
         StopRequested: `stop` was requested.

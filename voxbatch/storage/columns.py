@@ -32,7 +32,6 @@ class Column:
 
         Args:
             dtype: NumPy's name of the type of a value.
-            width: number of values of an item.
             fd: descriptor of the file of another column with `size` items, which is duplicated.
 
         Raises:

@@ -53,7 +53,6 @@ def file_errors(verb: str, where: str, alternative: str) -> Iterator[None]:
 
     Args:
         verb: the action that may fail, for the message: "read", "write", ….
-        where: the path, for the message.
         alternative: the advice if the place cannot be used, such as "choose another OUT with -o".
     """
     try:
@@ -193,7 +192,6 @@ class LocalStore:
         """Yield a descriptor of the folder of a file, which has been reached without a link below the store's folder.
 
         Args:
-            create: create the folders that are missing.
             durable: sync the parents of the folders that are created.
 
         Raises:

@@ -33,9 +33,7 @@ class PartialFile:
         """Create the partial file, or continue that of a killed process.
 
         Args:
-            target: the path of the complete file.
             partial: the path of the partial file; the journal is beside it.
-            size: bytes of the complete file.
             checksum: the checksum of the complete file, as in objects.Stat, or "".
             alternative: advice for errors of the disk, as in LocalStore.
 

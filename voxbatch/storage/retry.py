@@ -56,7 +56,6 @@ STORE_REQUEST = RetryPolicy(attempts=12, total_s=120.0)
 MODEL_FILE = RetryPolicy(attempts=12, total_s=math.inf)
 """The download of a file of a model. There is no time limit, because a single attempt may take many minutes."""
 QUEUE_REQUEST = RetryPolicy(attempts=12, total_s=120.0)
-"""A request to a subscription."""
 RUN_START = RetryPolicy(attempts=20, total_s=300.0)
 """The start of a run on a cloud platform. The 19 waits add up to about two and a half minutes, because Cloud Run's
 quotas are per minute. An attempt without an answer takes a minute or two itself."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
 
 REDIRECTS = 5
-"""Most redirects of one request."""
 HOSTS = 16
 """Number of hosts whose connections are kept, including the hosts that redirects lead to."""
 READ_BYTES = 256 << 10

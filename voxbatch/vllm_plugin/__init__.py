@@ -29,7 +29,7 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
 | `server_middleware` | rate limit and access log of `voxbatch serve` |
 | `parent_watchdog`, `worker_extension` | used by the engine with the plugin or without it |
-| `vllm_names`, `vllm_source` | every internal name of vLLM that the plugin uses, and a check of the installed vLLM |
+| `vllm_version` | the version of vLLM that the plugin is made for, and a check of the installed one |
 """
 
 from __future__ import annotations
@@ -85,16 +85,16 @@ def register() -> None:
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm_plugin.loader")
     if is_switched_on():
-        from voxbatch.vllm_plugin import speech, vllm_names
+        from voxbatch.vllm_plugin import speech, vllm_version
 
-        vllm_names.require_version()  # the engine has checked the names
+        vllm_version.require()
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-        ModelRegistry.register_model(vllm_names.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
+        ModelRegistry.register_model(vllm_version.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
         ModelRegistry.register_model(speech.ARCHITECTURE, "voxbatch.vllm_plugin.speech.model:SpeechModel")
         ModelRegistry.register_model(
-            vllm_names.INSTRUCT_ARCHITECTURE, "voxbatch.vllm_plugin.instruct_model:PrefillInstruct"
+            vllm_version.INSTRUCT_ARCHITECTURE, "voxbatch.vllm_plugin.instruct_model:PrefillInstruct"
         )
         register_backend(
             AttentionBackendEnum[ATTENTION_BACKEND], "voxbatch.vllm_plugin.decode_attention.DecodeAttentionBackend"

@@ -36,7 +36,6 @@ def norm_and_round(x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Te
         x: [rows, width], contiguous.
         delta: likewise, or None for no sum.
         weight: [width].
-        epsilon: added to the mean of the squares.
     """
     rounded, scales, block, warps = _prepared(x, x.shape[1])
     _norm_and_round[(len(x),)](

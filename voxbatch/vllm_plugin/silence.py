@@ -47,9 +47,6 @@ def extent(left_pad: int, config: Any) -> tuple[int, int]:
     """Return the number of samples in `left_pad` tokens of silence, and of frames that depend on them alone.
 
     `settled_frames` counts these frames.
-
-    Args:
-        config: the encoder's configuration.
     """
     samples = left_pad * config.block_pool_size * config.hop_length * MELS_PER_FRAME
     return samples, settled_frames(samples, config.window_size, config.hop_length, config.block_pool_size)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
+
+from scripts import imported
 
 from voxbatch.engines.vllm import gpu
 
@@ -25,10 +26,4 @@ def params(**encoder: Any) -> dict[str, Any]:
 
 def full_size() -> Any:
     """Return benchmarks/gpu/full_size.py as a module."""
-    file = Path(__file__).parents[3] / "benchmarks" / "gpu" / "full_size.py"
-    spec = importlib.util.spec_from_file_location("full_size", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(Path(__file__).parents[3] / "benchmarks" / "gpu" / "full_size.py")

@@ -93,7 +93,7 @@ class VllmEngine:
             require_answers(self._model.name, self._model.family)
         require_speech(self._model, speaks)
         settings = resolve(self._model.family, options)
-        self._settings, unfit = prefill.without_unfit_scheduler(self._model.family, settings)
+        self._settings = prefill.with_proven_scheduler(settings)
         plugin = prefill.decide(self._model.family, self._settings)
         check(self._model, self._settings, plugin)
         check_installed(self._model, self._settings)
@@ -149,7 +149,7 @@ class VllmEngine:
             decoding=_decoding(self._model, self._settings, self._family),
             workers=_workers(self._settings.tensor_parallel_size),
             warnings=(
-                *filter(None, (compat.warning(distribution, version), unfit, smaller, self._family.warning)),
+                *filter(None, (compat.warning(distribution, version), smaller, self._family.warning)),
                 *_warnings(plugin, self._settings, self._on_cpu),
             ),
         )

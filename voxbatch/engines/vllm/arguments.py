@@ -158,7 +158,6 @@ def llm_arguments(
     """Return the keyword arguments of vLLM's `LLM`.
 
     Args:
-        folder: see serving_folder.
         small_job: number of chunks of a small job, whose few steps do not pay for compiled code (see small_job_chunks).
             0 for any other job.
     """

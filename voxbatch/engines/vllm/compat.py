@@ -8,12 +8,12 @@ from concurrent.futures import InvalidStateError
 from typing import Any
 
 from voxbatch.errors import EngineError
-from voxbatch.vllm_plugin import vllm_names
+from voxbatch.vllm_plugin import vllm_version
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 """vLLM's variable that chooses its model runner: 0 is the first one, 1 the second one."""
 
-find = vllm_names.find
+find = vllm_version.find
 
 
 def installed() -> tuple[str, str]:
@@ -29,11 +29,12 @@ def installed() -> tuple[str, str]:
 
 def warning(distribution: str, version: str) -> str:
     """Return a warning if voxbatch was tested with another version, or an empty string."""
-    if vllm_names.minor(version) == vllm_names.VERSION:
+    if vllm_version.is_proven(version):
         return ""
     return (
-        f"{distribution} {version} is installed, and voxbatch was tested with vLLM {vllm_names.VERSION}: if the engine "
-        "does not start, pip install 'voxbatch[vllm]'"
+        f"{distribution} {version} is installed, and voxbatch was tested with vLLM {vllm_version.VERSION}: vLLM's own "
+        "scheduler runs, with fewer requests of Voxtral at a time. If the engine does not start, pip install "
+        "'voxbatch[vllm]'"
     )
 
 

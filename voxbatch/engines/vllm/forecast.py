@@ -41,7 +41,7 @@ from voxbatch.engines.vllm.settings import ASK, VllmSettings, resolve
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.columns import Column
-from voxbatch.vllm_plugin import vllm_names
+from voxbatch.vllm_plugin import vllm_version
 
 CHUNK_S = 30.0
 """Seconds of an average chunk of a long recording, which is cut in pauses. With a limit of 35 s the average was 32 s
@@ -59,10 +59,6 @@ def expected_speed(
     """Return the expected speed; see engines.expected_speed.
 
     A model in a bucket, or in a folder that is not on this machine, is assumed to be the published one.
-
-    Args:
-        gpu_name: `gpu` of engines.expected_speed.
-        num_gpus: `gpus` of engines.expected_speed.
     """
     params, settings = _params(model), resolve(REALTIME, options)
     name = gpu_name
@@ -192,6 +188,6 @@ def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str
     }
     if family == REALTIME and prefill.is_expected(settings) and prefill.brings_attention(settings):
         arguments["attention_backend"] = (
-            f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {vllm_names.VERSION}, where the GPU supports it"
+            f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {vllm_version.VERSION}, where the GPU supports it"
         )
     return {"engine_arguments": arguments, "longest_chunk_s": longest_chunk_s}

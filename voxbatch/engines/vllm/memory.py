@@ -70,7 +70,6 @@ SPEECH_BYTES = 1_500_000_000
 """Memory that Voxtral TTS fills beyond vLLM's plan, by calculation: the CUDA graphs of 512 rows, and 16 windows in the
 codec."""
 MAX_QUESTIONS = 256
-"""Maximum number of questions at a time."""
 
 
 def admitted(free_bytes: float, request_bytes: int) -> int:
@@ -162,9 +161,6 @@ class Footprint:
         The number is at most `fitting`. It can be lower in stock vLLM, which divides both K/V caches of Voxtral
         Realtime into blocks of 16 MiB, the size of BLOCK positions of the encoder. For 448 positions (30 s) the encoder
         takes 13 blocks and the decoder 4.
-
-        Args:
-            positions: number of positions of every request.
         """
         limit = self.fitting(planned_bytes)
         if self.prefilled or not self.is_realtime:

@@ -30,13 +30,11 @@ from voxbatch.vllm_plugin import speech
 
 REALTIME, INSTRUCT, WHISPER, TRANSCRIPTION = "realtime", "instruct", "whisper", "transcription"
 SPEECH = "speech"
-"""The family of Voxtral TTS."""
 VOXTRAL = frozenset({REALTIME, INSTRUCT})
 """The families whose shape is known (params.json), and that voxbatch's scheduler and plugin are made for."""
 
 DEFAULT_MODEL = "mistralai/Voxtral-Mini-4B-Realtime-2602"
 DEFAULT_SPEECH_MODEL = "mistralai/Voxtral-4B-TTS-2603"
-"""The model that speaks if none is given."""
 SPEECH_LICENSE = "CC BY-NC 4.0"
 """Licence of the published weights and voices of Voxtral TTS, for a copy that does not state one."""
 DEFAULT_DELAY_MS = 480
@@ -273,7 +271,6 @@ def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool 
 
     Args:
         delay_ms: the transcription delay; 0 means the model's own.
-        cache: the parent of these folders.
         aligns_stream: round the look-back up to whole frames. With the published 52.5 ms, the frames of a stream lie
             2.5 ms beside those of the whole recording, and the texts of both differ.
     """

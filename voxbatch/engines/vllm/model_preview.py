@@ -42,7 +42,6 @@ def preview(uri: str, folder: Path, store_options: StoreOptions) -> Listing:
     """List a model in a bucket, and fetch the files that are read before the weights.
 
     Args:
-        uri: gs://bucket/folder or s3://bucket/folder.
         folder: an empty folder for these files.
 
     Raises:

@@ -3,8 +3,8 @@
 Stock vLLM runs Realtime's encoder in every step, and that of the instruct models once per window. So the plugin gains
 most for Realtime, and `auto` takes it for no other model.
 
-The decision depends on the version, on vLLM's source (`vllm_names`) and on the settings. It imports nothing of vLLM. A
-vLLM that the plugin or the scheduler does not fit runs without it, with a warning before anything is loaded.
+The decision depends on the version (`vllm_version`) and on the settings. It imports nothing of vLLM. Another version
+runs without the plugin and its schedulers, with a warning before anything is loaded.
 
 In float32 both give the same text, token for token. In bfloat16 near ties may turn out differently, as they also do
 when other chunks run beside a chunk. So the decision is not part of a run's identity, and neither is the number of
@@ -21,7 +21,7 @@ from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.model import REALTIME, SPEECH, VOXTRAL
 from voxbatch.engines.vllm.settings import ASK, AUTO, FALSE, TRUE, VllmSettings
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.vllm_plugin import vllm_names
+from voxbatch.vllm_plugin import vllm_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +44,10 @@ class Decision:
         )
 
 
-def without_unfit_scheduler(family: str, settings: VllmSettings) -> tuple[VllmSettings, str]:
-    """Return the settings with which vLLM's own scheduler runs if voxbatch's does not fit the installed vLLM.
-
-    Returns:
-        The settings, and a warning, which is empty if voxbatch's scheduler fits or is not wanted.
-    """
-    if family not in VOXTRAL or not settings.lift_encoder_cache or settings.scheduler_cls:
-        return settings, ""
-    if not (unfit := vllm_names.mismatches(vllm_names.SCHEDULING)):
-        return settings, ""
-    message = (
-        f"vLLM's own scheduler is used, because {' '.join(compat.installed())} is not as voxbatch's knows it: "
-        f"{_first(unfit)}. It runs fewer requests of Voxtral at a time"
-    )
-    return replace(settings, lift_encoder_cache=False), message
+def with_proven_scheduler(settings: VllmSettings) -> VllmSettings:
+    """Return the settings, with vLLM's own scheduler unless voxbatch's are made for the installed vLLM."""
+    _, version = compat.installed()
+    return settings if vllm_version.is_proven(version) else replace(settings, lift_encoder_cache=False)
 
 
 def decide(family: str, settings: VllmSettings) -> Decision:
@@ -92,15 +81,13 @@ def decide(family: str, settings: VllmSettings) -> Decision:
 
 def _unfit(distribution: str, version: str) -> str:
     """Return why the installed vLLM cannot run the plugin, as text for people, or an empty string."""
-    if vllm_names.minor(version) != vllm_names.VERSION:
+    if not vllm_version.is_proven(version):
         return (
-            f"{distribution} {version} is installed, and the plugin is proven with {vllm_names.VERSION} "
+            f"{distribution} {version} is installed, and the plugin is proven with {vllm_version.VERSION} "
             "(pip install 'voxbatch[vllm]' installs it)"
         )
     if chosen := compat.second_runner(os.environ):
         return f"{chosen} is set, and the plugin runs in vLLM's first model runner only: unset the variable"
-    if unfit := vllm_names.mismatches():
-        return f"{distribution} {version} is not as the plugin knows it: {_first(unfit)}"
     if not vllm_plugin.is_installed():
         return "vLLM does not find it, because voxbatch is not installed as a package or VLLM_PLUGINS does not name it"
     return ""
@@ -145,8 +132,3 @@ def _require_plugin(family: str, distribution: str, version: str) -> None:
         )
     if unfit := _unfit(distribution, version):
         raise EngineError(f"engine option prefill_encoder=true: {unfit}. To run stock vLLM, leave the option out")
-
-
-def _first(unfit: list[str]) -> str:
-    """Return the first mismatch, and the number of all if there are more."""
-    return unfit[0] if len(unfit) == 1 else f"{unfit[0]}, and {len(unfit) - 1} more"

@@ -61,8 +61,8 @@ class Server:
                 "engine option task=ask: it is for voxbatch ask; a server of Voxtral Mini or Small answers questions "
                 "at /v1/chat/completions without it"
             )
-        self._settings, unfit = prefill.without_unfit_scheduler(self._model.family, settings)
-        self._warnings = [*filter(None, (compat.warning(distribution, version), unfit))]
+        self._settings = prefill.with_proven_scheduler(settings)
+        self._warnings = [*filter(None, [compat.warning(distribution, version)])]
         if self._settings.prefill_encoder == TRUE:
             raise ConfigError(
                 "engine option prefill_encoder=true: the plugin's encoder needs whole recordings, and a server gets "

@@ -45,9 +45,6 @@ SCORE_FLOP = 483
 """Cost of one score in a tile of attention (a query times a key, needed or not), in FLOP of the multiprocessor's share
 of GpuSpec.flops. 512 requests with 128 keys take 4.0 ms; the mixture of a running engine, with 216 positions, takes
 5.2 ms; the encoder takes 1.19 ms per chunk."""
-WINDOW = 0.28
-"""Share of GpuSpec.flops that the encoder's attention reaches. Only the scores that are needed are counted: 222e12 FLOP
-per second, 1.09 ms for a chunk of 30 s."""
 KEYS_ROUNDED = 64
 """Number of keys per tile that are computed without need: keys come in blocks of 128, and on average half of the last
 block is not needed."""
@@ -69,7 +66,7 @@ BUSY = 0.93
 HOST_REQUEST_S = 15e-6
 """Largest number of seconds that the host needs for a request in a step, while the GPU works. With all of vLLM in one
 process, a step of 512 requests takes 7.7 ms, and the GPU never waits (2026-11-22). It took 12.7 ms before the scheduler
-fast path and vllm_plugin.patches."""
+fast path and vllm_plugin.patches. A patch for the runner's bookkeeping, deleted since, was among these."""
 PREPARE_S = 0.66e-3
 """Seconds that the host needs to prepare an admitted chunk before the GPU gets it. Meanwhile the GPU finishes the step
 before. 36 chunks took 14 ms more than a step of 9.5 ms; 54 chunks took 23 ms more than a step of 13 ms."""
@@ -118,7 +115,7 @@ class RunMode:
     eager: bool = False
     """True if there are no CUDA graphs."""
     own_attention: bool = False
-    """True if voxbatch's own kernels compute the attention of the decoder and of the encoder."""
+    """True if voxbatch's own kernel computes the attention of the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +225,7 @@ def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chu
         return (prompt + encoding_s(spec, model, mean_chunk.prompt)) / BUSY
     together = min(ENCODED_TOGETHER, burst_size(mode.requests))
     launching = model.encoder.layers * LAYER_LAUNCH_S / together
-    return max((prompt + encoding_s(spec, model, mean_chunk.positions, SHARED, mode.own_attention)) / BUSY, launching)
+    return max((prompt + encoding_s(spec, model, mean_chunk.positions, SHARED)) / BUSY, launching)
 
 
 def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_attention: bool = False) -> float:
@@ -236,7 +233,6 @@ def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_at
 
     Args:
         context: average number of positions in the K/V cache of a request.
-        own_attention: see RunMode.
     """
     attention = (
         own_attention_s(spec, part, requests, context)
@@ -260,45 +256,27 @@ def frames_s(spec: GpuSpec, model: ModelSizes, requests: float, mean_chunk: Chun
     )
 
 
-def encoding_s(spec: GpuSpec, model: ModelSizes, positions: int, shared: int = 0, own_attention: bool = False) -> float:
+def encoding_s(spec: GpuSpec, model: ModelSizes, positions: int, shared: int = 0) -> float:
     """Return the seconds that the GPU needs to encode a whole chunk, together with other chunks.
 
     Args:
-        positions: number of positions of the chunk.
         shared: number of positions at the beginning whose keys and values are already known.
-        own_attention: see RunMode.
     """
     part, known_frames = model.encoder, shared * memory.FRAMES_PER_TOKEN
     frames = positions * memory.FRAMES_PER_TOKEN - known_frames
-    attention = (
-        _own_window_s(spec, model, frames, known_frames)
-        if own_attention
-        else _flash_window_s(spec, model, frames, known_frames)
-    )
     return (
         2 * part.weights * frames / (MATRIX * spec.flops)
-        + attention
+        + _window_s(spec, model, frames, known_frames)
         + frames * part.layers * FRAME_BYTES / (STREAM * spec.bytes_per_s)
     )
 
 
-def _flash_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known_frames: int) -> float:
+def _window_s(spec: GpuSpec, model: ModelSizes, frames: int, known_frames: int) -> float:
     """Return the seconds of the encoder's attention by FlashAttention, for `frames` after `known_frames`."""
     rows = _tile_rows(spec, model.encoder)
     tiles = math.ceil(frames / rows)
     keys = sum(min(model.window + rows, known_frames + end) for end in range(rows, frames + rows, rows)) / tiles
     return _tiles_s(spec, model.encoder, tiles, keys)
-
-
-def _own_window_s(spec: GpuSpec, model: ModelSizes, frames: int, known_frames: int) -> float:
-    """Return the seconds of the encoder's attention by voxbatch's own kernel.
-
-    The arguments are those of `_flash_window_s`.
-    """
-    part = model.encoder
-    grown = max(0, min(frames, model.window - known_frames))  # frames that see all frames before them
-    scores = grown * (known_frames + (grown + 1) / 2) + (frames - grown) * model.window
-    return part.layers * part.heads * scores * 4 * part.head_dim / (WINDOW * spec.flops)
 
 
 def products_s(spec: GpuSpec, part: Part, rows: float) -> float:

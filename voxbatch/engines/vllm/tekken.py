@@ -54,11 +54,6 @@ class Tekken:
 def require_agreement(agrees: bool, folder: Path, difference: str) -> None:
     """Check that mistral-common counts tokens as voxbatch does, because one token too many kills vLLM.
 
-    Args:
-        agrees: true if the counts are equal.
-        folder: the folder of tekken.json, for the message.
-        difference: both counts as text, for the message.
-
     Raises:
         EngineError: the counts differ.
     """

@@ -125,7 +125,6 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
 
     Args:
         pieces: (index of the opening token, text) of each group; see `decode_groups`.
-        duration: seconds of audio.
     """
     free_from, blank, last = 0.0, "", int(duration * 1000) / 1000
     for k, text in pieces:

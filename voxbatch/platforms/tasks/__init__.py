@@ -144,7 +144,6 @@ class Task:
     """0-based number of the task."""
     count: int
     platform: str
-    """The platform, a name in PLATFORMS."""
     attempt: int | None = None
     """Number of earlier attempts of this task. None if the platform does not tell."""
     execution: str | None = None
@@ -179,7 +178,6 @@ def find(
     """Return the task that this process is, or None if no platform says that it is a task.
 
     Args:
-        root: root folder of SageMaker's files.
         platform: the platform to ask, or all platforms (auto), or none. With auto, platforms that report a single task
             are ignored if another platform reports several.
         count: number of tasks from --shard, for platforms that do not tell it.
@@ -249,11 +247,6 @@ def own_task(
     environ: Mapping[str, str], platform: str, requested: tuple[int, int] | None, sources: Iterable[str]
 ) -> tuple[Task | None, tuple[int, int]]:
     """Return the task that this process is, if any, and (shard, number of shards).
-
-    Args:
-        environ: the environment of this process.
-        platform: see `find`.
-        requested: --shard, if given.
 
     Raises:
         ConfigError: see `find` and `shard_of`; or each host of a SageMaker job has only a part of the source.

@@ -23,7 +23,6 @@ def skip_if_block_has_slot(manager: Any, max_model_len: int) -> AllocateSlots:
     If blocks are shared, or freed while the request runs, the result is vLLM's own method.
 
     Args:
-        manager: vLLM's KVCacheManager.
         max_model_len: maximum context of a request, in tokens.
     """
     original: AllocateSlots = manager.allocate_slots

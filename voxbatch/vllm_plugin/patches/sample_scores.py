@@ -27,7 +27,6 @@ def switch(runner: Any, on: bool) -> bool:
 
     Args:
         runner: a runner of vLLM, with its model loaded.
-        on: whether the runner scores the tokens.
     """
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 

@@ -156,11 +156,6 @@ def allocate(manager: Any, requests: list[Any]) -> list[tuple[list[int], ...] | 
 def enter(step: Any, requests: list[Any], new_blocks: list[Any]) -> list[str]:
     """Enter the requests into a step without requests, and update the counters of the requests.
 
-    Args:
-        step: the scheduler's output of an empty step.
-        requests: the requests that get one more token.
-        new_blocks: the result of `allocate` for these requests.
-
     Returns:
         The ids of the requests.
     """

@@ -55,12 +55,7 @@ def scheduler_qualifies(scheduler: Any) -> bool:
 
 
 def slides(spec: Any, max_model_len: int) -> bool:
-    """Return whether K/V blocks are freed while a request runs, because of a sliding window.
-
-    Args:
-        spec: vLLM's specification of the K/V cache.
-        max_model_len: longest context of a request, in tokens.
-    """
+    """Return whether K/V blocks are freed while a request runs, because of a sliding window."""
     window = getattr(spec, "sliding_window", None)
     return window is not None and window < max_model_len
 
@@ -69,9 +64,6 @@ def request_qualifies(request: Any, max_model_len: int) -> bool:
     """Return whether a request qualifies.
 
     It ends by a token or by its length only, within its audio and the context. Its text is needed only after its end.
-
-    Args:
-        max_model_len: longest context of a request, in tokens.
     """
     params, end = request.sampling_params, request.num_prompt_tokens + request.max_tokens
     places = [feature.mm_position for feature in request.mm_features]

@@ -21,11 +21,7 @@ class ScoreTable:
     """
 
     def __init__(self, max_tokens: int):
-        """Make an empty table.
-
-        Args:
-            max_tokens: maximum number of tokens of a request.
-        """
+        """Make an empty table."""
         self._scores = np.empty((0, max_tokens, 2), np.float32)
         self._counts = np.empty(0, np.int64)
         """Number of tokens of the request of each row."""
