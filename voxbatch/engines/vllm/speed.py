@@ -66,7 +66,7 @@ BUSY = 0.93
 HOST_REQUEST_S = 15e-6
 """Largest number of seconds that the host needs for a request in a step, while the GPU works. With all of vLLM in one
 process, a step of 512 requests takes 7.7 ms, and the GPU never waits (2026-11-22). It took 12.7 ms before the scheduler
-fast path and vllm_plugin.patches. A patch for the runner's bookkeeping, deleted since, was among these."""
+fast path and vllm_plugin.patches."""
 PREPARE_S = 0.66e-3
 """Seconds that the host needs to prepare an admitted chunk before the GPU gets it. Meanwhile the GPU finishes the step
 before. 36 chunks took 14 ms more than a step of 9.5 ms; 54 chunks took 23 ms more than a step of 13 ms."""

@@ -2,10 +2,12 @@
 
 | module | replaces | on |
 |---|---|---|
+| `update_states` | `_update_states` | the class GPUModelRunner |
 | `execute_mm_encoder` | `_execute_mm_encoder` | the class GPUModelRunner |
 | `gather_mm_embeddings` | `_gather_mm_embeddings` | the class GPUModelRunner |
 | `prepare_input_ids` | `_prepare_input_ids` | the class GPUModelRunner |
 | `sample_scores` | `_sample` | the class GPUModelRunner, if words shall have a confidence |
+| `bookkeeping_sync` | `_bookkeeping_sync` | the class GPUModelRunner |
 | `allocate_slots` | `allocate_slots` | the scheduler's KVCacheManager |
 | `skip_decoder_start_token` | this attribute | the class WhisperMultiModalProcessor, where requests are made |
 | `supported_mm_limits` | `get_supported_mm_limits` | the class VoxtralProcessingInfo, where requests are made |
@@ -23,15 +25,19 @@ from collections.abc import Callable
 from typing import Any
 
 from voxbatch.vllm_plugin.patches import (
+    bookkeeping_sync,
     execute_mm_encoder,
     gather_mm_embeddings,
     prepare_input_ids,
+    update_states,
 )
 
 RUNNER_METHODS: dict[str, Callable[[Any], Any]] = {
+    "_update_states": update_states.wrap,
     "_execute_mm_encoder": execute_mm_encoder.wrap,
     "_gather_mm_embeddings": gather_mm_embeddings.wrap,
     "_prepare_input_ids": prepare_input_ids.wrap,
+    "_bookkeeping_sync": bookkeeping_sync.wrap,
 }
 """Methods of vLLM's runner, in the order of a step, and the functions that wrap them."""
 
