@@ -234,10 +234,10 @@ def errors_of_words(sets: Sets, weights: str | None, model: str) -> int:
                 (path := folder / f"{system}.stm").write_text("".join(written))
                 score = score_place(str(path), str(reference_path), "en", options=WORDS_AS_THEY_ARE).speakers
                 assert score
-                rates[system] = 100 * score["cpwer"]
+                rates[system] = 100 * (score.cpwer or 0.0)
                 print(
-                    f"| {group} | {score['reference_words']:,} | {system} | {rates[system]:.2f} | {score['errors']} "
-                    f"| {score['missed_speakers']}, {score['false_alarm_speakers']} "
+                    f"| {group} | {score.reference_words:,} | {system} | {rates[system]:.2f} | {score.errors} "
+                    f"| {score.missed_speakers}, {score.false_alarm_speakers} "
                     f"| {meeteval_rate(reference_path, path)} |", flush=True
                 )  # fmt: skip
             missed_bars += rates["voxbatch"] > rates["the true turns"] + MARGIN_POINTS

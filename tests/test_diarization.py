@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Samples, SpeakerCount, Turn
 from voxbatch.speakers import Diarizer, SpeakerWeights, find_weights
 from voxbatch.speakers.clustering import CAPACITY, cluster
+from voxbatch.speakers.diarizer import PIECE, Piece, _label
 
 VOICES = ("1688", "3080")
 """Readers of LibriSpeech, a woman and a man."""
@@ -137,6 +139,20 @@ def test_many_vectors_are_clustered_in_parts() -> None:
     vectors = random_vectors(5, CAPACITY // 2, 0.4)
     labels = cluster(vectors, np.ones(len(vectors), int), 0.5)
     assert partition(labels) == {frozenset(range(voice, len(vectors), 5)) for voice in range(5)}
+
+
+def test_a_clear_voice_counts_more_than_the_number_of_the_segmentation() -> None:
+    """A piece of 2 s in the midst of another voice keeps its own, although the segmentation gave both one number. A
+    piece that is as near to both goes to the voice around it."""
+    ann, bob = np.array([1, 0], np.float32), np.array([0.5, 0.75**0.5], np.float32)
+    pieces = [Piece(at * PIECE, (at + 1) * PIECE, 0, ann) for at in range(7)]
+    activity = np.zeros((7 * PIECE, 3), np.bool_)
+    activity[:, 0] = True
+    for vector, speaker in ((bob, 1), ((ann + bob) / 3**0.5, 0)):
+        pieces[3] = replace(pieces[3], vector=vector)
+        talks = _label(activity, pieces, np.stack([ann, bob]), 1)
+        expected = np.repeat([0, 0, 0, speaker, 0, 0, 0], PIECE)
+        np.testing.assert_array_equal(talks, np.eye(2, dtype=np.bool_)[expected])
 
 
 def test_a_folder_without_the_networks_is_refused(tmp_path: Path) -> None:

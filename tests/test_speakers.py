@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
+from conftest import Voxbatch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
-from voxbatch.analysis.score import PlaceScore, score_place
+from voxbatch.analysis.score import score_place
 from voxbatch.scoring import ScoreOptions
+from voxbatch.scoring.speakers import assignment
 
 REFERENCE = "s1 1 A 0 1 <NA> one two three\ns1 1 B 1 2 <NA> four five\ns2 1 A 0 1 <NA> six seven\ns3 1 C 0 1 eight\n"
 HYPOTHESIS = "s1 1 x 1 2 four five\ns1 1 y 0 1 one too three\ns1 1 z 2 3 nine\ns2 1 x 0 1 six\n"
@@ -118,16 +124,48 @@ def test_texts_without_speakers_have_no_cpwer(tmp_path: Path) -> None:
     assert speakers(tmp_path / "h.trn", tmp_path / "r.stm") is None
 
 
-def test_the_rate_of_words_needs_no_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The word error rate is given without the extra, too, and a note says what to install."""
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    (tmp_path / "r.stm").write_text(REFERENCE)
-    (tmp_path / "h.stm").write_text(HYPOTHESIS)
-    found: PlaceScore = score_place(str(tmp_path / "h.stm"), str(tmp_path / "r.stm"), "fr")
-    assert found.corpus.wer is not None
-    assert found.speakers is None
-    (note,) = found.notes
-    assert "there is no cpWER: scipy is not installed; install it: pip install 'voxbatch[score]'" in note
+@given(
+    st.integers(0, 8).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 9), min_size=n, max_size=n), min_size=n, max_size=n)
+    )
+)
+def test_the_assignment_is_as_cheap_as_that_of_scipy(costs: list[list[int]]) -> None:
+    """Each row has a column of its own, and the sum is the least."""
+    columns = assignment(costs)
+    assert sorted(columns) == list(range(len(costs)))
+    best = sum(np.array(costs)[linear_sum_assignment(costs)]) if costs else 0
+    assert sum(row[column] for row, column in zip(costs, columns, strict=True)) == best
+
+
+def test_a_run_scores_the_speakers_of_its_manifest(tmp_path: Path, voxbatch: Voxbatch) -> None:
+    """The summary, the last lines, the report and `score` have the cpWER of the manifest's segments. What a failed item
+    should have is missing, and a run over the output lines finds the segments again."""
+    syllables = 0.1 * (1 + np.sin(np.arange(24_000)[:, None] / 640)) ** 2  # noise as loud at all times is no voice
+    soundfile.write(tmp_path / "a.wav", syllables * np.random.default_rng(1).normal(size=(24_000, 2)), 16_000)
+    segments = [{"speaker": "Ann", "text": "w0 w1"}, {"speaker": "Bob", "text": "w0 w1 w2 w3"}]
+    rows = [
+        {"audio_filepath": "a.wav", "lang": "fr", "text": "w0 w0 w1 w1 w2 w3", "segments": segments},
+        {"audio_filepath": "gone.wav", "lang": "fr", "text": "w0", "segments": [{"speaker": "Ann", "text": "w0"}]},
+        {"audio_filepath": "a.wav", "lang": "fr", "id": "without"},
+    ]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ("--engine", "scripted", "--channels", "split", "--log-format", "text")
+    done = voxbatch("run", "m.jsonl", "-o", "out", *options)
+    assert done.returncode == 3, done.stderr
+    assert "cpWER 42.86%, 3 of 7 words in 2 sessions; speakers: 1 missed, 0 too many" in done.stdout
+    errors = json.loads((tmp_path / "out" / "summary.json").read_text())["speakers"]
+    assert errors == {
+        "cpwer": pytest.approx(3 / 7, abs=1e-6), "errors": 3, "substitutions": 0, "insertions": 1, "deletions": 2,
+        "reference_words": 7, "sessions": 2, "missed_speakers": 1, "false_alarm_speakers": 0,
+    }  # fmt: skip
+    assert "<h2>cpWER</h2>" in (tmp_path / "out" / "report.html").read_text()
+    assert json.loads(voxbatch("score", "out", "--json").stdout)["speakers"] == errors
+    line = json.loads((tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()[0])
+    assert line["text_segments"] == segments
+    lines = ("run", "out/transcripts.jsonl", "-o", "again", "--allow-outside", "--limit", "1")
+    assert voxbatch(*lines, *options).returncode == 0
+    again = json.loads((tmp_path / "again" / "summary.json").read_text())["speakers"]
+    assert (again["errors"], again["reference_words"]) == (2, 6)
 
 
 def test_many_speakers(tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ import copy
 import functools
 import json
 import operator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from conftest import ROOT, Recorder, Voxbatch
+
+from voxbatch.scoring.corpus import EstimatedWer, SpeakerErrors
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "docs" / "summary.schema.json").read_text())
 ENGLISH = {"text": "w0 w1 w3", "lang": "en"}
@@ -78,12 +81,20 @@ def test_the_summary_of_a_real_model_validates(tmp_path: Path, voxbatch: Voxbatc
     assert problems(json.loads((tmp_path / "out" / "summary.json").read_text())) == []
 
 
-def test_an_estimate_validates(tmp_path: Path, recording: Recorder, voxbatch: Voxbatch) -> None:
-    """A summary with an estimated WER validates, and a key of the estimate that the schema lacks does not."""
-    summary = summary_of([{}], tmp_path, recording, voxbatch)
-    estimate = {"wer": 0.05, "interval": [0.04, 0.06], "items": 1, "left_out": 0, "calibration": "c.json"}
-    assert problems({**summary, "estimated_wer": estimate}) == []
-    assert problems({**summary, "estimated_wer": {**estimate, "unknown": 1}})
+@pytest.mark.parametrize(
+    ("key", "record"),
+    [
+        ("estimated_wer", EstimatedWer(0.05, (0.04, 0.06), 1, 0, "c.json")),
+        ("speakers", SpeakerErrors(0.5, 4, 1, 1, 2, 8, 3, 1, 1)),
+    ],
+)
+def test_rare_records_validate(
+    key: str, record: EstimatedWer | SpeakerErrors, tmp_path: Path, recording: Recorder, voxbatch: Voxbatch
+) -> None:
+    """A summary with such a record validates, and a key of it that the schema lacks does not."""
+    summary, values = summary_of([{}], tmp_path, recording, voxbatch), json.loads(json.dumps(asdict(record)))
+    assert problems({**summary, key: values}) == []
+    assert problems({**summary, key: {**values, "unknown": 1}})
 
 
 def test_the_check_can_fail(tmp_path: Path, recording: Recorder, voxbatch: Voxbatch) -> None:

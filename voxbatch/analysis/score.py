@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from voxbatch.analysis.pairs import Matching, read_pairs
-from voxbatch.analysis.speakers import SpeakerScore, SpeakersNotScored
+from voxbatch.analysis.speakers import Sessions
 from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, RECORDINGS, RUN_FILE, TRANSCRIPTS
-from voxbatch.output.lines import REFERENCE_WORDS_KEY, parse_merged_line
+from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, parse_merged_line
 from voxbatch.scoring import DEFAULT_OPTIONS, NO_VALUE, CorpusScore, ScoreOptions, line_language
-from voxbatch.scoring.corpus import TimeAccuracy
+from voxbatch.scoring.corpus import SpeakerErrors, TimeAccuracy
+from voxbatch.scoring.speakers import SpeakerScore, texts_of_speakers
 from voxbatch.scoring.word_times import WordTimes, timed_words
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted
 
@@ -31,8 +31,8 @@ class PlaceScore:
     """How hypotheses and references of two files were matched."""
     word_times: TimeAccuracy | None = None
     """None if no reference has word times."""
-    speakers: Mapping[str, Any] | None = None
-    """cpWER and its counts, see SpeakerScore.to_dict. None if the texts name no speakers."""
+    speakers: SpeakerErrors | None = None
+    """None if the texts name no speakers."""
     notes: tuple[str, ...] = ()
     """Sentences for people."""
 
@@ -41,7 +41,7 @@ class PlaceScore:
         `speakers` if the texts have them."""
         more = {
             "word_times": self.word_times and self.word_times.to_dict(),
-            "speakers": self.speakers,
+            "speakers": self.speakers and asdict(self.speakers),
             "matching": self.matching and self.matching.to_dict(),
         }
         return self.corpus.to_dict() | {key: value for key, value in more.items() if value}
@@ -102,10 +102,10 @@ def score_files(
         ManifestError: a file cannot be read, or there is no reference.
     """
     pairs, matching = read_pairs(hypotheses, references, language, kind, options.keys, store_options)
-    corpus, times, speakers = CorpusScore(options=options), WordTimes(options.rules), SpeakerScore(options.rules)
+    corpus, times, sessions = CorpusScore(options=options), WordTimes(options.rules), Sessions()
     for pair in pairs:
         pair.add_word_times(times)
-        speakers.add(pair.reference_entry, pair.hypothesis_entry, pair.lang)
+        sessions.add(pair.reference_entry, pair.hypothesis_entry, pair.lang)
         if pair.hypothesis is None:
             corpus.add_missing(pair.lang, pair.reference, pair.row)
         else:
@@ -113,13 +113,9 @@ def score_files(
     if not corpus.by_language:
         raise ManifestError(redacted(hypotheses), [BadLine(0, NO_REFERENCE)])
     _check_keys(corpus, redacted(hypotheses))
-    notes = [f"Warning: {note}" for note in filter(None, [matching.decoder.note()])]
-    try:
-        who: Mapping[str, Any] | None = speakers.to_dict()
-    except SpeakersNotScored as error:
-        who = None
-        notes.append(f"Warning: {error}")
-    return PlaceScore(corpus, matching if references else None, times.accuracy(), who, tuple(notes))
+    notes = tuple(f"Warning: {note}" for note in filter(None, [matching.decoder.note()]))
+    speakers = sessions.errors(options.rules)
+    return PlaceScore(corpus, matching if references else None, times.accuracy(), speakers, notes)
 
 
 def score_run(store: Store, language: str | None = None, options: ScoreOptions = DEFAULT_OPTIONS) -> PlaceScore:
@@ -143,16 +139,19 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
             f"{store.place} has no {TRANSCRIPTS} yet: the run is not finished; run the same command again"
         )
     language, score, times = language or run.language, CorpusScore(options=options), WordTimes(options.rules)
+    speakers = SpeakerScore(options.rules)
     for number, text in enumerate(store.lines(TRANSCRIPTS), 1):
         line = parse_merged_line(store, TRANSCRIPTS, number, text)
         lang = line_language(line, language)
         times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), timed_words(line["words"]), lang)
+        speakers.add(texts_of_speakers(line.get(REFERENCE_SEGMENTS_KEY)), texts_of_speakers(line["segments"]), lang)
         if line.get("text") is not None:
             score.add_pair(lang, line["text"], line["pred_text"], line)
     for number, text in enumerate(store.lines(FAILURES) if store.exists(FAILURES) else (), 1):
         line = parse_merged_line(store, FAILURES, number, text)
         lang = line_language(line, language)
         times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), (), lang)
+        speakers.add(texts_of_speakers(line.get(REFERENCE_SEGMENTS_KEY)), {}, lang)
         if line.get("text") is not None:
             score.add_missing(lang, line["text"], line)
     if not score.by_language:
@@ -161,7 +160,7 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
             "`id` and `text`"
         )
     _check_keys(score, store.place)
-    return PlaceScore(score, word_times=times.accuracy())
+    return PlaceScore(score, word_times=times.accuracy(), speakers=speakers.errors())
 
 
 def _check_keys(score: CorpusScore, place: str) -> None:

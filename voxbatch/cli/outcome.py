@@ -93,16 +93,7 @@ def outcome_lines(
     warned = f", {summary.with_warnings:,} with warnings" if summary.with_warnings else ""
     counts = f"{summary.done:,} done + {summary.failed:,} failed = {counted(summary.items, 'item')}"
     yield f"{counts}{f' ({failed})' if failed else ''}{warned}"
-    if summary.score:
-        yield from _error_rates(summary.score)
-        yield from rules(summary.score)
-        if UNDETERMINED in summary.score.by_language:
-            yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
-    if summary.wer_by_voice:
-        yield "by voice: " + ", ".join(f"{voice} {wer:.2%}" for voice, wer in summary.wer_by_voice.items())
-    if summary.estimated_wer:
-        low, high = summary.estimated_wer.interval
-        yield f"estimated WER {summary.estimated_wer.wer:.2%}, 95 % interval {low:.2%} to {high:.2%}"
+    yield from _scores(summary)
     rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
     yield f"{format_duration(summary.audio_s)} of audio in {format_duration(summary.wall_s)}{rtfx}"
     yield from _latency(summary)
@@ -129,6 +120,22 @@ def _latency(summary: Summary) -> Iterator[str]:
         figures.append(f"peak GPU memory {summary.peak_gpu_bytes / 1e9:.1f} GB")
     if figures:
         yield "; ".join(figures)
+
+
+def _scores(summary: Summary) -> Iterator[str]:
+    """Yield all error rates of a run, and the rules by which the texts were compared."""
+    if summary.score:
+        yield from _error_rates(summary.score)
+        yield from rules(summary.score)
+        if UNDETERMINED in summary.score.by_language:
+            yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
+    if summary.speakers:
+        yield str(summary.speakers)
+    if summary.wer_by_voice:
+        yield "by voice: " + ", ".join(f"{voice} {wer:.2%}" for voice, wer in summary.wer_by_voice.items())
+    if summary.estimated_wer:
+        low, high = summary.estimated_wer.interval
+        yield f"estimated WER {summary.estimated_wer.wer:.2%}, 95 % interval {low:.2%} to {high:.2%}"
 
 
 def _error_rates(score: CorpusScore) -> Iterator[str]:

@@ -139,11 +139,7 @@ def _lines(result: PlaceScore) -> Iterator[str]:
                for name, side in (("start", times.start), ("end", times.end)) if side]  # fmt: skip
         yield "; ".join([f"word times: {times.matched:,} of {times.reference_words:,} words matched", *off])
     if result.speakers:
-        who = "{cpwer:.2%}, {errors:,} of {reference_words:,} words in {sessions:,} sessions".format(**result.speakers)
-        yield (
-            f"cpWER {who}; speakers: {result.speakers['missed_speakers']:,} missed, "
-            f"{result.speakers['false_alarm_speakers']:,} too many"
-        )
+        yield str(result.speakers)
 
 
 def _tallies(score: CorpusScore, unit: Unit) -> Iterator[tuple[str, Tally]]:

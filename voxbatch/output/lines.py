@@ -37,6 +37,8 @@ _ANYWHERE = PathPolicy(allow_outside=True)
 REFERENCE_WORDS_KEY = "text_words"
 """Key of an output line for the words of `text`, which are `words` in the manifest. The `words` of the line are those
 of the transcript."""
+REFERENCE_SEGMENTS_KEY = "text_segments"
+"""Key of an output line for the segments of `text`, which are `segments` in the manifest."""
 _OLD_FAILURE_KEYS = frozenset(("line", "error", "message", "retryable", "version"))
 """Keys that each line of failures.jsonl has, also of an earlier version, besides those of the manifest and `id`."""
 _FAILURE_KEYS = _OLD_FAILURE_KEYS | {KIND_KEY}
@@ -121,8 +123,8 @@ def failure_line(item: Item, failure: Failure, lang: str | None, folder: str | N
 
 def manifest_keys(item: Item, folder: str | None) -> dict[str, Any]:
     """Return the keys of the manifest's row that pass through: all of them, but not the results of an earlier run if
-    the manifest is one of its outputs. The manifest's `words` are those of the reference; a line has them under another
-    key than those of the transcript.
+    the manifest is one of its outputs. The manifest's `words` and `segments` are those of the reference; a line has
+    them under other keys than those of the transcript.
 
     A relative path becomes absolute, because readers of the output resolve it against another folder than the
     manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
@@ -134,8 +136,10 @@ def manifest_keys(item: Item, folder: str | None) -> dict[str, Any]:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
         results |= _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS
-    elif "words" in row:
-        row[REFERENCE_WORDS_KEY] = row.pop("words")
+    else:
+        for key, reference_key in (("words", REFERENCE_WORDS_KEY), ("segments", REFERENCE_SEGMENTS_KEY)):
+            if key in row:
+                row[reference_key] = row.pop(key)
     if (item.text is None or item.task == ALIGN) and row.get("text") is not None:
         row[REFERENCE_TEXT_KEY] = row.pop("text")
     if item.prompt is not None:

@@ -17,16 +17,17 @@ from voxbatch.log import Log
 from voxbatch.output import run_file
 from voxbatch.output.latency import LatencyPercentiles
 from voxbatch.output.layout import SUMMARY, VERSION
-from voxbatch.output.lines import REFERENCE_WORDS_KEY, word_confidences
+from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, word_confidences
 from voxbatch.output.parts import Measurements, PartEntry
 from voxbatch.output.run_file import Run, RunFacts, RunKey
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
 from voxbatch.scoring import CorpusScore, ErrorCounts, count_characters, scored_language
-from voxbatch.scoring.corpus import EstimatedWer, TimeAccuracy
+from voxbatch.scoring.corpus import EstimatedWer, SpeakerErrors, TimeAccuracy
 from voxbatch.storage import Store, remove_command
 
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import Estimator
+    from voxbatch.scoring.speakers import SpeakerScore
     from voxbatch.scoring.word_times import WordTimes
 
 
@@ -98,6 +99,8 @@ class Totals:
     score: CorpusScore = field(default_factory=CorpusScore)
     word_times: WordTimes | None = None
     """None while no reference has word times."""
+    speakers: SpeakerScore | None = None
+    """None while no reference names speakers."""
     failures_by_kind: Counter[FailureKind] = field(default_factory=Counter)
     transcripts: RunningDigest = field(default_factory=RunningDigest)
     failures: RunningDigest = field(default_factory=RunningDigest)
@@ -136,22 +139,28 @@ class Totals:
             self.score.add(lang, counts, characters=characters)
             if self.speaks:
                 self.by_voice[line["voice"]] = self.by_voice.get(line["voice"], ErrorCounts()) + counts
-        self._add_word_times(line, line.get("words", ()), lang)
+        self._add_parts(line, line.get("words", ()), line.get("segments"), lang)
 
     def _add_failure(self, line: Mapping[str, Any], lang: str | None) -> None:
         self.failed += 1
         self.failures_by_kind[FailureKind.of_line(line)] += 1
         if line.get("text") is not None and not self.speaks:
             self.score.add_missing(lang, line["text"])
-        self._add_word_times(line, (), lang)
+        self._add_parts(line, (), None, lang)
 
-    def _add_word_times(self, line: Mapping[str, Any], words: object, lang: str | None) -> None:
-        if not line.get(REFERENCE_WORDS_KEY):
-            return
-        from voxbatch.scoring.word_times import WordTimes, timed_words
+    def _add_parts(self, line: Mapping[str, Any], words: object, segments: object, lang: str | None) -> None:
+        """Add the times and the speakers of a line whose reference has them."""
+        if line.get(REFERENCE_WORDS_KEY):
+            from voxbatch.scoring.word_times import WordTimes, timed_words
 
-        self.word_times = self.word_times or WordTimes()
-        self.word_times.add(timed_words(line[REFERENCE_WORDS_KEY]), timed_words(words), lang)
+            self.word_times = self.word_times or WordTimes()
+            self.word_times.add(timed_words(line[REFERENCE_WORDS_KEY]), timed_words(words), lang)
+        if line.get(REFERENCE_SEGMENTS_KEY):
+            from voxbatch.scoring.speakers import SpeakerScore, texts_of_speakers
+
+            self.speakers = self.speakers or SpeakerScore()
+            reference, heard = texts_of_speakers(line[REFERENCE_SEGMENTS_KEY]), texts_of_speakers(segments)
+            self.speakers.add(reference, heard, lang)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +199,8 @@ class Summary:
     """Empty unless the run spoke and listened."""
     word_times: TimeAccuracy | None = None
     """None if no row of the manifest has word times."""
+    speakers: SpeakerErrors | None = None
+    """None unless rows of the manifest and transcripts name speakers."""
     facts: RunFacts
 
     @property
@@ -211,6 +222,7 @@ class Summary:
             "score": self.score and self.score.to_dict(),
             "estimated_wer": self.estimated_wer and asdict(self.estimated_wer),
             "word_times": self.word_times and self.word_times.to_dict(),
+            "speakers": self.speakers and asdict(self.speakers),
         }
         if not self.wer_by_voice:
             del values["wer_by_voice"]
@@ -274,6 +286,7 @@ def summarise(
         estimated_wer=None if totals.estimator is None else totals.estimator.estimate(),
         wer_by_voice={voice: counts.reported_rate or 0.0 for voice, counts in sorted(totals.by_voice.items())},
         word_times=None if totals.word_times is None else totals.word_times.accuracy(),
+        speakers=None if totals.speakers is None else totals.speakers.errors(),
         outputs=outputs or {},
     )
 

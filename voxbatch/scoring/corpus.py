@@ -355,6 +355,30 @@ class Differences:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakerErrors:
+    """The errors of who said what in sessions with speakers; see the module `speakers`."""
+
+    cpwer: float | None
+    """None if the references have no words."""
+    errors: int
+    substitutions: int
+    insertions: int
+    deletions: int
+    reference_words: int
+    sessions: int
+    missed_speakers: int
+    false_alarm_speakers: int
+
+    def __str__(self) -> str:
+        """Return a line for people."""
+        rate = "no rate" if self.cpwer is None else f"{self.cpwer:.2%}"
+        return (
+            f"cpWER {rate}, {self.errors:,} of {self.reference_words:,} words in {self.sessions:,} sessions; speakers: "
+            f"{self.missed_speakers:,} missed, {self.false_alarm_speakers:,} too many"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TimeAccuracy:
     """Differences between the word times of a corpus and those of its reference."""
 

@@ -44,10 +44,11 @@ SMALLEST_S = 1.0
 """Seconds that a speaker talks at least, unless all talk less."""
 MEMORY = 178
 """Frames (3 s) in which the weight of other pieces of the same local speaker falls to 1/e."""
-OTHERS = 0.5
-"""Weight of another piece at no distance."""
-LATE = 480
-"""Samples (30 ms) from the start of a frame to the border of a turn that begins or ends with it: the network tells of
+OTHERS = 0.2
+"""Weight of another piece at no distance. There are many of them, so that at 0.5 they overrule a piece of 2 s whose own
+vector is clear, after the segmentation has given a voice the number of another one."""
+LATE = 320
+"""Samples (20 ms) from the start of a frame to the border of a turn that begins or ends with it: the network tells of
 borders early. Measured on conversations, see benchmarks/RESULTS.md."""
 
 _BATCH_SAMPLES = (BATCH - 1) * STEP * FRAME + WINDOW

@@ -17,7 +17,7 @@ from voxbatch.analysis.readers.entry import SPEAKER_KEY, Entry, Role, TimedText,
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
 from voxbatch.manifest.source import Source
 from voxbatch.manifest.tables import COLUMNS
-from voxbatch.output.lines import REFERENCE_WORDS_KEY
+from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY
 from voxbatch.scoring.word_times import timed_words
 
 ID_KEYS = ("id", "utt_id", "utterance_id", "uttid", "key")
@@ -181,7 +181,9 @@ def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
     both = role is Role.BOTH and reference_key is not None
     lang = row.get("lang", row.get("language"))
     is_output = HYPOTHESIS_KEYS[0] in row  # its `words` are those of the hypothesis
-    words_key = REFERENCE_WORDS_KEY if role is Role.REFERENCE and is_output else "words"
+    words_key, segments_key = (
+        (REFERENCE_WORDS_KEY, REFERENCE_SEGMENTS_KEY) if role is Role.REFERENCE and is_output else ("words", "segments")
+    )
     path_key = _key(row, PATH_KEYS)
     return Entry(
         line=number,
@@ -192,7 +194,7 @@ def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
         lang=lang if isinstance(lang, str) and lang else None,
         words=tuple(timed_words(row.get(words_key))),
         reference_words=tuple(timed_words(row.get(REFERENCE_WORDS_KEY))) if both else (),
-        segments=() if role is Role.REFERENCE and is_output else _spoken(_list(row.get("segments"))),
+        segments=_spoken(_list(row.get(segments_key))),
         row=row,
     )
 
