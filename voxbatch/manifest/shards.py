@@ -105,6 +105,7 @@ def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
         for name, source in opened:
             starts.append(Shard(redacted(name.removeprefix(base)), line))
             of_shard = BadLines()
+            source.base = folder
             with source:
                 for block in _lines(source, of_shard, store_options):
                     yield block

@@ -17,12 +17,10 @@ from typing import Any
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import Row, Rows, renamed
+from voxbatch.manifest.tables import OF_ANOTHER_FILE, Row, Rows, renamed
 from voxbatch.storage import StoreOptions
 from voxbatch.storage.tar_members import TarMember
 
-_OF_ANOTHER_FILE = {"recording", "sources", "offset", "start", "end", "channel"}
-"""Keys in a .json file that tell where the recording was cut from: Lhotse's, and those of voxbatch's data sets."""
 _TEXT_SUFFIXES = (".json", ".txt")
 
 
@@ -42,7 +40,7 @@ def _rows(source: Source) -> Rows:
     Raises:
         ManifestError: it is no tar archive, or breaks off, or holds no recording.
     """
-    archive_name, number = os.path.basename(source.name), 0
+    archive_name, number = source.name_below(), 0
     stem = os.path.splitext(archive_name)[0]
     source.file.seek(0)
     try:
@@ -87,7 +85,7 @@ def _facts(archive: tarfile.TarFile, sample: list[tarfile.TarInfo]) -> dict[str,
                 facts.setdefault("text", data.decode("utf-8-sig").strip())
             else:
                 keys = parse_json_line(data.strip())
-                facts |= renamed({key: value for key, value in keys.items() if key not in _OF_ANOTHER_FILE})
+                facts |= renamed({key: value for key, value in keys.items() if key not in OF_ANOTHER_FILE})
         except UnicodeDecodeError:
             return f"{quote(member.name)} is not UTF-8; save the file again as UTF-8"
         except LineError as e:
