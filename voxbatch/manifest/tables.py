@@ -299,18 +299,22 @@ def _of_lhotse(row: Row) -> Row:
         return dict(row)
     if sources[0].get("type") not in ("file", "url"):
         raise LineError(f"has audio of the type {quote(sources[0].get('type'))}; write it to a file, and name that")
-    supervisions = [part for part in values.get("supervisions") or () if isinstance(part, dict)]
-    texts = [str(part["text"]) for part in supervisions if part.get("text")]
-    languages = [str(part["language"]) for part in supervisions if part.get("language")]
     has_sides = len(sources[0].get("channels") or ()) > 1
     channel = values.pop("channel", None)
     return {
         **values,
         AUDIO_KEY: sources[0].get("source"),
-        **({"text": " ".join(texts)} if texts else {}),
-        **({"lang": languages[0]} if languages else {}),
+        **of_supervisions(values),
         **({"channel": channel} if has_sides and isinstance(channel, int) else {}),
     }
+
+
+def of_supervisions(cut: Row) -> Row:
+    """Return the text and the language of the supervisions of a cut of Lhotse."""
+    supervisions = [part for part in cut.get("supervisions") or () if isinstance(part, dict)]
+    texts = [str(part["text"]) for part in supervisions if part.get("text")]
+    languages = [str(part["language"]) for part in supervisions if part.get("language")]
+    return {**({"text": " ".join(texts)} if texts else {}), **({"lang": languages[0]} if languages else {})}
 
 
 def object_rows(source: Source) -> Rows | None:
