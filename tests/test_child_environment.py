@@ -14,7 +14,6 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.process.child import for_program, for_voxbatch
 
 SECRETS = {
-    "HF_TOKEN": "hub",
     "HUGGING_FACE_HUB_TOKEN": "hub",
     "GITHUB_TOKEN": "forge",
     "WANDB_API_KEY": "tracker",
@@ -33,8 +32,9 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "store",
     "AWS_SESSION_TOKEN": "store",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN": "store",
+    "HF_TOKEN": "hub",
 }
-"""Variables with which a decoder reads recordings in buckets."""
+"""Variables with which a decoder reads recordings in buckets and on the hub."""
 SETTINGS = {
     "STORAGE_EMULATOR_HOST": "http://127.0.0.1:9",
     "AWS_ENDPOINT_URL": "http://127.0.0.1:9",

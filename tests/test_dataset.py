@@ -5,23 +5,26 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import signal
 import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import killed_at
 import pytest
 import soundfile
-from conftest import ManifestWriter
+from conftest import ManifestWriter, Voxbatch
 from outputs import RUN
+from servers import Place
 
 from voxbatch import runner
 from voxbatch.analysis.cuts import MAX_S, MIN_S, cuts_of, split_of
-from voxbatch.analysis.dataset import DESCRIPTION, Exported, export_dataset
+from voxbatch.analysis.dataset import DESCRIPTION, SHARD_S, Exported, export_dataset
 from voxbatch.config import LAYOUTS, Config, DatasetOptions
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_store
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, list_objects, open_store
 
 
 def line_of(words: list[tuple[str, float, float, str | None]], text: str, **keys: Any) -> dict[str, Any]:
@@ -132,6 +135,28 @@ def test_an_export_that_was_killed_writes_the_same_files(out: Path, tmp_path: Pa
     assert files(tmp_path / "peace") == undisturbed
     with pytest.raises(ConfigError, match="has another data set"):
         export(out, tmp_path / "peace", to, shard_s=30.0)
+
+
+@pytest.mark.parametrize("to", ["shar", "hf"])
+def test_an_export_to_a_bucket_that_a_signal_kills_again_and_again(
+    out: Path, tmp_path: Path, place: Place, voxbatch: Voxbatch, to: str
+) -> None:
+    """An export that is killed after each number of objects, and then ends, has written each object once, with the
+    bytes of an undisturbed one."""
+    export(out, tmp_path / "peace", to, SHARD_S)
+    expected, bucket = files(tmp_path / "peace"), place.store()
+    command = ("export", "out", "--to", to, "--dev", "25", "--test", "25", "-o", place.uri)
+    first: dict[str, str] = {}
+    for number in range(1, len(expected)):
+        code = voxbatch(*command, env={killed_at.VARIABLE: str(number)}).returncode
+        assert code == -signal.SIGKILL or (code == 0 and number > 2)  # less is left for the later ones
+        tags = {stat.key: stat.tag for stat in list_objects(f"{place.uri}/")}
+        assert {**tags, **first} == tags
+        first = tags
+    assert voxbatch(*command).returncode == 0
+    tags = {stat.key: stat.tag for stat in list_objects(f"{place.uri}/")}
+    assert {**tags, **first} == tags
+    assert {name: bucket.read(name) for name in bucket.names("")} == expected
 
 
 def test_every_cut_is_in_one_shard_with_its_audio(out: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Recorder, Voxbatch
+from conftest import ManifestWriter, Recorder, Voxbatch
 from servers import Place
 
 from voxbatch.errors import ManifestError
@@ -162,3 +162,33 @@ def test_a_name_in_an_archive_leads_nowhere(name: str, tmp_path: Path) -> None:
     resolved = DEFAULT_POLICY.resolve(row["audio_filepath"], str(tmp_path))
     assert resolved.startswith(f"{tmp_path}/a.tar#bytes=512+1,")
     assert "/" not in resolved.removeprefix(str(tmp_path) + "/")
+
+
+@pytest.mark.parametrize("to", ["nemo-tarred", "shar", "webdataset"])
+def test_the_texts_beside_archives_belong_to_their_recordings(
+    to: str, tmp_path: Path, voxbatch: Voxbatch, manifest: ManifestWriter
+) -> None:
+    """The folder of a data set that `voxbatch export` wrote is a source: its recordings have the texts, which NeMo and
+    Lhotse have in files beside the archives."""
+    assert voxbatch("run", manifest(4.0, 5.0), "--language", "en", "--engine", "scripted", "-o", "out").returncode == 0
+    assert voxbatch("export", "out", "--to", to, "--dev", "0", "--test", "0", "-o", "set").returncode == 0
+    texts = [
+        json.loads(line)["pred_text"] for line in (tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()
+    ]
+    for place in ("set", "set/train"):
+        found = rows(tmp_path / place)
+        assert [row["text"] for row in found] == texts
+        assert [row["lang"] for row in found] == ["en", "en"]
+        assert {row["id"].removeprefix("train/").split("/")[0] for row in found} == {
+            {"nemo-tarred": "audio_0", "shar": "recording.000000", "webdataset": "train-000000"}[to]
+        }
+        assert all("offset" not in row for row in found)
+        assert len(contents(tmp_path / place, found)) == 2
+
+
+def test_a_line_beside_an_archive_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    """The message names the file and the line."""
+    (tmp_path / "audio_0.tar").write_bytes(tar_of("a.wav", b"1"))
+    (tmp_path / "manifest_0.json").write_text('{"audio_filepath": "a.wav", "text": "eins"}\nno\n')
+    with pytest.raises(ManifestError, match=r"manifest_0\.json: line 2 "):
+        rows(tmp_path / "audio_0.tar")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -29,10 +30,10 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         self.asked.append(f"{self.command} {path}")
         self.tokens.add(self.headers.get("Authorization", ""))
-        if path.startswith("/api/models/"):
-            self._api(*path.removeprefix("/api/models/").split("/", 3))
+        if path.startswith(("/api/models/", "/api/datasets/")):
+            self._api(*path.split("/", 7)[3:])
         else:
-            owner, name, _, _, file = path.lstrip("/").split("/", 4)
+            owner, name, _, _, file = path.removeprefix("/datasets").lstrip("/").split("/", 4)
             local = self.folders.get(f"{owner}/{name}", Path("/nowhere")) / file
             if f"{owner}/{name}" == self.gated:
                 self._error(403, "GatedRepo")
@@ -44,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _api(self, owner: str, name: str, what: str = "", revision: str = "") -> None:
+    def _api(self, owner: str, name: str, what: str = "", revision: str = "", below: str = "") -> None:
         folder = self.folders.get(f"{owner}/{name}")
         if folder is None:
             self._error(401, "RepoNotFound")  # as the real hub answers strangers
@@ -52,9 +53,15 @@ class _Handler(BaseHTTPRequestHandler):
         if revision not in ("", "main", COMMIT):
             self._error(404, "RevisionNotFound")
             return
-        listed = sorted(folder.iterdir())
-        files = [(path.name, path.stat().st_size) for path in listed]
-        siblings = [{"rfilename": path.name, "size": path.stat().st_size, **_large(path)} for path in listed]
+        listed = sorted(path for path in folder.rglob("*") if path.is_file())
+        names = [str(path.relative_to(folder)) for path in listed]
+        files = [
+            (name, path.stat().st_size) for name, path in zip(names, listed, strict=True) if name.startswith(below)
+        ]
+        siblings = [
+            {"rfilename": name, "size": path.stat().st_size, **_large(path)}
+            for name, path in zip(names, listed, strict=True)
+        ]
         about = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": siblings}
         tree = [{"type": "file", "path": file, "size": size, "oid": f"{size:040x}"} for file, size in files]
         self._json(tree if what == "tree" else about)
@@ -63,18 +70,22 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             self._error(404, "EntryNotFound")
             return
-        self.send_response(200)
+        asked, size = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")), path.stat().st_size
+        begin, end = (int(asked[1]), min(size, int(asked[2]) + 1)) if asked else (0, size)
+        self.send_response(206 if asked else 200)
         etag = hashlib.sha256(str(path).encode()).hexdigest()[:40]
         for name, value in {
             "ETag": f'"{etag}"',
             "X-Repo-Commit": COMMIT,
-            "Content-Length": path.stat().st_size,
+            "Content-Length": end - begin,
+            **({"Content-Range": f"bytes {begin}-{end - 1}/{size}"} if asked else {}),
         }.items():
             self.send_header(name, str(value))
         self.end_headers()
         if self.command == "GET":
             with path.open("rb") as file, contextlib.suppress(ConnectionError):
-                while block := file.read(BLOCK):
+                file.seek(begin)
+                while block := file.read(min(BLOCK, end - file.tell())):
                     if path.name == self.damaged:
                         block = bytes(len(block))
                     self.wfile.write(block)
@@ -155,7 +166,7 @@ def variables(endpoint: str, home: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def serving(folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0, **faults: str) -> Iterator[Hub]:
-    """Serve folders as models of a hub, by their names (owner/name). `faults` are those of Hub."""
+    """Serve folders as models and data sets of a hub, by their names (owner/name). `faults` are those of Hub."""
     hub = Hub(folders, home, seconds_per_block, **faults)
     try:
         yield hub

@@ -48,7 +48,8 @@ def run(ctx: click.Context, /, **settings: Any) -> None:
 
     Give several files and folders, a pattern in quotes ('calls/*.wav'), or @list.txt, which has one path or address a
     line. A manifest (.jsonl, .csv, .tsv, .parquet, wav.scp, - for standard input) is given alone. All may be at gs://,
-    s3:// or http(s):// addresses. A folder in a bucket is written gs://bucket/folder/, with / at the end.
+    s3://, hf://datasets/ or http(s):// addresses. A folder in a bucket is written gs://bucket/folder/, with / at the
+    end.
     """
     start(ctx, **settings)
 

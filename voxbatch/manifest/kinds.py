@@ -36,8 +36,9 @@ JSON_LINES = Kind(
     "metadata.jsonl",
 )  # fmt: skip
 TAR = Kind("tar", (".tar",), "tars:tar_manifest", (".tar",))
+PARQUET = Kind("Parquet", (".parquet",), "parquet:parquet_manifest", (".parquet",), "metadata.parquet")
 KINDS = (
-    Kind("Parquet", (".parquet",), "tables:parquet_manifest", (".parquet",), "metadata.parquet"),
+    PARQUET,
     JSON_LINES,
     Kind("CSV", (".csv", ".csv.gz"), "tables:text_manifest", folder_file="metadata.csv"),
     Kind("TSV", (".tsv", ".tsv.gz"), "tables:text_manifest"),

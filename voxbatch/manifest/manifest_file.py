@@ -9,6 +9,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -16,7 +17,7 @@ from voxbatch.errors import ManifestError
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.folder import is_included
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
-from voxbatch.manifest.kinds import KINDS, TAR, kind_of
+from voxbatch.manifest.kinds import KINDS, PARQUET, TAR, kind_of
 from voxbatch.manifest.named import missing
 from voxbatch.manifest.source import (
     CHANGED_ADVICE,
@@ -36,7 +37,7 @@ from voxbatch.storage import (
     open_remote,
     redacted,
 )
-from voxbatch.storage.address import folder_of, normalized
+from voxbatch.storage.address import folder_of, is_bucket_address, normalized
 from voxbatch.storage.objects import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -246,13 +247,18 @@ def _remote_manifest(spec: str, store_options: StoreOptions) -> Source:
 
 
 def _open_remote(uri: str, store_options: StoreOptions) -> BinaryIO:
-    """Return the file at an address, or an archive without its recordings."""
-    if kind_of(uri) is not TAR:
-        return open_remote(uri, store_options)
-    from voxbatch.manifest.tars import is_text
-    from voxbatch.storage.tar_members import open_listing
+    """Return the file at an address; in a bucket, an archive without its recordings."""
+    kind = kind_of(uri) if is_bucket_address(uri) else None
+    if kind is TAR:
+        from voxbatch.manifest.tars import is_text
+        from voxbatch.storage import tar_members
 
-    return open_listing(uri, is_text, store_options)
+        return tar_members.open_listing(uri, is_text, store_options)
+    if kind is PARQUET and find_spec("pyarrow"):
+        from voxbatch.storage import parquet_members
+
+        return parquet_members.open_listing(uri, store_options)
+    return open_remote(uri, store_options)
 
 
 def _temporary_source(name: str, stream: BinaryIO) -> Source:

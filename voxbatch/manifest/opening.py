@@ -21,6 +21,7 @@ from voxbatch.manifest.path_policy import is_page
 from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary, manifest_error
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, WEB_PAGE, StoreOptions, is_remote, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, scheme_of
+from voxbatch.storage.objects import ObjectNotFound
 
 _TAR = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACKED_BY = {**dict.fromkeys(_TAR, "mkdir calls && tar -xf {} -C calls"), ".zip": "unzip {} -d calls"}
@@ -37,8 +38,8 @@ def open_source(
     """Open a manifest (.jsonl, .jsonl.gz; gzip is detected by its content), "-" for standard input, or the recordings
     that are named.
 
-    A manifest may be at a gs://, s3:// or http(s):// address. Relative paths resolve against the manifest's folder; for
-    standard input and pipes, they resolve against the current directory.
+    A manifest may be at a gs://, s3://, hf:// or http(s):// address. Relative paths resolve against the manifest's
+    folder; for standard input and pipes, they resolve against the current directory.
 
     Args:
         spec: path, address, pattern, list, or "-"; or several that name recordings.
@@ -52,6 +53,7 @@ def open_source(
     """
     names = [os.fspath(spec)] if isinstance(spec, str | os.PathLike) else list(spec)
     stdin = stdin or sys.stdin.buffer
+    names = [_pinned(name, store_options) for name in names]
     for name in names:
         _refuse_unreadable(name)
     if len(names) == 1 and not _names_recordings(names[0]):
@@ -76,6 +78,18 @@ def open_source(
             advice = "a manifest is given alone, or with others of its kind; recordings go into a run of their own"
             raise manifest_error(redacted(name), f"is {kind}, and {advice}")
     return named_source(names, store_options, include, stdin)
+
+
+def _pinned(name: str, store_options: StoreOptions) -> str:
+    """Return a data set of the hub at the commit that it has now. Other names stay."""
+    if scheme_of(name) != "hf":
+        return name
+    from voxbatch.storage import hf
+
+    try:
+        return hf.pinned(name, store_options)
+    except (ValueError, ObjectNotFound) as error:
+        raise manifest_error(name, str(error)) from error
 
 
 def _refuse_unreadable(name: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest.kinds import KINDS
+from voxbatch.manifest.kinds import KINDS, TAR
 from voxbatch.manifest.manifest_file import json_lines, manifest_rows, open_file
 from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern, is_recording, translated_pattern
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, Shard, Source, manifest_error
@@ -77,6 +77,10 @@ def find_shards(names: Sequence[str], store_options: StoreOptions) -> Shards | N
         if len(states) > MAX_FILES:
             advice = "write fewer and larger shards, or give a pattern that matches some of them to each run"
             raise manifest_error(redacted(name), f"matches more than {MAX_FILES:,} files; {advice}")
+    if any(name.lower().endswith(TAR.suffixes) for name in states):
+        from voxbatch.manifest.tars import is_beside
+
+        states = {name: state for name, state in states.items() if not is_beside(name)}
     shards = Shards(names, {name: states[name] for name in sorted(states)})
     kinds = {kind: [name for name in states if name.lower().endswith(_KINDS[kind])] for kind in _KINDS}
     counts = [f"{len(files):,} of {kind} ({os.path.basename(files[0])})" for kind, files in kinds.items() if files]
@@ -105,6 +109,7 @@ def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
         for name, source in opened:
             starts.append(Shard(redacted(name.removeprefix(base)), line))
             of_shard = BadLines()
+            source.base = folder
             with source:
                 for block in _lines(source, of_shard, store_options):
                     yield block

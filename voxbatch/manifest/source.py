@@ -213,6 +213,11 @@ class Source:
         except (EOFError, zlib.error, OSError, UnicodeError) as error:
             raise manifest_error(self.name, f"cannot be read to its end: {error}; create the file again") from error
 
+    def name_below(self) -> str:
+        """Return the name of the file below `base`, as a row names it: "de/clips-000.tar"."""
+        name = self.name if is_remote(self.name) else os.path.abspath(self.name)
+        return name.removeprefix(os.path.join(self.base, ""))
+
     def place(self, line: int) -> str:
         """Return where a line is, for messages: "line 3", or with several files "part-00001.parquet:3"."""
         return self.placed(BadLine(line, "")).place

@@ -1,4 +1,4 @@
-"""Convert the manifests that others write to the rows of JSON lines: CSV and TSV with a header, JSON arrays, Parquet,
+"""Convert the manifests that others write to the rows of JSON lines: CSV and TSV with a header, JSON arrays,
 and the metadata of Hugging Face's audio folders.
 
     path,sentence,locale            {"audio_filepath": "a.mp3", "text": "Guten Tag.", "lang": "de"}
@@ -16,12 +16,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any
 
-from voxbatch.errors import ConfigError, ManifestError
+from voxbatch.errors import ManifestError
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, LongLine, parse_json_line, quote
 from voxbatch.manifest.kinds import JSON_LINES, kind_of
 from voxbatch.manifest.named import LIST_MARK, is_recording
@@ -51,15 +50,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names of columns that have a meaning, by the key of a manifest, in any case of letters and with "_", "-" or a space
 between words. The first one that a table has is taken."""
-_END = "end"
+END = "end"
 """Column with the end of a part, in seconds, in place of a duration."""
+OF_ANOTHER_FILE = {"recording", "sources", "offset", "start", "end", "channel"}
+"""Keys of a recording in an archive that tell where it was cut from: those of Lhotse, and of voxbatch's data sets."""
 _DATA_ROOT = re.compile(r"^(\$data_(root|folder)|\{data_(root|folder)\})/")
 """SpeechBrain's name for the folder of the data set, which mostly holds the manifest."""
 _DELIMITERS = {"CSV": ",;\t|", "TSV": "\t"}
-PARQUET_ROWS = 1000
-"""Rows of a Parquet file that are held at a time."""
-PARQUET_BUFFER_BYTES = 1 << 20
-"""Bytes of a column that are read at a time. Otherwise, the whole column of a row group is."""
 
 
 def text_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
@@ -73,17 +70,6 @@ def text_manifest(source: Source, _: StoreOptions, required: str | None) -> tupl
     clips = os.path.join(source.base, "clips", "")
     is_common_voice = required is None and {"client_id", "path", "sentence"} <= set(header)
     return rows, clips if is_common_voice and (is_remote(clips) or os.path.isdir(clips)) else source.base
-
-
-def parquet_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
-    """Return the rows of a Parquet file; see manifest_file.manifest_rows."""
-    rows = parquet_rows(source.name, source.file, required)
-    if required is not None:
-        try:
-            rows = chain([next(rows)], rows)
-        except (ManifestError, StopIteration):
-            return None, source.base
-    return rows, source.base
 
 
 def json_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
@@ -133,13 +119,13 @@ def text_table(source: Source, required: str | None) -> tuple[list[str], Rows]:
     delimiters = _DELIMITERS[kind_of(source.name).name]
     candidates = [(next(csv.reader([first], delimiter=separator), []), separator) for separator in delimiters]
     header, delimiter = max(
-        candidates, key=lambda candidate: (_names_recordings(candidate[0], required), len(candidate[0]))
+        candidates, key=lambda candidate: (names_recordings(candidate[0], required), len(candidate[0]))
     )
     header = [name.strip() for name in header]
     begin: list[tuple[int, str]] = []
-    if required is None and not _names_recordings(header, None) and (columns := _columns_without_header(header)):
+    if required is None and not names_recordings(header, None) and (columns := _columns_without_header(header)):
         header, begin = columns, [(1, first)]
-    if not _names_recordings(header, required):
+    if not names_recordings(header, required):
         listed = ", ".join(quote(name) for name in header[:10]) or "none"
         raise manifest_error(
             source.name,
@@ -163,14 +149,15 @@ def _columns_without_header(fields: Sequence[str]) -> list[str] | None:
     return names
 
 
-def _names_recordings(header: Sequence[str], required: str | None) -> bool:
-    names = set(map(_column, header))
+def names_recordings(header: Sequence[str], required: str | None) -> bool:
+    """Return whether a table with these columns names recordings; see `text_table`."""
+    names = set(map(column_name, header))
     if required:  # Hugging Face admits audio_file_name, too
         return any(name.endswith(required) for name in names)
     return not names.isdisjoint(COLUMNS[AUDIO_KEY])
 
 
-def _column(name: str) -> str:
+def column_name(name: str) -> str:
     """Return the name of a column as COLUMNS has it: " Audio-File " → "audio_file"."""
     return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
@@ -233,7 +220,7 @@ def _unquoted(field: str) -> str:
 
 
 def _table_rows(header: Sequence[str], records: Iterable[tuple[int, list[str] | str]], decimal_comma: bool) -> Rows:
-    keys = _keys(header)
+    keys = column_keys(header)
     for number, record in records:
         if isinstance(record, str):
             yield number, record
@@ -252,20 +239,20 @@ def _table_rows(header: Sequence[str], records: Iterable[tuple[int, list[str] | 
         yield number, {AUDIO_KEY: "", **_with_duration(fields), **values}
 
 
-def _keys(names: Iterable[str]) -> dict[str, str]:
+def column_keys(names: Iterable[str]) -> dict[str, str]:
     """Return the column for each key of a manifest that a table has."""
-    original = {_column(name): name for name in reversed(list(names))}
+    original = {column_name(name): name for name in reversed(list(names))}
     columns = {
         key: next((original[alias] for alias in aliases if alias in original), None) for key, aliases in COLUMNS.items()
     }
-    if "duration" not in original and "start" in original and _END in original:
-        columns[_END] = original[_END]
+    if "duration" not in original and "start" in original and END in original:
+        columns[END] = original[END]
     return {key: name for key, name in columns.items() if name is not None}
 
 
 def _typed(key: str, text: str, decimal_comma: bool) -> Any:
     """Return the value of a cell. A text that is no number stays, so that it is refused with its value."""
-    if key not in ("offset", "duration", "channel", _END):
+    if key not in ("offset", "duration", "channel", END):
         return text
     try:
         number = float(text.replace(",", ".") if decimal_comma else text)
@@ -278,7 +265,7 @@ def _typed(key: str, text: str, decimal_comma: bool) -> Any:
 
 def _with_duration(row: Row) -> Row:
     """Return the row with `duration` in place of the end of a part."""
-    end = row.pop(_END, None)
+    end = row.pop(END, None)
     if end is None:
         return row
     is_part = isinstance(end, int | float) and isinstance(row.get("offset"), int | float)
@@ -288,7 +275,7 @@ def _with_duration(row: Row) -> Row:
 def renamed(row: Row) -> Row:
     """Return a JSON object with the keys of a manifest in place of other usual names; see COLUMNS."""
     values = _of_lhotse(row)
-    fields = {key: values.pop(name) for key, name in _keys(values).items()}
+    fields = {key: values.pop(name) for key, name in column_keys(values).items()}
     audio = fields.get(AUDIO_KEY)
     if isinstance(audio, dict) and isinstance(audio.get("path"), str):
         fields[AUDIO_KEY] = audio["path"]
@@ -312,18 +299,22 @@ def _of_lhotse(row: Row) -> Row:
         return dict(row)
     if sources[0].get("type") not in ("file", "url"):
         raise LineError(f"has audio of the type {quote(sources[0].get('type'))}; write it to a file, and name that")
-    supervisions = [part for part in values.get("supervisions") or () if isinstance(part, dict)]
-    texts = [str(part["text"]) for part in supervisions if part.get("text")]
-    languages = [str(part["language"]) for part in supervisions if part.get("language")]
     has_sides = len(sources[0].get("channels") or ()) > 1
     channel = values.pop("channel", None)
     return {
         **values,
         AUDIO_KEY: sources[0].get("source"),
-        **({"text": " ".join(texts)} if texts else {}),
-        **({"lang": languages[0]} if languages else {}),
+        **of_supervisions(values),
         **({"channel": channel} if has_sides and isinstance(channel, int) else {}),
     }
+
+
+def of_supervisions(cut: Row) -> Row:
+    """Return the text and the language of the supervisions of a cut of Lhotse."""
+    supervisions = [part for part in cut.get("supervisions") or () if isinstance(part, dict)]
+    texts = [str(part["text"]) for part in supervisions if part.get("text")]
+    languages = [str(part["language"]) for part in supervisions if part.get("language")]
+    return {**({"text": " ".join(texts)} if texts else {}), **({"lang": languages[0]} if languages else {})}
 
 
 def object_rows(source: Source) -> Rows | None:
@@ -389,108 +380,3 @@ def _renamed_line(line: bytes) -> Row | str:
         return renamed(parse_json_line(line))
     except LineError as error:
         return str(error)
-
-
-def parquet_rows(name: str, file: BinaryIO, required: str | None) -> Rows:
-    """Yield the rows of a Parquet file; the number of a row stands for its line.
-
-    Raises:
-        ConfigError: pyarrow is missing.
-        ManifestError: it is no Parquet file, no column names a recording, or the table holds the recordings themselves.
-    """
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ConfigError(
-            f"{name} is a Parquet file, and pyarrow is missing; pip install 'voxbatch[parquet]'"
-        ) from error
-    try:
-        table = parquet.ParquetFile(file, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False)
-        names = table.schema_arrow.names
-        if not _names_recordings(names, required):
-            listed = ", ".join(quote(column) for column in names[:10])
-            raise manifest_error(name, f"no column names the recordings, its columns: {listed}; call one `{AUDIO_KEY}`")
-        _check_types(name, table.schema_arrow)
-        number = 0
-        for batch in table.iter_batches(PARQUET_ROWS, columns=_without_audio(name, table)):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, _plain(renamed(row))
-    except pa.ArrowException as error:
-        raise manifest_error(name, f"cannot be read as Parquet: {error}; create the file again") from error
-
-
-def _check_types(title: str, schema: Any) -> None:
-    """Refuse a table in which a column with a meaning has a type that no row can have."""
-    from pyarrow import types
-
-    def is_string(kind: Any) -> bool:
-        if types.is_dictionary(kind):
-            return is_string(kind.value_type)
-        return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-    def is_path(kind: Any) -> bool:
-        return is_string(kind) or (types.is_struct(kind) and kind.get_field_index("path") >= 0)
-
-    def is_number(kind: Any) -> bool:
-        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-
-    seconds = ("a number of seconds", is_number)
-    allowed: dict[str, tuple[str, Callable[[Any], bool]]] = {
-        AUDIO_KEY: ("a string, the path of a recording", is_path),
-        "text": ("a string", is_string),
-        "lang": ("a string", is_string),
-        "offset": seconds,
-        "duration": seconds,
-        _END: seconds,
-        "channel": ("a whole number", is_number),
-        "id": ("a string or a whole number", lambda kind: is_string(kind) or types.is_integer(kind)),
-    }
-    for key, name in _keys(schema.names).items():
-        kind, (expected, is_allowed) = schema.field(name).type, allowed[key]
-        if not (is_allowed(kind) or types.is_null(kind)):
-            raise manifest_error(
-                title,
-                f"the column {quote(name)} has the type {str(kind)[:80]}; it must be {expected}: convert the column",
-            )
-
-
-def _without_audio(title: str, table: Any) -> list[str]:
-    """Return the columns of a Parquet file without the bytes of recordings, which must all be empty."""
-    schema = table.metadata.schema
-    paths = [schema.column(index).path for index in range(len(schema))]
-    for index, path in enumerate(paths):
-        if not path.endswith(".bytes"):
-            continue
-        for group in range(table.num_row_groups):
-            column = table.metadata.row_group(group).column(index)
-            if column.statistics is None or column.statistics.null_count != column.num_values:
-                raise manifest_error(
-                    title,
-                    f"the column `{path.removesuffix('.bytes')}` holds the recordings themselves, and voxbatch reads "
-                    'recordings from files; write them as files first, see "Recordings inside Parquet" in the docs',
-                )
-    with_bytes = {path.removesuffix(".bytes") for path in paths if path.endswith(".bytes")}
-    return [f"{name}.path" if name in with_bytes else name for name in table.schema_arrow.names]
-
-
-def _plain(row: Row) -> Row | str:
-    """Return the row of a table with values that JSON has."""
-    values: Row = {}
-    for key, value in row.items():
-        if isinstance(value, Decimal) and key in ("offset", "duration"):
-            values[key] = float(value)
-        elif isinstance(value, float) and math.isnan(value):  # pandas writes this for a missing value
-            values[key] = None
-        else:
-            is_plain = value is None or isinstance(value, (str, int, float, bool, list, dict, bytes))
-            values[key] = value if is_plain else str(value)
-    if isinstance(values.get("channel"), float) and values["channel"].is_integer():
-        values["channel"] = int(values["channel"])
-    try:
-        json.dumps(values, allow_nan=False)
-    except (TypeError, ValueError):
-        wrong = [key for key, value in values.items() if isinstance(value, (bytes, float))]
-        return f"the columns {', '.join(map(quote, wrong))} hold values that JSON does not have"
-    return values

@@ -4,25 +4,26 @@
                                       →   "id": "clips-000/a", "text": "good morning"}
 
 The files of a sample have one name up to its first dot and follow each other. A .json file of a sample gives keys of
-the row, and a .txt file gives the text.
+the row, and a .txt file gives the text. So do NeMo's manifest of a shard and the cuts of Lhotse Shar, which lie beside
+the archive.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tarfile
 from itertools import groupby
 from typing import Any
 
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
+from voxbatch.manifest.manifest_file import file_beside
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import Row, Rows, renamed
+from voxbatch.manifest.tables import OF_ANOTHER_FILE, Row, Rows, of_supervisions, renamed
 from voxbatch.storage import StoreOptions
 from voxbatch.storage.tar_members import TarMember
 
-_OF_ANOTHER_FILE = {"recording", "sources", "offset", "start", "end", "channel"}
-"""Keys in a .json file that tell where the recording was cut from: Lhotse's, and those of voxbatch's data sets."""
 _TEXT_SUFFIXES = (".json", ".txt")
 
 
@@ -31,18 +32,63 @@ def is_text(name: str) -> bool:
     return name.lower().endswith(_TEXT_SUFFIXES)
 
 
-def tar_manifest(source: Source, _: StoreOptions, __: str | None) -> tuple[Rows, str]:
+_NUMBERED = re.compile(r"(?P<kind>audio|recording)_?\.?(?P<number>[0-9]+)\.tar")
+_BESIDE = {
+    "audio": ("manifest_{}.json", "sharded_manifests/manifest_{}.json"),
+    "recording": ("cuts.{}.jsonl.gz", "cuts.{}.jsonl"),
+}
+"""Names of the file with the texts of an archive, NeMo's or that of Lhotse Shar."""
+_FILE_BESIDE = re.compile(r"(manifest_[0-9]+|tarred_audio_manifest|dataset)\.json|cuts\.[0-9]+\.jsonl(\.gz)?")
+
+
+def is_beside(name: str) -> bool:
+    """Return whether a file among archives has their texts, or describes all of them, and is no shard itself."""
+    return bool(_FILE_BESIDE.fullmatch(os.path.basename(name)))
+
+
+def tar_manifest(source: Source, store_options: StoreOptions, _: str | None) -> tuple[Rows, str]:
     """Return the rows of an archive; see manifest_file.manifest_rows."""
-    return _rows(source), source.base
+    return _rows(source, _texts(source, store_options)), source.base
 
 
-def _rows(source: Source) -> Rows:
+def _texts(source: Source, store_options: StoreOptions) -> dict[str, Row]:
+    """Return the rows of the file beside an archive, by the names of the recordings; {} if there is none.
+
+    Raises:
+        ManifestError: a row cannot be used.
+    """
+    folder, archive_name = os.path.split(source.name_below())
+    match = _NUMBERED.fullmatch(archive_name)
+    names = [name.format(match["number"]) for name in _BESIDE[match["kind"]]] if match else []
+    rows: dict[str, Row] = {}
+    for name in names:
+        if (beside := file_beside(source, os.path.join(folder, name), store_options)) is None:
+            continue
+        with beside:
+            for number, line in beside.lines():
+                try:
+                    row = parse_json_line(line)
+                except LineError as e:
+                    raise manifest_error(beside.name, f"line {number} {e}") from e
+                key = _stem(str(row.pop(AUDIO_KEY, None) or row.pop("id", "")))
+                facts = {key: value for key, value in row.items() if key not in OF_ANOTHER_FILE}
+                rows[key] = {**renamed(facts), **of_supervisions(row)}
+    return rows
+
+
+def _stem(name: str) -> str:
+    """Return the name of a recording without its extension. An id of Lhotse has none."""
+    stem, suffix = os.path.splitext(os.path.basename(name))
+    return stem if suffix.lower() in RECORDING_SUFFIXES else os.path.basename(name)
+
+
+def _rows(source: Source, texts: dict[str, Row]) -> Rows:
     """Yield the rows of an archive, with the number of the recording.
 
     Raises:
         ManifestError: it is no tar archive, or breaks off, or holds no recording.
     """
-    archive_name, number = os.path.basename(source.name), 0
+    archive_name, number = source.name_below(), 0
     stem = os.path.splitext(archive_name)[0]
     source.file.seek(0)
     try:
@@ -55,7 +101,8 @@ def _rows(source: Source) -> Rows:
                     address = str(TarMember(archive_name, member.offset_data, member.size, member.name))
                     name = os.path.splitext(member.name.removeprefix("./"))[0]
                     row = {AUDIO_KEY: address, "id": f"{stem}/{name}"}
-                    yield number, {**facts, **row} if isinstance(facts, dict) else facts
+                    beside = texts.get(_stem(member.name), {})
+                    yield number, {**beside, **facts, **row} if isinstance(facts, dict) else facts
     except (tarfile.TarError, EOFError) as e:
         raise manifest_error(source.name, f"is no whole, uncompressed tar archive: {e}; write it again") from e
     if not number:
@@ -87,7 +134,7 @@ def _facts(archive: tarfile.TarFile, sample: list[tarfile.TarInfo]) -> dict[str,
                 facts.setdefault("text", data.decode("utf-8-sig").strip())
             else:
                 keys = parse_json_line(data.strip())
-                facts |= renamed({key: value for key, value in keys.items() if key not in _OF_ANOTHER_FILE})
+                facts |= renamed({key: value for key, value in keys.items() if key not in OF_ANOTHER_FILE})
         except UnicodeDecodeError:
             return f"{quote(member.name)} is not UTF-8; save the file again as UTF-8"
         except LineError as e:

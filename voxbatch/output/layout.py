@@ -184,7 +184,7 @@ def default_out(source: str | Sequence[str]) -> str:
         "calls/talk.mp3" → "calls/talk.voxbatch"             "calls/*.mp3" → "calls/calls.voxbatch"
 
     OUT is in the current directory if nothing can be written beside the source: "-" → "stdin.voxbatch", "gs://b/" →
-    "b.voxbatch", and for web servers.
+    "b.voxbatch", and for web servers and the Hugging Face hub.
     """
     names = [source] if isinstance(source, str) else list(source)
     if len(names) > 1 or is_pattern(names[0]):
@@ -196,7 +196,7 @@ def default_out(source: str | Sequence[str]) -> str:
     if is_remote(name):
         *above, last = name_of(name).rstrip("/").split("/")
         out = f"{(last if is_folder(name) else without_suffix(last)) or 'root'}.voxbatch"
-        return "/".join([f"{scheme_of(name)}:/", *above, out]) if above and is_bucket_address(name) else out
+        return "/".join([f"{scheme_of(name)}:/", *above, out]) if above and _is_writable(name) else out
     path = Path(os.path.abspath(name))
     stem = path.name if path.is_dir() else without_suffix(path.name)
     return str(path.with_name(f"{stem or 'root'}.voxbatch"))
@@ -204,9 +204,11 @@ def default_out(source: str | Sequence[str]) -> str:
 
 def _inside(folder: str, name: str) -> str:
     """Return a path in a folder, or in the current directory if nothing can be written in the folder."""
-    return (
-        name if folder == "/" or (is_remote(folder) and not is_bucket_address(folder)) else os.path.join(folder, name)
-    )
+    return os.path.join(folder, name) if folder != "/" and _is_writable(folder) else name
+
+
+def _is_writable(place: str) -> bool:
+    return not is_remote(place) or (is_bucket_address(place) and scheme_of(place) != "hf")
 
 
 def existing_outputs(store: Store) -> list[tuple[str, str]]:

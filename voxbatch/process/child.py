@@ -234,12 +234,12 @@ _SECRET = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(^|_)(TOKENS?|KEYS?|APIKEY|PAT|AUTH|AUTHORIZATION)(_|$)"
 )
 """Names of variables that hold secrets, among those of the stores and of voxbatch: AWS_SECRET_ACCESS_KEY, …"""
-_STORES = ("AWS_", "GOOGLE_", "CLOUDSDK_")
-"""Prefixes of the variables from which the clients of Cloud Storage and S3 take credentials."""
+_STORES = ("AWS_", "GOOGLE_", "CLOUDSDK_", "HF_")
+"""Prefixes of the variables from which the clients of Cloud Storage, S3 and the hub take credentials."""
 _ANY_PROGRAM = re.compile(r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|LD_PRELOAD")
 """Names of variables that a program may need to start. ffmpeg takes all settings from its arguments."""
 _PYTHON_PROCESS = re.compile(
-    rf"{_ANY_PROGRAM.pattern}|(AWS|BOTO|CLOUDSDK|GCE|GOOGLE|MALLOC|OMP|PYTHON|SSL_CERT|VOXBATCH)\w+|\w+_PROXY"
+    rf"{_ANY_PROGRAM.pattern}|(AWS|BOTO|CLOUDSDK|GCE|GOOGLE|HF|MALLOC|OMP|PYTHON|SSL_CERT|VOXBATCH)\w+|\w+_PROXY"
     r"|(CURL|REQUESTS)_CA_BUNDLE|NO_GCE_CHECK|STORAGE_EMULATOR_HOST",
     re.IGNORECASE,
 )
@@ -251,7 +251,7 @@ def for_voxbatch(environ: Mapping[str, str], keeps_stores: bool = False) -> dict
     """Return the variables that a process of voxbatch may need, without those that hold secrets.
 
     Args:
-        keeps_stores: keep the credentials of Cloud Storage and S3.
+        keeps_stores: keep the credentials of Cloud Storage, S3 and the Hugging Face hub.
     """
     return {
         name: value

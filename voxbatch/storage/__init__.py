@@ -148,8 +148,8 @@ def open_store(place: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) 
     """
     if not is_remote(place):
         return LocalStore(place)
-    if scheme_of(place) in HTTP_SCHEMES:
-        raise ConfigError(f"-o {redacted(place)}: a web server takes no outputs; give a folder, gs:// or s3://")
+    if scheme_of(place) in (*HTTP_SCHEMES, "hf"):
+        raise ConfigError(f"-o {redacted(place)}: outputs go to a folder, gs:// or s3://; give one of them")
     from voxbatch.storage import connect
     from voxbatch.storage.bucket import BucketStore
 
@@ -177,11 +177,13 @@ def open_recording(
         StorageError: its place does not answer or refuses access, so that nothing is known about the recording.
     """
     try:
-        if IN_ARCHIVE in uri:
-            from voxbatch.storage import tar_members
+        if IN_ARCHIVE.search(uri):
+            from voxbatch.storage import parquet_members, tar_members
 
             if member := tar_members.parse_member(uri):
                 return tar_members.open_member(member, store_options)
+            if row := parquet_members.parse_member(uri):
+                return parquet_members.open_member(row, store_options)
         if not is_remote(uri):
             return FileRecording(open_local_audio(uri))
         from voxbatch.storage import connect

@@ -1,6 +1,6 @@
-"""Parse and print the addresses of remote objects: gs://bucket/key, s3://bucket/key, http(s)://host/path. StoreOptions
-says how their stores are entered, as far as a person can choose: the stores' own clients find everything else
-(credentials, regions, emulators, proxies, address styles).
+"""Parse and print the addresses of remote objects: gs://bucket/key, s3://bucket/key, hf://datasets/owner/name/key,
+http(s)://host/path. StoreOptions says how their stores are entered, as far as a person can choose: the stores' own
+clients find everything else (credentials, regions, emulators, proxies, address styles).
 
 No function here opens a connection. A key is the store's own name of an object, in which / and . have no special
 meaning. The path that `join` adds to a key is a relative path, in which they have one.
@@ -18,10 +18,11 @@ from urllib.parse import quote, unquote, urlsplit
 from voxbatch.errors import ConfigError
 from voxbatch.settings import RECORDING, STORES, setting
 
-BUCKET_SCHEMES = ("gs", "s3")
+BUCKET_SCHEMES = ("gs", "s3", "hf")
+"""Schemes of places that are listed. The one bucket of hf:// is `datasets`; see `hf`."""
 HTTP_SCHEMES = ("http", "https")
 
-_REMOTE = re.compile(r"(gs|s3|https?)://", re.IGNORECASE)
+_REMOTE = re.compile(r"(gs|s3|hf|https?)://", re.IGNORECASE)
 _WEB = re.compile(r"https?://(?P<user>[^/?#]*@)?(?P<host>[^/?#]*)(?P<path>[^?#]*)(?P<query>\?[^#]*)?", re.IGNORECASE)
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(:[0-9]{1,5})?")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
@@ -31,6 +32,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
 """Names that the rules of either store allow (Cloud Storage: 3 to 222 characters with dots; S3: 3 to 63, older ones
 with capitals)."""
+_DATA_SET = re.compile(r"datasets/[\w.-]+/[\w.-]+(@[^/]+)?(/|$)")
 
 
 class Address(NamedTuple):
@@ -52,7 +54,7 @@ def scheme_of(text: str) -> str:
 
 
 def is_remote(text: str) -> bool:
-    """Return whether the text begins with gs://, s3://, http:// or https://."""
+    """Return whether the text begins with gs://, s3://, hf://, http:// or https://."""
     return bool(scheme_of(text))
 
 
@@ -72,6 +74,8 @@ def parse_bucket_address(uri: str) -> Address:
     bucket, _, key = uri[len(scheme) + 3 :].partition("/")
     if not is_bucket_address(uri):
         raise ValueError("the address of a bucket is gs://bucket/prefix or s3://bucket/prefix")
+    if scheme == "hf" and not _DATA_SET.match(f"{bucket}/{key}"):
+        raise ValueError("the address of a data set of the hub is hf://datasets/OWNER/NAME/ or …/NAME@REVISION/PATH")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"{bucket!r} is not a valid bucket name: names have 3 to 222 letters, digits, dots and dashes")
     if not {".", ".."}.isdisjoint(key.split("/")):

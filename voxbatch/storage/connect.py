@@ -34,6 +34,10 @@ def bucket(scheme: str, name: str, store_options: StoreOptions) -> RetryingBucke
         from voxbatch.storage.gcs import GoogleBucket
 
         return RetryingBucket(GoogleBucket(name, store_options))
+    if scheme == "hf":
+        from voxbatch.storage.hf import HubDatasets
+
+        return RetryingBucket(HubDatasets(store_options))
     from voxbatch.storage.s3 import AmazonBucket
 
     return RetryingBucket(AmazonBucket(name, store_options))

@@ -12,7 +12,7 @@ from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.objects import ObjectNotFound, TransientError, UnusableObject
 
-EXTRAS = {"gs": "gcs", "s3": "s3"}
+EXTRAS = {"gs": "gcs", "s3": "s3", "hf": "cpu"}
 """Scheme → extra of voxbatch that installs the client."""
 _NOT_IMPLEMENTED = 501
 _LONGEST_TEXT = 300

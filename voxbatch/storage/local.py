@@ -293,16 +293,15 @@ _KIND = {
 }
 
 
-IN_ARCHIVE = "#bytes="
-"""Part of the path or address of each recording in an archive; see tar_members."""
+IN_ARCHIVE = re.compile(r"(?<=\.tar)#bytes=|(?<=\.parquet)#row=", re.IGNORECASE)
+"""Part of the path or address of each recording in an archive; see tar_members and parquet_members."""
 
 
 def stored_path(path: str) -> str:
     """Return the path of a file as it is stored; of a recording in an archive, that of the archive. A file that is
     missing may have another name that Unicode says is the same text: macOS often writes é as two characters, and most
     manifests have it as one."""
-    archive, in_archive, _ = path.partition(IN_ARCHIVE)
-    path = archive if in_archive and archive.lower().endswith(".tar") else path
+    path = IN_ARCHIVE.split(path, 1)[0]
     if path.isascii() or os.path.lexists(path):
         return path
     names = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))

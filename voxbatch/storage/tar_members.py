@@ -73,7 +73,7 @@ def open_member(member: TarMember, store_options: StoreOptions) -> FileRecording
             found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
             is_there = found.isfile() and found.size == member.size
         if not is_there:
-            raise _changed(member)
+            raise changed(member.archive, member.name)
         if member.size <= IN_MEMORY_BYTES:
             return FileRecording.in_memory(b"".join(_blocks(member, read)))
         with temporary_file(redacted(str(member)), _blocks(member, read)) as file:
@@ -85,15 +85,15 @@ def _blocks(member: TarMember, read: _Read) -> Iterator[bytes]:
     for at in range(member.at, end, BLOCK_BYTES):
         count = min(BLOCK_BYTES, end - at)
         if len(block := read(count, at)) < count:
-            raise _changed(member)
+            raise changed(member.archive, member.name)
         yield block
 
 
-def _changed(member: TarMember) -> UnusableObject:
+def changed(archive: str, name: str) -> UnusableObject:
+    """Return the error of an archive that no longer has the file with this name at its place."""
     advice = "restore it, or start again with --overwrite"
-    where = redacted(member.archive)
     return UnusableObject(
-        f"cannot read {member.name} in {where}: the archive was changed: {advice}", FailureKind.CHANGED
+        f"cannot read {name} in {redacted(archive)}: the archive was changed: {advice}", FailureKind.CHANGED
     )
 
 

@@ -2,8 +2,9 @@
 
 Many servers ignore a part of the request. Every reply is therefore compared with the request: the range, the length,
 the revision. This module follows redirects itself, and only to addresses that the SSRF guard (`ssrf_guard`) admits. It
-sends nothing that identifies a person: no cookies, no credentials. Proxies (HTTPS_PROXY and similar variables) are not
-used, because the address that a proxy connects to cannot be checked here.
+sends nothing that identifies a person: no cookies, no credentials, except the token of the Hugging Face hub (`hf`).
+Proxies (HTTPS_PROXY and similar variables) are not used, because the address that a proxy connects to cannot be checked
+here.
 
 A query may be a signature. It is sent to its server, and appears in no message.
 """
@@ -25,7 +26,7 @@ from urllib.parse import urljoin
 from voxbatch import __version__
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, parse_web_address, redacted, scheme_of
+from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, parse_web_address, place_of, redacted, scheme_of
 from voxbatch.storage.http_errors import connection_failed, one_line, parse_retry_after, status_error
 from voxbatch.storage.objects import RangeReply, Stat, TransientError, UnknownHost, UnusableObject
 
@@ -48,8 +49,13 @@ class WebServer:
     """Web server. See objects.ObjectReader for what each method promises. Thread-safe. A key is the path without its
     first slash, and the query."""
 
-    def __init__(self, place: str, store_options: StoreOptions):
-        self.place, self._store_options = place, store_options
+    def __init__(self, place: str, store_options: StoreOptions, headers: Mapping[str, str] | None = None):
+        """Store the address of the server.
+
+        Args:
+            headers: further headers for this server, and for no other that it redirects to.
+        """
+        self.place, self._store_options, self._headers = place, store_options, headers or {}
 
         @functools.lru_cache(HOSTS)
         def pool(scheme: str, host: str, port: int) -> HTTPConnectionPool:
@@ -161,8 +167,9 @@ class WebServer:
         for _ in range(REDIRECTS + 1):
             with _errors(at):
                 scheme, host, port, target = parse_web_address(url)
+                own = self._headers if place_of(url) == place_of(self.place) else {}
                 reply = self._pool(scheme, host, port).urlopen(
-                    "GET", target, headers=headers, retries=False, redirect=False, assert_same_host=False,
+                    "GET", target, headers={**headers, **own}, retries=False, redirect=False, assert_same_host=False,
                     preload_content=False, decode_content=False,
                 )  # fmt: skip
                 try:
