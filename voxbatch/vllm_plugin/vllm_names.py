@@ -236,6 +236,7 @@ SIGNATURES = {
     ),
     f"{SCHEDULER}.update_from_output": "(scheduler_output, model_runner_output)",
     f"{SCHEDULER}.add_request": "(request)",
+    f"{SCHEDULER}._preempt_request": "(request, timestamp, drop_stale_output)",
     f"{ASYNC_SCHEDULER}.schedule": "Scheduler(throttle_prefills)",
     # what the fast path repeats
     f"{SCHEDULER}._update_after_schedule": "(scheduler_output)",
