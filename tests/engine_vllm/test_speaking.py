@@ -168,6 +168,31 @@ def test_windows_of_the_codec_are_exact(speaker: Path, tmp_path: Path) -> None:
     assert difference < 1e-5 * loudest
 
 
+def test_a_speech_is_fitted_to_its_cue(speaker: Path) -> None:
+    """A speech that is too long for its cue becomes faster, at most 1.7 times, and keeps its pitch. One that still does
+    not fit has a warning with both lengths."""
+    from voxbatch.engines.pieces import SpokenPiece
+    from voxbatch.engines.vllm.families.speaking import Speaking
+    from voxbatch.engines.vllm.model import locate
+    from voxbatch.engines.vllm.settings import VllmSettings
+    from voxbatch.records import Piece
+
+    family = Speaking(locate(str(speaker), None), VllmSettings(max_model_len=1024))
+    tone = (0.5 * np.sin(2 * np.pi * 440 * np.arange(3 * 24_000) / 24_000)).astype(np.float32)
+    for cue_s, seconds, warning in (
+        (None, 3.0, ""),
+        (3.0, 3.0, ""),
+        (2.0, 1.96, ""),
+        (1.0, 1.76, "its cue has 1.00 s"),
+    ):
+        read = family.read(SpokenPiece(tone, spoken=Piece("Yes.", "ann", 0, longest_s=cue_s)), [], "stop")
+        assert len(read.samples) / 24_000 == pytest.approx(seconds, abs=0.04)
+        assert warning in "".join(read.warnings)
+        assert bool(warning) == bool(read.warnings)
+        crossings = np.count_nonzero(np.diff(np.signbit(read.samples[2_400:-2_400])))
+        assert crossings / (len(read.samples) - 4_800) * 24_000 / 2 == pytest.approx(440, rel=0.02)
+
+
 def test_the_command_continues_after_kills(speaker: Path, tmp_path: Path) -> None:
     """A run that was killed ends in the bytes of one that was not: each text once, and what fails has its reason."""
     from conftest import environment
