@@ -93,6 +93,28 @@ def test_a_speech_depends_on_its_text_voice_and_seed_alone(speaker: Path, tmp_pa
     assert all((codes[:-1, 0] >= 2).all() and codes[-1, 0] == 1 for codes in runs[0].frames)
 
 
+@pytest.mark.parametrize(("slots", "requests", "at"), [(1, "1", 40)])
+def test_a_preempted_speech_is_the_same(slots: int, requests: str, at: int, speaker: Path, tmp_path: Path) -> None:
+    """A speech that was preempted has the samples of one that was not. It takes no keys and values of an earlier speech
+    of the same text in the same slot, and keeps its frames when their positions are computed again."""
+    from engine_runs import with_engine
+
+    from voxbatch.records import Piece
+
+    pieces = [Piece(text, "ann", seed) for text in TEXTS[:2] for seed in range(1, 9)]
+    given = {**OPTIONS, "max_num_seqs": requests, "block_size": "32", "max_model_len": "416"}
+    options = [f"{name}={value}" for name, value in given.items()]
+    whole = with_engine(tmp_path, "speaking.speak", speaker, pieces, options=options)
+    spoken, preempted = with_engine(
+        tmp_path, "speaking.speak_with_preemptions", speaker, pieces, slots, at, options=options
+    )
+    assert preempted >= 5
+    assert spoken.failures == whole.failures
+    assert spoken.samples.keys() == whole.samples.keys()
+    for piece, samples in whole.samples.items():
+        np.testing.assert_array_equal(spoken.samples[piece], samples)
+
+
 ROWS = """
 import torch
 from voxbatch.vllm_plugin.speech.row_graphs import CPU_SIZES, RowGraphs
@@ -144,6 +166,31 @@ def test_windows_of_the_codec_are_exact(speaker: Path, tmp_path: Path) -> None:
         "speaking.windows", speaker, 300, folder=tmp_path, environment={**with_plugin(tmp_path), "OMP_NUM_THREADS": "1"}
     )
     assert difference < 1e-5 * loudest
+
+
+def test_a_speech_is_fitted_to_its_cue(speaker: Path) -> None:
+    """A speech that is too long for its cue becomes faster, at most 1.7 times, and keeps its pitch. One that still does
+    not fit has a warning with both lengths."""
+    from voxbatch.engines.pieces import SpokenPiece
+    from voxbatch.engines.vllm.families.speaking import Speaking
+    from voxbatch.engines.vllm.model import locate
+    from voxbatch.engines.vllm.settings import VllmSettings
+    from voxbatch.records import Piece
+
+    family = Speaking(locate(str(speaker), None), VllmSettings(max_model_len=1024))
+    tone = (0.5 * np.sin(2 * np.pi * 440 * np.arange(3 * 24_000) / 24_000)).astype(np.float32)
+    for cue_s, seconds, warning in (
+        (None, 3.0, ""),
+        (3.0, 3.0, ""),
+        (2.0, 1.96, ""),
+        (1.0, 1.76, "its cue has 1.00 s"),
+    ):
+        read = family.read(SpokenPiece(tone, spoken=Piece("Yes.", "ann", 0, longest_s=cue_s)), [], "stop")
+        assert len(read.samples) / 24_000 == pytest.approx(seconds, abs=0.04)
+        assert warning in "".join(read.warnings)
+        assert bool(warning) == bool(read.warnings)
+        crossings = np.count_nonzero(np.diff(np.signbit(read.samples[2_400:-2_400])))
+        assert crossings / (len(read.samples) - 4_800) * 24_000 / 2 == pytest.approx(440, rel=0.02)
 
 
 def test_the_command_continues_after_kills(speaker: Path, tmp_path: Path) -> None:

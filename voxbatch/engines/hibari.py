@@ -18,8 +18,6 @@ from voxbatch.records import ChunkFailure, Piece, Samples, Speech
 from voxbatch.settings import check_settings, parse, setting
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
-MAX_SPEED = 1.7
-"""Highest speed at which a piece is fitted to its time. Whisper still understands the speech; people find more hard."""
 MODEL_SPEEDS = (0.5, 2.0)
 """Speeds that the model was made for."""
 
@@ -64,35 +62,36 @@ class HibariEngine:
         yield from stop_if_all_fail(self._results(feed))
 
     def _results(self, feed: Feed) -> Iterator[Result]:
+        from voxbatch.speech.sound import overlong
+
         while chunk := feed.get():
             assert chunk.piece is not None
             try:
-                samples, warning = self._speak(chunk.piece)
+                samples = self._speak(chunk.piece)
             except RuntimeError as e:  # a voice that cannot be downloaded, or an error of onnxruntime
                 yield ChunkFailure(chunk.item, chunk.index, str(e), retryable=True)
                 continue
             if len(samples):
-                yield Speech(chunk.item, chunk.index, chunk.piece, samples, (warning,) if warning else ())
+                warnings = overlong(samples, self.spec.sampling_rate, chunk.piece.longest_s)
+                yield Speech(chunk.item, chunk.index, chunk.piece, samples, warnings)
             else:
                 yield ChunkFailure(chunk.item, chunk.index, f"no sound came of {chunk.piece.text[:80]!r}")
 
-    def _speak(self, piece: Piece) -> tuple[Samples, str]:
-        """Return the samples of a piece, and a warning if they take longer than they may."""
+    def _speak(self, piece: Piece) -> Samples:
+        """Return the samples of a piece, spoken as fast as its time needs, at most at MAX_SPEED."""
         from hibari import Hibari
 
-        from voxbatch.speech.sound import trimmed
+        from voxbatch.speech.sound import MAX_SPEED, speed_to_fit, trimmed
 
         if piece.voice not in self._voices:
             self._voices[piece.voice] = Hibari(voice=piece.voice)
         speak, rate, speed = self._voices[piece.voice], self.spec.sampling_rate, self._options.speed
         while True:
             samples = trimmed(speak(piece.text, speed=speed, seed=piece.seed), rate)
-            seconds = len(samples) / rate
-            if piece.longest_s is None or seconds <= piece.longest_s:
-                return samples, ""
-            if speed >= MAX_SPEED:
-                return samples, f"takes {seconds:.2f} s, and its cue has {piece.longest_s:.2f} s"
-            speed = min(MAX_SPEED, 1.02 * speed * seconds / piece.longest_s)  # the length does not follow it exactly
+            needed = speed_to_fit(samples, rate, piece.longest_s)
+            if needed == 1 or speed >= MAX_SPEED:
+                return samples
+            speed = min(MAX_SPEED, speed * needed)
 
     def gpu_bytes(self) -> None:
         """Return None, because there is no GPU."""

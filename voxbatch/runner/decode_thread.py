@@ -169,11 +169,15 @@ class DecodeThread(threading.Thread):
 
         If nothing is in progress, no end can come: the remaining items are held back until their place answers.
         """
-        in_progress = self._in_progress
-        if self._events.is_over.is_set() or in_progress.has_room(item):
+        in_progress, events = self._in_progress, self._events
+        if events.is_over.is_set() or in_progress.has_room(item):
             return False
         return bool(
-            not pool.is_idle() or in_progress.num_samples or in_progress.counting or not self._events.is_empty()
+            not pool.is_idle()
+            or in_progress.num_samples
+            or in_progress.counting
+            or in_progress.encoding
+            or not events.is_empty()
         )
 
     def _pass_on(self, message: Message) -> bool:

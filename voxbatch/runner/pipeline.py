@@ -4,7 +4,7 @@ A run has three threads and several processes. The decode thread gives items to 
 chunks into the feed (decode_thread.py). The engine's thread drives the engine (engine_thread.py). Both send events
 (shared.py) to the main thread, which regroups results into recordings and commits parts (results.py); it waits for
 events in short steps, so it notices a signal and the time of the next commit. Long texts are scored in a process of
-their own (long_texts.py). What differs in a run of questions is in asking.py.
+their own (long_texts.py). What differs in a run of questions is in asking.py, and in one that speaks, in speaking.py.
 
 Each stage waits while the next one is full: the event queue, the feed and the decoders' sockets are bounded. So memory
 stays bounded, however long the manifest or a recording is. The module does not know where items come from or what
@@ -137,7 +137,7 @@ class Pipeline:
                 finished items are committed.
         """
         is_decoding = has_engine = True
-        while is_decoding or has_engine or in_progress.counting:
+        while is_decoding or has_engine or in_progress.counting or in_progress.encoding:
             event = events.receive()
             error: BaseException | None = monitor.check_engine(has_event=event is not None)
             match event:

@@ -16,11 +16,13 @@ from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import ALIGN, SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Recording, Transcript
 from voxbatch.runner.engine_thread import GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop
-from voxbatch.runner.shared import ChunkResult, Counted, EventQueue, InProgress, PendingItem
+from voxbatch.runner.shared import ChunkResult, Counted, Encoded, EventQueue, InProgress, PendingItem
 from voxbatch.scoring import ErrorCounts
 from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from voxbatch.runner.asking import Answers
     from voxbatch.runner.long_texts import LongTextCounter
     from voxbatch.runner.speaking import Recordings
@@ -152,18 +154,24 @@ class Results:
         self._events, self._progress, self._on_progress, self._stop = events, progress, on_progress, stop
         self._long_texts: LongTextCounter | None = None
         """Counts the errors of long texts. None before the first of them."""
+        self._encoders: Executor | None = None
         self._outcomes: Transcripts | Answers | Recordings = Transcripts(options)
         if options.questions is not None:
             from voxbatch.runner.asking import Answers
 
             self._outcomes = Answers(options.questions, feed)
         elif options.speech is not None:
-            from voxbatch.runner.speaking import Recordings
+            from concurrent.futures import ThreadPoolExecutor
 
-            self._outcomes = Recordings(options.speech, spec)
+            from voxbatch.runner.speaking import ENCODERS, Recordings
+
+            self._encoders = ThreadPoolExecutor(ENCODERS, "encoder")
+            self._outcomes = Recordings(options.speech, spec, self._encoders, in_progress, events)
 
     def close(self) -> None:
-        """End the child process that counts errors."""
+        """End the child process that counts errors, and the threads that encode recordings."""
+        if self._encoders is not None:
+            self._encoders.shutdown(wait=False, cancel_futures=True)
         if self._long_texts is not None:
             self._long_texts.close()
 
@@ -171,7 +179,7 @@ class Results:
         """Close the feed if no further question can come. Call this when all recordings are decoded."""
         self._outcomes.end_questions(self._in_progress.items.values())
 
-    def add(self, event: Decoded | Undecodable | ChunkResult | ChunkProgress | Counted) -> None:
+    def add(self, event: Decoded | Undecodable | ChunkResult | ChunkProgress | Counted | Encoded) -> None:
         """Take what a thread sends about an item, and finish the item if nothing is missing."""
         match event:
             case ChunkProgress():
@@ -184,6 +192,9 @@ class Results:
                 self._on_progress(self._progress)
             case Counted():
                 self._add_line(*self._in_progress.counting.pop(event.item), event.counts)
+            case Encoded():
+                del self._in_progress.encoding[event.item]
+                self._finish(self._in_progress.items[event.item], event.recording)
             case ChunkResult():
                 self._add_result(event)
             case Undecodable():

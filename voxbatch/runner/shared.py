@@ -14,7 +14,17 @@ from typing import TypeVar
 from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineMessage
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Failure, Hypothesis, Item, Speech, Transcript
+from voxbatch.records import (
+    SAMPLING_RATE,
+    Chunk,
+    ChunkFailure,
+    Failure,
+    Hypothesis,
+    Item,
+    Recording,
+    Speech,
+    Transcript,
+)
 from voxbatch.scoring import ErrorCounts
 
 T = TypeVar("T", Hypothesis, Speech)
@@ -50,6 +60,15 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class Encoded:
+    """The recording of a text."""
+
+    item: int
+    """Item.index."""
+    recording: Recording
+
+
+@dataclass(frozen=True, slots=True)
 class DecodingEnded:
     """The last event of the decode thread."""
 
@@ -79,6 +98,7 @@ Event = (
     | ChunkProgress
     | EngineMessage
     | Counted
+    | Encoded
     | DecodingEnded
     | EngineEnded
     | ThreadFailed
@@ -160,6 +180,8 @@ class InProgress:
         """(item, chunk) of the chunks in `num_samples` of which the engine has done a part. The main thread's alone."""
         self.counting: dict[int, tuple[PendingItem, Transcript]] = {}
         """Item.index → transcribed item whose errors are being counted. The main thread adds it, too."""
+        self.encoding: dict[int, int] = {}
+        """Item.index → samples of a text whose recording is being encoded. The main thread's alone."""
         self._bytes_started = 0
         """Bytes of the rows and references of all items so far. The decode thread alone writes it."""
         self._bytes_finished = 0

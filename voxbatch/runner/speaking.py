@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any
 
@@ -25,7 +26,7 @@ from voxbatch.output.layout import VERSION, item_file
 from voxbatch.output.lines import manifest_keys
 from voxbatch.records import MISHEARD, SAMPLING_RATE, Chunk, Failure, Flag, Item, Piece, Recording, Span, Speech
 from voxbatch.runner.listening import piece_wer
-from voxbatch.runner.shared import PendingItem
+from voxbatch.runner.shared import Encoded, EventQueue, InProgress, PendingItem, ThreadFailed
 from voxbatch.scoring import count_errors
 from voxbatch.scoring.counts import counts_in_line
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND, plain, split, unreadable
@@ -33,6 +34,11 @@ from voxbatch.storage.circuit_breaker import Reachable
 
 MAX_CHARACTERS = 100_000
 """Characters of the longest text: two hours of speech, which are joined in memory."""
+ENCODERS = 2
+"""Threads that measure loudness and write FLAC: 20 ms of a core for 15 s of speech, mostly in native code that lets
+other threads run. An H200 speaks 50 such pieces a second."""
+MAX_ENCODING = 600 * 24_000
+"""Samples of the recordings that are being encoded at a time; one recording may have more."""
 WAIT_S = 0.05
 """Seconds between two looks whether rows in progress have left the memory."""
 _EMPTY = np.zeros(0, np.float32)
@@ -121,20 +127,45 @@ def recording_line(item: Item, recording: Recording, engine: str, model: str, la
 
 
 class Recordings:
-    """The outcomes of items whose texts are spoken. The main thread alone uses it."""
+    """The outcomes of items whose texts are spoken. The main thread alone uses it.
 
-    def __init__(self, options: SpeechOptions, spec: EngineSpec) -> None:
-        self._options, self._spec = options, spec
+    Args:
+        encoders: threads that encode recordings. Each result is an event.
+    """
 
-    def outcome(self, pending: PendingItem, decoded: Decoded) -> Recording | Failure:
-        """Return the outcome of an item all of whose pieces have results."""
-        from voxbatch.speech import sound
+    def __init__(
+        self, options: SpeechOptions, spec: EngineSpec, encoders: Executor, in_progress: InProgress, events: EventQueue
+    ) -> None:
+        self._options, self._spec, self._encoders = options, spec, encoders
+        self._in_progress, self._events = in_progress, events
 
+    def outcome(self, pending: PendingItem, decoded: Decoded) -> Recording | Failure | None:
+        """Return the outcome of an item all of whose pieces have results, or None if a thread encodes the recording.
+
+        If the threads have enough to do, this thread encodes the recording itself. So the memory stays bounded, and the
+        engine waits.
+        """
         speeches = pending.of_chunks(decoded, Speech)
         if isinstance(speeches, Failure):
             return speeches
-        lang = pending.item.lang or self._spec.only_language
-        row, rate = json.loads(pending.item.row), self._spec.sampling_rate
+        encoding, num_samples = self._in_progress.encoding, sum(len(speech.samples) for speech in speeches)
+        if encoding and sum(encoding.values()) + num_samples > MAX_ENCODING:
+            return self._recording(pending.item, speeches)
+        encoding[pending.item.index] = num_samples
+        self._encoders.submit(self._encode, pending.item, speeches)
+        return None
+
+    def _encode(self, item: Item, speeches: Sequence[Speech]) -> None:
+        try:
+            self._events.send(Encoded(item.index, self._recording(item, speeches)))
+        except BaseException as e:  # noqa: BLE001 the main thread raises it again
+            self._events.send(ThreadFailed(e))
+
+    def _recording(self, item: Item, speeches: Sequence[Speech]) -> Recording:
+        from voxbatch.speech import sound
+
+        lang = item.lang or self._spec.only_language
+        row, rate = json.loads(item.row), self._spec.sampling_rate
         samples, segments = sound.joined(speeches, rate, _cue_s(row))
         samples, loudness = sound.normalized(samples, rate, self._options.loudness)
         return Recording(

@@ -20,6 +20,8 @@ QUIET_LUFS = -70.0
 """Loudness below which nothing is measured: the absolute gate of BS.1770."""
 BLOCK_S = 0.4
 """Shortest recording that has a loudness: a block of BS.1770."""
+MAX_SPEED = 1.7
+"""Highest speed at which speech is fitted to its time. Whisper still understands the speech; people find more hard."""
 
 
 def trimmed(samples: Samples, sampling_rate: int) -> Samples:
@@ -29,6 +31,23 @@ def trimmed(samples: Samples, sampling_rate: int) -> Samples:
         return samples
     margin = round(MARGIN_S * sampling_rate)
     return samples[max(0, loud[0] - margin) : loud[-1] + 1 + margin]
+
+
+def speed_to_fit(samples: Samples, sampling_rate: int, longest_s: float | None) -> float:
+    """Return how many times as fast speech must be to take `longest_s` seconds, 1.0 if it fits.
+
+    It is 2 % more than the lengths say, because the length of faster speech does not follow its speed exactly.
+    """
+    seconds = len(samples) / sampling_rate
+    return 1.0 if longest_s is None or seconds <= longest_s else 1.02 * seconds / max(longest_s, 1 / sampling_rate)
+
+
+def overlong(samples: Samples, sampling_rate: int, longest_s: float | None) -> tuple[str, ...]:
+    """Return the warning about speech that takes longer than its time, or nothing."""
+    seconds = len(samples) / sampling_rate
+    if longest_s is None or seconds <= longest_s:
+        return ()
+    return (f"takes {seconds:.2f} s, and its cue has {longest_s:.2f} s",)
 
 
 def joined(

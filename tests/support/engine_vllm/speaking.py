@@ -52,6 +52,64 @@ def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spok
     return spoken
 
 
+def speak_with_preemptions(
+    model: Path, pieces: Sequence[Piece], slots: int, at: int, options: dict[str, str]
+) -> tuple[Spoken, int]:
+    """Return the same of an engine with a number of slots, and the number of preemptions. Codes that are calculated
+    again are other ones, as they may be on a GPU.
+
+    Args:
+        at: preempt each request once, when it has this number of frames. 0 lets the engine have few K/V blocks, so that
+            vLLM preempts requests.
+    """
+    import torch
+
+    from voxbatch.engines.vllm.vllm_process import VllmProcess
+    from voxbatch.vllm_plugin.scheduler.speech_scheduler import SpeechScheduler
+    from voxbatch.vllm_plugin.speech.model import SpeechModel
+
+    start, schedule, begin, codes_of = (
+        VllmProcess.__init__, SpeechScheduler.schedule, SpeechModel.begin, SpeechModel._codes_of,
+    )  # fmt: skip
+    preempt, num_preempted, made = SpeechScheduler._preempt_request, 0, set[tuple[int, int]]()
+
+    def started(process: Any, arguments: dict[str, Any], *others: Any, **named: Any) -> None:
+        blocks = None if at else 1 + -(-arguments["max_model_len"] // arguments["block_size"])
+        few = {"num_gpu_blocks_override": blocks, "max_num_batched_tokens": 48}  # so that prompts come in parts
+        start(process, {**arguments, **few}, *others, **named)
+        process._free_slots = process._free_slots[:slots]
+
+    def preempted(scheduler: Any, *arguments: Any) -> None:
+        nonlocal num_preempted
+        num_preempted += 1
+        preempt(scheduler, *arguments)
+
+    def scheduled(scheduler: Any, *arguments: Any) -> Any:
+        for request in [request for request in scheduler.running if 0 < at <= request.num_output_tokens]:
+            if not request.num_preemptions:
+                scheduler.running.remove(request)
+                scheduler._preempt_request(request, 0.0)
+                scheduler.prev_step_scheduled_req_ids.clear()  # as in vLLM's reset_prefix_cache
+        return schedule(scheduler, *arguments)
+
+    def begun(model: Any, requests: Sequence[tuple[int, int, int]]) -> None:
+        new = {slot for slot, *_ in requests}
+        made.difference_update([place for place in made if place[0] in new])
+        begin(model, requests)
+
+    def other_codes(model: Any, slots: torch.Tensor, frames: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        codes: torch.Tensor = codes_of(model, slots, frames, hidden)
+        for row, place in enumerate(zip(slots.tolist(), frames.tolist(), strict=True)):
+            codes[row] += place in made
+            made.add(place)
+        return codes
+
+    VllmProcess.__init__, SpeechScheduler.schedule = started, scheduled  # type: ignore[assignment, method-assign]
+    SpeechModel.begin, SpeechModel._codes_of = begun, other_codes  # type: ignore[assignment, method-assign]
+    SpeechScheduler._preempt_request = preempted  # type: ignore[assignment, method-assign]
+    return speak(model, pieces, options), num_preempted
+
+
 def _keep_frames(spoken: Spoken) -> None:
     from voxbatch.vllm_plugin.speech.model import SpeechModel
 

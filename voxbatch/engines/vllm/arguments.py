@@ -291,6 +291,7 @@ def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSetting
         arguments |= {"config_format": form, "tokenizer_mode": form, "load_format": load_format}
     if family == SPEECH:  # for vLLM a text model without a tokenizer; see vllm_plugin.speech
         arguments |= {"config_format": "hf", "load_format": "mistral", "skip_tokenizer_init": True}
+        arguments["enable_prefix_caching"] = True  # the voices are tokens of the prompts, so requests share their K/V
         del arguments["limit_mm_per_prompt"]
     if settings.task == ASK:  # the only backend that knows the special tokens of a tool call
         arguments["structured_outputs_config"] = {"backend": "guidance"}
@@ -324,9 +325,12 @@ def scheduler(family: str, settings: VllmSettings, on_cpu: bool, kind: str = "Ba
     The CPU build never schedules asynchronously.
 
     Args:
-        kind: "Batch" for a batch job, "Serving" for a server. A batch job that answers questions gets "Question".
+        kind: "Batch" for a batch job, "Serving" for a server. A batch job that answers questions gets "Question", and
+            one that speaks "Speech".
     """
-    if settings.task == ASK:
+    if family == SPEECH:
+        kind, is_wanted = "Speech", True
+    elif settings.task == ASK:
         kind, is_wanted = "Question", settings.lift_encoder_cache
     else:
         is_wanted = lifts_encoder_cache(family, settings)

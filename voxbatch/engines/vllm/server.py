@@ -16,7 +16,7 @@ from typing import Any
 from voxbatch.engines.results import EngineMessage
 from voxbatch.engines.vllm import compat, gpu, prefill
 from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, scheduler, serving_folder
-from voxbatch.engines.vllm.checks import check, check_installed
+from voxbatch.engines.vllm.checks import check, check_installed, require_speech
 from voxbatch.engines.vllm.model import INSTRUCT, complete, download, locate
 from voxbatch.engines.vllm.settings import ASK, TRUE, resolve
 from voxbatch.engines.vllm.vllm_process import set_environment, threads
@@ -55,6 +55,7 @@ class Server:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order, as in VllmEngine
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, store_options)
+        require_speech(self._model, speaks=False)
         settings = resolve(self._model.family, options)
         if settings.task == ASK:
             raise ConfigError(

@@ -2,8 +2,8 @@
 
 The flow matching must know which request a row of hidden states belongs to. `forward` therefore appends each row's
 token and position to its hidden state, as bits. So neither the order of the rows nor the runner's own data matter, and
-CUDA graphs may hold `forward` and the work of `compute_logits` (`row_graphs`). Preempted requests continue: the frames
-of their slots are still here.
+CUDA graphs may hold `forward` and the work of `compute_logits` (`row_graphs`). A preempted request computes its K/V
+again from the frames of its slot, which stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vllm.sequence import IntermediateTensors
 from voxbatch.vllm_plugin.packing import copy_to
 from voxbatch.vllm_plugin.speech import BEGIN_AUDIO, END, FIRST_ROW, SLOTS
 from voxbatch.vllm_plugin.speech.codec import Codec
-from voxbatch.vllm_plugin.speech.flow_matching import END_CODE, NUM_SPECIAL, FlowMatching
+from voxbatch.vllm_plugin.speech.flow_matching import EMPTY_CODE, END_CODE, NUM_SPECIAL, FlowMatching
 from voxbatch.vllm_plugin.speech.noise import noise
 from voxbatch.vllm_plugin.speech.row_graphs import CPU_SIZES, RowGraphs
 
@@ -109,6 +109,7 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
         copy_to(on_device, on_host)
         slots, starts, seeds = on_device.unbind(1)
         self._starts[slots], self._seeds[slots] = starts, seeds
+        self._frames.index_fill_(0, slots, EMPTY_CODE)
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings of tokens that are no slots."""
@@ -155,6 +156,10 @@ class SpeechModel(MistralForCausalLM):  # type: ignore[misc]
         slots, frames = self._places(ids, positions.long())
         frames = (frames + 1).clamp(0, self._frames.shape[1] - 1)
         codes = self._codes_of(slots, frames, hidden_states[:, : self._width].contiguous())
+        made = self._frames[slots, frames].long()
+        # a request that was preempted computes its positions again, perhaps rounded otherwise, and later frames depend
+        # on the first codes
+        codes = torch.where(made[:, :1] == EMPTY_CODE, codes, made)
         self._frames[slots, frames] = codes.short()
         tokens = torch.where(codes[:, 0] == END_CODE, END, slots)
         logits = torch.full((len(slots), END + 1), -torch.inf, device=slots.device)

@@ -6,19 +6,23 @@ returns the samples with a finished request; see `VllmProcess`.
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from voxbatch.audio import ffmpeg
 from voxbatch.engines.pieces import Piece, SpokenPiece
 from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.model import Model, voice_rows
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.errors import ConfigError
+from voxbatch.process.child import for_program
 from voxbatch.records import Piece as Text
-from voxbatch.records import Speech
+from voxbatch.records import Samples, Speech
 from voxbatch.vllm_plugin import speech
 
 TEXT_TOKENS = 128
@@ -88,7 +92,7 @@ class Speaking(Family):
 
     def read(self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None) -> Speech:
         """Return the speech; see `Family.read`."""
-        from voxbatch.speech.sound import trimmed
+        from voxbatch.speech.sound import MAX_SPEED, overlong, speed_to_fit, trimmed
 
         assert isinstance(piece, SpokenPiece)
         text = piece.spoken
@@ -97,14 +101,31 @@ class Speaking(Family):
             raise UnusableAnswer(f"the speech of {text.text[:80]!r} did not end within {seconds:.0f} s; give a --seed")
         if not len(piece.samples):
             raise UnusableAnswer(f"no sound came of {text.text[:80]!r}")
-        samples = trimmed(piece.samples, self.sampling_rate)
-        seconds, warnings = len(samples) / self.sampling_rate, list[str]()
-        if text.longest_s is not None and seconds > text.longest_s:
-            warnings.append(f"takes {seconds:.2f} s, and its cue has {text.longest_s:.2f} s")
-        return Speech(0, 0, text, samples, tuple(warnings))
+        samples, rate = trimmed(piece.samples, self.sampling_rate), self.sampling_rate
+        if (speed := speed_to_fit(samples, rate, text.longest_s)) > 1:
+            samples = trimmed(faster(samples, rate, min(MAX_SPEED, speed)), rate)
+        return Speech(0, 0, text, samples, overlong(samples, rate, text.longest_s))
 
     def _tokens(self, text: str, voice: str) -> list[int]:
         from mistral_common.protocol.speech.request import SpeechRequest
 
         request: Any = SpeechRequest(input=text, voice=voice)
         return list(self._tekken.instruct.encode_speech_request(request).tokens)
+
+
+def faster(samples: Samples, sampling_rate: int, speed: float) -> Samples:
+    """Return speech that is faster and has the same pitch, by ffmpeg's filter atempo.
+
+    Args:
+        speed: 2.0 halves the length.
+
+    Raises:
+        AudioError: there is no ffmpeg.
+        CalledProcessError: it fails.
+    """
+    form = ("-f", "f32le", "-ar", str(sampling_rate), "-ac", "1")
+    command = [ffmpeg.executable(), "-v", "error", *form, "-i", "-", "-af", f"atempo={speed:.4f}", *form, "-"]
+    done = subprocess.run(
+        command, input=samples.tobytes(), capture_output=True, check=True, env=for_program(os.environ)
+    )
+    return np.frombuffer(done.stdout, np.float32)
