@@ -22,7 +22,7 @@ from pathlib import Path
 from common import ROOT, VOXBATCH, Bars, english_rows, is_long, machine, write_manifest
 
 from voxbatch.config import DEFAULT_SHARE
-from voxbatch.output.cascade import chosen, combined
+from voxbatch.output.cascade import Amount, chosen, combined
 from voxbatch.output.entries import Entries
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import read_existing
@@ -77,7 +77,7 @@ def main() -> None:
         small = run(folder / "small", manifest, "--model", arguments.small)
         large = run(folder / "large", manifest, "--model", str(large_model))
         real = run(folder / "cascade", manifest, "--cascade", f"{arguments.small},{large_model}")
-    again = list(chosen(small, DEFAULT_SHARE, len(rows), len(rows)))
+    again = list(chosen(small, Amount(DEFAULT_SHARE), len(rows), len(rows)))
     wanted = [combined(a, b if is_in else None) for a, b, is_in in zip(small, large, again, strict=True)]
     bars.holds("the rows of the cascade are those of the two runs", [e.line for e in real] == [e.line for e in wanted])
     table("all recordings", small, large)
@@ -109,7 +109,7 @@ def table(title: str, small: list[PartEntry], large: list[PartEntry]) -> tuple[f
                 result[number] = of_both[number]
         return result
 
-    again = list(chosen(numbered, DEFAULT_SHARE, len(small), len(small)))
+    again = list(chosen(numbered, Amount(DEFAULT_SHARE), len(small), len(small)))
     cascade = [of_both[n] if is_in else pair for n, (pair, is_in) in enumerate(zip(of_small, again, strict=True))]
     best = sorted(range(len(small)), key=lambda n: (of_both[n][0] - of_small[n][0]) / max(seconds[n], 0.01))
     draws = random.Random(0)

@@ -18,13 +18,16 @@ from whisper_base import needs_tiny_en
 import voxbatch as api
 from voxbatch import runner
 from voxbatch.analysis.calibrate import calibrate_run
+from voxbatch.analysis.status import StatusReader
 from voxbatch.config import Config, parse_cascade
 from voxbatch.errors import CheckpointError, ConfigError, UsageError
 from voxbatch.log import Log
-from voxbatch.output.cascade import chosen, overlaid
+from voxbatch.output.cascade import Amount, chosen, overlaid
 from voxbatch.output.merge import merge_again
 from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import read_existing
 from voxbatch.output.verify import verify
+from voxbatch.scoring.calibration import Calibration, Fit
 from voxbatch.storage import open_store
 
 SECONDS = (1.0, 2.0, None, 1.5, 2.5, 1.2, 2.2, 1.7)
@@ -166,7 +169,7 @@ def _choose(share: float, rows: Iterable[tuple[float | None, float, list[str]]])
         _entry(index, {"confidence": confidence, "audio_duration": seconds, "flags": flags})
         for index, (confidence, seconds, flags) in enumerate(rows)
     ]
-    return np.flatnonzero(list(chosen(entries, share, 5, 6))).tolist()
+    return np.flatnonzero(list(chosen(entries, Amount(share), 5, 6))).tolist()
 
 
 def test_the_least_sure_items_are_chosen_up_to_the_share() -> None:
@@ -177,6 +180,96 @@ def test_the_least_sure_items_are_chosen_up_to_the_share() -> None:
     assert _choose(0.69, some) == [0, 1, 3], "item 4 is too long for the rest"
     assert _choose(0.7, some) == [1, 3, 4]
     assert _choose(0.3, []) == []
+
+
+FIT = Fit(0.0, 1.0, 0.0, 1.0, 1.0)
+"""A calibration by which a confidence is the probability that a word is right, and no word is missing."""
+
+
+@pytest.mark.parametrize(
+    ("wer", "items"),
+    [(0.5, [4]), (0.2, [4]), (0.19, [2, 4]), (0.1, [0, 2, 4]), (0.05, [0, 2, 4]), (0.04, [0, 1, 2, 4])],
+)
+def test_by_a_word_error_rate_the_others_are_expected_to_have_it(wer: float, items: list[int]) -> None:
+    """The least sure items are chosen until the expected errors of the others are few enough. An item that is below the
+    rate is left out, and one without words is chosen for its flag."""
+    confidences = {0: [0.7] * 10, 1: [0.95] * 10, 2: [0.4] * 2, 3: [0.97] * 2, 4: []}
+    entries = [
+        _entry(
+            index,
+            {
+                "confidence": float(np.mean(known)) if known else None,
+                "audio_duration": 1.0,
+                "flags": [] if known else ["lost_speech"],
+                "words": [{"confidence": value} for value in known],
+                "pred_text": "w " * len(known),
+            },
+        )
+        for index, known in confidences.items()
+    ]
+    assert np.flatnonzero(list(chosen(entries, Amount(None, wer, FIT), 5, 5))).tolist() == items
+    others = [value for index, known in confidences.items() if index not in items for value in known]
+    assert sum(1 - value for value in others) <= wer * len(others)
+
+
+@pytest.fixture
+def calibration(undisturbed: dict[str, bytes], tmp_path: Path) -> Path:
+    """Write FIT as the calibration of the small model."""
+    engine = read_existing(open_store(str(tmp_path / "peace"))).facts.engine
+    sizes = {"items": 20, "clusters": 20, "words": 100, "wrong": 50, "wer": 0.5, "dispersion": 1.0}
+    made = Calibration(engine.name, engine.model, engine.decoding, ("en",), **sizes, fit=FIT, resampled=(FIT,))  # type: ignore[arg-type]
+    (tmp_path / "c.json").write_text(json.dumps(made.to_dict()))
+    return tmp_path / "c.json"
+
+
+def test_a_word_error_rate_decides_the_second_pass(calibration: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The rows that only the small model did have the expected rate. A killed run ends with the same bytes, by whatever
+    file has the same calibration; another calibration is another run."""
+    small = [json.loads(line) for line in _alone(tmp_path).read_text().splitlines()]
+    words = [word["confidence"] for row in small for word in row["words"]]
+    wer = round(100 * sum(1 - value for value in words) / len(words) - 1, 1)
+    command = ("run", "m.jsonl", "--cascade", f"little,big:wer={wer}", *COMMAND, "--no-report", "--part-items", "2")
+    assert voxbatch(*command, "--calibration", calibration, "-o", "out").returncode == 3
+    left = [row for row in rows(tmp_path / "out") if row["cascade"] is None]
+    words = [word["confidence"] for row in left for word in row["words"]]
+    assert 0 < len(left) < len(small)
+    assert sum(1 - value for value in words) <= wer / 100 * len(words)
+    calibration.rename(tmp_path / "d.json")
+    killed = voxbatch(*command, "--calibration", "d.json", "-o", "killed", env={killed_at.VARIABLE: "9"})
+    assert killed.returncode == -signal.SIGKILL
+    assert voxbatch(*command, "--calibration", "d.json", "-o", "killed").returncode == 3
+    assert output_files(tmp_path / "killed") == output_files(tmp_path / "out")
+    (tmp_path / "d.json").write_text((tmp_path / "d.json").read_text().replace('"word": 1.0', '"word": 1.1'))
+    other = voxbatch(*command, "--calibration", "d.json", "-o", "out")
+    assert other.returncode == 2
+    assert "cascade was" in other.stderr
+
+
+def _alone(tmp_path: Path) -> Path:
+    """Return the transcripts of a run of the small model."""
+    runner.run(config(tmp_path / "m.jsonl", tmp_path / "alone", cascade=None, model="little"), Log(quiet=True))
+    return tmp_path / "alone" / "transcripts.jsonl"
+
+
+def test_the_status_counts_the_second_pass(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """When the first pass is committed, the status says how many items the large model does, and how many of them are
+    committed."""
+    store, seen = open_store(str(tmp_path / "out")), list[tuple[int | None, int | None]]()
+    reader = StatusReader(store)
+
+    def look(_: Any) -> None:
+        status = reader.read()
+        seen.append((status.second_items, status.second_committed))
+
+    runner.run(config(tmp_path / "m.jsonl", tmp_path / "out", part_items=1), Log(quiet=True), look)
+    wanted = sum(row["cascade"] is not None for row in rows(tmp_path / "out"))
+    assert wanted > 0
+    assert seen[0] == (None, None)
+    assert (wanted, 0) in seen
+    assert set(seen) <= {(None, None), *((wanted, done) for done in range(wanted + 1))}
+    assert reader.read().second_items is None
+    (tmp_path / "out" / "summary.json").unlink()
+    assert f"second pass: {wanted} of {wanted} items committed" in voxbatch("status", "out").stdout
 
 
 def test_a_longer_list_keeps_what_the_large_model_did(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
@@ -210,6 +303,10 @@ def test_no_calibration_is_made_of_two_models(undisturbed: dict[str, bytes], tmp
         ("a,b:0", "the share is 0; it must be above 0 and below 1"),
         ("a,b:nan", "the share is nan; it must be above 0 and below 1"),
         ("a, a", "both models are a; give two different ones"),
+        ("a,b:wer=half", "'wer=half' is no share of the audio"),
+        ("a,b:wer=0", "the word error rate is 0 %; it must be above 0 and below 100"),
+        ("a,b:wer=100", "the word error rate is 100 %; it must be above 0 and below 100"),
+        ("a,b:wer=nan", "the word error rate is nan %; it must be above 0 and below 100"),
     ],
 )
 def test_senseless_cascades_are_refused(text: str, message: str) -> None:
@@ -223,6 +320,8 @@ def test_a_colon_in_a_model_is_no_share() -> None:
     cascade = parse_cascade("gs://b/small,gs://b/large")
     assert (cascade.small, cascade.large, cascade.share) == ("gs://b/small", "gs://b/large", 0.3)
     assert parse_cascade("a,gs://b/large:0.5").share == 0.5
+    cascade = parse_cascade("a,gs://b/large:wer=5")
+    assert (cascade.large, cascade.share, cascade.wer) == ("gs://b/large", None, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +330,7 @@ def test_a_colon_in_a_model_is_no_share() -> None:
         ({"model": "other"}, "--cascade names both models; leave out --model other"),
         ({"task": "align"}, "an engine that aligns has no confidence"),
         ({"calibration": "c.json"}, "--calibration is of one model"),
+        ({"cascade": "little,big:wer=5"}, "give --calibration FILE, which voxbatch calibrate makes from a run of it"),
         ({"engine_options": {}}, "chooses by confidence, and little of the engine scripted gives none"),
     ],
 )
@@ -271,3 +371,5 @@ def test_a_dry_run_has_both_prices(manifest: ManifestWriter, voxbatch: Voxbatch)
     assert "(model big)" in second
     assert "audio    8.0 s" in second
     assert "cost     unknown: --expected-rtfx is that of little" in second
+    by_wer = (*plan[:3], "little,big:wer=5", "--calibration", "m.jsonl", *plan[4:])
+    assert "second pass if the expected WER asks for 0.3 of the audio, as if" in voxbatch(*by_wer).stdout

@@ -186,7 +186,8 @@ class RunOptions:
     cascade: str | None = setting(
         None, use=PROCESS, group=MODEL, for_answers=False, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
         help="Two models in place of --model: SMALL does everything, and LARGE does again the recordings of which "
-        f"SMALL is least sure, up to SHARE of the audio. The more confident text counts. Default: {DEFAULT_SHARE}.",
+        f"SMALL is least sure: up to SHARE of the audio (default {DEFAULT_SHARE}) or, with wer=5 for SHARE and with a "
+        "--calibration of SMALL, until the others have an expected WER of 5 %. The more confident text counts.",
     )  # fmt: skip
     """See parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
@@ -479,33 +480,41 @@ class Cascade:
     """The model that does everything."""
     large: str
     """The model that does the least sure recordings again."""
-    share: float
-    """Largest part of the audio that the large model does, from 0 to 1."""
+    share: float | None
+    """Largest part of the audio that the large model does, from 0 to 1. None with `wer`."""
+    wer: float | None = None
+    """Highest expected word error rate of what the large model does not do, from 0 to 1. None with `share`."""
 
 
 def parse_cascade(text: str) -> Cascade:
-    """Return the models of a cascade: "tiny.en,base.en:0.2" → Cascade("tiny.en", "base.en", 0.2).
+    """Return the models of a cascade.
+
+        "tiny.en,base.en:0.2"    →  Cascade("tiny.en", "base.en", 0.2)
+        "tiny.en,base.en:wer=5"  →  Cascade("tiny.en", "base.en", None, 0.05)
 
     Raises:
-        ConfigError: the text is something else, the share is out of range, or both models are the same.
+        ConfigError: the text is something else, the share or the rate is out of range, or both models are the same.
     """
-    example = "give SMALL,LARGE or SMALL,LARGE:SHARE, such as tiny.en,base.en:0.3"
+    example = "give SMALL,LARGE or SMALL,LARGE:SHARE, such as tiny.en,base.en:0.3 or tiny.en,base.en:wer=5"
     match = re.fullmatch(r"([^,]+),([^,]+?)(?::([^/,:]*))?", text)
     if match is None:
         raise ConfigError(f"--cascade {text}: {example}")
     small, large = match[1].strip(), match[2].strip()
     try:
-        share = DEFAULT_SHARE if match[3] is None else float(match[3])
+        by_wer = (match[3] or "").startswith("wer=")
+        share = DEFAULT_SHARE if match[3] is None else float(match[3].removeprefix("wer="))
     except ValueError as e:
         raise ConfigError(f"--cascade {text}: {match[3]!r} is no share of the audio; {example}") from e
-    if not 0 < share < 1:
+    if by_wer and not 0 < share < 100:
+        raise ConfigError(f"--cascade {text}: the word error rate is {share:g} %; it must be above 0 and below 100")
+    if not by_wer and not 0 < share < 1:
         raise ConfigError(
             f"--cascade {text}: the share is {match[3]}; it must be above 0 and below 1, because with 0 there is no "
             "second pass, and with 1 the large model alone costs less"
         )
     if small == large:
         raise ConfigError(f"--cascade {text}: both models are {small}; give two different ones")
-    return Cascade(small, large, share)
+    return Cascade(small, large, None, share / 100) if by_wer else Cascade(small, large, share)
 
 
 def check_cascade(options: RunOptions) -> None:
@@ -518,8 +527,17 @@ def check_cascade(options: RunOptions) -> None:
         raise ConfigError(f"--cascade names both models; leave out --model {redacted(options.model)}")
     if options.task == ALIGN:
         raise ConfigError("--cascade is for transcripts: an engine that aligns has no confidence in a text")
-    if options.calibration is not None:
-        raise ConfigError("--calibration is of one model, and --cascade has two; leave out one of them")
+    by_wer = options.cascade_models.wer is not None
+    if options.calibration is not None and not by_wer:
+        raise ConfigError(
+            "--calibration is of one model, and --cascade has two; leave out one of them, or choose by the word error "
+            "rate that it gives: SMALL,LARGE:wer=5"
+        )
+    if options.calibration is None and by_wer:
+        raise ConfigError(
+            f"--cascade {options.cascade}: a word error rate is estimated by a calibration of "
+            f"{options.cascade_models.small}; give --calibration FILE, which voxbatch calibrate makes from a run of it"
+        )
 
 
 def check_formats(formats: Iterable[str]) -> None:

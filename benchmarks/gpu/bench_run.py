@@ -163,6 +163,8 @@ class Cores:
         said = " ".join([process.name(), *process.cmdline()])
         if process.pid == self._root.pid:
             return "main"
+        if process.name() == "prompts":  # a fork of the engine's process, with its command line
+            return "prompts"
         parts = {"voxbatch.decoding": "decoders", "voxbatch.runner.workers": "workers", "resource_tracker": "other"}
         parts |= {"VLLM": "engine", "multiprocessing.spawn": "engine"}
         return next((kind for part, kind in parts.items() if part in said), "other")

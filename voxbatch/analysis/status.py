@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from voxbatch.output import run_file
-from voxbatch.output.layout import complete_name, part_names
+from voxbatch.output.cascade import Amount, chosen
+from voxbatch.output.entries import Entries
+from voxbatch.output.layout import SECOND, complete_name, part_names
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, read_header
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise
 from voxbatch.storage import Store, parallel_map
+from voxbatch.storage.columns import ItemSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,11 @@ class Status:
     """Estimated seconds until the last shard is done: by the estimate that each shard had at its last commit; before
     all shards have one, by the speed so far."""
     shards: tuple[ShardStatus, ...]
+    second_items: int | None = None
+    """Number of items that the large model of a cascade does. None without a cascade, before the first pass is
+    committed, and when the run is finished."""
+    second_committed: int | None = None
+    """Number of these items that are committed. None in the same cases."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the status as values for JSON."""
@@ -71,6 +79,8 @@ class StatusReader:
         self._items, self._parts, self._folders = Counter[str](), Counter[str](), dict[str, str]()
         self._latest_headers = dict[str, PartHeader]()
         """Header of the part of each shard that was committed last."""
+        self._chosen: ItemSet | None = None
+        """The items of the second pass. None until the first pass is committed."""
 
     def read(self) -> Status:
         """Return the progress of the run in OUT.
@@ -115,6 +125,8 @@ class StatusReader:
         finished, committed = summary is not None, self._items.total()
         summary = summary or summarise(self._totals, run, self._measured)
         left = max(0, run.items - committed)
+        in_second_pass = run.has_second_pass and not left and not finished
+        second_items, second_committed = self._second_pass(run) if in_second_pass else (None, None)
         return Status(
             items=run.items,
             committed=committed,
@@ -124,12 +136,24 @@ class StatusReader:
             wer=summary.score.wer if summary.score else None,
             last_commit=max((h.committed_at for h in self._latest_headers.values() if h.committed_at), default=None),
             remaining_audio_s=summary.audio_s / summary.done * left if summary.done else None,
-            remaining_s=self._remaining_s(left, summary.wall_s / committed * left if committed else None),
+            remaining_s=None
+            if in_second_pass
+            else self._remaining_s(left, summary.wall_s / committed * left if committed else None),
             shards=tuple(
                 self._shard(shard, run, finished)
                 for shard in sorted(self._parts, key=lambda shard: int(shard.partition("/")[0]))
             ),
+            second_items=second_items,
+            second_committed=second_committed,
         )
+
+    def _second_pass(self, run: Run) -> tuple[int, int]:
+        """Return the number of items that the large model does, and the number of these that are committed. Kept
+        transcripts of recordings that are gone count as if they were in the manifest."""
+        if self._chosen is None:
+            self._chosen = chosen(Entries(self._store, run).of_pass(), Amount.of(run), run.items, run.items)
+        second = Entries(self._store, replace(run, pass_name=SECOND)).of_pass()
+        return self._chosen.count(), sum(self._chosen[entry.index] for entry in second)
 
     def _remaining_s(self, left: int, by_items: float | None) -> float | None:
         """Return the longest of the shards' own estimates; `by_items` if a shard of the latest sharding has none."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.config import Config
+from voxbatch.config import DEFAULT_SHARE, Config
 from voxbatch.display import format_duration
 from voxbatch.runner.forecast import RunEstimate, estimate_run
 from voxbatch.safe_text import escape_controls
@@ -25,7 +25,10 @@ def print_plan(config: Config) -> None:
     for number, estimate in enumerate(passes):
         speed = "give --expected-rtfx"
         if number:
-            click.echo("\nsecond pass, as if its recordings were like the others:")
+            size = (
+                "" if config.cascade_models.share else f" if the expected WER asks for {DEFAULT_SHARE:g} of the audio"
+            )
+            click.echo(f"\nsecond pass{size}, as if its recordings were like the others:")
             speed = f"--expected-rtfx is that of {passes[0].model}; for {estimate.model}, see its own --dry-run"
         for name, value in _plan_lines(config, estimate, f"unknown: {speed}"):
             click.echo(escape_controls(f"{name:<8} {value}"))

@@ -105,6 +105,8 @@ def _progress_lines(out: str, progress: Status) -> Iterator[str]:
         audio_s = progress.remaining_audio_s
         audio = "" if audio_s is None else f"about {format_duration(audio_s)} of audio left, "
         yield f"{audio}about {format_duration(progress.remaining_s)} from the last commit on, at the speed so far"
+    if progress.second_items is not None:
+        yield f"second pass: {progress.second_committed:,} of {counted(progress.second_items, 'item')} committed"
     for shard in progress.shards:
         sizes = f"{counted(shard.items, 'item')} in {counted(shard.parts, 'part')}"
         yield f"shard {shard.shard}: {sizes}, {'complete' if shard.complete else 'open'}"

@@ -1,8 +1,9 @@
 """The second pass of a cascade: choose the items that the large model does again, and lay its entries over the first.
 
 The first pass is an ordinary run of the small model. Its least confident items are chosen until they have the wanted
-share of the audio. The choice is a function of the committed first pass and is stored nowhere, so that every process
-that continues the run makes the same one. The second pass has parts of its own beside those of the first:
+share of the audio, or until the others have the wanted word error rate by a calibration of the small model. The choice
+is a function of the committed first pass and is stored nowhere, so that every process that continues the run makes the
+same one. The second pass has parts of its own beside those of the first:
 
     parts/shard-00000-of-00001/second-00007.jsonl, second-complete.json
 
@@ -15,14 +16,14 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from voxbatch.output.checkpoint import is_complete
 from voxbatch.output.layout import SECOND, complete_name, shard_folder
-from voxbatch.output.lines import CASCADE_KEY
+from voxbatch.output.lines import CASCADE_KEY, word_confidences
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
@@ -30,36 +31,81 @@ from voxbatch.scoring.counts import tokens
 from voxbatch.storage import Store
 from voxbatch.storage.columns import ItemSet
 
+if TYPE_CHECKING:
+    from voxbatch.scoring.calibration import Fit
 
-def chosen(entries: Iterable[PartEntry], share: float, num_items: int, size: int) -> ItemSet:
-    """Return the items that the second pass does again: those of the lowest confidence, up to a share of the audio.
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much the second pass does again: up to a share, or down to a word error rate."""
+
+    share: float | None
+    """Part of the transcribed audio, from 0 to 1."""
+    wer: float | None = None
+    """Expected word error rate of the items that are not chosen, from 0 to 1."""
+    fit: Fit | None = None
+    """The calibration of the small model by which errors are expected."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the amount as values for the identity of a run."""
+        if self.fit is None:
+            return {"share": self.share}
+        return {"wer": self.wer, "fit": asdict(self.fit)}
+
+    @classmethod
+    def of(cls, run: Run) -> Amount:
+        """Return the amount of the run of a cascade."""
+        from voxbatch.scoring.calibration import Fit
+
+        stored = run.identity["cascade"]
+        return cls(stored.get("share"), stored.get("wer"), Fit(**stored["fit"]) if "fit" in stored else None)
+
+    def excess(self, line: Mapping[str, Any]) -> float:
+        """Return the expected errors of an output line above those that the word error rate allows."""
+        from voxbatch.scoring.calibration import expected_wrong
+
+        assert self.fit is not None
+        assert self.wer is not None
+        confidences = word_confidences(line) or ()
+        allowed = self.wer * self.fit.length_per_word * len(confidences)
+        return self.fit.errors_per_wrong * expected_wrong(self.fit, confidences) - allowed
+
+
+def chosen(entries: Iterable[PartEntry], amount: Amount, num_items: int, size: int) -> ItemSet:
+    """Return the items that the second pass does again: those of the lowest confidence.
 
         confidences 0.9, 0.5, 0.7 of 10 s each, share 0.4  →  item 1
 
-    An item that is too long for the rest of the share is left out, and the next ones are looked at. A failed item is
-    not chosen, nor one that has neither a confidence nor a flag. Items of equal confidence are chosen in the order of
-    the list.
+    An item that is too long for the rest of the share is left out, and the next ones are looked at. By a word error
+    rate, an item that is below the rate is left out. A failed item is not chosen, nor one that has neither a confidence
+    nor a flag. Items of equal confidence are chosen in the order of the list.
 
     Args:
         entries: the entries of the first pass, complete and in the order of the list.
-        share: part of the transcribed audio, from 0 to 1.
+        amount: how much is chosen.
         num_items: number of items in the manifest. Kept transcripts of recordings that are gone follow them.
         size: number of items in the list.
     """
-    indexes, confidences, seconds, audio_s = array("q"), array("d"), array("d"), 0.0
+    indexes, confidences, costs, left = array("q"), array("d"), array("d"), 0.0
     for entry in entries:
         if entry.kind == "transcript" and entry.index < num_items:
             line = json.loads(entry.line)
-            audio_s += line["audio_duration"]
+            # Seconds of the share, or expected errors above the rate, which are negative for an item below it.
+            cost = line["audio_duration"] if amount.fit is None else amount.excess(line)
+            left += cost
             # Without a confidence, there are no words (or this engine cannot score them), and only a flag is a reason.
             if line["confidence"] is not None or line["flags"]:
                 indexes.append(entry.index)
                 confidences.append(line["confidence"] or 0.0)
-                seconds.append(line["audio_duration"])
-    left, items = share * audio_s, ItemSet(size)
+                costs.append(cost)
+    left, items = left * (1.0 if amount.share is None else amount.share), ItemSet(size)
     for number in np.argsort(np.asarray(confidences), kind="stable").tolist():
-        if seconds[number] <= left:
-            left -= seconds[number]
+        if amount.fit is None:
+            is_chosen = costs[number] <= left
+        else:  # without words, there are no errors to expect, and the flag is the reason
+            is_chosen = not confidences[number] or (left > 0 and costs[number] > 0)
+        if is_chosen:
+            left -= costs[number]
             items[indexes[number]] = True
     return items
 

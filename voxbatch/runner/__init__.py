@@ -18,7 +18,7 @@ from voxbatch.engines import EngineCache
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
-from voxbatch.output.cascade import chosen
+from voxbatch.output.cascade import Amount, chosen
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import FIRST
@@ -119,7 +119,8 @@ def second_work(second: SecondPass, store: Store) -> RemainingWork:
     """
     job = second.job
     entries = Entries(store, replace(job.run, pass_name=FIRST)).of_pass()
-    return resume(job, chosen(entries, second.share, second.num_items, job.run.items), time.monotonic())
+    items = chosen(entries, Amount.of(job.run), second.num_items, job.run.items)
+    return resume(job, items, time.monotonic())
 
 
 def _transcribe_all(

@@ -19,7 +19,7 @@ import numpy as np
 
 from voxbatch import engines
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import Config, RunOptions, load_profile
+from voxbatch.config import DEFAULT_SHARE, Config, RunOptions, load_profile
 from voxbatch.engines import EngineChoice, EngineSpec, ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
@@ -156,7 +156,7 @@ def estimate_run(config: Config) -> list[RunEstimate]:
     if (large := large_spec(config, choice.name, spec)) is not None:
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the small model
         second = _estimate(second_config(config), choice, large, workload, unmeasured)
-        passes.append(second.part(config.cascade_models.share))
+        passes.append(second.part(config.cascade_models.share or DEFAULT_SHARE))
     return passes
 
 

@@ -24,6 +24,7 @@ from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
 from voxbatch.output.attempts import AttemptRecord
+from voxbatch.output.cascade import Amount
 from voxbatch.output.layout import SECOND, list_name
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
@@ -88,8 +89,6 @@ class SecondPass:
 
     job: Job
     """The same run with the large model, as one shard: any process may do all of it."""
-    share: float
-    """See output.cascade.chosen."""
     num_items: int
 
 
@@ -192,7 +191,16 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         log.warning("engine", text=warning)
     _log_languages(config, surveyed, spec, log)
     large = large_spec(config, choice.name, spec)
-    identity = _identity(config, spec, diarization.voices if diarization else (), large)
+    calibration = None
+    if config.calibration:
+        from voxbatch.scoring.calibration import calibration_for
+
+        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
+    identity = _identity(config, spec, diarization.voices if diarization else ())
+    if large:
+        models, fit = config.cascade_models, calibration.calibration.fit if calibration else None
+        again = Amount(models.share, models.wer, fit).to_dict()
+        identity["cascade"] = {"model": large.model, "decoding": dict(large.decoding), **again}
     environments = worker_environments(spec, config.workers)
     run = Run(
         run_id=digest({"manifest": surveyed.fingerprint, **identity}),
@@ -204,11 +212,6 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         id_root=source.id_root,
         facts=_facts(config, spec, max(1, len(environments))),
     )
-    calibration = None
-    if config.calibration:
-        from voxbatch.scoring.calibration import calibration_for
-
-        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
     store = open_store(config.out, config.store_options)
     refuse_nested(store.place, config.store_options)
     if unsafe := store.prepare():
@@ -249,7 +252,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         windows=spec.windows,
         diarization=diarization,
         worker_environments=environments,
-        calibration=calibration,
+        calibration=None if large else calibration,  # it is of the small model alone
     )
     return job if large is None else replace(job, second=_second_pass(job, large, surveyed.items))
 
@@ -292,7 +295,7 @@ def _second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
         windows=large.windows,
         worker_environments=worker_environments(large, job.config.workers),
     )
-    return SecondPass(second, job.config.cascade_models.share, num_items)
+    return SecondPass(second, num_items)
 
 
 def _keep_id_root(source: Source, config: Config) -> None:
@@ -312,14 +315,11 @@ def _append_kept(surveyed: Survey, store: Store, run: Run) -> None:
         surveyed.durations.append(np.full(run.items - surveyed.items, np.nan))
 
 
-def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice], large: EngineSpec | None) -> dict[str, Any]:
+def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice]) -> dict[str, Any]:
     """Return all settings that decide the texts of the outputs. Runs with the same identity may share an OUT."""
     identity = {"engine": spec.name, "model": spec.model, "decoding": dict(spec.decoding), **config.identity()}
     if voices:
         identity["voices"] = {voice.name: voice.digest for voice in voices}
-    if large:
-        second = {"model": large.model, "decoding": dict(large.decoding), "share": config.cascade_models.share}
-        identity["cascade"] = second
     return identity
 
 

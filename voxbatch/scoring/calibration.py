@@ -155,6 +155,11 @@ class Calibration:
         )
 
 
+def expected_wrong(fit: Fit, confidences: Sequence[float]) -> float:
+    """Return the expected number of wrong words of an item."""
+    return float((1 - _probabilities(_features(confidences), _slopes(fit))).sum())
+
+
 def _finite(value: Any) -> float:
     if isinstance(value, bool) or not math.isfinite(value):
         raise ValueError(f"{value!r:.80} is not a finite number")

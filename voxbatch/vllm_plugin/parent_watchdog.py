@@ -51,10 +51,11 @@ class DieWithParent(logging.NullHandler):
     def __init__(self) -> None:
         super().__init__()
         if os.environ.get(PARENT, str(os.getpid())) != str(os.getpid()):
-            _die_with_parent()
+            die_with_parent()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, which PARENT names. This process is then the PARENT."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(os.environ[PARENT]):  # the parent ended before this process asked for the signal
         signal.raise_signal(signal.SIGKILL)
@@ -62,4 +63,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == _SPAWNED:
-    _die_with_parent()
+    die_with_parent()

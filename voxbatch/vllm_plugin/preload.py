@@ -12,16 +12,18 @@ import gc
 import importlib
 import multiprocessing
 import os
+import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 from voxbatch import vllm_plugin
+from voxbatch.vllm_plugin import prompts
 
 MODULES = (
     "vllm.v1.engine.core",
@@ -98,7 +100,7 @@ def load_tokenizer(folder: str) -> Any:
     return importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
 
 
-def run(connection: Connection, on_gpu: bool, tokenizer: str) -> None:
+def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[socket.socket] = ()) -> None:
     """Import vLLM, wait for the parent's message, and run what it names.
 
     Args:
@@ -106,9 +108,12 @@ def run(connection: Connection, on_gpu: bool, tokenizer: str) -> None:
         on_gpu: create the CUDA context of the first visible GPU meanwhile. An engine that shares its model among
             several GPUs needs none in this process.
         tokenizer: folder of a tokenizer in Mistral's format that the engine will use. Empty for any other.
+        sockets: one for each process that shall make prompts; see `prompts.fork`. They are forked before there is a
+            CUDA context, which would live as long as they do.
     """
-    if on_gpu:
-        threading.Thread(target=create_cuda_context, daemon=True).start()
+    cuda = threading.Thread(target=create_cuda_context, daemon=True)
+    if on_gpu and not sockets:
+        cuda.start()
     with without_gc():
         names = (*MODULES, *(PLUGIN_MODULES if vllm_plugin.is_switched_on() else ()))
         for name in names:
@@ -122,6 +127,10 @@ def run(connection: Connection, on_gpu: bool, tokenizer: str) -> None:
                 load_tokenizer(tokenizer)
                 note("the tokenizer is loaded in the engine's process")
     gc.freeze()  # vLLM collects garbage up to 13 times in a start, each time through all objects of its modules
+    if sockets:
+        prompts.fork(sockets)
+        if on_gpu:
+            cuda.start()
     try:
         environment, target, kwargs = connection.recv()
         note("the engine's process has its arguments")

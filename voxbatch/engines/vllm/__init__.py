@@ -38,7 +38,7 @@ from voxbatch.engines.vllm.checks import (
     require_answers,
     require_speech,
 )
-from voxbatch.engines.vllm.families import Family
+from voxbatch.engines.vllm.families import CORES_PER_PROMPT_PROCESS, PROMPT_PROCESSES, Family
 from voxbatch.engines.vllm.families.instruct import Instruct
 from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS, Questions
 from voxbatch.engines.vllm.families.realtime import Realtime
@@ -203,7 +203,9 @@ class VllmEngine:
             yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
         with _write_errors_explained():
             arguments = arguments_from_settings(model.family, model.is_mistral, settings)
-            self._preload = preload = Preload(self._prefilled, {"model": str(folder), **arguments})
+            self._preload = preload = Preload(
+                self._prefilled, {"model": str(folder), **arguments}, self._prompt_processes()
+            )
         # vLLM imports torch and transformers too, and a thread that imports half of transformers fails
         preload.wait()
         self._family.load(folder)
@@ -222,8 +224,14 @@ class VllmEngine:
         with _write_errors_explained():
             arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, small_job)
             scores = self._settings.confidence and self._settings.task == TRANSCRIBE
-            speaks, prompt_threads = self._model.family == SPEECH, self._family.prompt_threads
-            return VllmProcess(arguments, self._prefilled, scores, preload, speaks, prompt_threads)
+            speaks = self._model.family == SPEECH
+            return VllmProcess(arguments, self._prefilled, scores, preload, speaks, self._prompt_processes())
+
+    def _prompt_processes(self) -> int:
+        """Return the number of processes that make prompts."""
+        cores = len(os.sched_getaffinity(0))
+        wanted = min(PROMPT_PROCESSES, max(1, cores // CORES_PER_PROMPT_PROCESS))
+        return wanted if self._family.computes_spectrograms else 0
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the fullest GPU of this engine; see `Engine.gpu_bytes`."""

@@ -103,18 +103,6 @@ def _replaced(module: Any, name: str, function: Any) -> Iterator[None]:
             setattr(module, name, usual)
 
 
-def rendered(engine: Any, prompt: Mapping[str, Any]) -> Any:
-    """Return what the processor of the model makes from a prompt, in the form that LLMEngine.add_request takes.
-
-    Raises:
-        ValueError: vLLM does not accept the prompt.
-    """
-    from vllm.renderers.inputs.preprocess import parse_model_prompt
-
-    (made,) = engine.renderer.render_cmpl([parse_model_prompt(engine.model_config, prompt)])
-    return made
-
-
 def processes(engine: Any) -> list[Any]:
     """Return the process objects of the engine core of an LLMEngine. The list is empty if the core runs in this
     process."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from voxbatch.vllm_plugin import parent_watchdog, preload
+from voxbatch.vllm_plugin import parent_watchdog, preload, prompts
 
 FIXED = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 """Variables that CUDA and PyTorch read once, when a process first uses a GPU."""
@@ -24,18 +25,24 @@ class PreloadedProcess:
     Args:
         on_gpu, tokenizer: see preload.run.
         on_start: function that is called when vLLM has given its engine to a process.
+        prompt_processes: number of processes that make prompts.
     """
 
-    def __init__(self, on_gpu: bool, tokenizer: str, on_start: Callable[[], object]) -> None:
+    def __init__(self, on_gpu: bool, tokenizer: str, on_start: Callable[[], object], prompt_processes: int = 0) -> None:
         self.on_start = on_start
+        pairs = [socket.socketpair() for _ in range(prompt_processes)]
+        self.prompts = [own for own, _ in pairs]
+        """A socket for each process that makes prompts. They are of use once the process has taken the engine."""
         self._fixed = _fixed()
         self._context = multiprocessing.get_context("spawn")
         self._connection, childs_end = self._context.Pipe()
-        self._preloaded = self._context.Process(
-            target=preload.run, args=(childs_end, on_gpu, tokenizer), name="EngineCore", daemon=True
-        )
+        arguments = childs_end, on_gpu, tokenizer, [end for _, end in pairs]
+        self._preloaded = self._context.Process(target=preload.run, args=arguments, name="EngineCore", daemon=True)
         self._preloaded.start()
         childs_end.close()
+        for own, end in pairs:
+            own.settimeout(prompts.PATIENCE_S)
+            end.close()
         self._is_used = False
 
     def end_if_unused(self) -> None:
@@ -61,6 +68,8 @@ class PreloadedProcess:
             return None
         try:
             environment = {name: value for name, value in os.environ.items() if name != parent_watchdog.PARENT}
+            for own in self.prompts:
+                prompts.send(own, kwargs["vllm_config"])
             self._connection.send((environment, target, kwargs))
         except (OSError, RuntimeError, TypeError, AttributeError, pickle.PicklingError):
             return None  # it has ended, or an argument can be given to a new process only

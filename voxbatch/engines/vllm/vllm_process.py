@@ -12,7 +12,9 @@ import io
 import json
 import logging.config
 import os
+import queue
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -32,7 +34,17 @@ from voxbatch.log import STDERR_LOCK
 from voxbatch.process.hang_detector import SilenceClock, is_stopped
 from voxbatch.process.streams import text_stream
 from voxbatch.records import Samples
-from voxbatch.vllm_plugin import LOAD_FORMAT, LOADER_SWITCH, ON, SCORES, SWITCH, parent_watchdog, preload, speech
+from voxbatch.vllm_plugin import (
+    LOAD_FORMAT,
+    LOADER_SWITCH,
+    ON,
+    SCORES,
+    SWITCH,
+    parent_watchdog,
+    preload,
+    prompts,
+    speech,
+)
 
 HANG_S = 600.0
 """Seconds without any output, by a SilenceClock, after which the engine counts as dead. A first step may compile
@@ -97,9 +109,10 @@ class Preload:
         plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
         arguments: the arguments of vLLM's `LLM` that are known already, at least its model, load format, tokenizer mode
             and number of GPUs.
+        prompt_processes: number of processes that make the prompts of requests; 0 makes them where they are added.
     """
 
-    def __init__(self, plugin: bool, arguments: Mapping[str, Any]):
+    def __init__(self, plugin: bool, arguments: Mapping[str, Any], prompt_processes: int = 0):
         self.began = time.monotonic()
         self.log = _EngineLog()
         set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
@@ -107,7 +120,8 @@ class Preload:
         if "vllm.logger" in sys.modules:  # it reads the variable only when it is imported
             logging.config.dictConfig(json.loads(self.log.config.read_text()))
         tokenizer = str(arguments["model"]) if arguments.get("tokenizer_mode") == "mistral" else ""
-        self.parent = _ParentThread(self.log, arguments.get("tensor_parallel_size", 1), tokenizer)
+        num_gpus = arguments.get("tensor_parallel_size", 1)
+        self.parent = _ParentThread(self.log, num_gpus, tokenizer, prompt_processes)
 
     def wait(self) -> None:
         """Wait until this process has imported vLLM, or failed to."""
@@ -127,7 +141,7 @@ class VllmProcess:
         scores: true if each finished request shall have the scores of its tokens.
         begun: vLLM that is being imported for the same arguments. None starts to import it now.
         speaks: true if the model is vllm_plugin.speech.
-        prompt_threads: number of threads in which the prompts of requests are made; 0 makes them where they are added.
+        prompt_processes: see Preload.
 
     Raises:
         EngineDied: the engine did not start.
@@ -140,9 +154,9 @@ class VllmProcess:
         scores: bool = False,
         begun: Preload | None = None,
         speaks: bool = False,
-        prompt_threads: int = 0,
+        prompt_processes: int = 0,
     ):
-        begun = begun or Preload(plugin, arguments)
+        begun = begun or Preload(plugin, arguments, prompt_processes)
         self._log, self._parent = begun.log, begun.parent
         self._parent.arguments.set_result(arguments)
         with _errors_as_death(self._log):
@@ -157,23 +171,44 @@ class VllmProcess:
         self._slots: dict[str, int] = {}
         """The slot of each request of a model that speaks; see vllm_plugin.speech."""
         self._without_samples: list[FinishedRequest] = []
-        self._prompts = ThreadPoolExecutor(prompt_threads, "prompts") if prompt_threads else None
+        self._prompts = ThreadPoolExecutor(prompt_processes, "prompts") if prompt_processes else None
+        self._prompt_sockets: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        """The sockets of the processes that wait for a prompt to make. Each thread of `_prompts` takes one."""
+        for own in self._parent.prompts:
+            self._prompt_sockets.put(own)
         self._start_s = time.monotonic() - begun.began
         # NCCL removes its files in /dev/shm only if its processes end by themselves
         self._patience_s = None if arguments.get("tensor_parallel_size", 1) > 1 else 0.0
 
     def prompt(self, request: Request) -> Future[Any]:
-        """Begin to make what `add` gives to vLLM: in threads with vLLM's processor of the model, which computes the
+        """Begin to make what `add` gives to vLLM: in processes with vLLM's processor of the model, which computes the
         spectrogram, or the prompt itself.
 
         vLLM makes one prompt after the other, to keep the order of its cache of processed audio. That cache is off
-        here, and several threads may use the tokenizer of vLLM's renderer.
+        here.
         """
         if self._prompts is not None:
-            return self._prompts.submit(compat.rendered, self._engine, dict(request.prompt))
+            return self._prompts.submit(self._rendered, dict(request.prompt))
         prompt: Future[Any] = Future()
         prompt.set_result(dict(request.prompt))
         return prompt
+
+    def _rendered(self, prompt: dict[str, Any]) -> Any:
+        """Return the prompt that a process makes, or this thread if the process has ended.
+
+        Raises:
+            ValueError: vLLM does not accept the prompt.
+        """
+        try:
+            process = self._prompt_sockets.get_nowait()
+            prompts.send(process, prompt)
+            made = prompts.receive(process)
+        except (queue.Empty, EOFError, OSError):
+            return prompts.rendered(self._engine.renderer, prompt)
+        self._prompt_sockets.put(process)
+        if isinstance(made, ValueError):
+            raise made
+        return made
 
     def add(self, request_id: str, request: Request, prompt: dict[str, Any]) -> None:
         """Give the engine a request.
@@ -337,9 +372,10 @@ class _ParentThread(threading.Thread):
     engine may end earlier, because an engine can be kept for the next run.
     """
 
-    def __init__(self, log: _EngineLog, num_gpus: int, tokenizer: str):
+    def __init__(self, log: _EngineLog, num_gpus: int, tokenizer: str, prompt_processes: int):
         super().__init__(daemon=True, name="vllm-parent")
         self._log, self._num_gpus, self._tokenizer = log, num_gpus, tokenizer
+        self._prompt_processes, self.prompts = prompt_processes, list[socket.socket]()
         self.arguments: Future[Mapping[str, Any]] = Future()
         """The keyword arguments of vLLM's `LLM`. If they are cancelled, no engine is started."""
         self.llm: Future[Any] = Future()
@@ -352,7 +388,8 @@ class _ParentThread(threading.Thread):
                 no_gc.enter_context(preload.without_gc())
                 with self._while_loading():
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
-                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close)
+                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close, self._prompt_processes)
+                    self.prompts = preloaded.prompts
                     from vllm import LLM
 
                     preload.note("vLLM is imported in the parent")

@@ -23,9 +23,11 @@ from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.records import SAMPLING_RATE, Answer, Speech
 
-PROMPT_THREADS = 4
-"""Number of threads for spectrograms that vLLM's processors compute on the CPU. 30 s of audio take 12 to 17 ms, mostly
-outside of Python (Intel Xeon, Qwen3-ASR and Granite Speech)."""
+PROMPT_PROCESSES = 4
+"""Most processes for spectrograms that vLLM's processors compute on the CPU. 30 s of audio take 12 to 24 ms (Intel
+Xeon, Qwen3-ASR and Granite Speech)."""
+CORES_PER_PROMPT_PROCESS = 4
+"""Number of the machine's cores for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ class Family(ABC):
     scripts: tuple[str, ...] = ()
     max_requests: int | None = None
     """Largest number of requests at a time. None leaves it to the memory."""
-    prompt_threads = 0
-    """Number of threads in which vLLM's processor makes prompts; 0 if that takes no time worth dividing."""
+    computes_spectrograms = False
+    """True if vLLM's processor of the model makes spectrograms on the CPU, in processes of their own."""
     proof: Piece | None = None
     """The piece of a request that shows whether the engine is alive. None means a second of silence."""
 

@@ -23,7 +23,7 @@ from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
 from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.arguments import arguments_from_settings
-from voxbatch.engines.vllm.families import PROMPT_THREADS, Family, Request, TokenScores, UnsupportedPiece
+from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.vllm_process import set_environment
@@ -45,7 +45,7 @@ MOST_TEXT_TOKENS_PER_S = 448 / 30
 class Transcription(Family):
     """The family of all classes of vLLM that transcribe: see `Family` for its methods."""
 
-    prompt_threads = PROMPT_THREADS
+    computes_spectrograms = True
 
     def __init__(self, model: Model, settings: VllmSettings):
         """Ask the model's class for its limits.

@@ -14,7 +14,7 @@ from typing import Any
 from voxbatch.engines.known_models import is_trained_to_translate
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
-from voxbatch.engines.vllm.families import PROMPT_THREADS, Family, Request, TokenScores, UnsupportedPiece
+from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece
 from voxbatch.engines.vllm.model import Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.whisper_windows import HOTWORD_TOKENS, fitting_hotwords
@@ -48,7 +48,7 @@ class Whisper(Family):
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
     prompt_tokens = ENCODER_POSITIONS
-    prompt_threads = PROMPT_THREADS
+    computes_spectrograms = True
 
     def __init__(self, model: Model, settings: VllmSettings):
         super().__init__(model, settings)
