@@ -249,8 +249,9 @@ def test_what_cannot_be_is_refused_before_the_model_is_loaded(
 
 
 def test_a_model_that_speaks_does_not_transcribe(speaker: Path, tmp_path: Path) -> None:
-    """`run` refuses it, with the command that takes it."""
+    """`run` and `serve` refuse it, with the command that takes it."""
     source = listed(tmp_path / "a.jsonl", {"audio_filepath": "a.wav"})
-    refused = spoken(tmp_path, "run", source, "-o", tmp_path / "out", "--engine", "vllm", "--model", speaker)
-    assert refused.returncode == 2
-    assert "it is for voxbatch speak" in refused.stderr
+    for command in (("run", source, "-o", tmp_path / "out", "--engine", "vllm"), ("serve", "--dry-run")):
+        refused = spoken(tmp_path, *command, "--model", speaker)
+        assert refused.returncode == 2
+        assert "it is for voxbatch speak" in refused.stderr
