@@ -93,8 +93,7 @@ def test_a_speech_depends_on_its_text_voice_and_seed_alone(speaker: Path, tmp_pa
     assert all((codes[:-1, 0] >= 2).all() and codes[-1, 0] == 1 for codes in runs[0].frames)
 
 
-@pytest.mark.parametrize(("slots", "requests", "at"), [(1, "1", 40)])
-def test_a_preempted_speech_is_the_same(slots: int, requests: str, at: int, speaker: Path, tmp_path: Path) -> None:
+def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
     """A speech that was preempted has the samples of one that was not. It takes no keys and values of an earlier speech
     of the same text in the same slot, and keeps its frames when their positions are computed again."""
     from engine_runs import with_engine
@@ -102,12 +101,10 @@ def test_a_preempted_speech_is_the_same(slots: int, requests: str, at: int, spea
     from voxbatch.records import Piece
 
     pieces = [Piece(text, "ann", seed) for text in TEXTS[:2] for seed in range(1, 9)]
-    given = {**OPTIONS, "max_num_seqs": requests, "block_size": "32", "max_model_len": "416"}
+    given = {**OPTIONS, "max_num_seqs": "1", "block_size": "32", "max_model_len": "416"}
     options = [f"{name}={value}" for name, value in given.items()]
     whole = with_engine(tmp_path, "speaking.speak", speaker, pieces, options=options)
-    spoken, preempted = with_engine(
-        tmp_path, "speaking.speak_with_preemptions", speaker, pieces, slots, at, options=options
-    )
+    spoken, preempted = with_engine(tmp_path, "speaking.speak_with_preemptions", speaker, pieces, 40, options=options)
     assert preempted >= 5
     assert spoken.failures == whole.failures
     assert spoken.samples.keys() == whole.samples.keys()
@@ -249,8 +246,9 @@ def test_what_cannot_be_is_refused_before_the_model_is_loaded(
 
 
 def test_a_model_that_speaks_does_not_transcribe(speaker: Path, tmp_path: Path) -> None:
-    """`run` refuses it, with the command that takes it."""
+    """`run` and `serve` refuse it, with the command that takes it."""
     source = listed(tmp_path / "a.jsonl", {"audio_filepath": "a.wav"})
-    refused = spoken(tmp_path, "run", source, "-o", tmp_path / "out", "--engine", "vllm", "--model", speaker)
-    assert refused.returncode == 2
-    assert "it is for voxbatch speak" in refused.stderr
+    for command in (("run", source, "-o", tmp_path / "out", "--engine", "vllm"), ("serve", "--dry-run")):
+        refused = spoken(tmp_path, *command, "--model", speaker)
+        assert refused.returncode == 2
+        assert "it is for voxbatch speak" in refused.stderr

@@ -53,14 +53,10 @@ def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spok
 
 
 def speak_with_preemptions(
-    model: Path, pieces: Sequence[Piece], slots: int, at: int, options: dict[str, str]
+    model: Path, pieces: Sequence[Piece], frames: int, options: dict[str, str]
 ) -> tuple[Spoken, int]:
-    """Return the same of an engine with a number of slots, and the number of preemptions. Codes that are calculated
-    again are other ones, as they may be on a GPU.
-
-    Args:
-        at: preempt each request once, when it has this number of frames. 0 lets the engine have few K/V blocks, so that
-            vLLM preempts requests.
+    """Return the same of an engine that has one slot and preempts each request once, when it has a number of frames;
+    and the number of preemptions. Codes that are calculated again are other ones, as they may be on a GPU.
     """
     import torch
 
@@ -71,22 +67,18 @@ def speak_with_preemptions(
     start, schedule, begin, codes_of = (
         VllmProcess.__init__, SpeechScheduler.schedule, SpeechModel.begin, SpeechModel._codes_of,
     )  # fmt: skip
-    preempt, num_preempted, made = SpeechScheduler._preempt_request, 0, set[tuple[int, int]]()
+    num_preempted, made = 0, set[tuple[int, int]]()
 
     def started(process: Any, arguments: dict[str, Any], *others: Any, **named: Any) -> None:
-        blocks = None if at else 1 + -(-arguments["max_model_len"] // arguments["block_size"])
-        few = {"num_gpu_blocks_override": blocks, "max_num_batched_tokens": 48}  # so that prompts come in parts
-        start(process, {**arguments, **few}, *others, **named)
-        process._free_slots = process._free_slots[:slots]
-
-    def preempted(scheduler: Any, *arguments: Any) -> None:
-        nonlocal num_preempted
-        num_preempted += 1
-        preempt(scheduler, *arguments)
+        # so that prompts, and the frames behind them, come in parts
+        start(process, {**arguments, "max_num_batched_tokens": 48}, *others, **named)
+        process._free_slots = process._free_slots[:1]
 
     def scheduled(scheduler: Any, *arguments: Any) -> Any:
-        for request in [request for request in scheduler.running if 0 < at <= request.num_output_tokens]:
+        nonlocal num_preempted
+        for request in [request for request in scheduler.running if request.num_output_tokens >= frames]:
             if not request.num_preemptions:
+                num_preempted += 1
                 scheduler.running.remove(request)
                 scheduler._preempt_request(request, 0.0)
                 scheduler.prev_step_scheduled_req_ids.clear()  # as in vLLM's reset_prefix_cache
@@ -97,16 +89,15 @@ def speak_with_preemptions(
         made.difference_update([place for place in made if place[0] in new])
         begin(model, requests)
 
-    def other_codes(model: Any, slots: torch.Tensor, frames: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        codes: torch.Tensor = codes_of(model, slots, frames, hidden)
-        for row, place in enumerate(zip(slots.tolist(), frames.tolist(), strict=True)):
+    def other_codes(model: Any, slots: torch.Tensor, places: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        codes: torch.Tensor = codes_of(model, slots, places, hidden)
+        for row, place in enumerate(zip(slots.tolist(), places.tolist(), strict=True)):
             codes[row] += place in made
             made.add(place)
         return codes
 
     VllmProcess.__init__, SpeechScheduler.schedule = started, scheduled  # type: ignore[assignment, method-assign]
     SpeechModel.begin, SpeechModel._codes_of = begun, other_codes  # type: ignore[assignment, method-assign]
-    SpeechScheduler._preempt_request = preempted  # type: ignore[assignment, method-assign]
     return speak(model, pieces, options), num_preempted
 
 
