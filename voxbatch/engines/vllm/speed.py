@@ -264,19 +264,14 @@ def encoding_s(spec: GpuSpec, model: ModelSizes, positions: int, shared: int = 0
     """
     part, known_frames = model.encoder, shared * memory.FRAMES_PER_TOKEN
     frames = positions * memory.FRAMES_PER_TOKEN - known_frames
-    return (
-        2 * part.weights * frames / (MATRIX * spec.flops)
-        + _window_s(spec, model, frames, known_frames)
-        + frames * part.layers * FRAME_BYTES / (STREAM * spec.bytes_per_s)
-    )
-
-
-def _window_s(spec: GpuSpec, model: ModelSizes, frames: int, known_frames: int) -> float:
-    """Return the seconds of the encoder's attention by FlashAttention, for `frames` after `known_frames`."""
-    rows = _tile_rows(spec, model.encoder)
+    rows = _tile_rows(spec, part)
     tiles = math.ceil(frames / rows)
     keys = sum(min(model.window + rows, known_frames + end) for end in range(rows, frames + rows, rows)) / tiles
-    return _tiles_s(spec, model.encoder, tiles, keys)
+    return (
+        2 * part.weights * frames / (MATRIX * spec.flops)
+        + _tiles_s(spec, part, tiles, keys)
+        + frames * part.layers * FRAME_BYTES / (STREAM * spec.bytes_per_s)
+    )
 
 
 def products_s(spec: GpuSpec, part: Part, rows: float) -> float:
