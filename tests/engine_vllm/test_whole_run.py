@@ -9,15 +9,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
+import killed_at
 import numpy as np
 import psutil
 import pytest
 import soundfile
-from conftest import Starter, Voxbatch, gone
+from conftest import Starter, Voxbatch, environment, gone
+from outputs import output_files
 from stream import ENVIRONMENT
 from waits import until
+from warm_python import python
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -101,6 +105,40 @@ def test_a_killed_run_leaves_no_engine_and_resumes(
     assert again.returncode == 3, again.stderr[-3000:]
     assert "items were done before" in again.stderr
     assert (out / "transcripts.jsonl").read_bytes() == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("model", "needs"),
+    [
+        ("GlmAsrForConditionalGeneration", "transformers"),
+        pytest.param("Qwen3ASRForConditionalGeneration", "torchvision", marks=pytest.mark.long),
+        pytest.param("GraniteSpeechForConditionalGeneration", "torchaudio", marks=pytest.mark.long),
+    ],
+)
+def test_kills_change_no_byte_of_a_run_with_vllms_own_classes(
+    recordings: Path, model: str, needs: str, tmp_path: Path
+) -> None:
+    """A run that is killed (SIGKILL) three times after some parts and then ends has the files of an undisturbed run."""
+    import speech_models
+    from engine_runs import command
+
+    if find_spec(needs) is None:
+        pytest.skip(f"{needs} is not installed, which this class needs")
+    speech_models.MODELS[model](tmp_path / model)
+    given = ["dtype=float32", "enforce_eager=true", "max_num_seqs=4", "max_model_len=640", "watch=false"]
+    flags = [flag for option in (*given, "confidence=false") for flag in ("--engine-option", option)]
+    small = ("--limit", "16", "--part-items", "1", "--language", "en", "--formats", "srt", "--no-report")
+    run = ("run", recordings, "--engine", "vllm", "--model", tmp_path / model, *small, *flags, "-o")
+    assert command(tmp_path, *run, tmp_path / "whole").returncode == 3
+    code = f"import sys; sys.path.append({str(Path(killed_at.__file__).parent)!r}); import killed_at; "
+    code += "killed_at.install(5); from voxbatch.cli import main; main()"
+    for _ in range(3):
+        arguments, variables = (*run, tmp_path / "killed"), environment(**ENVIRONMENT)
+        killed = python("-c", code, *arguments, folder=tmp_path, environment=variables)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    assert not (tmp_path / "killed" / "summary.json").exists()
+    assert command(tmp_path, *run, tmp_path / "killed").returncode == 3
+    assert output_files(tmp_path / "killed") == output_files(tmp_path / "whole")
 
 
 def test_ctrl_c_interrupts_the_run(
