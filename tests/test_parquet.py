@@ -19,7 +19,6 @@ from servers import Place
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest.opening import open_source
-from voxbatch.manifest.parquet import MAX_GROUP_BYTES
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_recording
 from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.parquet_members import open_listing
@@ -164,7 +163,6 @@ def test_the_column_with_the_recordings_is_found(columns: dict[str, Any], name: 
 
 def test_a_row_group_that_no_decoder_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how to write the file again."""
-    assert MAX_GROUP_BYTES == 512 << 20
     monkeypatch.setattr("voxbatch.manifest.parquet.MAX_GROUP_BYTES", 100)
     path = table(tmp_path / "t.parquet", audio=[{"bytes": os.urandom(200), "path": None}])
     with pytest.raises(ManifestError, match="write it with `row_group_size=100`"):

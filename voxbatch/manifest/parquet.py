@@ -35,8 +35,9 @@ from voxbatch.storage.parquet_members import BYTES, ParquetMember, member_name
 
 PARQUET_ROWS = 1000
 """Rows of a Parquet file that are held at a time."""
-MAX_GROUP_BYTES = 512 << 20
-"""Largest size of the recordings in a row group of a Parquet file. Each decoder holds one group."""
+MAX_GROUP_BYTES = 400_000_000
+"""Largest size of the recordings in a row group of a Parquet file. Each decoder holds one group: reading 300 MB took
+1.0 GB of the 2 GiB that a decoder may have."""
 PARQUET_BUFFER_BYTES = 1 << 20
 """Bytes of a column that are read at a time. Otherwise, the whole column of a row group is."""
 
