@@ -111,5 +111,5 @@ def test_a_hub_that_does_not_answer_is_no_missing_data_set(hub: Hub, monkeypatch
 
 def test_outputs_do_not_go_to_the_hub() -> None:
     """The message says where they may go."""
-    with pytest.raises(ConfigError, match="outputs go to a folder, gs:// or s3://"):
+    with pytest.raises(ConfigError, match="the Hugging Face hub takes no outputs; give a folder, gs:// or s3://"):
         open_store("hf://datasets/o/clips/out")

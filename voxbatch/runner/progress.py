@@ -16,6 +16,9 @@ from voxbatch.storage.columns import Column, ItemSet
 RECENT_PART = 0.5
 """Part of the time so far whose speed counts for the rest: the latest half, because the first results come late, and
 the kind of recordings changes."""
+WARM_UP = 0.2
+"""Part of the time until the first result that is not like the rest, because kernels and networks are loaded. With
+faster-whisper, the first windows of a talk take 2.3 to 2.5 s, and the next ones 1.0 s."""
 RECENT_ROUNDS = 8
 """Number of results for each chunk that the engine works on at a time that the latest half has at least. Without it the
 speed of the first seconds would be that of two or three recordings."""
@@ -160,14 +163,14 @@ class Progress:
     def add_point(self) -> None:
         """Note the work that is done now, for the recent speed. Call it when `audio_s` has grown.
 
-        If the engine's start and `concurrency` are known, the first point is that start. The points include the work
-        on the chunks in the engine: the first ones began together, so that all are about as far as the first result;
-        later ones are half done on average.
+        If the engine's start and `concurrency` are known, the first point is that start, but for WARM_UP. The points
+        include the work on the chunks in the engine: the first ones began together, so that all are about as far as the
+        first result; later ones are half done on average.
         """
         now, points = time.monotonic(), self.points
         start = self.started_at if self.engine_started_at is None else self.engine_started_at
         if self.concurrency and self.engine_started_at is not None and not points:
-            points.append((start, 0.0, 0))
+            points.append((start + WARM_UP * (now - start), 0.0, 0))
         self.num_results += 1
         if points and now - points[-1][0] < max(1.0, (now - start) / SPEED_POINTS):
             return

@@ -148,8 +148,9 @@ def open_store(place: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) 
     """
     if not is_remote(place):
         return LocalStore(place)
-    if scheme_of(place) in (*HTTP_SCHEMES, "hf"):
-        raise ConfigError(f"-o {redacted(place)}: outputs go to a folder, gs:// or s3://; give one of them")
+    if (scheme := scheme_of(place)) in (*HTTP_SCHEMES, "hf"):
+        server = "the Hugging Face hub" if scheme == "hf" else "a web server"
+        raise ConfigError(f"-o {redacted(place)}: {server} takes no outputs; give a folder, gs:// or s3://")
     from voxbatch.storage import connect
     from voxbatch.storage.bucket import BucketStore
 
