@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from archived_recordings import contents, rows
 from conftest import Recorder, Voxbatch
 from datasets import Audio, Dataset
 from datasets.table import embed_table_storage
@@ -18,8 +18,7 @@ from pyarrow import parquet
 from servers import Place
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest.opening import open_source
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_recording
+from voxbatch.storage import DEFAULT_STORE_OPTIONS
 from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.parquet_members import open_listing
 
@@ -45,20 +44,6 @@ def written(path: Path, sounds: Iterable[Path], **columns: list[Any]) -> Path:
 def table(file: Path, **columns: Any) -> Path:
     parquet.write_table(pa.table(columns), file)
     return file
-
-
-def rows(source: str | Path) -> list[dict[str, Any]]:
-    with open_source(str(source)) as opened:
-        return [json.loads(line) for _, line in opened.lines()]
-
-
-def contents(base: str | Path, found: Iterable[dict[str, Any]]) -> list[bytes]:
-    """Return the recordings of rows."""
-    read = []
-    for row in found:
-        with closing(open_recording(f"{base}/{row['audio_filepath']}")) as recording:
-            read.append(recording.pread(recording.size + 1, 0))
-    return read
 
 
 def test_the_recordings_of_a_data_set_are_read_in_any_order(tmp_path: Path, sounds: list[Path]) -> None:

@@ -8,12 +8,10 @@ import json
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
+from archived_recordings import contents, rows
 from conftest import ManifestWriter, Recorder, Voxbatch
 from servers import Place
 
@@ -21,7 +19,7 @@ from voxbatch.errors import ManifestError
 from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY
 from voxbatch.manifest.tars import is_text
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_recording, tar_members
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, tar_members
 from voxbatch.storage.tar_members import open_listing
 
 LONG = "a-name-that-is-longer-than-the-hundred-bytes-of-a-header-" * 2
@@ -54,20 +52,6 @@ def tar_of(name: str, data: bytes) -> bytes:
     return whole.getvalue()[: -(-len(data) // 512) * 512 + 512 + 1024]
 
 
-def rows(source: str | Path) -> list[dict[str, Any]]:
-    with open_source(str(source)) as opened:
-        return [json.loads(line) for _, line in opened.lines()]
-
-
-def contents(folder: str | Path, found: Iterable[dict[str, Any]]) -> list[bytes]:
-    """Return the recordings of rows, in the order of their bytes."""
-    read = []
-    for row in found:
-        with closing(open_recording(f"{folder}/{row['audio_filepath']}")) as recording:
-            read.append(recording.pread(recording.size + 1, 0))
-    return sorted(read)
-
-
 @pytest.mark.parametrize("form", ["gnu", "pax"])
 def test_the_recordings_of_an_archive_that_gnu_tar_wrote(form: str, tmp_path: Path, sample: dict[str, bytes]) -> None:
     """Each recording is a row with the keys of its texts, and is read with its own bytes. What a text says of the
@@ -82,7 +66,7 @@ def test_the_recordings_of_an_archive_that_gnu_tar_wrote(form: str, tmp_path: Pa
     assert facts == {"text": "eins", "lang": "de", "duration": 1, "speaker": "x"}
     assert found[f"clips-1/{LONG}"]["text"] == "zwei"
     assert "text" not in found["clips-1/day.2/ä"]
-    assert contents(tmp_path, found.values()) == sorted(sample.values())
+    assert sorted(contents(tmp_path, found.values())) == sorted(sample.values())
 
 
 def test_archives_in_a_bucket_are_shards_of_which_only_headers_are_listed(
@@ -97,7 +81,7 @@ def test_archives_in_a_bucket_are_shards_of_which_only_headers_are_listed(
         found = [json.loads(line) for _, line in opened.lines()]
     assert {row["id"].split("/")[0] for row in found} == {"clips-0", "clips-1"}
     expected = [*sample.values(), (tmp_path / "clips" / "long.wav").read_bytes()] * 2
-    assert contents(place.uri, found) == sorted(expected)
+    assert sorted(contents(place.uri, found)) == sorted(expected)
     with open_listing(f"{place.uri}/clips-0.tar", is_text, DEFAULT_STORE_OPTIONS) as listing:
         assert os.fstat(listing.fileno()).st_blocks * 512 < (8 << 20) / 20
 

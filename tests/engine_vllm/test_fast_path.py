@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # import
 WALKS = 60
 """Number of walks of each kind."""
 STEPS = 100
-"""Samples of silence, and the number of positions that depend on them: more than one K/V block."""
 STATE = (
     "num_computed_tokens",
     "num_in_flight_tokens",
