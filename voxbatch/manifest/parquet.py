@@ -19,13 +19,12 @@ from voxbatch.errors import ConfigError, ManifestError
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.manifest.tables import (
-    COLUMNS,
     END,
     OF_ANOTHER_FILE,
     Row,
     Rows,
     column_keys,
-    column_name,
+    facts_of,
     names_recordings,
     renamed,
 )
@@ -111,15 +110,15 @@ def _audio_column(source: Source, table: Any) -> str:
         if any(part.statistics is None or part.statistics.null_count != part.num_values for part in parts)
     ]
     names = table.schema_arrow.names
-    columns = [path for path in filled if path in names]
-    usual = [column for column in columns if column_name(column) in COLUMNS[AUDIO_KEY]]
-    if len(usual) == 1 or (filled and _has_paths(table.schema_arrow)):
+    columns, has_paths = [path for path in filled if path in names], _has_paths(table.schema_arrow)
+    usual = [column for column in columns if names_recordings([column], None)]
+    if len(usual) == 1 or (filled and has_paths):
         columns = usual
     if len(columns) > 1:
         listed = ", ".join(f"`{column}`" for column in columns)
         advice = f"write it with one of them: table.drop_columns([{columns[1]!r}])"
         raise manifest_error(source.name, f"the columns {listed} hold recordings; {advice}")
-    if filled and not columns and not _has_paths(table.schema_arrow):
+    if filled and not columns and not has_paths:
         advice = 'write them as a column of their own, "audio" with `bytes` and `path`'
         raise manifest_error(source.name, f"the recordings are within another column, as `{filled[0]}`; {advice}")
     if columns and is_remote(source.base) and not is_bucket_address(source.base):
@@ -141,7 +140,7 @@ def _has_paths(schema: Any) -> bool:
 def _member(source: Source, row: Row, column: str, group: int, index: int, number: int) -> Row:
     """Return the row of a recording in a table. Its `id` is unique in a data set, unlike those of many tables."""
     file, name = source.name_below(), member_name(row.pop(column, None))
-    facts = renamed({key: value for key, value in row.items() if key not in OF_ANOTHER_FILE})
+    facts = facts_of(row)
     given = {"source_id": facts.pop("id")} if "id" in facts else {}
     address = str(ParquetMember(file, group, index, column, name))
     return {**facts, **given, AUDIO_KEY: address, "id": f"{os.path.splitext(file)[0]}/{number}"}

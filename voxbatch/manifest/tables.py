@@ -286,6 +286,12 @@ def renamed(row: Row) -> Row:
     return {**_with_duration(fields), **values}
 
 
+def facts_of(row: Row) -> Row:
+    """Return what a JSON object says of the recording in an archive beside it, with the keys of a manifest; not where
+    that was cut from."""
+    return renamed({key: value for key, value in row.items() if key not in OF_ANOTHER_FILE})
+
+
 def _of_lhotse(row: Row) -> Row:
     """Return a copy of a row, of which a cut or a recording of Lhotse has the keys of a manifest.
 

@@ -20,7 +20,7 @@ from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
 from voxbatch.manifest.manifest_file import file_beside
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import OF_ANOTHER_FILE, Row, Rows, of_supervisions, renamed
+from voxbatch.manifest.tables import Row, Rows, facts_of, of_supervisions
 from voxbatch.storage import StoreOptions
 from voxbatch.storage.tar_members import TarMember
 
@@ -71,8 +71,7 @@ def _texts(source: Source, store_options: StoreOptions) -> dict[str, Row]:
                 except LineError as e:
                     raise manifest_error(beside.name, f"line {number} {e}") from e
                 key = _stem(str(row.pop(AUDIO_KEY, None) or row.pop("id", "")))
-                facts = {key: value for key, value in row.items() if key not in OF_ANOTHER_FILE}
-                rows[key] = {**renamed(facts), **of_supervisions(row)}
+                rows[key] = {**facts_of(row), **of_supervisions(row)}
     return rows
 
 
@@ -133,8 +132,7 @@ def _facts(archive: tarfile.TarFile, sample: list[tarfile.TarInfo]) -> dict[str,
             if member.name.lower().endswith(".txt"):
                 facts.setdefault("text", data.decode("utf-8-sig").strip())
             else:
-                keys = parse_json_line(data.strip())
-                facts |= renamed({key: value for key, value in keys.items() if key not in OF_ANOTHER_FILE})
+                facts |= facts_of(parse_json_line(data.strip()))
         except UnicodeDecodeError:
             return f"{quote(member.name)} is not UTF-8; save the file again as UTF-8"
         except LineError as e:

@@ -167,8 +167,7 @@ class Progress:
         include the work on the chunks in the engine: the first ones began together, so that all are about as far as the
         first result; later ones are half done on average.
         """
-        now, points = time.monotonic(), self.points
-        start = self.started_at if self.engine_started_at is None else self.engine_started_at
+        now, points, start = time.monotonic(), self.points, self._start
         if self.concurrency and self.engine_started_at is not None and not points:
             points.append((start + WARM_UP * (now - start), 0.0, 0))
         self.num_results += 1
@@ -191,7 +190,12 @@ class Progress:
             begin, latest_at = points[0][0], points[-1][0]
             usual_s = (latest_at - begin) / (len(points) - 1)
             return worked_s / (max(latest_at, now - usual_s) - begin)
-        return self.work_s / (now - (self.engine_started_at or self.started_at))
+        return self.work_s / (now - self._start)
+
+    @property
+    def _start(self) -> float:
+        """Time at which the engine took its first chunk, or that of the run's start if it is not known."""
+        return self.started_at if self.engine_started_at is None else self.engine_started_at
 
     @property
     def remaining_s(self) -> float | None:

@@ -86,7 +86,7 @@ class HubDatasets:
         """Find the token again."""
         options = self._store_options
         with client_library("hf", self.place):
-            api = _api(options)
+            self._api = api = _api(options)
         if os.environ.get("HF_ENDPOINT"):  # the user has chosen it, and no manifest has: it may be in a private network
             options = replace(options, allow_private_addresses=True)
         headers = {"Authorization": f"Bearer {api.token}"} if api.token else {}
@@ -120,7 +120,7 @@ class HubDatasets:
             from huggingface_hub.errors import EntryNotFoundError
             from huggingface_hub.hf_api import RepoFile
 
-            tree = _api(self._store_options).list_repo_tree(
+            tree = self._api.list_repo_tree(
                 name, path.rpartition("/")[0] or None, recursive=True, revision=revision, repo_type="dataset"
             )
             stats = []
