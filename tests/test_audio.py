@@ -34,8 +34,7 @@ from voxbatch.audio.ffmpeg_stream import FFmpegStream, command
 from voxbatch.audio.waveforms import decode, probe
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage import Recording, open_recording
-from voxbatch.storage.recording import FileRecording
+from voxbatch.storage.recording import FileRecording, Recording, open_recording
 from voxbatch.storage.temporary_files import temporary_file
 
 

@@ -28,8 +28,8 @@ from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.decoding.pool import MAX_TASKS
 from voxbatch.errors import StorageError
 from voxbatch.records import Chunk
-from voxbatch.storage import open_recording
 from voxbatch.storage.circuit_breaker import Reachable
+from voxbatch.storage.recording import open_recording
 
 pytestmark = pytest.mark.slow
 

@@ -38,7 +38,7 @@ from voxbatch.storage import (
     redacted,
 )
 from voxbatch.storage.address import folder_of, is_bucket_address, normalized
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from voxbatch.manifest.references import References
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.storage import StoreOptions, is_remote, list_objects, open_remote, redacted, stat_object
 from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
 LIST_MARK = "@"

@@ -34,7 +34,8 @@ from voxbatch.manifest.references import (
 )
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, list_objects, open_remote, parallel_map, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
-from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
+from voxbatch.storage.errors import ObjectNotFound, UnusableObject
+from voxbatch.storage.objects import Stat
 from voxbatch.storage.temporary_files import temporary_file
 
 CONCURRENT_READS = 16

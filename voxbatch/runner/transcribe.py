@@ -33,7 +33,7 @@ from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import Progress, Stop, Usage, known_audio
 from voxbatch.runner.results import PartWriter
-from voxbatch.storage import StoreOptions, open_recording, open_store, parallel_map
+from voxbatch.storage import StoreOptions, open_store, parallel_map
 from voxbatch.storage.circuit_breaker import (
     CircuitBreaker,
     Reachable,
@@ -192,6 +192,8 @@ def _ask(job: Job, place: str, held: Set[int]) -> Reachable | None:
 
 def _read_start(store_options: StoreOptions, audio: str) -> Reachable | None:
     """Return the answer of the place of a recording whose first bytes are read; None if it does not answer."""
+    from voxbatch.storage.recording import open_recording
+
     try:
         with contextlib.closing(open_recording(audio, store_options)) as recording:
             recording.pread(1, 0)

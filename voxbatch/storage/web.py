@@ -27,8 +27,9 @@ from voxbatch import __version__
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, parse_web_address, place_of, redacted, scheme_of
+from voxbatch.storage.errors import TransientError, UnknownHost, UnusableObject
 from voxbatch.storage.http_errors import connection_failed, one_line, parse_retry_after, status_error
-from voxbatch.storage.objects import RangeReply, Stat, TransientError, UnknownHost, UnusableObject
+from voxbatch.storage.objects import RangeReply, Stat
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
