@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from voxbatch.analysis.cuts import SPLITS, Cut, cuts_of
+from voxbatch.analysis.dataset_options import DatasetOptions
 from voxbatch.audio.waveforms import decode
-from voxbatch.config import DatasetOptions
 from voxbatch.errors import AudioError, ConfigError
 from voxbatch.manifest import PathPolicy
 from voxbatch.output import run_file

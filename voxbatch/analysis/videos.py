@@ -23,7 +23,8 @@ from voxbatch.manifest.folder import SUBTITLED
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
-from voxbatch.output.item_files import ItemFiles, ItemNames, place_beside
+from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_names import ItemNames
 from voxbatch.output.lines import parse_line, read_transcript
 from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
@@ -54,7 +55,7 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
     written, present = list[str](), list[str]()
     for entry in entries:
         line = parse_line(store, entry)
-        place = place_beside(line, recordings) if entry.kind == "transcript" else None
+        place = recordings.place_beside(line) if entry.kind == "transcript" else None
         if place is None or is_remote(place):
             continue
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from voxbatch.config import AUDIO_FORMATS
 from voxbatch.errors import CheckpointError, StorageError
 from voxbatch.formats import WRITERS
-from voxbatch.output.item_files import possible_files
+from voxbatch.output.item_names import possible_files
 from voxbatch.output.layout import (
     BOOK,
     FAILURES,

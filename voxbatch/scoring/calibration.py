@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from voxbatch.errors import ConfigError
-from voxbatch.scoring.corpus import EstimatedWer
+from voxbatch.scoring.records import EstimatedWer
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote, redacted
 
 if TYPE_CHECKING:
