@@ -25,7 +25,8 @@ from voxbatch.analysis.dataset_options import LAYOUTS, DatasetOptions
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, list_objects, open_store
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_store
+from voxbatch.storage.connect import list_objects
 
 
 def line_of(words: list[tuple[str, float, float, str | None]], text: str, **keys: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ DECODE = """
 import contextlib, sys
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 path, warnings = sys.argv[1], []
 with contextlib.closing(open_recording(path)) as recording:
     try:

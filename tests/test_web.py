@@ -35,7 +35,6 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import (
     StoreOptions,
-    open_remote,
     recording,
     remote_recording,
     reply_deadline,
@@ -43,13 +42,13 @@ from voxbatch.storage import (
     retrying_client,
     ssrf_guard,
 )
-from voxbatch.storage.address import parse_web_address
+from voxbatch.storage.connect import open_remote
 from voxbatch.storage.errors import ObjectNotFound, TransientError, UnknownHost, UnusableObject
 from voxbatch.storage.objects import Stat
 from voxbatch.storage.recording import Recording
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.retrying_client import RetryingReader
-from voxbatch.storage.web import WebServer
+from voxbatch.storage.web import WebServer, parse_web_address
 
 pytestmark = pytest.mark.slow
 

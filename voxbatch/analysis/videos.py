@@ -17,7 +17,8 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import VoxbatchError
-from voxbatch.formats import WRITERS, Document
+from voxbatch.formats import WRITERS
+from voxbatch.formats.document import Document
 from voxbatch.log import Log
 from voxbatch.manifest.folder import SUBTITLED
 from voxbatch.manifest.json_line import AUDIO_KEY

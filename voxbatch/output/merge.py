@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.config import check_beside
 from voxbatch.errors import CheckpointError, StorageError
-from voxbatch.formats import WRITERS, Document
+from voxbatch.formats import WRITERS
 from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
@@ -355,6 +355,8 @@ def item_files(
         if encoder and entry.audio:
             yield from (ItemFile(name, content) for name, content in encoder.files(entry, line["id"]))
         if ids and entry.kind == "transcript":
+            from voxbatch.formats.document import Document
+
             name = ids.name(line["id"])
             document = Document(line["id"], read_transcript(line), name, files.limits)
             place = recordings.place_beside(line) if recordings else None

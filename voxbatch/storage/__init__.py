@@ -15,7 +15,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from voxbatch.errors import ConfigError, StorageError, VoxbatchError
 from voxbatch.storage.address import (
@@ -40,30 +40,25 @@ from voxbatch.storage.local import (
 )
 from voxbatch.storage.temporary_files import TemporaryFileError
 
-if TYPE_CHECKING:
-    from voxbatch.storage.objects import Stat
-
 __all__ = [
     "DEFAULT_STORE_OPTIONS",
     "IN_ARCHIVE",
     "WEB_PAGE",
     "LocalReadError",
+    "StorageError",
     "Store",
     "StoreOptions",
     "TemporaryFileError",
     "UnusableRecording",
     "is_remote",
     "is_web_page",
-    "list_objects",
     "open_local_audio",
-    "open_remote",
     "open_store",
     "parallel_map",
     "place_of",
     "read_at",
     "redacted",
     "remove_command",
-    "stat_object",
     "stored_path",
     "verify_readable",
 ]
@@ -166,51 +161,6 @@ WEB_PAGE = "is a web page, and no recording; yt-dlp fetches the recordings of we
 def is_web_page(begin: bytes) -> bool:
     """Return whether a file that begins so is HTML."""
     return begin.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html"))
-
-
-def open_remote(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> BinaryIO:
-    """Return a remote file's bytes as an unnamed temporary file, positioned at the start.
-
-    Raises:
-        StorageError: the remote file cannot be read, or the temporary file cannot be written.
-    """
-    from voxbatch.storage import connect
-
-    try:
-        reader, key = connect.reader(uri, store_options)
-    except ValueError as e:
-        raise StorageError(f"cannot open {redacted(uri)}: {e}") from e
-    return reader.copy(key, _FIRST_BYTES, _NEXT_BYTES)
-
-
-_FIRST_BYTES, _NEXT_BYTES = 1 << 20, 8 << 20
-
-
-def list_objects(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Iterator[Stat]:
-    """Yield the objects below gs://bucket/prefix/ or s3://bucket/prefix/, ordered by key.
-
-    Raises:
-        ValueError: it is not such an address.
-        StorageError: the bucket cannot be listed.
-    """
-    from voxbatch.storage import connect
-
-    address = parse_bucket_address(uri)
-    return connect.bucket(address.scheme, address.bucket, store_options).list(address.key)
-
-
-def stat_object(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Stat:
-    """Return the size, revision, checksum and time of a remote object.
-
-    Raises:
-        ValueError: no object can have that address.
-        ObjectNotFound: there is no such object.
-        StorageError: its place does not answer, or refuses access.
-    """
-    from voxbatch.storage import connect
-
-    reader, key = connect.reader(uri, store_options)
-    return reader.stat(key)
 
 
 def parallel_map(concurrency: int, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:
