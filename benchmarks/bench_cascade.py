@@ -26,8 +26,8 @@ from voxbatch.output.cascade import Amount, chosen, combined
 from voxbatch.output.entries import Entries
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import read_existing
-from voxbatch.scoring import ErrorCounts
 from voxbatch.scoring.bootstrap import Pair, paired_difference
+from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.storage import open_store
 
 sys.path.append(str(ROOT / "tests" / "support"))

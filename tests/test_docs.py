@@ -24,7 +24,7 @@ from conftest import ManifestWriter, Recorder, Voxbatch, understood
 from voxbatch import errors
 from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
-from voxbatch.scoring import normalizer
+from voxbatch.scoring.normalize import normalizer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

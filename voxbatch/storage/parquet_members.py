@@ -19,8 +19,8 @@ from urllib.parse import quote, unquote
 
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions, is_remote, redacted
+from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.local import open_local_audio, read_at
-from voxbatch.storage.objects import UnusableObject
 from voxbatch.storage.recording import FileRecording
 from voxbatch.storage.tar_members import changed
 from voxbatch.storage.temporary_files import temporary_file
@@ -82,7 +82,7 @@ def open_member(member: ParquetMember, store_options: StoreOptions) -> FileRecor
 
     Raises:
         UnusableObject: the file has no such recording there any more, or its bytes are null.
-        AudioError, StorageError: the file cannot be read; see storage.open_recording.
+        AudioError, StorageError: the file cannot be read; see storage.recording.open_recording.
     """
     from pyarrow import ArrowException
 
