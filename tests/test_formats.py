@@ -20,11 +20,12 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.formats import DEFAULT_LIMITS, EXTENSIONS, MAX_PATH_BYTES, WRITERS, CueLimits, output_name
+from voxbatch.formats import DEFAULT_LIMITS, EXTENSIONS, WRITERS, CueLimits
 from voxbatch.formats.cues import MAX_CUE_MS, MIN_CUE_MS, Cue, split_into_cues
 from voxbatch.formats.document import Document
 from voxbatch.formats.function_words import LEANING_WORDS
 from voxbatch.formats.json_formats import transcript_dict
+from voxbatch.formats.names import MAX_PATH_BYTES, output_name
 from voxbatch.records import Segment, Transcript, Word
 
 STORY = (

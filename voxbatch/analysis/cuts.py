@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from voxbatch.analysis.dataset_options import BY_SPEAKER, DatasetOptions
-from voxbatch.formats import output_name
+from voxbatch.formats.names import output_name
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.lines import CASCADE_KEY, read_transcript
 from voxbatch.output.run_file import Run

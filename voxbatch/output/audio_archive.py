@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from voxbatch.errors import CheckpointError
-from voxbatch.formats import output_name
+from voxbatch.formats.names import output_name
 from voxbatch.output.layout import audio_name, audio_names, part_names
 from voxbatch.output.parts import PartEntry, read_part
 from voxbatch.output.run_file import Ownership, Run

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voxbatch.config import AUDIO_FORMATS
-from voxbatch.formats import WRITERS, output_name
+from voxbatch.formats import WRITERS
 from voxbatch.manifest.kinds import without_suffix
 from voxbatch.manifest.named import LIST_MARK, common_folder, is_list, is_pattern
 from voxbatch.storage import Store, is_remote
@@ -152,6 +152,8 @@ def checkpoint_names(store: Store) -> list[str]:
 
 def item_file(name: str, form: str) -> str:
     """Return the file of one item, whose name ItemNames gives: ("day1/talk", "srt") → "srt/day1/talk.srt"."""
+    from voxbatch.formats.names import output_name
+
     return f"{form}/{output_name(name, WRITERS[form].extension if form in WRITERS else form)}"
 
 

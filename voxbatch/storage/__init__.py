@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from voxbatch.errors import ConfigError, StorageError, VoxbatchError
+from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.storage.address import (
     DEFAULT_STORE_OPTIONS,
     HTTP_SCHEMES,
@@ -30,37 +30,28 @@ from voxbatch.storage.address import (
 )
 from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.local import (
-    IN_ARCHIVE,
     LocalReadError,
     LocalStore,
-    open_local_audio,
     read_at,
-    stored_path,
-    verify_readable,
 )
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 __all__ = [
     "DEFAULT_STORE_OPTIONS",
-    "IN_ARCHIVE",
     "WEB_PAGE",
     "LocalReadError",
-    "StorageError",
     "Store",
     "StoreOptions",
     "TemporaryFileError",
     "UnusableRecording",
     "is_remote",
     "is_web_page",
-    "open_local_audio",
     "open_store",
     "parallel_map",
     "place_of",
     "read_at",
     "redacted",
     "remove_command",
-    "stored_path",
-    "verify_readable",
 ]
 
 _T = TypeVar("_T")

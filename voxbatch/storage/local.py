@@ -1,7 +1,6 @@
-"""Store outputs in local files, and open local recordings.
+"""Store outputs in local files.
 
-`create` is an atomic create-if-absent by hard link, `write` is an atomic replace by rename, and opening a recording
-cannot hang.
+`create` is an atomic create-if-absent by hard link, and `write` is an atomic replace by rename.
 
 A durable file survives a loss of power. Its bytes are synced to disk before it has its name: some file systems (XFS,
 ext4 with noauto_da_alloc) would otherwise keep the name and lose the bytes. Then its folder is synced, and the parents
@@ -19,16 +18,11 @@ import functools
 import os
 import re
 import secrets
-import stat
-import time
-import unicodedata
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from voxbatch.errors import AudioError, StorageError
-from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.errors import TransientError
+from voxbatch.errors import StorageError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",
@@ -284,78 +278,6 @@ def _link(path: str, folder: int, name: str) -> None:
     os.link(path, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
 
 
-_KIND = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
-IN_ARCHIVE = re.compile(r"(?<=\.tar)#bytes=|(?<=\.parquet)#row=", re.IGNORECASE)
-"""Part of the path or address of each recording in an archive; see tar_members and parquet_members."""
-
-
-def stored_path(path: str) -> str:
-    """Return the path of a file as it is stored; of a recording in an archive, that of the archive. A file that is
-    missing may have another name that Unicode says is the same text: macOS often writes é as two characters, and most
-    manifests have it as one."""
-    path = IN_ARCHIVE.split(path, 1)[0]
-    if path.isascii() or os.path.lexists(path):
-        return path
-    names = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
-    return next(filter(os.path.lexists, names), path)
-
-
-def open_local_audio(path: str) -> int:
-    """Return a descriptor of a regular file, at its start. O_NONBLOCK is set, because opening a FIFO would otherwise
-    wait for a writer indefinitely.
-
-    Raises:
-        AudioError: the file is missing, unreadable, or not a regular file.
-        TransientError: the file's folder is missing or empty, or the file system fails.
-    """
-    began = time.monotonic()  # a file of the same place that is read while this one fails is an answer of the place
-    shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")  # it may not be UTF-8
-    try:
-        fd = os.open(stored_path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except ValueError as e:
-        raise AudioError(f"cannot open {shown}: {e}", FailureKind.NOT_FOUND) from e
-    except OSError as e:
-        message = f"cannot open {shown}: {e.strerror}"
-        if e.errno in _FILE_SYSTEM_ERRORS:
-            raise TransientError(message, since=began) from e
-        if e.errno in (errno.ENOENT, errno.EACCES) and (problem := _folder_problem(os.path.dirname(path))):
-            message = f"cannot open {shown}: its folder {problem}; is its file system mounted?"
-            raise TransientError(message, since=began) from e
-        raise AudioError(message, _KIND_OF_FAILURE.get(e.errno or 0, FailureKind.NOT_FOUND)) from e
-    mode = os.fstat(fd).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(fd)
-        text = f"cannot read {shown}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}"
-        raise AudioError(text, FailureKind.NOT_AUDIO)
-    return fd
-
-
-_KIND_OF_FAILURE = dict.fromkeys((errno.EACCES, errno.EPERM), FailureKind.NO_ACCESS)
-"""Kind of the failure by the error number of an open call. Others mean that there is no such file."""
-_FILE_SYSTEM_ERRORS = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN, errno.ETIMEDOUT)
-"""Errors of a disk or a network file system, which say nothing about a file."""
-
-
-def _folder_problem(folder: str) -> str:
-    """Return why a folder may belong to a file system that is not mounted or fails, or "". Where a file system is not
-    mounted, folders are missing or empty."""
-    try:
-        with os.scandir(folder) as entries:
-            return "is empty" if next(entries, None) is None else ""
-    except OSError as e:
-        if e.errno == errno.EACCES and os.access(folder, os.X_OK):  # it can be searched, only not listed
-            return ""
-        return "is missing" if e.errno == errno.ENOENT else f"cannot be read ({e.strerror})"
-
-
 class LocalReadError(StorageError):
     """A local file that cannot be read: the disk or the network file system fails, and the file may be whole."""
 
@@ -370,21 +292,6 @@ def read_at(fd: int, count: int, at: int) -> bytes:
         return os.pread(fd, count, at)
     except OSError as e:
         raise LocalReadError(f"{e.strerror} at byte {at:,}") from e
-
-
-def verify_readable(fd: int) -> None:
-    """Read a file to its end. Call this if a decoder failed: for a decoder, a read error looks like damage or like the
-    end of the file.
-
-    Raises:
-        LocalReadError: the file cannot be read.
-    """
-    at = 0
-    while data := read_at(fd, _VERIFY_BYTES, at):
-        at += len(data)
-
-
-_VERIFY_BYTES = 1 << 20
 
 
 @functools.cache

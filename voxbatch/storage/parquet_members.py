@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions, is_remote, redacted
 from voxbatch.storage.errors import UnusableObject
-from voxbatch.storage.local import open_local_audio, read_at
-from voxbatch.storage.recording import FileRecording
+from voxbatch.storage.local import read_at
+from voxbatch.storage.recording import FileRecording, open_local_audio
 from voxbatch.storage.tar_members import changed
 from voxbatch.storage.temporary_files import temporary_file
 

@@ -4,8 +4,12 @@ regular file; and open one. Local files are read here; `remote_recording` fetche
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 import time
+import unicodedata
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,8 +18,8 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import WEB_PAGE, is_web_page
 from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, HTTP_SCHEMES, StoreOptions, is_remote, redacted, scheme_of
 from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.errors import DamagedObject, ObjectNotFound, UnusableObject
-from voxbatch.storage.local import IN_ARCHIVE, open_local_audio, read_at
+from voxbatch.storage.errors import DamagedObject, ObjectNotFound, TransientError, UnusableObject
+from voxbatch.storage.local import read_at
 
 BLOCK_BYTES = 4 << 20
 """Bytes of one request, and an upper limit for a small object: two minutes of 16 kHz WAV."""
@@ -155,3 +159,90 @@ def open_recording(
 
 
 _PAGE_BYTES = 256
+
+
+_KIND = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+IN_ARCHIVE = re.compile(r"(?<=\.tar)#bytes=|(?<=\.parquet)#row=", re.IGNORECASE)
+"""Part of the path or address of each recording in an archive; see tar_members and parquet_members."""
+
+
+def stored_path(path: str) -> str:
+    """Return the path of a file as it is stored; of a recording in an archive, that of the archive. A file that is
+    missing may have another name that Unicode says is the same text: macOS often writes é as two characters, and most
+    manifests have it as one."""
+    path = IN_ARCHIVE.split(path, 1)[0]
+    if path.isascii() or os.path.lexists(path):
+        return path
+    names = (unicodedata.normalize(form, path) for form in ("NFC", "NFD"))
+    return next(filter(os.path.lexists, names), path)
+
+
+def open_local_audio(path: str) -> int:
+    """Return a descriptor of a regular file, at its start. O_NONBLOCK is set, because opening a FIFO would otherwise
+    wait for a writer indefinitely.
+
+    Raises:
+        AudioError: the file is missing, unreadable, or not a regular file.
+        TransientError: the file's folder is missing or empty, or the file system fails.
+    """
+    began = time.monotonic()  # a file of the same place that is read while this one fails is an answer of the place
+    shown = path.encode(errors="surrogateescape").decode(errors="backslashreplace")  # it may not be UTF-8
+    try:
+        fd = os.open(stored_path(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as e:
+        raise AudioError(f"cannot open {shown}: {e}", FailureKind.NOT_FOUND) from e
+    except OSError as e:
+        message = f"cannot open {shown}: {e.strerror}"
+        if e.errno in _FILE_SYSTEM_ERRORS:
+            raise TransientError(message, since=began) from e
+        if e.errno in (errno.ENOENT, errno.EACCES) and (problem := _folder_problem(os.path.dirname(path))):
+            message = f"cannot open {shown}: its folder {problem}; is its file system mounted?"
+            raise TransientError(message, since=began) from e
+        raise AudioError(message, _KIND_OF_FAILURE.get(e.errno or 0, FailureKind.NOT_FOUND)) from e
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        text = f"cannot read {shown}: it is {_KIND.get(stat.S_IFMT(mode), 'no regular file')}"
+        raise AudioError(text, FailureKind.NOT_AUDIO)
+    return fd
+
+
+_KIND_OF_FAILURE = dict.fromkeys((errno.EACCES, errno.EPERM), FailureKind.NO_ACCESS)
+"""Kind of the failure by the error number of an open call. Others mean that there is no such file."""
+_FILE_SYSTEM_ERRORS = (errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.EHOSTDOWN, errno.ETIMEDOUT)
+"""Errors of a disk or a network file system, which say nothing about a file."""
+
+
+def _folder_problem(folder: str) -> str:
+    """Return why a folder may belong to a file system that is not mounted or fails, or "". Where a file system is not
+    mounted, folders are missing or empty."""
+    try:
+        with os.scandir(folder) as entries:
+            return "is empty" if next(entries, None) is None else ""
+    except OSError as e:
+        if e.errno == errno.EACCES and os.access(folder, os.X_OK):  # it can be searched, only not listed
+            return ""
+        return "is missing" if e.errno == errno.ENOENT else f"cannot be read ({e.strerror})"
+
+
+def verify_readable(fd: int) -> None:
+    """Read a file to its end. Call this if a decoder failed: for a decoder, a read error looks like damage or like the
+    end of the file.
+
+    Raises:
+        LocalReadError: the file cannot be read.
+    """
+    at = 0
+    while data := read_at(fd, _VERIFY_BYTES, at):
+        at += len(data)
+
+
+_VERIFY_BYTES = 1 << 20

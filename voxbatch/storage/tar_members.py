@@ -20,8 +20,8 @@ from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions, is_remote, redacted
 from voxbatch.storage.errors import UnusableObject
-from voxbatch.storage.local import open_local_audio, read_at
-from voxbatch.storage.recording import BLOCK_BYTES, FileRecording
+from voxbatch.storage.local import read_at
+from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, open_local_audio
 from voxbatch.storage.temporary_files import temporary_file
 
 _ADDRESS = re.compile(
