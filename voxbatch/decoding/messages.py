@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from voxbatch.records import OVERLAP, SAMPLING_RATE, Chunk, Failure, Span, SpeakerCount, Turn
+from voxbatch.storage.address import is_remote
 from voxbatch.storage.circuit_breaker import Reachable, Report
+from voxbatch.storage.local import ROW_GROUP
 
 if TYPE_CHECKING:  # a run that does not tell speakers apart does not import the package
     from voxbatch.speakers import SpeakerWeights, Voice
@@ -59,6 +61,12 @@ class Task:
     """The way to recognise the channels alone: see audio.sides. None mixes them down."""
     diarization: Diarization | None = None
     """The way to tell the speakers apart. None does not."""
+
+    @property
+    def row_group(self) -> str | None:
+        """The row group of a remote Parquet file that a decoder fetches whole for the task. None if there is none."""
+        match = ROW_GROUP.match(self.audio)
+        return match[0] if match and is_remote(self.audio) else None
 
 
 @dataclass(frozen=True, slots=True)

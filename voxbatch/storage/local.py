@@ -295,6 +295,8 @@ _KIND = {
 
 IN_ARCHIVE = re.compile(r"(?<=\.tar)#bytes=|(?<=\.parquet)#row=", re.IGNORECASE)
 """Part of the path or address of each recording in an archive; see tar_members and parquet_members."""
+ROW_GROUP = re.compile(r".+\.parquet#row=[0-9]+(?=\+)", re.IGNORECASE)
+"""Beginning of the address of each recording in a Parquet file: the file and the row group."""
 
 
 def stored_path(path: str) -> str:
