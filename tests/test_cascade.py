@@ -361,6 +361,24 @@ def test_an_unknown_large_model_is_refused_before_the_small_one_is_loaded(
     assert not (tmp_path / "out" / "run.json").exists()
 
 
+@needs_tiny_en
+def test_what_the_large_model_cannot_do_is_told_before_the_small_one_is_loaded(
+    manifest: ManifestWriter, tmp_path: Path, voxbatch: Voxbatch, base_model: Path
+) -> None:
+    """The log names its licence, and the recordings in languages that it does not know. They keep their text."""
+    settings = ("--engine", "faster-whisper", "--cascade", f"{base_model},tiny.en:0.9", "--log-format", "json")
+    done = voxbatch("run", manifest(1.0, lang="de"), "-o", "out", "--no-report", *settings)
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    texts = [event["text"] for event in events if event["message"] in ("engine", "one_language")]
+    (licence,) = [text for text in texts if text.startswith("second pass; ")]
+    assert licence == "second pass; model tiny.en (MIT)"
+    (kept,) = [text for text in texts if "keep the text of the small model" in text]
+    assert kept.startswith("1 item in language 'de' keep the text of the small model: model tiny.en knows only en")
+    assert texts.index(licence) < texts.index(kept)
+    (row,) = rows(tmp_path / "out")
+    assert row["lang"] == "de"
+
+
 def test_a_dry_run_has_both_prices(manifest: ManifestWriter, voxbatch: Voxbatch) -> None:
     """The second pass has its share of the audio. The speed that is given is that of the small model."""
     manifest(10.0, 10.0)
