@@ -30,9 +30,9 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.lines import word_confidences
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import read_existing
-from voxbatch.scoring import ErrorCounts
 from voxbatch.scoring.bootstrap import Pair, paired_difference, rate_interval
 from voxbatch.scoring.calibration import calibrate, expected_wrong
+from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.storage import open_store
 
 sys.path.append(str(ROOT / "tests" / "support"))

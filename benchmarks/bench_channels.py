@@ -29,7 +29,7 @@ from common import Bars, english_rows, machine, run, write_manifest
 from scipy import stats
 
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.scoring import ErrorCounts, count_errors
+from voxbatch.scoring.counts import ErrorCounts, count_errors
 
 DELAY = round(0.012 * SAMPLING_RATE)
 NOISE_DB = -65.0

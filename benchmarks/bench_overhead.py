@@ -60,7 +60,7 @@ def engine_alone(manifest: str) -> None:
     from voxbatch.decoding.voices import Listener
     from voxbatch.engines import Feed, create
     from voxbatch.records import Chunk
-    from voxbatch.storage import open_recording
+    from voxbatch.storage.recording import open_recording
 
     engine = create("faster-whisper", None, {})
     feed, count = Feed(1 << 40), 0

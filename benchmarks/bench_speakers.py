@@ -39,7 +39,7 @@ from scipy.optimize import linear_sum_assignment
 
 from voxbatch.analysis.score import score_place
 from voxbatch.records import SAMPLING_RATE, SpeakerCount, Transcript, Turn, Word
-from voxbatch.scoring import ScoreOptions
+from voxbatch.scoring.corpus import ScoreOptions
 from voxbatch.scoring.counts import tokens
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
 from voxbatch.speakers import Diarizer, find_weights

@@ -36,7 +36,7 @@ from common import ROOT, Bars, english_rows, is_long, machine, write_manifest
 
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.records import SAMPLING_RATE
-from voxbatch.scoring import ErrorCounts, count_errors
+from voxbatch.scoring.counts import ErrorCounts, count_errors
 
 MARGIN_POINTS = 0.1
 """Maximum points of WER by which voxbatch may be worse."""

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.scoring import alignment, count_errors
+from voxbatch.scoring import alignment
 from voxbatch.scoring.alignment import Edit, align
+from voxbatch.scoring.counts import count_errors
 
 WORDS = st.lists(st.sampled_from(["one", "day", "red", "dog", "ran", "home", "far"]), max_size=40)
 NAMES = {"equal": "equal", "substitute": "substitution", "delete": "deletion", "insert": "insertion"}

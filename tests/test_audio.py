@@ -34,8 +34,7 @@ from voxbatch.audio.ffmpeg_stream import FFmpegStream, command
 from voxbatch.audio.waveforms import decode, probe
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage import Recording, open_recording
-from voxbatch.storage.recording import FileRecording
+from voxbatch.storage.recording import FileRecording, Recording, open_recording
 from voxbatch.storage.temporary_files import temporary_file
 
 
@@ -668,7 +667,7 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
     code = """
         import resource, sys
         from voxbatch.audio.waveforms import decode
-        from voxbatch.storage import open_recording
+        from voxbatch.storage.recording import open_recording
         peaks = []
         for path in sys.argv[1:]:
             count = sum(len(block.samples) for block in decode(open_recording(path), path))

@@ -19,19 +19,10 @@ import pytest
 from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, placed, refused, share
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import (
-    StoreOptions,
-    bucket,
-    connect,
-    gcs,
-    open_recording,
-    open_store,
-    parallel_map,
-    retrying_client,
-    s3,
-)
+from voxbatch.storage import StoreOptions, bucket, connect, gcs, open_store, parallel_map, retrying_client, s3
 from voxbatch.storage.bucket import STREAMS
-from voxbatch.storage.objects import UnusableObject
+from voxbatch.storage.errors import UnusableObject
+from voxbatch.storage.recording import open_recording
 from voxbatch.storage.retry import STORE_REQUEST
 
 pytestmark = [

@@ -19,7 +19,7 @@ from voxbatch.config import RunOptions
 from voxbatch.decoding.voices import Listener, cut_channels
 from voxbatch.errors import ConfigError
 from voxbatch.records import LEVEL_FRAME, SAMPLING_RATE, Hypothesis, Samples, Span, Waveform, Word
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 from voxbatch.text.crosstalk import CrosstalkGate
 from voxbatch.text.speakers import stitch_channels
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.records import OVERLAP, SAMPLING_RATE, Samples, Span, Waveform
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 from voxbatch.text.chunking import MIN_LAST_CHUNK_SECONDS, cut_into_chunks
 from voxbatch.voice import is_silent
 

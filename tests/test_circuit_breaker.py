@@ -24,8 +24,8 @@ from voxbatch.storage.circuit_breaker import (
     report_error,
     report_success,
 )
+from voxbatch.storage.errors import CredentialsExpired, TransientError
 from voxbatch.storage.local import LocalReadError
-from voxbatch.storage.objects import CredentialsExpired, TransientError
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 HERE, THERE = "gs://here/", "https://there/"

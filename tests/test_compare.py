@@ -18,8 +18,7 @@ import voxbatch as api
 from voxbatch.analysis.compare import compare_places
 from voxbatch.cli.side_by_side import side_by_side
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.scoring import ErrorCounts
-from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.counts import ErrorCounts, tokens
 
 Rows = list[dict[str, Any]]
 Write = Callable[[str, Rows], str]

@@ -20,7 +20,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.structure import ogg_pages
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 
 SECONDS = 24.0
 

@@ -21,10 +21,12 @@ from servers import Place
 from voxbatch import runner
 from voxbatch.analysis.cuts import MAX_S, MIN_S, cuts_of, split_of
 from voxbatch.analysis.dataset import DESCRIPTION, SHARD_S, Exported, export_dataset
-from voxbatch.config import LAYOUTS, Config, DatasetOptions
+from voxbatch.analysis.dataset_options import LAYOUTS, DatasetOptions
+from voxbatch.config import Config
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, list_objects, open_store
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_store
+from voxbatch.storage.connect import list_objects
 
 
 def line_of(words: list[tuple[str, float, float, str | None]], text: str, **keys: Any) -> dict[str, Any]:

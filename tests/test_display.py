@@ -28,7 +28,8 @@ from voxbatch.output.run_file import EngineFacts, RunFacts
 from voxbatch.output.summary import Summary
 from voxbatch.records import Windows
 from voxbatch.runner import Progress
-from voxbatch.scoring import CorpusScore, ErrorCounts
+from voxbatch.scoring.corpus import CorpusScore
+from voxbatch.scoring.counts import ErrorCounts
 
 SUMMARY = Summary(
     items=1234,

@@ -26,7 +26,7 @@ from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
 from voxbatch.cli.models_command import USD_PER_HOUR
 from voxbatch.engines.known_models import KNOWN_MODELS
-from voxbatch.scoring import normalizer
+from voxbatch.scoring.normalize import normalizer
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -17,7 +17,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.output.lines import read_failure
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 
 
 @pytest.fixture

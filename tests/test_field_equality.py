@@ -17,8 +17,9 @@ import pytest
 from conftest import Voxbatch, environment
 
 from voxbatch.analysis.score import score_place
-from voxbatch.scoring import CorpusScore, Rules, ScoreOptions
+from voxbatch.scoring.corpus import CorpusScore, ScoreOptions
 from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.normalize import Rules
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

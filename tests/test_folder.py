@@ -14,7 +14,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import decode
 from voxbatch.manifest import items, open_source
 from voxbatch.manifest.folder import RECORDING_SUFFIXES
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 
 MUXERS = {
     **dict.fromkeys([".3ga", ".3gp", ".3gpp"], "-f 3gp -c:a aac"), ".3g2": "-f 3g2 -c:a aac",

@@ -20,16 +20,9 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.formats import (
-    DEFAULT_LIMITS,
-    EXTENSIONS,
-    MAX_PATH_BYTES,
-    WRITERS,
-    CueLimits,
-    Document,
-    output_name,
-)
+from voxbatch.formats import DEFAULT_LIMITS, EXTENSIONS, MAX_PATH_BYTES, WRITERS, CueLimits, output_name
 from voxbatch.formats.cues import MAX_CUE_MS, MIN_CUE_MS, Cue, split_into_cues
+from voxbatch.formats.document import Document
 from voxbatch.formats.function_words import LEANING_WORDS
 from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.records import Segment, Transcript, Word

@@ -15,8 +15,9 @@ from pyarrow import Table, parquet
 
 from voxbatch.errors import ConfigError, ManifestError, StorageError
 from voxbatch.manifest.opening import open_source
-from voxbatch.storage import connect, open_recording, open_store
+from voxbatch.storage import connect, open_store
 from voxbatch.storage.circuit_breaker import UnusableRecording
+from voxbatch.storage.recording import open_recording
 
 
 @pytest.fixture

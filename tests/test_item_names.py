@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.output.item_files import ItemNames, short_name
+from voxbatch.output.item_names import ItemNames, short_name
 
 STEMS = st.sampled_from(["a", "A", "a.b", "d/a", "D/a", "d/a.mp4", "a.mp4", "a.mp4.wav", ".", "\u00fc", "u\u0308"])
 IDS = st.lists(

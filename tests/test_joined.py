@@ -24,8 +24,7 @@ from voxbatch.audio.joined import file_starts
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage import open_recording
-from voxbatch.storage.recording import FileRecording
+from voxbatch.storage.recording import FileRecording, open_recording
 
 SECONDS = 2
 PITCHES = (400, 800, 1_200)

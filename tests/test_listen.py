@@ -40,7 +40,8 @@ from voxbatch.platforms.listen.executors import CloudRunExecutor, SharedOptions
 from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
 from voxbatch.platforms.listen.subscription import Subscription
 from voxbatch.platforms.submit import CloudRun
-from voxbatch.storage import Store, open_store, retry, stat_object
+from voxbatch.storage import Store, open_store, retry
+from voxbatch.storage.connect import stat_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.forks_children]
 

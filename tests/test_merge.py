@@ -32,8 +32,7 @@ from voxbatch.output.run_file import Ownership
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise
 from voxbatch.output.verify import verify
-from voxbatch.scoring import CorpusScore
-from voxbatch.scoring.corpus import Tally
+from voxbatch.scoring.corpus import CorpusScore, Tally
 from voxbatch.storage import Store, open_store
 from voxbatch.storage.local import LocalStore
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.mp4_header import mp4_seconds
 from voxbatch.audio.waveforms import probe
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 
 
 def write(path: Path, *options: str, inputs: tuple[str, ...] = ()) -> Path:

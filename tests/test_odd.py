@@ -19,8 +19,7 @@ import psutil
 import pytest
 from conftest import ROOT, Voxbatch, environment
 
-from voxbatch.scoring import count_errors
-from voxbatch.scoring.counts import tokens
+from voxbatch.scoring.counts import count_errors, tokens
 
 DATA = Path(os.environ.get("VOXBATCH_TEST_DATA", ROOT.parent / "shared" / "data")) / "odd"
 ROWS = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text().splitlines()] if DATA.is_dir() else []

@@ -28,8 +28,8 @@ from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.decoding.pool import MAX_TASKS
 from voxbatch.errors import StorageError
 from voxbatch.records import Chunk
-from voxbatch.storage import open_recording
 from voxbatch.storage.circuit_breaker import Reachable
+from voxbatch.storage.recording import open_recording
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ DECODE = """
 import contextlib, sys
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 path, warnings = sys.argv[1], []
 with contextlib.closing(open_recording(path)) as recording:
     try:

@@ -10,7 +10,7 @@ from unicodedata import normalize
 import pytest
 
 from voxbatch.manifest import folder_manifest, items, open_source
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 
 STM = ";; c\nT 1 S 0 2 <o,f0,male> he said\nT 1 S 2 3 <o> IGNORE_TIME_SEGMENT_IN_SCORING\nT 1 S 3 4 <o> it 's me\n"
 COMMON_VOICE = 'client_id\tpath\tsentence\tlocale\nx\ta.mp3\t"he said\tde\n'

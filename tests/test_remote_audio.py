@@ -21,9 +21,10 @@ import soundfile
 from voxbatch.audio.waveforms import decode
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.storage import UnusableObject, open_recording, remote_recording
+from voxbatch.storage import remote_recording
+from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.prefetch import Prefetcher
-from voxbatch.storage.recording import BLOCK_BYTES
+from voxbatch.storage.recording import BLOCK_BYTES, open_recording
 from voxbatch.storage.request_pool import FETCH_THREADS
 from voxbatch.storage.retry import STORE_REQUEST
 

@@ -40,10 +40,10 @@ from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.verify import verify
 from voxbatch.report import charts
 from voxbatch.report.cells import align_written, encode
-from voxbatch.report.figures import ConfusionRow, Confusions
+from voxbatch.report.errors import ConfusionRow, Confusions
 from voxbatch.report.page import MAX_BYTES, command_of
 from voxbatch.report.selection import MAX_ITEMS
-from voxbatch.scoring import count_errors
+from voxbatch.scoring.counts import count_errors
 from voxbatch.storage import Store, open_store
 
 AXE = "axe-core@4.14.1"

@@ -13,15 +13,9 @@ from collections.abc import Iterator
 import pytest
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import retry
-from voxbatch.storage.objects import (
-    CredentialsExpired,
-    ObjectNotFound,
-    RangeReply,
-    Stat,
-    TransientError,
-    UnusableObject,
-)
+from voxbatch.storage import retry, waits
+from voxbatch.storage.errors import CredentialsExpired, ObjectNotFound, TransientError, UnusableObject
+from voxbatch.storage.objects import RangeReply, Stat
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.retrying_client import RetryingReader
 
@@ -74,8 +68,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.delenv(retry.NO_WAIT, raising=False)
     found = Clock()
-    monkeypatch.setattr(retry, "SLEEP_STEP_S", math.inf)
-    monkeypatch.setattr(retry, "_deadline", retry._Deadline())
+    monkeypatch.setattr(waits, "SLEEP_STEP_S", math.inf)
+    monkeypatch.setattr(waits.deadline, "at", math.inf)
     monkeypatch.setattr(time, "sleep", found.sleep)
     monkeypatch.setattr(time, "monotonic", lambda: found.now)
     return found
@@ -144,7 +138,7 @@ def test_retries_end_after_the_deadline(clock: Clock) -> None:
         def next(self) -> None:
             clock.now += 0.5
             if self.asked == 1:
-                retry.set_retry_deadline(4)
+                waits.set_retry_deadline(4)
             super().next()
 
     script = Stopped(*[busy()] * 20)
@@ -158,12 +152,12 @@ def test_retries_end_after_the_deadline(clock: Clock) -> None:
 
 def test_retry_deadline_ends_a_wait(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop signal ends a wait, even a minute that the server requested; retries continue for the given time."""
-    monkeypatch.setattr(retry, "SLEEP_STEP_S", 0.1)
+    monkeypatch.setattr(waits, "SLEEP_STEP_S", 0.1)
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
         if len(clock.waits) == 3:
-            retry.set_retry_deadline(8)
+            waits.set_retry_deadline(8)
 
     monkeypatch.setattr(time, "sleep", sleep)
     script = Script(busy(60))

@@ -18,22 +18,13 @@ from hypothesis import strategies as st
 from whisper_normalizer.english import EnglishNumberNormalizer, EnglishTextNormalizer
 
 from voxbatch.errors import ConfigError
-from voxbatch.scoring import (
-    CorpusScore,
-    ErrorCounts,
-    Rules,
-    ScoreOptions,
-    count_errors,
-    error_unit,
-    line_language,
-    normalizer,
-    normalizer_name,
-    scored_language,
-)
 from voxbatch.scoring.bootstrap import rate_interval
+from voxbatch.scoring.corpus import CorpusScore, ScoreOptions, line_language
+from voxbatch.scoring.counts import ErrorCounts, count_errors
 from voxbatch.scoring.english import without_brackets
-from voxbatch.scoring.normalize import normalize_unicode
+from voxbatch.scoring.normalize import Rules, normalize_unicode, normalizer, normalizer_name
 from voxbatch.scoring.replacements import read_replacements
+from voxbatch.scoring.units import error_unit, scored_language
 
 TEXTS = st.text(max_size=60)
 LANGS = st.sampled_from(["en", "fr", "hi", "ja", "th", None])

@@ -17,7 +17,7 @@ from pydub.silence import detect_silence
 from voxbatch.audio.dropouts import STEP_SECONDS, Dropouts
 from voxbatch.audio.waveforms import decode
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 from voxbatch.text.chunking import PAUSE_DEPTH_DB, PAUSE_FRAMES, SEARCH_SECONDS, quietest_position
 from voxbatch.voice import FRAME, is_silent, loudness
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from praatio import textgrid
 
-from voxbatch.formats import WRITERS, CueLimits, Document
+from voxbatch.formats import WRITERS, CueLimits
 from voxbatch.formats.cues import split_into_cues
+from voxbatch.formats.document import Document
 from voxbatch.records import Segment, Transcript, Word
 from voxbatch.text.stitching import segments
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 from voxbatch.analysis.score import score_place
-from voxbatch.scoring import ScoreOptions
+from voxbatch.scoring.corpus import ScoreOptions
 from voxbatch.scoring.speakers import assignment
 
 REFERENCE = "s1 1 A 0 1 <NA> one two three\ns1 1 B 1 2 <NA> four five\ns2 1 A 0 1 <NA> six seven\ns3 1 C 0 1 eight\n"

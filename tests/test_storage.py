@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.storage import open_recording, open_store
+from voxbatch.storage import open_store
 from voxbatch.storage.local import LocalStore
+from voxbatch.storage.recording import open_recording
 
 
 def script(code: str, *args: object) -> subprocess.Popen[str]:

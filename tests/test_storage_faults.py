@@ -28,8 +28,9 @@ from voxbatch.output.merge import merge
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import Listing, reserve
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.storage import RetryWait, StoreOptions, connect, longest_wait, reply_deadline, retrying_client
+from voxbatch.storage import StoreOptions, connect, reply_deadline, retrying_client
 from voxbatch.storage.retry import STORE_REQUEST
+from voxbatch.storage.waits import RetryWait, longest_wait
 
 pytestmark = pytest.mark.slow  # starts servers
 

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from conftest import ROOT, Recorder, Voxbatch
 
-from voxbatch.scoring.corpus import EstimatedWer, SpeakerErrors
+from voxbatch.scoring.records import EstimatedWer, SpeakerErrors
 
 SCHEMA: dict[str, Any] = json.loads((ROOT / "docs" / "summary.schema.json").read_text())
 ENGLISH = {"text": "w0 w1 w3", "lang": "en"}

@@ -29,7 +29,7 @@ from voxbatch.records import (
     Samples,
     Word,
 )
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 from voxbatch.voice import VOICE_WINDOW, Voice
 
 SPEECH = babble(30.0, seed=1)

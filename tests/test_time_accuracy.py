@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from voxbatch.analysis.score import score_place
 from voxbatch.output.stored_json import record_of
-from voxbatch.scoring.corpus import TimeAccuracy
+from voxbatch.scoring.records import TimeAccuracy
 from voxbatch.scoring.word_times import TimedWord, WordTimes, timed_words
 
 MILLISECONDS = st.integers(0, 60_000)

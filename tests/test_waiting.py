@@ -18,8 +18,10 @@ from conftest import ManifestWriter, Starter, environment
 from hub import serving
 
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import StoreOptions, longest_wait, open_recording, retry
+from voxbatch.storage import StoreOptions, retry
+from voxbatch.storage.recording import open_recording
 from voxbatch.storage.retry import RUN_START, Retries
+from voxbatch.storage.waits import longest_wait
 
 NOBODY = "http://127.0.0.1:9"
 """Address at which nobody listens: port 9 belongs to the discard protocol."""

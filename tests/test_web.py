@@ -31,24 +31,24 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch import storage
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import (
-    Recording,
     StoreOptions,
-    open_remote,
+    recording,
     remote_recording,
     reply_deadline,
     retry,
     retrying_client,
     ssrf_guard,
 )
-from voxbatch.storage.address import parse_web_address
-from voxbatch.storage.objects import ObjectNotFound, Stat, TransientError, UnknownHost, UnusableObject
+from voxbatch.storage.connect import open_remote
+from voxbatch.storage.errors import ObjectNotFound, TransientError, UnknownHost, UnusableObject
+from voxbatch.storage.objects import Stat
+from voxbatch.storage.recording import Recording
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.retrying_client import RetryingReader
-from voxbatch.storage.web import WebServer
+from voxbatch.storage.web import WebServer, parse_web_address
 
 pytestmark = pytest.mark.slow
 
@@ -236,7 +236,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_recording(uri: str, store_options: StoreOptions) -> Recording:
     """Open a recording with small blocks of BLOCK bytes."""
-    return storage.open_recording(uri, store_options, BLOCK)
+    return recording.open_recording(uri, store_options, BLOCK)
 
 
 def whole(found: Recording) -> bytes:

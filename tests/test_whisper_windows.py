@@ -33,8 +33,8 @@ from voxbatch.engines.whisper_windows import (
 )
 from voxbatch.process.hang_detector import is_stopped
 from voxbatch.records import REPETITION, SAMPLING_RATE, SPEAKING_RATE, Samples, Word
-from voxbatch.scoring import count_errors
-from voxbatch.storage import open_recording
+from voxbatch.scoring.counts import count_errors
+from voxbatch.storage.recording import open_recording
 from voxbatch.voice import speech_probabilities
 
 pytestmark = needs_tiny_en

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.scoring import count_errors
+from voxbatch.scoring.counts import count_errors
 from voxbatch.scoring.word_errors import word_errors
 
 YES, NO, NONE = True, False, None

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from voxbatch.output.summary import Summary
     from voxbatch.records import Failure, Flag, Segment, Transcript, Word
     from voxbatch.runner import Progress
-    from voxbatch.scoring import CorpusScore
+    from voxbatch.scoring.corpus import CorpusScore
 
 _MODULES = {
     "voxbatch.api": (
@@ -58,7 +58,7 @@ _MODULES = {
     "voxbatch.output.summary": ("Summary",),
     "voxbatch.records": ("Failure", "Flag", "Segment", "Transcript", "Word"),
     "voxbatch.runner": ("Progress",),
-    "voxbatch.scoring": ("CorpusScore",),
+    "voxbatch.scoring.corpus": ("CorpusScore",),
 }  # fmt: skip
 """Module of each name that this package offers."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

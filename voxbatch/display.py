@@ -17,7 +17,7 @@ from voxbatch.config import Config
 from voxbatch.log import Log
 from voxbatch.runner import Progress, RunResult, Usage
 from voxbatch.safe_text import counted
-from voxbatch.storage import longest_wait
+from voxbatch.storage.waits import longest_wait
 
 REFRESH_S = 0.1
 """Seconds between two updates of the progress line."""

@@ -9,6 +9,10 @@ import difflib
 import functools
 import re
 
+DETECTED_LANGUAGE = "detected_language"
+"""Key of an output line for the language that the engine detected. A line has it if nobody gave the language. Its
+`lang` is the same language then."""
+
 _NAMES = """
     aa afar, ab abkhazian, ae avestan, af afrikaans, ak akan, am amharic, an aragonese, ar arabic, as assamese,
     av avaric, ay aymara, az azerbaijani, ba bashkir, be belarusian, bg bulgarian, bi bislama, bm bambara, bn bengali,

@@ -177,7 +177,7 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
     """Yield the chunks that a run gives to its engine, in order; recordings of the same file share their samples."""
     from voxbatch.audio.waveforms import decode
     from voxbatch.records import Chunk
-    from voxbatch.storage import open_recording
+    from voxbatch.storage.recording import open_recording
     from voxbatch.text.chunking import cut_into_chunks
 
     made: dict[str, list[Any]] = {}

@@ -17,7 +17,7 @@ from voxbatch.audio.waveforms import decode
 from voxbatch.engines.vllm import speech_classes
 from voxbatch.engines.vllm.model import locate
 from voxbatch.errors import ConfigError
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 from voxbatch.text.chunking import cut_into_chunks
 
 pytest_plugins = ["engine_runs"]

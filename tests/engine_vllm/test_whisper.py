@@ -17,7 +17,8 @@ from voxbatch.engines.vllm.families.whisper import CONTEXT, TEXT_TOKENS, Whisper
 from voxbatch.engines.vllm.model import locate
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.records import TRANSLATE, Hints
-from voxbatch.scoring import CorpusScore, count_errors
+from voxbatch.scoring.corpus import CorpusScore
+from voxbatch.scoring.counts import count_errors
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.manifest.opening import open_source
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 
 
 def rows(source: str | Path) -> list[dict[str, Any]]:

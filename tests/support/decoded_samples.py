@@ -10,7 +10,7 @@ import numpy as np
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.records import Samples
-from voxbatch.storage import open_recording
+from voxbatch.storage.recording import open_recording
 
 
 def decoded(path: Path, **options: Any) -> tuple[Samples, list[str]]:

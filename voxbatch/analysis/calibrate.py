@@ -13,8 +13,8 @@ from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.lines import parse_line, word_confidences
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.scoring import error_unit, scored_language
 from voxbatch.scoring.calibration import Calibration, ScoredItem, calibrate
+from voxbatch.scoring.units import error_unit, scored_language
 from voxbatch.scoring.word_errors import word_errors
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions
 

@@ -19,23 +19,17 @@ from voxbatch.analysis.readers import Role, open_texts
 from voxbatch.analysis.score import is_run, require_place
 from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.errors import BadLine, ConfigError, ManifestError
+from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, TRANSCRIPTS
 from voxbatch.output.lines import parse_merged_line
 from voxbatch.output.summary import RunningDigest, Summary, read_summary
-from voxbatch.scoring import (
-    DETECTED_LANGUAGE,
-    NO_VALUE,
-    ErrorCounts,
-    count_errors,
-    error_unit,
-    line_language,
-    normalizer_name,
-    scored_language,
-)
 from voxbatch.scoring.bootstrap import PairedDifference, paired_difference
-from voxbatch.scoring.corpus import group_of
+from voxbatch.scoring.corpus import NO_VALUE, group_of, line_language
+from voxbatch.scoring.counts import ErrorCounts, count_errors
+from voxbatch.scoring.normalize import normalizer_name
+from voxbatch.scoring.units import error_unit, scored_language
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, open_store, redacted
 
 

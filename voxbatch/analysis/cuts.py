@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-from voxbatch.config import BY_SPEAKER, DatasetOptions
+from voxbatch.analysis.dataset_options import BY_SPEAKER, DatasetOptions
 from voxbatch.formats import output_name
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.lines import CASCADE_KEY, read_transcript

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from voxbatch.analysis.cuts import SPLITS, Cut, cuts_of
+from voxbatch.analysis.dataset_options import DatasetOptions
 from voxbatch.audio.waveforms import decode
-from voxbatch.config import DatasetOptions
 from voxbatch.errors import AudioError, ConfigError
 from voxbatch.manifest import PathPolicy
 from voxbatch.output import run_file
@@ -41,7 +41,8 @@ from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
 from voxbatch.speech.sound import flac
-from voxbatch.storage import Store, StoreOptions, open_recording, open_store, parallel_map
+from voxbatch.storage import Store, StoreOptions, open_store, parallel_map
+from voxbatch.storage.recording import open_recording
 
 SHARD_S = 3600.0
 """Seconds of audio in a shard: 60 to 100 MB of FLAC at 16 kHz, which is held in memory."""

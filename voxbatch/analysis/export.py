@@ -19,9 +19,9 @@ from voxbatch.analysis import open_target
 from voxbatch.errors import ConfigError
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
-from voxbatch.output.lines import RESULT_KEYS, parse_line
-from voxbatch.scoring import ErrorCounts, count_errors, error_unit
-from voxbatch.scoring.counts import counts_in_line
+from voxbatch.output.lines import RESULT_KEYS, parse_line, score_keys
+from voxbatch.scoring.counts import ErrorCounts, count_errors
+from voxbatch.scoring.units import error_unit
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions
 
 COLUMNS: Mapping[str, str] = {
@@ -111,8 +111,7 @@ def _row(is_done: bool, line: Row, columns: Mapping[str, str], language: str | N
     flags = line.get("flags") or [] if is_done else []
     segments = line["segments"] if is_done else []
     own = {
-        "lang": lang, "wer": rate if is_word else None, "cer": None if is_word else rate,
-        **counts_in_line(counts),
+        "lang": lang, **score_keys(counts), "wer": rate if is_word else None, "cer": None if is_word else rate,
         "flags": ";".join(dict.fromkeys(flag["kind"] for flag in flags)),
         "num_warnings": len(line["warnings"]) if is_done else 0,
         "speakers": ";".join(dict.fromkeys(segment["speaker"] for segment in segments if "speaker" in segment)),

@@ -18,12 +18,13 @@ from voxbatch.analysis.readers import Entry, Role, Texts, agreed_kinds, open_tex
 from voxbatch.analysis.readers.entry import SESSION_KEYS, SPEAKER_KEY, bad_line
 from voxbatch.analysis.text_kinds import LINES
 from voxbatch.errors import ManifestError
+from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import quote
 from voxbatch.manifest.references import canonical
-from voxbatch.output.item_files import short_name
+from voxbatch.output.item_names import short_name
 from voxbatch.safe_text import counted
-from voxbatch.scoring.corpus import DETECTED_LANGUAGE, line_language
+from voxbatch.scoring.corpus import line_language
 from voxbatch.scoring.word_times import WordTimes
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 

@@ -21,7 +21,7 @@ from voxbatch.output.report import render_report
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import read_summary
 from voxbatch.report import Report, RunTitle
-from voxbatch.scoring import CorpusScore
+from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, redacted
 
 

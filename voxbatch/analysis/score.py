@@ -13,8 +13,8 @@ from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.output import run_file
 from voxbatch.output.layout import FAILURES, RECORDINGS, RUN_FILE, TRANSCRIPTS
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, parse_merged_line
-from voxbatch.scoring import DEFAULT_OPTIONS, NO_VALUE, CorpusScore, ScoreOptions, line_language
-from voxbatch.scoring.corpus import SpeakerErrors, TimeAccuracy
+from voxbatch.scoring.corpus import DEFAULT_OPTIONS, NO_VALUE, CorpusScore, ScoreOptions, line_language
+from voxbatch.scoring.records import SpeakerErrors, TimeAccuracy
 from voxbatch.scoring.speakers import SpeakerScore, texts_of_speakers
 from voxbatch.scoring.word_times import WordTimes, timed_words
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted

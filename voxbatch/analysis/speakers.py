@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from voxbatch.analysis.readers import Entry, TimedText
 from voxbatch.analysis.readers.entry import SESSION_KEYS, SPEAKER_KEY
-from voxbatch.scoring.corpus import SpeakerErrors
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
+from voxbatch.scoring.records import SpeakerErrors
 from voxbatch.scoring.speakers import SpeakerScore
 
 Speakers = dict[str, list[str]]

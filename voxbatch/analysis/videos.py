@@ -17,13 +17,15 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import VoxbatchError
-from voxbatch.formats import WRITERS, Document
+from voxbatch.formats import WRITERS
+from voxbatch.formats.document import Document
 from voxbatch.log import Log
 from voxbatch.manifest.folder import SUBTITLED
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
-from voxbatch.output.item_files import ItemFiles, ItemNames, place_beside
+from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_names import ItemNames
 from voxbatch.output.lines import parse_line, read_transcript
 from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
@@ -54,7 +56,7 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
     written, present = list[str](), list[str]()
     for entry in entries:
         line = parse_line(store, entry)
-        place = place_beside(line, recordings) if entry.kind == "transcript" else None
+        place = recordings.place_beside(line) if entry.kind == "transcript" else None
         if place is None or is_remote(place):
             continue
         try:

@@ -10,7 +10,8 @@ from voxbatch.analysis.compare import Comparison, compare_places
 from voxbatch.analysis.score import score_place
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.scoring import CorpusScore, Rules, ScoreOptions
+from voxbatch.scoring.corpus import CorpusScore, ScoreOptions
+from voxbatch.scoring.normalize import Rules
 from voxbatch.scoring.replacements import read_replacements
 
 Path = str | os.PathLike[str]

@@ -27,8 +27,10 @@ from voxbatch.manifest import LineError, PathPolicy, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
 from voxbatch.runner import Stop
 from voxbatch.runner.abilities import check_abilities
-from voxbatch.runner.transcribe import log_engine_message, transcribe_recording
-from voxbatch.storage import is_remote, open_recording
+from voxbatch.runner.one_recording import transcribe_recording
+from voxbatch.runner.transcribe import log_engine_message
+from voxbatch.storage import is_remote
+from voxbatch.storage.recording import open_recording
 
 Audio = str | os.PathLike[str] | NDArray[Any]
 """A path, an address (gs://, s3://, http(s)://), or samples: see array_file."""

@@ -10,7 +10,7 @@ from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import AudioError
 from voxbatch.process.child import for_program
-from voxbatch.storage import Recording
+from voxbatch.storage.recording import Recording
 
 HEAD_BYTES = 64 << 10
 """Bytes of a remote recording that ffmpeg gets. The headers of all usual formats are shorter."""

@@ -34,7 +34,8 @@ from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import for_program
 from voxbatch.records import SAMPLING_RATE
-from voxbatch.storage import LocalReadError, Recording, redacted, verify_readable
+from voxbatch.storage import LocalReadError, redacted, verify_readable
+from voxbatch.storage.recording import Recording
 from voxbatch.voice import voice_seconds
 
 FORMATS = (

@@ -20,8 +20,8 @@ import numpy as np
 
 from voxbatch.audio.mpeg_frames import frame_bytes, tag_bytes
 from voxbatch.audio.structure import MAX_LENGTH, is_unknown_length, ogg_page_bytes
-from voxbatch.storage import Recording
 from voxbatch.storage.local import read_at
+from voxbatch.storage.recording import Recording
 from voxbatch.storage.temporary_files import temporary_file
 
 MAX_CHUNKS = 1_000_000

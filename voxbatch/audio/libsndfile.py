@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, unknown_tag_bytes
 from voxbatch.errors import AudioError, VoxbatchError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage import Recording, verify_readable
+from voxbatch.storage import verify_readable
+from voxbatch.storage.recording import Recording
 
 NativeBlock = NDArray[np.float32]
 """Shape (frames, channels), full scale ±1, at the file's own rate."""

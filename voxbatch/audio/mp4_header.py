@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from voxbatch.storage import Recording
+from voxbatch.storage.recording import Recording
 
 MAX_BOXES = 1_000
 """Number of boxes of a level that are looked at. Files that are not fragmented have fewer than 20. In a fragmented

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from voxbatch.audio.structure import TOLERANCE_S, unknown_tag_bytes
-from voxbatch.storage import Recording
+from voxbatch.storage.recording import Recording
 
 MIN_FRAMES = 3
 """Number of frames in a row that prove that frames begin at a place. Single headers are also found in noise."""

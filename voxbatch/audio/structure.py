@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from voxbatch.storage import Recording
+from voxbatch.storage.recording import Recording
 
 UNKNOWN_LENGTHS = (range(0x7FFFF000, 0x80000100), range(0xFFFFFE00, 0x100000000))
 """Values of a 32-bit length that mean "unknown": programs that write to a pipe cannot return to the header. ffmpeg

@@ -27,7 +27,7 @@ from voxbatch.audio.voice_mix import VoiceMix
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
-from voxbatch.storage import Recording
+from voxbatch.storage.recording import Recording
 
 if TYPE_CHECKING:
     from voxbatch.audio.ffmpeg_stream import FFmpegStream
@@ -62,7 +62,7 @@ def decode(
     """Decode a recording to float32 at 16 kHz: mono, unless its channels are separate.
 
     Args:
-        recording: an open recording, see storage.open_recording. It is not closed here.
+        recording: an open recording, see storage.recording.open_recording. It is not closed here.
         name: the recording's name, for messages and for the raw formats that only an extension identifies (.g722,
             .gsm).
         offset: seconds to skip.

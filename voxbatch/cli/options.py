@@ -210,7 +210,8 @@ def read_text(flag: str, place: str, access: StoreOptions) -> str:
         ConfigError: it cannot be read, is too large or is not UTF-8.
         StorageError: the address cannot be read.
     """
-    from voxbatch.storage import is_remote, open_remote
+    from voxbatch.storage import is_remote
+    from voxbatch.storage.connect import open_remote
 
     try:
         with open_remote(place, access) if is_remote(place) else open(place, "rb") as file:

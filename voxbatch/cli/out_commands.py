@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from voxbatch.analysis.dataset_options import DatasetOptions
 from voxbatch.cli.commands import WithFormats
 from voxbatch.cli.options import (
     FolderOrAddress,
@@ -26,7 +27,7 @@ from voxbatch.cli.options import (
     store_options,
     video_options,
 )
-from voxbatch.config import FORMATS, DatasetOptions, check_cues, check_formats
+from voxbatch.config import FORMATS, check_cues, check_formats
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import in_words
 from voxbatch.log import Log

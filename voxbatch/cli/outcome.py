@@ -22,7 +22,8 @@ from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import FAILURES, RECORDINGS, TRANSCRIPTS, existing_outputs
 from voxbatch.output.summary import Summary
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.scoring import RATES, UNDETERMINED, CorpusScore
+from voxbatch.scoring.corpus import CorpusScore
+from voxbatch.scoring.units import RATES, UNDETERMINED
 from voxbatch.storage import Store, StoreOptions, open_store
 
 SHOWN_TRANSCRIPTS = 5

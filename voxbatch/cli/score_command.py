@@ -12,12 +12,15 @@ from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import PathOrAddress, comma, language, store_options
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.scoring import NORMALIZERS, RATES, UNDETERMINED, Rules, ScoreOptions, error_unit
+from voxbatch.scoring.corpus import ScoreOptions
+from voxbatch.scoring.normalize import NORMALIZERS, Rules
+from voxbatch.scoring.units import RATES, UNDETERMINED, error_unit
 from voxbatch.storage.address import StoreOptions
 
 if TYPE_CHECKING:
     from voxbatch.analysis.score import PlaceScore
-    from voxbatch.scoring import CorpusScore, Tally, Unit
+    from voxbatch.scoring.corpus import CorpusScore, Tally
+    from voxbatch.scoring.units import Unit
 
 
 @click.command(short_help="Score transcripts against references.")

@@ -29,7 +29,8 @@ from voxbatch.process import streams
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested
 from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.safe_text import counted
-from voxbatch.storage import StoreOptions, open_store, set_retry_deadline
+from voxbatch.storage import StoreOptions, open_store
+from voxbatch.storage.waits import set_retry_deadline
 
 EXIT_SOME_FAILED = 3
 """Exit code of a run that finished with failed items."""

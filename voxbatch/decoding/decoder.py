@@ -28,19 +28,12 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Waveform
-from voxbatch.storage import (
-    DamagedObject,
-    LocalReadError,
-    Recording,
-    RecordingChangedError,
-    StoreOptions,
-    UnusableObject,
-    longest_wait,
-    open_recording,
-    redacted,
-)
+from voxbatch.storage import LocalReadError, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
+from voxbatch.storage.errors import DamagedObject, UnusableObject
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
+from voxbatch.storage.recording import Recording, RecordingChangedError, open_recording
+from voxbatch.storage.waits import longest_wait
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of private memory that a decoder may use. Blocks need a hundredth of it; a wrong header may demand more."""

@@ -24,8 +24,9 @@ from voxbatch.process.child import ChildProcess, for_voxbatch
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.records import Chunk, Failure, Span
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, RetryWait, StoreOptions, redacted
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
+from voxbatch.storage.waits import RetryWait
 
 MAX_TASKS = 12
 """Number of tasks that a decoder holds, so that it never waits for its next short recording: one that is decoded, as

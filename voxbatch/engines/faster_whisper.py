@@ -11,19 +11,18 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from voxbatch.engines import ChunkProgress, EngineSpec, Feed
+from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.known_models import (
     BUNDLED,
     ENGLISH,
     LATER_LANGUAGES,
+    WHISPER_CODES,
     WHISPER_LANGUAGES,
     bundled_folder,
     find,
@@ -32,13 +31,12 @@ from voxbatch.engines.known_models import (
 )
 from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.process.limits import find_limit
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hints, Hypothesis, Windows, Word
+from voxbatch.records import SAMPLING_RATE, Windows
 from voxbatch.settings import parse, setting
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 if TYPE_CHECKING:  # the main process, which only describes the engine, does not decode
-    from voxbatch.engines.whisper_windows import Window
+    pass
 
 WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0)
 """Whisper pads each window to 30 s. The next window begins at the last timestamp of the text before: 77 windows of
@@ -55,20 +53,6 @@ SMALL_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "voc
 WEIGHTS = "model.bin"
 MODEL_FILES = ("model.bin", "*.json", "vocabulary.*")
 """Patterns of the files of a CTranslate2 model that decide the texts."""
-_CODES = {"jv": "jw", "nb": "no"}
-"""Whisper's own codes of languages that others write differently: Javanese, and Norwegian Bokmål."""
-_TAGS = {"jw": "jv"}
-"""Codes that Whisper detects, as others write them."""
-_MIN_SAMPLES = SAMPLING_RATE // 20
-"""Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
-invent text."""
-
-ENGLISH_CONFIDENCE = 0.6
-"""Mean confidence of the words of a chunk below which an English-only model probably hears another language. With
-tiny.en on 64 English recordings of 3 to 30 s, telephone speech among them, it was never below 0.82; on 35 recordings in
-Czech, German, Spanish and French it was below 0.6 for 27."""
-MIN_WORDS = 5
-"""Fewest words of which the mean confidence is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +82,7 @@ class FasterWhisperEngine:
             max_chunk_samples=SECTION_SECONDS * SAMPLING_RATE,
             concurrency=self._threads,
             prefetch=PREFETCH_CHUNKS,
-            languages=frozenset(languages if languages == {"en"} else languages | _CODES.keys()),
+            languages=frozenset(languages if languages == {"en"} else languages | WHISPER_CODES.keys()),
             windows=WINDOWS,
             takes_hints=True,
             translates=languages != {"en"} and is_trained_to_translate(located.name),
@@ -121,13 +105,16 @@ class FasterWhisperEngine:
             from voxbatch.engines import hub
 
             yield from hub.download(self._located.repository, self._located.path.name, [WEIGHTS])
+        from voxbatch.engines.whisper_windows import transcribe
+
         model = self._model = self._model or self._load()
+        english = None if self.spec.only_language is None else self.spec.model
         results: queue.SimpleQueue[Result | EngineError | None] = queue.SimpleQueue()
 
         def transcribe_all() -> None:
             try:
                 while chunk := feed.get():
-                    for result in self._results(model, chunk, feed):
+                    for result in transcribe(model, chunk, feed, self._options.beam_size, english):
                         results.put(result)
             except EngineError as e:
                 results.put(e)
@@ -166,65 +153,6 @@ class FasterWhisperEngine:
                 f"faster-whisper cannot load the model {self._located.name}: {e}; "
                 "--model takes a CTranslate2 directory or a hub name"
             ) from e
-
-    def _results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Hypothesis | ChunkFailure | ChunkProgress]:
-        """Transcribe a chunk. Any error in it becomes its ChunkFailure.
-
-        Yields:
-            The progress after each window; then the result. Nothing more once the run is being stopped.
-
-        Raises:
-            EngineError: a limit of this machine is to blame, and not the chunk.
-        """
-        from voxbatch.engines.whisper_windows import DecodingOptions, windows
-
-        if len(chunk.samples) < _MIN_SAMPLES:
-            yield Hypothesis(chunk.item, chunk.index, "")
-            return
-        try:
-            # Whisper was trained on 16-bit samples only: its own loader decodes to s16le (openai/whisper, audio.py).
-            samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
-            language = _CODES.get(chunk.lang or "", chunk.lang)
-            decoded_windows = []
-            hints = chunk.hints or Hints()
-            options = DecodingOptions(self._options.beam_size, task=chunk.task, hotwords=hints.hotwords or "")
-            for window in windows(model, samples, language, options, hints.prompt or ""):
-                if feed.discarded:
-                    return
-                decoded_windows.append(window)
-                yield ChunkProgress(chunk.item, chunk.index, round((window.end - window.start) * SAMPLING_RATE))
-            words = tuple(word for window in decoded_windows for word in window.words)
-            text = "".join(word.text for word in words)
-            warnings = tuple(warning for window in decoded_windows for warning in window.warnings)
-            warnings += () if chunk.lang else self._doubts(words)
-            heard = _main_language(decoded_windows)
-            tag = chunk.lang if heard and chunk.lang else _TAGS.get(heard or "", heard)
-            flags = tuple(flag for window in decoded_windows for flag in window.flags)
-            yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, flags)
-        except Exception as e:  # any other error in one chunk fails that chunk only
-            if (limit := find_limit(e)) is not None:
-                raise EngineError(f"faster-whisper: {limit}") from e
-            yield ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
-
-    def _doubts(self, words: tuple[Word, ...]) -> tuple[str, ...]:
-        """Return a warning if an English-only model seems to hear another language."""
-        confidence = sum(word.confidence or 0.0 for word in words) / len(words) if words else 1.0
-        if self.spec.only_language is None or len(words) < MIN_WORDS or confidence >= ENGLISH_CONFIDENCE:
-            return ()
-        warning = (
-            f"unsure words (mean confidence {confidence:.2f}): model {self.spec.model} knows English only; another "
-            "language needs another model, such as base"
-        )
-        return (warning,)
-
-
-def _main_language(decoded_windows: Sequence[Window]) -> str | None:
-    """Return the language of most of the audio that has one."""
-    seconds: dict[str, float] = {}
-    for window in decoded_windows:
-        if window.language and window.words:
-            seconds[window.language] = seconds.get(window.language, 0.0) + window.end - window.start
-    return max(seconds, key=lambda language: seconds[language], default=None)
 
 
 @dataclass(frozen=True, slots=True)

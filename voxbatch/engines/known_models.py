@@ -27,6 +27,8 @@ _WHISPER_CODES = """
 WHISPER_LANGUAGES = tuple(_WHISPER_CODES.split())
 """The codes of the 99 languages of multilingual Whisper, in the order of its tokens (openai/whisper, tokenizer.py).
 There, Javanese is "jw"."""
+WHISPER_CODES = {"jv": "jw", "nb": "no"}
+"""Whisper's own codes of languages that others write differently: Javanese, and Norwegian Bokmål."""
 LATER_LANGUAGES = (*WHISPER_LANGUAGES, "yue")
 """The languages of large-v3 and of what was made from it: Cantonese came last."""
 ENGLISH = ("en",)

@@ -16,13 +16,8 @@ from itertools import accumulate, pairwise
 
 import regex
 
-from voxbatch.formats import (
-    DEFAULT_LIMITS,
-    CueLimits,
-    complete_sources,
-    visible_text,
-    without_control_characters,
-)
+from voxbatch.formats import DEFAULT_LIMITS, CueLimits
+from voxbatch.formats.document import complete_sources, visible_text, without_control_characters
 from voxbatch.formats.function_words import CONJUNCTIONS, EVERY_CONJUNCTION, EVERY_LEANING_WORD, LEANING_WORDS
 from voxbatch.languages import primary_subtag
 from voxbatch.records import Segment, Transcript

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from voxbatch.formats import Document
 from voxbatch.records import Segment, Transcript, Word
+
+if TYPE_CHECKING:
+    from voxbatch.formats.document import Document
 
 
 def to_json(document: Document) -> str:

@@ -6,8 +6,8 @@ import html
 import re
 from collections.abc import Callable, Iterable
 
-from voxbatch.formats import Document, without_control_characters
 from voxbatch.formats.cues import Cue, split_into_cues
+from voxbatch.formats.document import Document, without_control_characters
 
 _WORD_JOINER = "\u2060"
 """WORD JOINER: an invisible character without width that allows no line break. It splits text that a player takes for

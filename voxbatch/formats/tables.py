@@ -8,7 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from voxbatch.formats import Document, percent_encode, without_control_characters
+from voxbatch.formats import percent_encode
+from voxbatch.formats.document import Document, without_control_characters
 from voxbatch.records import Segment, Word
 
 _READ_ALOUD = frozenset("%&#")

@@ -28,17 +28,10 @@ from voxbatch.manifest.source import (
     is_binary,
     manifest_error,
 )
-from voxbatch.storage import (
-    DEFAULT_STORE_OPTIONS,
-    WEB_PAGE,
-    StoreOptions,
-    is_remote,
-    is_web_page,
-    open_remote,
-    redacted,
-)
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, WEB_PAGE, StoreOptions, is_remote, is_web_page, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, normalized
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.connect import open_remote
+from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
 if TYPE_CHECKING:

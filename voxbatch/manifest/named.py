@@ -33,9 +33,9 @@ from voxbatch.manifest.folder import (
 from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.references import References
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.storage import StoreOptions, is_remote, list_objects, open_remote, redacted, stat_object
+from voxbatch.storage import StoreOptions, is_remote, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
 LIST_MARK = "@"
@@ -170,6 +170,8 @@ class _Recordings:
             return self.note()
         name = self.names[0]
         if is_remote(name):
+            from voxbatch.storage.connect import list_objects
+
             file_names = (stat.key for stat in list_objects(folder_of_name(name), self.store_options))
         elif os.path.isdir(name):
             file_names = (file for _, _, files in os.walk(name) for file in files)
@@ -229,6 +231,8 @@ class _Recordings:
         if not is_bucket_address(address):  # a web server may not answer a question about a file
             yield json.dumps(row, ensure_ascii=False)
             return
+        from voxbatch.storage.connect import stat_object
+
         try:
             state = object_state(stat_object(address, self.store_options))
             yield object_line(address, {**row, **state}, self.store_options)
@@ -258,6 +262,8 @@ class _Recordings:
         if place == "-":
             stream = iter(lambda: self.stdin.read(1 << 20), b"")
             return Source("standard input", folder, temporary_file("standard input", stream))
+        from voxbatch.storage.connect import open_remote
+
         try:
             return Source(
                 redacted(place),

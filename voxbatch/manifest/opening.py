@@ -21,7 +21,7 @@ from voxbatch.manifest.path_policy import is_page
 from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary, manifest_error
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, WEB_PAGE, StoreOptions, is_remote, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, scheme_of
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.errors import ObjectNotFound
 
 _TAR = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACKED_BY = {**dict.fromkeys(_TAR, "mkdir calls && tar -xf {} -C calls"), ".zip": "unzip {} -d calls"}

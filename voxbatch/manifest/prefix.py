@@ -32,9 +32,11 @@ from voxbatch.manifest.references import (
     read_reference,
     spellings,
 )
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, list_objects, open_remote, parallel_map, redacted
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, parallel_map, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
-from voxbatch.storage.objects import ObjectNotFound, Stat, UnusableObject
+from voxbatch.storage.connect import list_objects, open_remote
+from voxbatch.storage.errors import ObjectNotFound, UnusableObject
+from voxbatch.storage.objects import Stat
 from voxbatch.storage.temporary_files import temporary_file
 
 CONCURRENT_READS = 16

@@ -22,9 +22,10 @@ from voxbatch.manifest.kinds import KINDS, TAR
 from voxbatch.manifest.manifest_file import json_lines, manifest_rows, open_file
 from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern, is_recording, translated_pattern
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, Shard, Source, manifest_error
-from voxbatch.storage import StoreOptions, is_remote, list_objects, parallel_map, redacted, stat_object
+from voxbatch.storage import StoreOptions, is_remote, parallel_map, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.connect import list_objects, stat_object
+from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
 MAX_FILES = 100_000

@@ -1,4 +1,4 @@
-"""Delete what earlier runs have written to an OUT, and nothing else. It implements `--overwrite`."""
+"""Take an OUT over, and delete what earlier runs have written to it, and nothing else. It implements `--overwrite`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from voxbatch.config import AUDIO_FORMATS
-from voxbatch.errors import CheckpointError, StorageError
+from voxbatch.errors import CheckpointError, ConfigError, StorageError
 from voxbatch.formats import WRITERS
-from voxbatch.output.item_files import possible_files
+from voxbatch.output import run_file
+from voxbatch.output.item_names import possible_files
 from voxbatch.output.layout import (
     BOOK,
     FAILURES,
@@ -18,15 +19,18 @@ from voxbatch.output.layout import (
     PARTS,
     RECORDINGS,
     REPORT,
+    RUN_FILE,
     SUMMARY,
     TRACK,
     TRANSCRIPTS,
     checkpoint_names,
     generation_folder,
+    list_name,
 )
 from voxbatch.output.parts import PartEntry, read_part, readable_entries
-from voxbatch.output.run_file import Ownership
+from voxbatch.output.run_file import OLDER_VERSION, ItemKeys, Ownership, Run, create_list
 from voxbatch.storage import Store, parallel_map
+from voxbatch.storage.columns import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +107,36 @@ def _ids_of(entries: Iterator[PartEntry]) -> Iterator[str]:
         if entry.kind == "transcript":
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 yield str(json.loads(entry.line)["id"])
+
+
+def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
+    """Make a run the owner of OUT, and delete the files of all earlier runs.
+
+    The files are listed first: a run that takes OUT over later than this one, while this process is suspended, writes
+    its files after that. Then the list of recordings is written, which nobody reads yet, and run.json is replaced, so
+    that processes of the earlier runs end before they commit anything more. Until then, such a process may take the
+    list for a leftover of an earlier run and delete it, so it is created again. If this process is killed while it
+    deletes, the same command without `--overwrite` continues, and another `--overwrite` finds the remaining files.
+    """
+    try:
+        run_file.read_file(store)
+    except CheckpointError as e:
+        if e.reason != OLDER_VERSION:
+            raise ConfigError(
+                f"{store.place}/{RUN_FILE} was not written by this version of voxbatch, and the other files may not be "
+                "its own either: --overwrite deletes nothing here; choose another OUT with -o, or delete this one by "
+                "hand"
+            ) from e
+    old = find_old_files(store)
+    _ensure_list(store, run, keys)
+    with run_file.takeover_explained(store, run):  # another run may replace run.json at the same moment
+        store.write(RUN_FILE, [run.to_bytes()])
+    _ensure_list(store, run, keys)
+    erase(store, old, Ownership(store, run))
+    _ensure_list(store, run, keys)
+
+
+def _ensure_list(store: Store, run: Run, keys: ItemKeys | Column) -> None:
+    """Create the list of a run, unless it exists."""
+    if not store.exists(list_name(run.list_number, run.generation)):
+        create_list(store, run, keys)

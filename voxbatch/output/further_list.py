@@ -1,4 +1,5 @@
-"""Make a further list of a run: its items, and what becomes of the items of earlier lists.
+"""Check that a run continues the one in OUT, and make its further list: its items, and what becomes of the items of
+earlier lists.
 
 A run makes one if its recordings have changed since the latest list, or to do failed items again.
 """
@@ -9,17 +10,22 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.errors import CheckpointError
+from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
+from voxbatch.output.layout import list_name, part_names
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemIndex, ItemList
 from voxbatch.output.parts import PartHeader, open_part
-from voxbatch.output.run_file import ItemKeys, Run, RunKey
+from voxbatch.output.run_file import ItemKeys, Run, RunKey, read_keys
 from voxbatch.output.summary import digest_of, read_whole_summary
 from voxbatch.storage import Store, parallel_map, remove_command
+
+if TYPE_CHECKING:
+    from voxbatch.output.reserve import Listing
 
 RETRYABLE, ALL = "retryable", "all"
 """The failures that `--retry-failed` does again: those that may succeed with nothing changed, or all."""
@@ -184,3 +190,66 @@ def check_unchanged(store: Store, owner: Run) -> None:
                 f"{store.place}/{name} was changed or damaged, and would be replaced. Keep a copy if the change is "
                 f"yours; then remove the file and run again: {remove_command(store.place, name)}"
             )
+
+
+def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> None:
+    """Check that a run may continue the owner of OUT: only the list differs, and it may differ.
+
+    A manifest that somebody wrote is fixed. But a run with `--limit` may be followed by one with more of its lines.
+    A list of another folder needs `--update`, because recordings of two folders often have the same names, and the one
+    would replace the transcripts of the other.
+
+    Raises:
+        RunMismatchError: the run may not.
+    """
+    before, now = owner.settings, run.settings
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if names == ["manifest"]:
+        has_limit = owner.facts.config.get("limit") is not None or run.facts.config.get("limit") is not None
+        is_same_place = listing.grows and owner.folder in (None, run.folder)
+        if listing.is_update or is_same_place or (has_limit and _has_all_items(store, owner, np.asarray(listing.keys))):
+            return
+    differing = [f"{name} was {_shown(before.get(name))}, and is {_shown(now.get(name))} now" for name in names]
+    hint = ""
+    if names == ["manifest"] and listing.grows:
+        differing = [f"it has recordings in {owner.folder}, and this run those in {run.folder}"]
+        hint = "If these are the same recordings in another place, and further ones, add --update. "
+    elif names == ["manifest"]:
+        differing = ["the lines of the manifest differ"]
+        hint = (
+            "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
+        )
+    elif not part_names(store, owner.generation):
+        hint = "It has committed nothing yet: unless it is still at work, --overwrite loses nothing. "
+    raise RunMismatchError(
+        f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
+        "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite",
+        may_update=names == ["manifest"],
+    )
+
+
+def _has_all_items(store: Store, owner: Run, listed: ItemKeys) -> bool:
+    """Return whether each item of the list in OUT is in another list, with the same line."""
+    old = read_keys(store, list_name(owner.list_number, owner.generation), owner.key)
+    return bool(np.all(ItemIndex(listed).find(old)[2]))
+
+
+def _shown(value: Any) -> str:
+    """Return a value of the identity for a message: the first digits of a SHA-256 digest, all of any other value."""
+    if value is None:
+        return "not given"
+    return value[:12] + "…" if isinstance(value, str) and len(value) == 64 else str(value)
+
+
+def check_is_one_task(store: Store, shards: int) -> None:
+    """Check that one task does the run, because another list follows, or the list is not taken over completely.
+
+    Raises:
+        ConfigError: the run has several tasks.
+    """
+    if shards > 1:
+        raise ConfigError(
+            f"{store.place} was started with another list of recordings, and {shards} shards or tasks cannot "
+            "change the list together. Run the same command once as one task (--tasks none, without --shard), or give "
+            "a manifest, or give all tasks another OUT with -o"
+        )

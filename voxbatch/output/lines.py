@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import KIND_KEY, FailureKind
 from voxbatch.formats.json_formats import transcript_dict
-from voxbatch.languages import primary_subtag
+from voxbatch.languages import DETECTED_LANGUAGE, primary_subtag
 from voxbatch.manifest import LineError, PathPolicy
 from voxbatch.manifest.folder import json_path
 from voxbatch.manifest.json_line import AUDIO_KEY, AUDIOS_KEY
@@ -26,10 +26,11 @@ from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.output.parts import PartEntry, damaged_part
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
 from voxbatch.records import ALIGN, TRANSLATE, Answer, Failure, Flag, Item, Outcome, Segment, Transcript, Word
-from voxbatch.scoring import DETECTED_LANGUAGE, ErrorCounts, count_errors
-from voxbatch.scoring.counts import counts_in_line
 from voxbatch.storage import Store, is_remote, remove_command
 from voxbatch.text.item_flags import item_flags, mean_confidence
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.counts import ErrorCounts
 
 _ANYWHERE = PathPolicy(allow_outside=True)
 """A manifest's paths were checked when it was read."""
@@ -46,7 +47,7 @@ _TRANSCRIPT_KEYS = frozenset(
     ("pred_text", "words", "segments", "audio_duration", "engine", "model", "warnings", "version")
 )
 """Keys that each line of transcripts.jsonl has besides those of the manifest and `id`."""
-_SCORE_KEYS = frozenset(("wer", "substitutions", "insertions", "deletions", "reference_length"))
+_SCORE_KEYS = ("wer", "substitutions", "insertions", "deletions", "reference_length")
 CASCADE_KEY = "cascade"
 """Key of a line of a cascade: null, or both texts if two models did the item."""
 _TRUST_KEYS = frozenset(("confidence", "flags", CASCADE_KEY))
@@ -61,7 +62,7 @@ speech."""
 SPOKEN_LANGUAGE = "spoken_language"
 """Key of the language of the speech in the line of a translation."""
 _LANGUAGE_KEYS = frozenset((DETECTED_LANGUAGE, SPOKEN_LANGUAGE))
-RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS | _LANGUAGE_KEYS
+RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | _TRUST_KEYS | _ANSWER_KEYS | _LANGUAGE_KEYS
 """All keys of output lines that are results, and not the manifest's."""
 
 
@@ -87,6 +88,8 @@ def transcript_line(
     fields = transcript_dict(transcript)
     lang = given or transcript.language
     if counts is None and item.text is not None and item.task != ALIGN:
+        from voxbatch.scoring.counts import count_errors
+
         counts = count_errors(item.text, transcript.text, lang)
     confidence, answer, translates = mean_confidence(transcript), transcript.answer, item.task == TRANSLATE
     flags = transcript.flags if answer or translates else (*transcript.flags, *item_flags(transcript, given))
@@ -96,11 +99,16 @@ def transcript_line(
         **(_answer_fields(answer) if answer else {}),
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
         "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
-        "wer": counts and counts.reported_rate, **counts_in_line(counts),
+        **score_keys(counts),
         "confidence": None if confidence is None else round(confidence, 3),
         "flags": [asdict(flag) for flag in flags],
         "warnings": fields["warnings"], "version": VERSION,
     }  # fmt: skip
+
+
+def score_keys(counts: ErrorCounts | None) -> dict[str, Any]:
+    """Return the keys of a line for the errors of its item. The values are None without a reference."""
+    return dict.fromkeys(_SCORE_KEYS) if counts is None else {"wer": counts.reported_rate, **asdict(counts)}
 
 
 def _answer_fields(answer: Answer) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def manifest_keys(item: Item, folder: str | None) -> dict[str, Any]:
     if row.keys() >= _OLD_FAILURE_KEYS:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
-        results |= _TRANSCRIPT_KEYS | _SCORE_KEYS | _TRUST_KEYS | _ANSWER_KEYS
+        results |= _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | _TRUST_KEYS | _ANSWER_KEYS
     else:
         for key, reference_key in (("words", REFERENCE_WORDS_KEY), ("segments", REFERENCE_SEGMENTS_KEY)):
             if key in row:

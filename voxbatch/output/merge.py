@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.config import check_beside
 from voxbatch.errors import CheckpointError, StorageError
-from voxbatch.formats import WRITERS, Document
+from voxbatch.formats import WRITERS
 from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
-from voxbatch.output.cascade import is_second_pass_complete
 from voxbatch.output.entries import Entries
-from voxbatch.output.item_files import ItemFiles, ItemNames, distinct_name, place_beside, short_name
+from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import FAILURES, REPORT, RUN_FILE, SUMMARY, item_file
 from voxbatch.output.lines import parse_line, read_transcript
 from voxbatch.output.merged_file import Change, MergedFile
@@ -38,6 +37,7 @@ from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remo
 
 if TYPE_CHECKING:
     from voxbatch.output.beside import Beside
+    from voxbatch.output.item_names import ItemNames
     from voxbatch.scoring.calibration import CalibrationFile
 
 
@@ -121,7 +121,11 @@ def merge(
 
 def _check_second_pass(store: Store, run: Run) -> None:
     """Raise CheckpointError if the run is a cascade whose second pass is not complete."""
-    if run.has_second_pass and not is_second_pass_complete(store, run):
+    if not run.has_second_pass:
+        return
+    from voxbatch.output.cascade import is_second_pass_complete
+
+    if not is_second_pass_complete(store, run):
         reason = "the second pass of the cascade is not done yet"
         raise CheckpointError(f"{store.place}: {reason}; run again to finish it", reason)
 
@@ -351,14 +355,18 @@ def item_files(
         if encoder and entry.audio:
             yield from (ItemFile(name, content) for name, content in encoder.files(entry, line["id"]))
         if ids and entry.kind == "transcript":
+            from voxbatch.formats.document import Document
+
             name = ids.name(line["id"])
             document = Document(line["id"], read_transcript(line), name, files.limits)
-            place = place_beside(line, recordings) if recordings else None
+            place = recordings.place_beside(line) if recordings else None
             for form in files.formats:
                 content = WRITERS[form].write(document).encode("utf-8", "surrogateescape")
                 yield ItemFile(item_file(name, form), content, place and f"{place}.{WRITERS[form].extension}")
                 written.add(item_file(name, form))
         if others and entry.part in newer:
+            from voxbatch.output.item_names import distinct_name, short_name
+
             names = [line["id"], distinct_name(line["id"])]
             if not entries.has_id(short := short_name(line["id"])):  # otherwise, it is the name of another item
                 names.append(short)
@@ -373,6 +381,8 @@ def _names(store: Store, entries: Entries, files: ItemFiles) -> tuple[ItemNames 
     """Return the names of the items' files by their ids, and by the paths of their recordings, if they are needed."""
     if not files.formats:
         return None, None
+    from voxbatch.output.item_names import ItemNames
+
     folds_case = store.exists(RUN_FILE.upper())
     ids, recordings = ItemNames(folds_case=folds_case), ItemNames(folds_case=folds_case)
     for entry in entries:

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError, StorageError, TakenOverError, VoxbatchError
+from voxbatch.errors import CheckpointError, ConfigError, StorageError, TakenOverError, VoxbatchError
 from voxbatch.output import run_file
 from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_names_in, list_name, list_names, part_names
-from voxbatch.output.lists import ItemIndex, ItemList
+from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import read_headers
-from voxbatch.output.run_file import OLDER_VERSION, ItemKeys, Run, create_list, read_keys
+from voxbatch.output.run_file import ItemKeys, Run, create_list
 from voxbatch.storage import Store, StoreOptions, open_store
 from voxbatch.storage.columns import Column
 
@@ -81,15 +80,19 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -
     _refuse_foreign(store)
     if overwrite:
         run = replace(run, generation=secrets.token_hex(6))
-        _take_over(store, run, listing)
+        from voxbatch.output.erase import take_over
+
+        take_over(store, run, listing.keys)
         return Reservation(run, run, is_new=True)
     is_new = store.create(RUN_FILE, [run.to_bytes()])
     before, changes, retried, planned_names = None, None, listing.retried, list[str]()
     while True:
         owner = _owner(store, run)
-        before, is_same = before or owner, _flat(owner) == _flat(run)
+        before, is_same = before or owner, owner.settings == run.settings
         if not is_same:
-            _check_continues(store, owner, run, listing)
+            from voxbatch.output.further_list import check_continues
+
+            check_continues(store, owner, run, listing)
         names = part_names(store, owner.generation)
         if not names and not owner.list_number:
             create_list(store, replace(owner, list_number=1), listing.keys)
@@ -100,10 +103,10 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -
         is_known = (changes is not None or listing.shards > 1) and owner.items == len(listing.keys)
         if has_all and retried is None and (is_known or _has_all_parts(store, owner, names)):
             return Reservation(owner, before, is_new, changes)
-        if not has_all:
-            _check_is_one_task(store, listing)
-        from voxbatch.output.further_list import check_unchanged, further, plan
+        from voxbatch.output.further_list import check_is_one_task, check_unchanged, further, plan
 
+        if not has_all:
+            check_is_one_task(store, listing.shards)
         earlier = owner if owner.list_number else None
         planned = plan(store, owner.key, names, np.asarray(listing.keys), earlier, retried)
         if planned.last_list > owner.list_number and store.exists(list_name(planned.last_list, owner.generation)):
@@ -112,7 +115,7 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -
         is_complete = planned.last_list <= owner.list_number and len(planned.keys) == owner.items
         if owner.list_number and is_same and is_complete and not has_retried:
             return Reservation(owner, before, is_new, changes)
-        _check_is_one_task(store, listing)
+        check_is_one_task(store, listing.shards)
         check_unchanged(store, owner)
         if create_list(store, further(owner, run, planned, retried), planned.keys):
             retried, changes, planned_names = None, changes or planned.changes, names
@@ -159,62 +162,6 @@ def _owner(store: Store, run: Run) -> Run:
     )
 
 
-def _check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> None:
-    """Check that a run may continue the owner of OUT: only the list differs, and it may differ.
-
-    A manifest that somebody wrote is fixed. But a run with `--limit` may be followed by one with more of its lines.
-    A list of another folder needs `--update`, because recordings of two folders often have the same names, and the one
-    would replace the transcripts of the other.
-
-    Raises:
-        RunMismatchError: the run may not.
-    """
-    before, now = _flat(owner), _flat(run)
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    if names == ["manifest"]:
-        has_limit = owner.facts.config.get("limit") is not None or run.facts.config.get("limit") is not None
-        is_same_place = listing.grows and owner.folder in (None, run.folder)
-        if listing.is_update or is_same_place or (has_limit and _has_all_items(store, owner, np.asarray(listing.keys))):
-            return
-    differing = [f"{name} was {_shown(before.get(name))}, and is {_shown(now.get(name))} now" for name in names]
-    hint = ""
-    if names == ["manifest"] and listing.grows:
-        differing = [f"it has recordings in {owner.folder}, and this run those in {run.folder}"]
-        hint = "If these are the same recordings in another place, and further ones, add --update. "
-    elif names == ["manifest"]:
-        differing = ["the lines of the manifest differ"]
-        hint = (
-            "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
-        )
-    elif not part_names(store, owner.generation):
-        hint = "It has committed nothing yet: unless it is still at work, --overwrite loses nothing. "
-    raise RunMismatchError(
-        f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
-        "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite",
-        may_update=names == ["manifest"],
-    )
-
-
-def _has_all_items(store: Store, owner: Run, listed: ItemKeys) -> bool:
-    """Return whether each item of the list in OUT is in another list, with the same line."""
-    old = read_keys(store, list_name(owner.list_number, owner.generation), owner.key)
-    return bool(np.all(ItemIndex(listed).find(old)[2]))
-
-
-def _check_is_one_task(store: Store, listing: Listing) -> None:
-    """Check that one task does the run, because another list follows, or the list is not taken over completely.
-
-    Raises:
-        ConfigError: the run has several tasks.
-    """
-    if listing.shards > 1:
-        raise ConfigError(
-            f"{store.place} was started with another list of recordings, and {listing.shards} shards or tasks cannot "
-            "change the list together. Run the same command once as one task (--tasks none, without --shard), or give "
-            "a manifest, or give all tasks another OUT with -o"
-        )
-
-
 @contextlib.contextmanager
 def released_if_empty(store: Store, run: Run) -> Iterator[None]:
     """Remove run.json again if the context ends with an error before anything was committed, so that a run with another
@@ -242,41 +189,6 @@ def _check_key(store: Store, run: Run) -> None:
         raise TakenOverError(f"{store.place}: another run took OUT over")
 
 
-def _take_over(store: Store, run: Run, listing: Listing) -> None:
-    """Make a run the owner of OUT, and delete the files of all earlier runs.
-
-    The files are listed first: a run that takes OUT over later than this one, while this process is suspended, writes
-    its files after that. Then the list of recordings is written, which nobody reads yet, and run.json is replaced, so
-    that processes of the earlier runs end before they commit anything more. Until then, such a process may take the
-    list for a leftover of an earlier run and delete it, so it is created again. If this process is killed while it
-    deletes, the same command without `--overwrite` continues, and another `--overwrite` finds the remaining files.
-    """
-    from voxbatch.output.erase import erase, find_old_files
-
-    try:
-        run_file.read_file(store)
-    except CheckpointError as e:
-        if e.reason != OLDER_VERSION:
-            raise ConfigError(
-                f"{store.place}/{RUN_FILE} was not written by this version of voxbatch, and the other files may not be "
-                "its own either: --overwrite deletes nothing here; choose another OUT with -o, or delete this one by "
-                "hand"
-            ) from e
-    old = find_old_files(store)
-    _ensure_list(store, run, listing)
-    with run_file.takeover_explained(store, run):  # another run may replace run.json at the same moment
-        store.write(RUN_FILE, [run.to_bytes()])
-    _ensure_list(store, run, listing)
-    erase(store, old, run_file.Ownership(store, run))
-    _ensure_list(store, run, listing)
-
-
-def _ensure_list(store: Store, run: Run, listing: Listing) -> None:
-    """Create the list of a run, unless it exists."""
-    if not store.exists(list_name(run.list_number, run.generation)):
-        create_list(store, run, listing.keys)
-
-
 def refuse_nested(place: str, store_options: StoreOptions) -> None:
     """Refuse an OUT that lies among the files of another OUT, if that OUT exists already.
 
@@ -292,23 +204,3 @@ def refuse_nested(place: str, store_options: StoreOptions) -> None:
                 f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT "
                 "(another name for an upload)"
             )
-
-
-def _flat(run: Run) -> dict[str, Any]:
-    """Return the manifest and the settings of a run, those of the decoding by their own names: {"manifest": "…",
-    "decoding beam_size": 5, …}."""
-    identity = json.loads(json.dumps(dict(run.identity)))  # a stored identity has no tuples
-    decoding = identity.get("decoding")
-    options = decoding if isinstance(decoding, dict) else {}
-    return {
-        "manifest": run.manifest,
-        **{name: value for name, value in identity.items() if value is not decoding},
-        **{f"decoding {name}": value for name, value in options.items()},
-    }
-
-
-def _shown(value: Any) -> str:
-    """Return a value of the identity for a message: the first digits of a SHA-256 digest, all of any other value."""
-    if value is None:
-        return "not given"
-    return value[:12] + "…" if isinstance(value, str) and len(value) == 64 else str(value)

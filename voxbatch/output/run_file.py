@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -192,6 +193,19 @@ class Run:
     def has_second_pass(self) -> bool:
         """True if another model does some of the items again: see the module `cascade`."""
         return "cascade" in self.identity
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The manifest and the settings, those of the decoding by their own names: {"manifest": "…", "decoding
+        beam_size": 5, …}."""
+        identity = json.loads(json.dumps(dict(self.identity)))  # a stored identity has no tuples
+        decoding = identity.get("decoding")
+        options = decoding if isinstance(decoding, dict) else {}
+        return {
+            "manifest": self.manifest,
+            **{name: value for name, value in identity.items() if value is not decoding},
+            **{f"decoding {name}": value for name, value in options.items()},
+        }
 
     def require_one_model(self, place: str) -> None:
         """Check that the confidences of the run are those of one model, because a calibration is of one.

@@ -21,14 +21,19 @@ from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, w
 from voxbatch.output.parts import Measurements, PartEntry
 from voxbatch.output.run_file import Run, RunFacts, RunKey
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
-from voxbatch.scoring import CorpusScore, ErrorCounts, count_characters, scored_language
-from voxbatch.scoring.corpus import EstimatedWer, SpeakerErrors, TimeAccuracy
+from voxbatch.scoring.records import EstimatedWer, SpeakerErrors, TimeAccuracy
+from voxbatch.scoring.units import scored_language
 from voxbatch.storage import Store, remove_command
 
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import Estimator
+    from voxbatch.scoring.corpus import CorpusScore
+    from voxbatch.scoring.counts import ErrorCounts
     from voxbatch.scoring.speakers import SpeakerScore
     from voxbatch.scoring.word_times import WordTimes
+else:
+    CorpusScore = Any
+    """msgspec, which looks for the name, leaves the score to CorpusScore.from_dict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,8 @@ class Totals:
     estimator: Estimator | None = None
     """Estimates the WER from confidences, if there is a calibration."""
     audio_s: float = 0.0
-    score: CorpusScore = field(default_factory=CorpusScore)
+    score: CorpusScore | None = None
+    """None while no item has a reference."""
     word_times: WordTimes | None = None
     """None while no reference has word times."""
     speakers: SpeakerScore | None = None
@@ -134,9 +140,11 @@ class Totals:
         if self.estimator is not None:
             self.estimator.add(scored_language(lang), word_confidences(line))
         if line.get("text") is not None and "pred_text" in line:
+            from voxbatch.scoring.counts import ErrorCounts, count_characters
+
             characters = count_characters(line["text"], line["pred_text"], lang)
             counts = ErrorCounts.of_line(line)
-            self.score.add(lang, counts, characters=characters)
+            self._corpus_score().add(lang, counts, characters=characters)
             if self.speaks:
                 self.by_voice[line["voice"]] = self.by_voice.get(line["voice"], ErrorCounts()) + counts
         self._add_parts(line, line.get("words", ()), line.get("segments"), lang)
@@ -145,8 +153,14 @@ class Totals:
         self.failed += 1
         self.failures_by_kind[FailureKind.of_line(line)] += 1
         if line.get("text") is not None and not self.speaks:
-            self.score.add_missing(lang, line["text"])
+            self._corpus_score().add_missing(lang, line["text"])
         self._add_parts(line, (), None, lang)
+
+    def _corpus_score(self) -> CorpusScore:
+        from voxbatch.scoring.corpus import CorpusScore
+
+        self.score = self.score or CorpusScore()
+        return self.score
 
     def _add_parts(self, line: Mapping[str, Any], words: object, segments: object, lang: str | None) -> None:
         """Add the times and the speakers of a line whose reference has them."""
@@ -239,8 +253,11 @@ class Summary:
         if stored["version"] != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
         summary = record_of({**stored, "facts": stored, "score": None}, cls)
-        score = stored.get("score")
-        return summary if score is None else replace(summary, score=CorpusScore.from_dict(score))
+        if stored.get("score") is None:
+            return summary
+        from voxbatch.scoring.corpus import CorpusScore
+
+        return replace(summary, score=CorpusScore.from_dict(stored["score"]))
 
 
 def summarise(
@@ -277,7 +294,7 @@ def summarise(
         latency=measured.latency.percentiles(),
         peak_gpu_bytes=measured.peak_gpu_bytes,
         usd=None if price is None else round(sum(by_shard.values()) / 3600 * price, 6),
-        score=totals.score if totals.score.by_language else None,
+        score=totals.score,
         facts=facts,
         run=run.run_id,
         generation=run.generation,

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from voxbatch.scoring import error_unit
 from voxbatch.scoring.alignment import Edit, align
 from voxbatch.scoring.counts import tokens, word_tokens
+from voxbatch.scoring.units import error_unit
 
 Cell = tuple[str, int, int]
 """(kind, words of the reference, words of the transcript). The kinds: "=" equal, "S" substitution, "D" deletion, "I"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from voxbatch.report.selection import Row
-from voxbatch.scoring import ErrorCounts, error_unit
+from voxbatch.scoring.units import error_unit
 from voxbatch.storage.address import is_remote, redacted
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.counts import ErrorCounts
 
 MAX_WORDS = 10_000
 """Most words of a text that an opened row shows: an hour and a half of speech."""

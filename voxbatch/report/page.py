@@ -17,34 +17,24 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from voxbatch.config import RunOptions
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.report import charts
-from voxbatch.report.figures import (
-    CONFIDENCE_CLASSES,
-    DURATIONS_S,
-    RATE_CLASSES,
-    RATE_STEP,
-    Figures,
-    PartSpeed,
-    work_over_time,
-)
+from voxbatch.report.figures import CONFIDENCE_CLASSES, Figures, PartSpeed, work_over_time
 from voxbatch.report.items import encode_texts, row_of, table_columns
 from voxbatch.report.selection import Selection
 from voxbatch.safe_text import escape_controls
-from voxbatch.scoring import RATES, ErrorCounts, Tally, Unit, count_errors
 from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
+
+if TYPE_CHECKING:
+    from voxbatch.report.errors import Errors
 
 MAX_BYTES = 2_000_000
 MAX_RAW_BYTES = 16 << 20
 """Most bytes of texts before they are compressed, so that a page of long recordings stays fast."""
-MAX_GROUP_ROWS = 50
-"""Most groups of a key that are listed, the largest first."""
-LEAST_ITEMS = 5
-"""Items from which an interval is shown. The interval of fewer says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +65,25 @@ class Report:
 
     def add_transcript(self, index: int, line: Mapping[str, Any], stored: bytes) -> None:
         """Add an item with a transcript."""
-        lang = self._figures.language_of(line)
         counts = None
         if line.get("text") is not None:
+            from voxbatch.scoring.counts import ErrorCounts
+
             counts = ErrorCounts.of_line(line)
-        row = row_of(index, line, lang, counts, failure=None)
-        self._figures.add_transcript(line, counts, row)
+            self._figures.add_errors(line, counts, missing=False)
+        row = row_of(index, line, self._figures.language_of(line), counts, failure=None)
+        self._figures.add_transcript(row)
         self._selection.add(row, stored)
 
     def add_failure(self, index: int, line: Mapping[str, Any], kind: FailureKind) -> None:
         """Add an item that failed."""
-        lang, text = self._figures.language_of(line), line.get("text")
-        counts = None if text is None else count_errors(text, "", lang)
-        self._figures.add_failure(line, counts, kind)
+        lang, counts = self._figures.language_of(line), None
+        self._figures.failures[kind] += 1
+        if line.get("text") is not None:
+            from voxbatch.scoring.counts import count_errors
+
+            counts = count_errors(line["text"], "", lang)
+            self._figures.add_errors(line, counts, missing=True)
         self._selection.add(row_of(index, line, lang, counts, f"{line['error']}: {line['message']}"), b"")
 
     def render(self, summary: Mapping[str, Any], parts: Sequence[PartSpeed]) -> bytes:
@@ -98,6 +94,7 @@ class Report:
             parts: the work in all parts, in the order of their names.
         """
         figures, rows = self._figures, self._selection.rows()
+        errors = figures.errors
         style, script = _asset("page.css"), _asset("page.js")
         folder = _common_folder([row.id for row in rows])
         columns = table_columns(rows)
@@ -118,11 +115,9 @@ class Report:
             "finished_at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(last_commit)) if last_commit else "",
             "command": command_of(summary["config"]),
             "options": list(_options(summary["config"])),
-            "confusions": list(figures.confusions.tables()),
-            "rates": [(name, unit, tally := figures.total(unit), _interval(tally)) for name, unit in RATES.items()],
-            "has_rates": bool(figures.by_language),
-            "groups": [("language", _group_rows(figures.by_language))]
-            + [(key, _group_rows(groups)) for key, groups in figures.by_key.items()],
+            "confusions": list(errors.confusions.tables()) if errors else [],
+            "rates": errors.totals() if errors else [],
+            "groups": errors.groups() if errors else [],
             "failures": figures.failures.most_common(),
             "flags": sorted(figures.flags.items(), key=lambda flag: (-flag[1], flag[0])),
             "charts": list(_charts(figures, parts)),
@@ -238,44 +233,6 @@ def _options(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield name.replace("_", " "), escape_controls(shown[:500])
 
 
-def _interval(tally: Tally) -> tuple[float, float] | None:
-    return tally.interval if tally.items >= LEAST_ITEMS else None
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupRow:
-    """A row of a table of groups."""
-
-    name: str
-    unit: Unit
-    tally: Tally
-    interval: tuple[float, float] | None
-    share: float
-    """Length of the bar, from 0 to 1."""
-    whisker: tuple[float, float] | None
-    """The interval on the scale of the bar."""
-
-
-def _group_rows(groups: Mapping[tuple[str, Unit], Tally]) -> list[_GroupRow]:
-    """Return the largest groups, the highest rate first."""
-    largest = sorted(groups.items(), key=lambda entry: (-entry[1].counts.reference_length, entry[0]))[:MAX_GROUP_ROWS]
-    intervals = [_interval(tally) for _, tally in largest]
-    highest = max((tally.counts.rate or 0.0 for _, tally in largest), default=0.0)
-    scale = max([highest, *(ends[1] for ends in intervals if ends)]) or 1.0
-    rows = [
-        _GroupRow(
-            name=escape_controls(name),
-            unit=unit,
-            tally=tally,
-            interval=ends,
-            share=(tally.counts.rate or 0.0) / scale,
-            whisker=ends and (ends[0] / scale, ends[1] / scale),
-        )
-        for ((name, unit), tally), ends in zip(largest, intervals, strict=True)
-    ]
-    return sorted(rows, key=lambda row: (-(row.tally.counts.rate or 0.0), row.name))
-
-
 @dataclass(frozen=True, slots=True)
 class _Chart:
     """A chart with its caption, and its figures as a sentence for screen readers."""
@@ -287,24 +244,8 @@ class _Chart:
 
 
 def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
-    for name, unit in RATES.items():
-        classes = sorted((at, tally) for (at, tally_unit), tally in figures.by_duration.items() if tally_unit == unit)
-        rates = [(at, tally, tally.counts.rate) for at, tally in classes if tally.counts.rate is not None]
-        if rates:
-            labels = [_duration_class(at) for at, *_ in rates]
-            texts = [f"{label}: {name} {rate:.2%}, {tally.items:,} items"
-                     for label, (_, tally, rate) in zip(labels, rates, strict=True)]  # fmt: skip
-            svg = charts.bars(labels, [rate for *_, rate in rates], texts, lambda value: f"{value:.1%}")
-            yield _Chart(f"{name} by duration", "Error rate of the items by the duration of their audio.", svg,
-                         "; ".join(texts))  # fmt: skip
-    if figures.rates:
-        counts = [figures.rates.get(at, 0) for at in range(RATE_CLASSES + 2)]
-        labels = ["0", *(f"{at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), ">100%"]
-        rate_names = ["no errors", *(f"up to {at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), "above 100%"]
-        texts = [f"{rate_name}: {count:,} items" for rate_name, count in zip(rate_names, counts, strict=True)]
-        svg = charts.bars(labels, counts, texts, lambda value: f"{value:,.0f}", every=5)
-        yield _Chart("Error rates of items", "Number of items by error rate; the first bar is without errors.",
-                     svg, "; ".join(text for text, count in zip(texts, counts, strict=True) if count))  # fmt: skip
+    if figures.errors:
+        yield from _rate_charts(figures.errors)
     if figures.with_confidence:
         classes_shown = range(min(figures.confidences), CONFIDENCE_CLASSES)
         counts = [figures.confidences.get(at, 0) for at in classes_shown]
@@ -323,6 +264,31 @@ def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
                      f"{_duration(audio_s)} of audio in {_duration(total)}")  # fmt: skip
 
 
+def _rate_charts(errors: Errors) -> Iterable[_Chart]:
+    """Yield the charts of the error rates, for items with references."""
+    from voxbatch.report.errors import RATE_CLASSES, RATE_STEP, duration_class
+    from voxbatch.scoring.units import RATES
+
+    for name, unit in RATES.items():
+        classes = sorted((at, tally) for (at, tally_unit), tally in errors.by_duration.items() if tally_unit == unit)
+        rates = [(at, tally, tally.counts.rate) for at, tally in classes if tally.counts.rate is not None]
+        if rates:
+            labels = [duration_class(at) for at, *_ in rates]
+            texts = [f"{label}: {name} {rate:.2%}, {tally.items:,} items"
+                     for label, (_, tally, rate) in zip(labels, rates, strict=True)]  # fmt: skip
+            svg = charts.bars(labels, [rate for *_, rate in rates], texts, lambda value: f"{value:.1%}")
+            yield _Chart(f"{name} by duration", "Error rate of the items by the duration of their audio.", svg,
+                         "; ".join(texts))  # fmt: skip
+    if errors.rates:
+        counts = [errors.rates.get(at, 0) for at in range(RATE_CLASSES + 2)]
+        labels = ["0", *(f"{at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), ">100%"]
+        rate_names = ["no errors", *(f"up to {at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), "above 100%"]
+        texts = [f"{rate_name}: {count:,} items" for rate_name, count in zip(rate_names, counts, strict=True)]
+        svg = charts.bars(labels, counts, texts, lambda value: f"{value:,.0f}", every=5)
+        yield _Chart("Error rates of items", "Number of items by error rate; the first bar is without errors.",
+                     svg, "; ".join(text for text, count in zip(texts, counts, strict=True) if count))  # fmt: skip
+
+
 _TIME_UNITS = (("h", 3600, 7200), ("min", 60, 120), ("s", 1, -1))
 """Units of the axis of time: (name, seconds, least seconds on the axis)."""
 
@@ -334,14 +300,6 @@ def _time_unit(seconds: float) -> tuple[str, int]:
 def _duration(seconds: float) -> str:
     unit, scale = _time_unit(seconds)
     return f"{seconds / scale:.3g} {unit}"
-
-
-def _duration_class(at: int) -> str:
-    """Return the name of a class of durations: "2–5 s"."""
-    if at + 1 == len(DURATIONS_S):
-        return f"> {DURATIONS_S[at] / 3600:g} h"
-    least, most = DURATIONS_S[at], DURATIONS_S[at + 1]
-    return f"{least:g}–{most:g} s" if most <= 60 else f"{least / 60:g}–{most / 60:g} min"
 
 
 def _policy(style: str, script: str, schemes: Iterable[str]) -> str:

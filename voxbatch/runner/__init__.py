@@ -18,7 +18,6 @@ from voxbatch.engines import EngineCache
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
-from voxbatch.output.cascade import Amount, chosen
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import FIRST
@@ -117,6 +116,8 @@ def second_work(second: SecondPass, store: Store) -> RemainingWork:
     Raises:
         CheckpointError: a part is damaged or belongs to another run.
     """
+    from voxbatch.output.cascade import Amount, chosen
+
     job = second.job
     entries = Entries(store, replace(job.run, pass_name=FIRST)).of_pass()
     items = chosen(entries, Amount.of(job.run), second.num_items, job.run.items)

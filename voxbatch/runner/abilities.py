@@ -14,7 +14,7 @@ from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.source import BadLines
 from voxbatch.records import ALIGN, SPLIT, TRANSLATE
 from voxbatch.safe_text import counted
-from voxbatch.storage import is_remote, open_recording
+from voxbatch.storage import is_remote
 
 MAX_PROBED = 1000
 """Number of recordings whose headers are read: a second or two."""
@@ -128,6 +128,7 @@ def _is_mono(path: str) -> bool:
 
     from voxbatch.audio.libsndfile import SoundFileStream
     from voxbatch.audio.waveforms import is_mpeg_audio
+    from voxbatch.storage.recording import open_recording
 
     try:
         with closing(open_recording(path)) as recording:

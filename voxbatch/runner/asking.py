@@ -38,7 +38,8 @@ from voxbatch.records import (
     Transcript,
 )
 from voxbatch.runner.shared import InProgress, PendingItem
-from voxbatch.storage import StoreOptions, is_remote, open_recording
+from voxbatch.storage import StoreOptions, is_remote
+from voxbatch.storage.recording import open_recording
 
 MAX_PROBED = 1000
 """Number of local recordings without a duration in the manifest whose headers are read: a second or two. The item of a

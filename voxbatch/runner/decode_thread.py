@@ -19,8 +19,8 @@ from voxbatch.languages import primary_subtag
 from voxbatch.process.limits import max_tasks
 from voxbatch.records import ALIGN, OVERLAP, SAMPLING_RATE, Chunk, Failure, Hints, Hypothesis, Item
 from voxbatch.runner.shared import ChunkResult, DecodingEnded, EventQueue, InProgress
-from voxbatch.storage import RetryWait
 from voxbatch.storage.circuit_breaker import CircuitBreaker
+from voxbatch.storage.waits import RetryWait
 
 MAX_DECODERS = 16
 """Highest number of decoder processes of a worker, unless the config gives a number."""

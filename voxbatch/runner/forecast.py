@@ -36,9 +36,10 @@ from voxbatch.runner.prepare import (
     worker_environments,
 )
 from voxbatch.runner.progress import Progress, known_audio
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Recording, StoreOptions, open_recording, parallel_map
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, parallel_map
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 from voxbatch.storage.columns import Column, ItemSet
+from voxbatch.storage.recording import Recording, open_recording
 
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is

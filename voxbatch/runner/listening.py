@@ -15,7 +15,7 @@ from voxbatch.config import RunOptions, SpeechOptions
 from voxbatch.engines import Engine, Feed
 from voxbatch.engines.results import Result
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span, Speech
-from voxbatch.scoring import count_errors
+from voxbatch.scoring.counts import count_errors
 from voxbatch.speech.pieces import plain
 
 MAX_ATTEMPTS = 3

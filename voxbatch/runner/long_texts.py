@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 from voxbatch.process.child import ChildProcess, for_voxbatch, handle_stop_signals
 from voxbatch.runner.shared import Counted, EventQueue, ThreadFailed
-from voxbatch.scoring import ErrorCounts, count_errors
+from voxbatch.scoring.counts import ErrorCounts, count_errors
 
 
 @dataclass(frozen=True, slots=True)

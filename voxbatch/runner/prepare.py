@@ -24,7 +24,6 @@ from voxbatch.languages import language_name, primary_subtag
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
 from voxbatch.output.attempts import AttemptRecord
-from voxbatch.output.cascade import Amount
 from voxbatch.output.layout import SECOND, list_name
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
@@ -197,6 +196,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
     identity = _identity(config, spec, diarization.voices if diarization else ())
     if large:
+        from voxbatch.output.cascade import Amount
+
         _log_model("second pass", config, surveyed, large, log, _kept_languages(surveyed, large))
         models, fit = config.cascade_models, calibration.calibration.fit if calibration else None
         again = Amount(models.share, models.wer, fit).to_dict()

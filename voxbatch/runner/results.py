@@ -17,7 +17,6 @@ from voxbatch.records import ALIGN, SAMPLING_RATE, Failure, Hypothesis, Item, Ou
 from voxbatch.runner.engine_thread import GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop
 from voxbatch.runner.shared import ChunkResult, Counted, Encoded, EventQueue, InProgress, PendingItem
-from voxbatch.scoring import ErrorCounts
 from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from voxbatch.runner.asking import Answers
     from voxbatch.runner.long_texts import LongTextCounter
     from voxbatch.runner.speaking import Recordings
+    from voxbatch.scoring.counts import ErrorCounts
 
 MAX_PART_BYTES = 32 << 20
 """Bytes of finished lines, and of recordings, that trigger a commit, so that they do not fill the memory."""

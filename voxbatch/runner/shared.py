@@ -9,7 +9,7 @@ import queue
 import sys
 import threading
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineMessage
@@ -25,7 +25,9 @@ from voxbatch.records import (
     Speech,
     Transcript,
 )
-from voxbatch.scoring import ErrorCounts
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.counts import ErrorCounts
 
 T = TypeVar("T", Hypothesis, Speech)
 

@@ -23,12 +23,11 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.manifest.texts import CUE_END, CUE_START, VOICE_KEY
 from voxbatch.output.layout import VERSION, item_file
-from voxbatch.output.lines import manifest_keys
+from voxbatch.output.lines import manifest_keys, score_keys
 from voxbatch.records import MISHEARD, SAMPLING_RATE, Chunk, Failure, Flag, Item, Piece, Recording, Span, Speech
 from voxbatch.runner.listening import piece_wer
 from voxbatch.runner.shared import Encoded, EventQueue, InProgress, PendingItem, ThreadFailed
-from voxbatch.scoring import count_errors
-from voxbatch.scoring.counts import counts_in_line
+from voxbatch.scoring.counts import count_errors
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND, plain, split, unreadable
 from voxbatch.storage.circuit_breaker import Reachable
 
@@ -113,7 +112,7 @@ def recording_line(item: Item, recording: Recording, engine: str, model: str, la
     heard: dict[str, Any] = {}
     if recording.heard is not None:
         counts = count_errors(plain(item.text or ""), recording.heard, lang)
-        heard = {"pred_text": recording.heard, "wer": counts.reported_rate, **counts_in_line(counts)}
+        heard = {"pred_text": recording.heard, **score_keys(counts)}
     return {
         **manifest_keys(item, None), "text": plain(item.text or ""), AUDIO_KEY: item_file(item.id, "flac"),
         "lang": lang, "id": item.id,

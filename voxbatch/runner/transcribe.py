@@ -1,39 +1,28 @@
-"""Transcribe in this process: the remaining items of a job, or a single recording without an OUT."""
+"""Transcribe the remaining items of a job in this process."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
-import tempfile
 import time
-import wave
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from voxbatch.config import RunOptions
 from voxbatch.decoding import Undecodable
-from voxbatch.decoding.messages import Diarization
-from voxbatch.engines import Engine, EngineCache, EngineMessage
+from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.log import Log
 from voxbatch.manifest import items
-from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.attempts import Acquittal
 from voxbatch.output.checkpoint import Checkpoint
-from voxbatch.output.lines import outcome_of
-from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.records import SAMPLING_RATE, Item, Outcome
 from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import Progress, Stop, Usage, known_audio
 from voxbatch.runner.results import PartWriter
-from voxbatch.storage import StoreOptions, open_recording, open_store, parallel_map
+from voxbatch.storage import StoreOptions, open_store, parallel_map
 from voxbatch.storage.circuit_breaker import (
     CircuitBreaker,
     Reachable,
@@ -124,7 +113,9 @@ def transcribe(
     if record.attempt.is_suspect and record.attempt.items == 1 and record.attempt.failure is None:
         checkpoint = Acquittal(work.checkpoint, record)
         if job.config.speech is None:
-            _transcribe_noise(engine, job.config, stop, on_engine_message)
+            from voxbatch.runner.one_recording import transcribe_noise
+
+            transcribe_noise(engine, job.config, stop, on_engine_message)
     pipeline = Pipeline(
         engine,
         checkpoint,
@@ -142,29 +133,6 @@ def transcribe(
     )
     with limits_are_run_errors(), resources, replace(job.source, fd=os.dup(job.source.fd)).open() as source:
         return pipeline.run(items(source, job.path_policy, job.config.limit, work.items))
-
-
-PROOF_ITEM = -2
-"""Item.index of the noise. Engines in a child process use -1 themselves."""
-
-
-def _transcribe_noise(
-    engine: Engine, options: RunOptions, stop: Stop, on_engine_message: Callable[[EngineMessage], None]
-) -> None:
-    """Transcribe a second of noise. If this ends the process, no recording is to blame, and no attempt is recorded."""
-    swelling = np.linspace(0, 3000, SAMPLING_RATE)  # engines do not get noise of an even loudness: it holds no speech
-    samples = np.random.default_rng(0).normal(0, swelling).astype("<i2")
-    with tempfile.NamedTemporaryFile(suffix=".wav") as file:
-        with wave.open(file, "wb") as noise:
-            noise.setnchannels(1)
-            noise.setsampwidth(samples.itemsize)
-            noise.setframerate(SAMPLING_RATE)
-            noise.writeframes(samples.tobytes())
-        file.flush()
-        prompt = None if options.questions is None else "Hello"
-        row = json.dumps({AUDIO_KEY: file.name}).encode()
-        item = Item(PROOF_ITEM, 0, "noise", file.name, channel=0, row=row, prompt=prompt)
-        transcribe_recording(engine, item, options, stop, on_engine_message)
 
 
 def circuit_breaker(job: Job, earlier: Iterable[Report] = ()) -> CircuitBreaker[Undecodable]:
@@ -192,6 +160,8 @@ def _ask(job: Job, place: str, held: Set[int]) -> Reachable | None:
 
 def _read_start(store_options: StoreOptions, audio: str) -> Reachable | None:
     """Return the answer of the place of a recording whose first bytes are read; None if it does not answer."""
+    from voxbatch.storage.recording import open_recording
+
     try:
         with contextlib.closing(open_recording(audio, store_options)) as recording:
             recording.pread(1, 0)
@@ -204,43 +174,3 @@ def _read_start(store_options: StoreOptions, audio: str) -> Reachable | None:
 def log_engine_message(log: Log, message: EngineMessage) -> None:
     """Log a message of an engine."""
     (log.warning if message.is_warning else log.info)("engine", text=message.text)
-
-
-class _EntriesInMemory:
-    """Takes the finished items in place of a checkpoint."""
-
-    def __init__(self) -> None:
-        self.entries: list[PartEntry] = []
-
-    def commit(self, entries: Iterable[PartEntry], *facts: object, **further: object) -> list[PartEntry]:
-        """Keep the entries; see PartWriter."""
-        self.entries += entries
-        return self.entries
-
-
-def transcribe_recording(
-    engine: Engine,
-    item: Item,
-    options: RunOptions,
-    stop: Stop,
-    on_engine_message: Callable[[EngineMessage], None],
-    diarization: Diarization | None = None,
-) -> Outcome:
-    """Return the outcome of one item: the one that a run would write into its outputs.
-
-    The engine keeps its model loaded for the next call. A recording whose place is unreachable has failed.
-
-    Raises:
-        StopRequested: `stop` was requested.
-        RunError: the engine cannot start or has died, or decoders do not start.
-    """
-    writer = _EntriesInMemory()
-    breaker = CircuitBreaker[Undecodable](fail_unreachable=True)
-    progress = Progress(items=1)
-    pipeline = Pipeline(
-        engine, writer, options, progress, lambda _: None, stop, on_engine_message, breaker, diarization=diarization
-    )
-    with limits_are_run_errors():
-        pipeline.run(iter([item]))
-    (entry,) = writer.entries
-    return outcome_of(entry.kind, json.loads(entry.line))

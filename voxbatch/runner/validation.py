@@ -18,8 +18,9 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.records import Item
 from voxbatch.runner.forecast import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
-from voxbatch.storage import StoreOptions, is_remote, open_recording, parallel_map, redacted, stored_path
+from voxbatch.storage import StoreOptions, is_remote, parallel_map, redacted, stored_path
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
+from voxbatch.storage.recording import open_recording
 
 TRIED_S = 0.5
 """Seconds that are decoded of a recording whose header is not certain."""

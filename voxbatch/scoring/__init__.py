@@ -5,51 +5,6 @@
     score.add("en", counts)
     score.to_dict()["wer"]                                               # 0.333333
 
-Nothing here knows a manifest or OUT, and only `calibration`, `leaderboard` and `replacements` read files: their own.
+Nothing here knows a manifest or OUT, and only `calibration`, `leaderboard` and `replacements` read files: their own. A
+run without references imports only `units` and `records`.
 """
-
-from voxbatch.scoring.corpus import (
-    DEFAULT_OPTIONS,
-    DETECTED_LANGUAGE,
-    NO_VALUE,
-    CorpusScore,
-    ScoreOptions,
-    Tally,
-    line_language,
-)
-from voxbatch.scoring.counts import ErrorCounts, count_characters, count_errors
-from voxbatch.scoring.normalize import (
-    DEFAULT_RULES,
-    NORMALIZERS,
-    RATES,
-    UNDETERMINED,
-    Rules,
-    Unit,
-    error_unit,
-    normalizer,
-    normalizer_name,
-    scored_language,
-)
-
-__all__ = [
-    "DEFAULT_OPTIONS",
-    "DEFAULT_RULES",
-    "DETECTED_LANGUAGE",
-    "NORMALIZERS",
-    "NO_VALUE",
-    "RATES",
-    "UNDETERMINED",
-    "CorpusScore",
-    "ErrorCounts",
-    "Rules",
-    "ScoreOptions",
-    "Tally",
-    "Unit",
-    "count_characters",
-    "count_errors",
-    "error_unit",
-    "line_language",
-    "normalizer",
-    "normalizer_name",
-    "scored_language",
-]

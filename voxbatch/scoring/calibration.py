@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from voxbatch.errors import ConfigError
-from voxbatch.scoring.corpus import EstimatedWer
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote, redacted
+from voxbatch.scoring.records import EstimatedWer
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, redacted
+from voxbatch.storage.connect import open_remote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -332,7 +333,7 @@ class Estimator:
         """Add a transcript.
 
         Args:
-            language: its language, as scoring.scored_language names it.
+            language: its language, as scoring.units.scored_language names it.
             confidences: confidences of its words. None if the engine gives none.
         """
         import numpy as np

@@ -9,26 +9,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
 
-from voxbatch.languages import language_tag
+from voxbatch.languages import DETECTED_LANGUAGE, language_tag
 from voxbatch.scoring.counts import RATE_DIGITS, ErrorCounts, count_characters, count_errors, rounded
-from voxbatch.scoring.normalize import (
-    DEFAULT_RULES,
-    Rules,
-    Unit,
-    error_unit,
-    normalizer_name,
-    scored_language,
-)
-
-DETECTED_LANGUAGE = "detected_language"
-"""Key of an output line for the language that the engine detected. A line has it if nobody gave the language. Its
-`lang` is the same language then."""
-
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer_name
+from voxbatch.scoring.units import Unit, error_unit, scored_language
 
 _StoredCount = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 
@@ -320,20 +309,6 @@ class CorpusScore:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatedWer:
-    """An estimate of the WER of a run without references; see the module `calibration`."""
-
-    wer: float
-    interval: tuple[float, float]
-    """95 % interval, for recordings like those of the calibration."""
-    items: int
-    """Number of transcripts that it is about."""
-    left_out: int
-    """Number of transcripts without word confidences, or in languages that were not calibrated."""
-    calibration: str
-
-
 def group_of(row: Mapping[str, Any], key: str) -> str:
     """Return the name of the group to which a row belongs by a key: its value as text.
 
@@ -343,61 +318,3 @@ def group_of(row: Mapping[str, Any], key: str) -> str:
     if value is None:
         return NO_VALUE
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """Absolute differences in seconds."""
-
-    mean: float
-    median: float
-    p95: float
-
-
-@dataclass(frozen=True, slots=True)
-class SpeakerErrors:
-    """The errors of who said what in sessions with speakers; see the module `speakers`."""
-
-    cpwer: float | None
-    """None if the references have no words."""
-    errors: int
-    substitutions: int
-    insertions: int
-    deletions: int
-    reference_words: int
-    sessions: int
-    missed_speakers: int
-    false_alarm_speakers: int
-
-    def __str__(self) -> str:
-        """Return a line for people."""
-        rate = "no rate" if self.cpwer is None else f"{self.cpwer:.2%}"
-        return (
-            f"cpWER {rate}, {self.errors:,} of {self.reference_words:,} words in {self.sessions:,} sessions; speakers: "
-            f"{self.missed_speakers:,} missed, {self.false_alarm_speakers:,} too many"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TimeAccuracy:
-    """Differences between the word times of a corpus and those of its reference."""
-
-    reference_words: int
-    matched: int
-    """Number of them that were recognised. Only their times are compared."""
-    start: Differences | None
-    """None if no word matched."""
-    end: Differences | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the values for JSON. `matched_share` is `matched` / `reference_words`.
-
-        {"reference_words": 4, "matched": 3, "matched_share": 0.75, "start": {"mean": 0.02, …}, "end": {…}}
-        """
-        return {
-            "reference_words": self.reference_words,
-            "matched": self.matched,
-            "matched_share": round(self.matched / self.reference_words, 6),
-            "start": self.start and asdict(self.start),
-            "end": self.end and asdict(self.end),
-        }

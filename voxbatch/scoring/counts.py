@@ -7,18 +7,12 @@ says nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from voxbatch.scoring.normalize import (
-    DEFAULT_RULES,
-    WORDS_AND_CHARACTERS,
-    Rules,
-    error_unit,
-    normalizer,
-    scored_language,
-)
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer
+from voxbatch.scoring.units import WORDS_AND_CHARACTERS, error_unit, scored_language
 
 RATE_DIGITS = 6
 """Decimal places of a reported rate: one error in a million words still shows."""
@@ -81,11 +75,6 @@ class ErrorCounts:
             self.deletions + other.deletions,
             self.reference_length + other.reference_length,
         )
-
-
-def counts_in_line(counts: ErrorCounts | None) -> dict[str, int | None]:
-    """Return the keys of an output line for the counts of an item. The values are None without a reference."""
-    return {field.name: None if counts is None else getattr(counts, field.name) for field in fields(ErrorCounts)}
 
 
 def count_errors(reference: str, hypothesis: str, lang: str | None, rules: Rules = DEFAULT_RULES) -> ErrorCounts:

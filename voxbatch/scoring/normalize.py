@@ -12,27 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from importlib import metadata
-from typing import Literal
 
-from voxbatch import languages
 from voxbatch.errors import ConfigError
+from voxbatch.scoring.units import UNDETERMINED, Unit, error_unit, scored_language
 
 Normalizer = Callable[[str], str]
 """A function from a text to its normalised form."""
-Unit = Literal["word", "character"]
-RATES: dict[str, Unit] = {"WER": "word", "CER": "character"}
-"""The error rates with the units that they count."""
-"""The unit that is counted."""
-
 ENGLISH = "en"
-
-WITHOUT_SPACES = frozenset(("zh", "yue", "wuu", "nan", "hak", "ja", "th", "lo", "km", "my", "bo"))
-"""Primary subtags of languages that are written without spaces. Words of these languages depend on the segmenter, so
-characters are counted."""
-
-WORDS_AND_CHARACTERS = frozenset(("ko",))
-"""Primary subtags of languages that are counted in words and also in characters. Korean spacing varies between writers,
-so publications give both rates."""
 
 NORMALIZERS = ("auto", "english", "basic", "whisper", "whisper-basic", "none")
 """Names of the sets of rules. "auto" takes "english" for English and "basic" for all other languages; "whisper" takes
@@ -45,10 +31,6 @@ FORM_VERSION = 2
 
 _TAGS = re.compile(r"[<\[【][^<\[【>\]】]*[>\]】]|\([^()]+\)")
 """Text in brackets that is no speech: [laughter], <unk>, (coughs). Whisper's rules remove the same, apart from 【】."""
-
-
-UNDETERMINED = "und"
-"""The code of ISO 639 for a language that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +143,6 @@ class Rules:
 
 DEFAULT_RULES = Rules()
 """The rules of `voxbatch run`."""
-
-
-@lru_cache(1024)
-def scored_language(lang: str | None) -> str:
-    """Return the primary subtag of a language tag: "pt-BR" → "pt", None or "" → "und" (undetermined)."""
-    return languages.primary_subtag(lang or "") or UNDETERMINED
-
-
-def error_unit(lang: str | None) -> Unit:
-    """Return the unit of errors: characters if the language is written without spaces, else words."""
-    return "character" if scored_language(lang) in WITHOUT_SPACES else "word"
 
 
 def normalizer(lang: str | None, rules: Rules = DEFAULT_RULES) -> Normalizer:

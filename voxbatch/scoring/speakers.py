@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from voxbatch.scoring.corpus import SpeakerErrors
 from voxbatch.scoring.counts import ErrorCounts, count_token_errors, tokens
-from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, error_unit
+from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
+from voxbatch.scoring.records import SpeakerErrors
+from voxbatch.scoring.units import error_unit
 
 Speakers = Mapping[str, Sequence[str]]
 """The texts of each speaker, in order."""

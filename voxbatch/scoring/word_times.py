@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from voxbatch.scoring.corpus import Differences, TimeAccuracy
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer
+from voxbatch.scoring.records import Differences, TimeAccuracy
 
 _PERCENTILES = {"median": 0.5, "p95": 0.95}
 

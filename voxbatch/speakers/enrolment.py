@@ -16,7 +16,8 @@ from voxbatch.records import SpeakerCount
 from voxbatch.speakers.diarizer import Diarizer, Vectors
 from voxbatch.speakers.voices import Voice
 from voxbatch.speakers.weights import SpeakerWeights
-from voxbatch.storage import StoreOptions, open_recording
+from voxbatch.storage import StoreOptions
+from voxbatch.storage.recording import open_recording
 
 OPTION = "--speaker-names"
 SAMPLE_S = 120.0

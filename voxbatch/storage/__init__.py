@@ -2,7 +2,7 @@
 
 The package has two interfaces. A `Store` is the place of one run's outputs (OUT), addressed by relative names. Its
 `create` is create-if-absent, and every promise of the checkpoint (the committed parts) depends on that. A
-`Recording` is the input of a decoder.
+`Recording` (`recording`) is the input of a decoder.
 
 `model_download.download_model` fetches a model from a bucket. The classes for remote places have the interfaces of
 `objects`, with one class for each protocol (`gcs`, `s3`, `web`). `retry` wraps these classes with retries. No other
@@ -15,10 +15,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from voxbatch.errors import AudioError, ConfigError, StorageError, VoxbatchError
-from voxbatch.failure_kinds import FailureKind
+from voxbatch.errors import ConfigError, StorageError, VoxbatchError
 from voxbatch.storage.address import (
     DEFAULT_STORE_OPTIONS,
     HTTP_SCHEMES,
@@ -39,38 +38,27 @@ from voxbatch.storage.local import (
     stored_path,
     verify_readable,
 )
-from voxbatch.storage.objects import DamagedObject, ObjectNotFound, Stat, UnusableObject
-from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, Recording, RecordingChangedError
-from voxbatch.storage.retry import RetryWait, longest_wait, set_retry_deadline
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 __all__ = [
     "DEFAULT_STORE_OPTIONS",
+    "IN_ARCHIVE",
     "WEB_PAGE",
-    "DamagedObject",
     "LocalReadError",
-    "Recording",
-    "RecordingChangedError",
-    "RetryWait",
+    "StorageError",
     "Store",
     "StoreOptions",
     "TemporaryFileError",
-    "UnusableObject",
     "UnusableRecording",
     "is_remote",
     "is_web_page",
-    "list_objects",
-    "longest_wait",
-    "open_recording",
-    "open_remote",
+    "open_local_audio",
     "open_store",
     "parallel_map",
     "place_of",
     "read_at",
     "redacted",
     "remove_command",
-    "set_retry_deadline",
-    "stat_object",
     "stored_path",
     "verify_readable",
 ]
@@ -167,92 +155,12 @@ def remove_command(place: str, name: str) -> str:
     return f"{program} {shlex.quote(f'{place}/{name}')}"
 
 
-def open_recording(
-    uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, block_bytes: int = BLOCK_BYTES
-) -> Recording:
-    """Open a recording, which the caller must close. A large remote recording is fetched in blocks of `block_bytes`
-    bytes.
-
-    Raises:
-        AudioError: the recording is missing, unreadable, or not a regular file.
-        StorageError: its place does not answer or refuses access, so that nothing is known about the recording.
-    """
-    try:
-        if IN_ARCHIVE.search(uri):
-            from voxbatch.storage import parquet_members, tar_members
-
-            if member := tar_members.parse_member(uri):
-                return tar_members.open_member(member, store_options)
-            if row := parquet_members.parse_member(uri):
-                return parquet_members.open_member(row, store_options)
-        if not is_remote(uri):
-            return FileRecording(open_local_audio(uri))
-        from voxbatch.storage import connect
-        from voxbatch.storage.remote_recording import fetch
-
-        recording = fetch(*connect.reader(uri, store_options), block_bytes)
-        if scheme_of(uri) in HTTP_SCHEMES and is_web_page(recording.pread(_PAGE_BYTES, 0)):
-            recording.close()
-            raise UnusableObject(f"cannot read {redacted(uri)}: it {WEB_PAGE}", FailureKind.NOT_AUDIO)
-        return recording
-    except (AudioError, ObjectNotFound, UnusableObject) as e:
-        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
-    except ValueError as e:
-        raise AudioError(f"cannot open {redacted(uri)}: {e}", FailureKind.NOT_FOUND) from e
-
-
 WEB_PAGE = "is a web page, and no recording; yt-dlp fetches the recordings of web pages: yt-dlp -x ADDRESS"
-_PAGE_BYTES = 256
 
 
 def is_web_page(begin: bytes) -> bool:
     """Return whether a file that begins so is HTML."""
     return begin.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html"))
-
-
-def open_remote(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> BinaryIO:
-    """Return a remote file's bytes as an unnamed temporary file, positioned at the start.
-
-    Raises:
-        StorageError: the remote file cannot be read, or the temporary file cannot be written.
-    """
-    from voxbatch.storage import connect
-
-    try:
-        reader, key = connect.reader(uri, store_options)
-    except ValueError as e:
-        raise StorageError(f"cannot open {redacted(uri)}: {e}") from e
-    return reader.copy(key, _FIRST_BYTES, _NEXT_BYTES)
-
-
-_FIRST_BYTES, _NEXT_BYTES = 1 << 20, 8 << 20
-
-
-def list_objects(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Iterator[Stat]:
-    """Yield the objects below gs://bucket/prefix/ or s3://bucket/prefix/, ordered by key.
-
-    Raises:
-        ValueError: it is not such an address.
-        StorageError: the bucket cannot be listed.
-    """
-    from voxbatch.storage import connect
-
-    address = parse_bucket_address(uri)
-    return connect.bucket(address.scheme, address.bucket, store_options).list(address.key)
-
-
-def stat_object(uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Stat:
-    """Return the size, revision, checksum and time of a remote object.
-
-    Raises:
-        ValueError: no object can have that address.
-        ObjectNotFound: there is no such object.
-        StorageError: its place does not answer, or refuses access.
-    """
-    from voxbatch.storage import connect
-
-    reader, key = connect.reader(uri, store_options)
-    return reader.stat(key)
 
 
 def parallel_map(concurrency: int, call: Callable[[_T], _R], arguments: Iterable[_T]) -> Iterator[_R]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from ipaddress import IPv6Address
 from typing import NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from voxbatch.errors import ConfigError
 from voxbatch.settings import RECORDING, STORES, setting
@@ -28,7 +27,6 @@ _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]+)(:[0-9]{1,5})?")
 _USUAL_PORT = {"http": ":80", "https": ":443"}
 _PLAIN = "!$%&'()*+,/:;=@[]"
 """Characters that stay as they are in a path or a query, in addition to letters, digits and -._~."""
-_HOST = re.compile(r"[A-Za-z0-9._-]+")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,220}[A-Za-z0-9]")
 """Names that the rules of either store allow (Cloud Storage: 3 to 222 characters with dots; S3: 3 to 63, older ones
 with capitals)."""
@@ -118,36 +116,6 @@ def is_endpoint(uri: str) -> bool:
         return False
     web = _web(uri)
     return bool(_AUTHORITY.fullmatch(web["host"])) and web.end() == len(uri) and not web["query"]
-
-
-class WebAddress(NamedTuple):
-    """Parts of an http(s) address."""
-
-    scheme: str
-    host: str
-    """Host as resolvers and certificates take it: in ASCII, and an IPv6 address without its brackets."""
-    port: int
-    target: str
-    """Path and query ("/path?query"), as written."""
-
-
-def parse_web_address(uri: str) -> WebAddress:
-    """Return the parts of http(s)://host[:port]/path[?query]. A fragment is dropped.
-
-    Raises:
-        ValueError: no host can have that name, or a user's name stands before it. The message contains neither the user
-            nor the query.
-    """
-    if "@" in uri.partition("://")[2].replace("?", "/").replace("#", "/").partition("/")[0]:
-        raise ValueError("the address contains a user name or password, which is not allowed: leave it out")
-    parts = urlsplit(uri)
-    host, port = parts.hostname or "", parts.port
-    if ":" in host:
-        host = str(IPv6Address(host))
-    elif not _HOST.fullmatch(host := host.encode("idna").decode()):
-        raise ValueError(f"{host!r} is not a valid host name")
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return WebAddress(parts.scheme, host, {"http": 80, "https": 443}[parts.scheme] if port is None else port, target)
 
 
 def folder_of(uri: str) -> str:

@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 from voxbatch.errors import StorageError
 from voxbatch.storage.address import Address
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.retrying_client import RetryingBucket, read_blocks
 
 IN_MEMORY_BYTES = 8 << 20

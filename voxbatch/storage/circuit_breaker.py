@@ -25,8 +25,8 @@ from typing import Generic, TypeVar
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import is_remote, place_of
+from voxbatch.storage.errors import CredentialsExpired, TransientError
 from voxbatch.storage.local import mount_point
-from voxbatch.storage.objects import CredentialsExpired, TransientError
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 FAILURE_THRESHOLD = 16

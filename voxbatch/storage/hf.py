@@ -17,8 +17,9 @@ from urllib.parse import quote
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions, parse_bucket_address
+from voxbatch.storage.errors import ObjectNotFound, TransientError, UnusableObject
 from voxbatch.storage.http_errors import client_library, connection_failed, one_line
-from voxbatch.storage.objects import ObjectNotFound, RangeReply, Stat, TransientError, UnusableObject
+from voxbatch.storage.objects import RangeReply, Stat
 from voxbatch.storage.web import WebServer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.objects import ObjectNotFound, TransientError, UnusableObject
+from voxbatch.storage.errors import ObjectNotFound, TransientError, UnusableObject
 
 EXTRAS = {"gs": "gcs", "s3": "s3", "hf": "cpu"}
 """Scheme → extra of voxbatch that installs the client."""

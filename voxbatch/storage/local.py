@@ -28,7 +28,7 @@ from typing import BinaryIO
 
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.objects import TransientError
+from voxbatch.storage.errors import TransientError
 
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",

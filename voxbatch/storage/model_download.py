@@ -29,8 +29,9 @@ from typing import TypeVar
 from voxbatch.errors import StorageError
 from voxbatch.storage import connect
 from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, Address, StoreOptions, parse_bucket_address
+from voxbatch.storage.errors import TransientError, UnusableObject
 from voxbatch.storage.local import TEMPORARY_PREFIX, LocalStore
-from voxbatch.storage.objects import Stat, TransientError, UnusableObject
+from voxbatch.storage.objects import Stat
 from voxbatch.storage.partial_file import PartialFile
 from voxbatch.storage.retry import MODEL_FILE, Retries
 from voxbatch.storage.retrying_client import RetryingBucket

@@ -1,5 +1,4 @@
-"""Interface of object stores, with as few methods as possible, and the errors of its methods. `gcs`, `s3` and `web`
-implement it.
+"""Interface of object stores, with as few methods as possible. `gcs`, `s3` and `web` implement it.
 
 One call is one request, or several requests in sequence if a listing has pages. Nothing here retries (`retry` does
 that), and the client libraries are set up not to retry by themselves. All reads are made of `get`: it reads a range of
@@ -16,54 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from voxbatch.errors import StorageError
-from voxbatch.failure_kinds import FailureKind
-
-
-class TransientError(StorageError):
-    """Transient error: the network or the server failed, or the received bytes are not the stored ones. A retry may
-    succeed."""
-
-    def __init__(self, message: str, retry_after_s: float = 0.0, since: float = 0.0):
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-        """Seconds that the server asks clients to wait."""
-        self.since = since
-        """Middle of several failed attempts (time.monotonic). A later arrival came while these attempts failed."""
-
-
-class UnknownHost(TransientError):
-    """No server has this name. Further attempts are of no use, but the network of this machine may be down."""
-
-    kind = FailureKind.NOT_FOUND
-
-
-class ObjectNotFound(StorageError):
-    """There is no such object."""
-
-    kind = FailureKind.NOT_FOUND
-
-
-class UnusableObject(StorageError):
-    """The object exists and cannot be used: it changed while it was read, is too large, or is stored compressed."""
-
-    kind = FailureKind.NOT_DELIVERED
-
-
-class DamagedTransfer(TransientError):
-    """The received bytes do not match the checksum of the stored ones."""
-
-
-class DamagedObject(UnusableObject):
-    """The bytes of an object never match its checksum. Its place answers, and the object is to blame."""
-
-    kind = FailureKind.DAMAGED
-
-
-class CredentialsExpired(StorageError):
-    """The credentials were valid once; new ones may be available."""
-
-    kind = FailureKind.NO_ACCESS
+from voxbatch.storage.errors import DamagedTransfer
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions, redacted
-from voxbatch.storage.objects import UnusableObject
+from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.recording import FileRecording
 from voxbatch.storage.tar_members import changed, opened
 from voxbatch.storage.temporary_files import temporary_file
@@ -81,7 +81,7 @@ def open_member(member: ParquetMember, store_options: StoreOptions) -> FileRecor
 
     Raises:
         UnusableObject: the file has no such recording there any more, or its bytes are null.
-        AudioError, StorageError: the file cannot be read; see storage.open_recording.
+        AudioError, StorageError: the file cannot be read; see storage.recording.open_recording.
     """
     from pyarrow import ArrowException
 

@@ -18,8 +18,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from voxbatch.storage.errors import TransientError
 from voxbatch.storage.local import file_errors
-from voxbatch.storage.objects import Digest, TransientError
+from voxbatch.storage.objects import Digest
 
 STRETCH_BYTES = 8 << 20
 """Bytes of one stretch, and of one request. At 100 MB/s a stretch takes 80 ms, several times the latency of a request;

@@ -1,5 +1,5 @@
 """Define what decoders read: an open recording with bytes at any position and, for programs that need one, an open
-regular file; and read local files so. `remote_recording` fetches the others.
+regular file; and open one. Local files are read here; `remote_recording` fetches the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from typing import Protocol
 
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.local import read_at
+from voxbatch.storage import WEB_PAGE, is_web_page
+from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, HTTP_SCHEMES, StoreOptions, is_remote, redacted, scheme_of
+from voxbatch.storage.circuit_breaker import UnusableRecording
+from voxbatch.storage.errors import DamagedObject, ObjectNotFound, UnusableObject
+from voxbatch.storage.local import IN_ARCHIVE, open_local_audio, read_at
 
 BLOCK_BYTES = 4 << 20
 """Bytes of one request, and an upper limit for a small object: two minutes of 16 kHz WAV."""
@@ -114,3 +118,40 @@ class FileRecording:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
+
+
+def open_recording(
+    uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, block_bytes: int = BLOCK_BYTES
+) -> Recording:
+    """Open a recording, which the caller must close. A large remote recording is fetched in blocks of `block_bytes`
+    bytes.
+
+    Raises:
+        AudioError: the recording is missing, unreadable, or not a regular file.
+        StorageError: its place does not answer or refuses access, so that nothing is known about the recording.
+    """
+    try:
+        if IN_ARCHIVE.search(uri):
+            from voxbatch.storage import parquet_members, tar_members
+
+            if member := tar_members.parse_member(uri):
+                return tar_members.open_member(member, store_options)
+            if row := parquet_members.parse_member(uri):
+                return parquet_members.open_member(row, store_options)
+        if not is_remote(uri):
+            return FileRecording(open_local_audio(uri))
+        from voxbatch.storage import connect
+        from voxbatch.storage.remote_recording import fetch
+
+        recording = fetch(*connect.reader(uri, store_options), block_bytes)
+        if scheme_of(uri) in HTTP_SCHEMES and is_web_page(recording.pread(_PAGE_BYTES, 0)):
+            recording.close()
+            raise UnusableObject(f"cannot read {redacted(uri)}: it {WEB_PAGE}", FailureKind.NOT_AUDIO)
+        return recording
+    except (AudioError, ObjectNotFound, UnusableObject) as e:
+        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
+    except ValueError as e:
+        raise AudioError(f"cannot open {redacted(uri)}: {e}", FailureKind.NOT_FOUND) from e
+
+
+_PAGE_BYTES = 256

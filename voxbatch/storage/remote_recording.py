@@ -16,7 +16,8 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.objects import DamagedObject, DamagedTransfer, Digest, RangeReply, Stat, UnusableObject
+from voxbatch.storage.errors import DamagedObject, DamagedTransfer, UnusableObject
+from voxbatch.storage.objects import Digest, RangeReply, Stat
 from voxbatch.storage.recording import BLOCK_BYTES, WAITING_S, FileRecording, Recording
 from voxbatch.storage.request_pool import BLOCK_THREADS, fetch_pool
 from voxbatch.storage.retrying_client import RetryingReader

@@ -4,8 +4,7 @@
 
 The loop is tenacity's; the stop, the wait and the sleep are ours. Waits are random (exponential backoff with full
 jitter), so that many processes do not retry at the same moments. The caller decides which errors are transient.
-
-A process that is told to stop calls `set_retry_deadline`: calls that wait then retry at once, and give up soon.
+See `waits` for the deadline of all calls.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from voxbatch.storage.objects import TransientError
+from voxbatch.storage import waits
+from voxbatch.storage.errors import TransientError
+from voxbatch.storage.waits import RetryWait, sleep
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -30,8 +31,6 @@ LONGEST_RETRY_AFTER_S = 60.0
 not return together."""
 LONGEST_WAIT_BEFORE_DEADLINE_S = 1.0
 """Longest wait after `set_retry_deadline`."""
-SLEEP_STEP_S = 0.1
-"""Seconds that a wait may take to notice `set_retry_deadline`."""
 NO_WAIT = "VOXBATCH_NO_WAIT"
 """Environment variable of tests that turns waiting off."""
 
@@ -59,59 +58,6 @@ QUEUE_REQUEST = RetryPolicy(attempts=12, total_s=120.0)
 RUN_START = RetryPolicy(attempts=20, total_s=300.0)
 """The start of a run on a cloud platform. The 19 waits add up to about two and a half minutes, because Cloud Run's
 quotas are per minute. An attempt without an answer takes a minute or two itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryWait:
-    """A call whose attempts have failed so far, and which is attempted again."""
-
-    place: str
-    failed: int
-    attempts: int
-    """Most attempts."""
-    since: float
-    """Time of the first failure, on the clock that all processes of this host share (time.monotonic)."""
-
-    def __str__(self) -> str:
-        """Return, for example, "s3://calls/ does not answer (attempt 4 of 12, for 35 s)"."""
-        waited_s = time.monotonic() - self.since
-        return f"{self.place} does not answer (attempt {self.failed + 1} of {self.attempts}, for {waited_s:.0f} s)"
-
-
-_waits: dict[int, RetryWait] = {}
-"""The calls of this process that are attempted again, by the id of their Retries. Each thread adds and removes its own
-calls; a single operation on a dict is thread-safe."""
-
-
-def longest_wait() -> RetryWait | None:
-    """Return the call of this process that has failed for the longest time, or None if none is being retried."""
-    return min(list(_waits.values()), key=lambda wait: wait.since, default=None)
-
-
-class _Deadline:
-    """Deadline of all retries in this process."""
-
-    at = math.inf
-    """Time (time.monotonic) after which no further attempt begins."""
-
-
-_deadline = _Deadline()
-
-
-def set_retry_deadline(seconds: float) -> None:
-    """Shorten all waits from now on, and begin no further attempt after `seconds` seconds.
-
-    This is permanent, because the process is stopping. A signal handler may call it. It therefore uses no lock and no
-    event: the thread that the signal interrupts might hold the lock.
-    """
-    _deadline.at = min(_deadline.at, time.monotonic() + seconds)
-
-
-def sleep(seconds: float) -> None:
-    """Sleep like time.sleep, until `set_retry_deadline` is called."""
-    until, deadline = time.monotonic() + seconds, _deadline.at
-    while _deadline.at == deadline and (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, SLEEP_STEP_S))
 
 
 class Retries:
@@ -144,7 +90,9 @@ class Retries:
 
         def record_wait(state: RetryCallState) -> None:
             if self._place:
-                _waits[id(self)] = RetryWait(self._place, self.failed, self._policy.attempts, self._first_failed_at)
+                waits.present[id(self)] = RetryWait(
+                    self._place, self.failed, self._policy.attempts, self._first_failed_at
+                )
             before_wait(_error(state), state.upcoming_sleep)
 
         retrying = Retrying(
@@ -158,7 +106,7 @@ class Retries:
         try:
             return retrying(call)
         finally:
-            _waits.pop(id(self), None)
+            waits.present.pop(id(self), None)
 
     def _record_failure(self, state: RetryCallState) -> float:
         """Return the seconds to wait before the next attempt: the server's Retry-After, as far as it is obeyed, plus
@@ -168,7 +116,7 @@ class Retries:
         self._first_failed_at = self._first_failed_at or time.monotonic()
         if os.environ.get(NO_WAIT):
             return 0.0
-        if _deadline.at < math.inf:
+        if waits.deadline.at < math.inf:
             return random.uniform(0, LONGEST_WAIT_BEFORE_DEADLINE_S)
         bound = min(self._policy.longest_wait_s, self._policy.first_wait_s * 2 ** (self.failed - 1))
         error = _error(state)
@@ -179,7 +127,7 @@ class Retries:
         """Return whether no further attempt may begin."""
         next_at = time.monotonic() + state.upcoming_sleep
         is_late = self.failed > 1 and next_at >= state.start_time + self._policy.total_s
-        return self.failed >= self._policy.attempts or is_late or next_at >= _deadline.at
+        return self.failed >= self._policy.attempts or is_late or next_at >= waits.deadline.at
 
     def middle(self) -> float:
         """Return the middle of the failed attempts (time.monotonic), from the first failure until now."""

@@ -16,20 +16,16 @@ from typing import BinaryIO, TypeVar
 from voxbatch.errors import StorageError
 from voxbatch.safe_text import escape_controls
 from voxbatch.storage.address import redacted
-from voxbatch.storage.objects import (
-    Bucket,
+from voxbatch.storage.errors import (
     CredentialsExpired,
     DamagedObject,
     DamagedTransfer,
-    Digest,
     ObjectNotFound,
-    ObjectReader,
-    RangeReply,
-    Stat,
     TransientError,
     UnknownHost,
     UnusableObject,
 )
+from voxbatch.storage.objects import Bucket, Digest, ObjectReader, RangeReply, Stat
 from voxbatch.storage.retry import STORE_REQUEST, Retries
 from voxbatch.storage.temporary_files import temporary_file
 

@@ -16,16 +16,9 @@ from typing import Any, BinaryIO
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions
+from voxbatch.storage.errors import CredentialsExpired, ObjectNotFound, TransientError, UnusableObject
 from voxbatch.storage.http_errors import client_library, connection_failed, one_line, parse_retry_after, status_error
-from voxbatch.storage.objects import (
-    CredentialsExpired,
-    Digest,
-    ObjectNotFound,
-    RangeReply,
-    Stat,
-    TransientError,
-    UnusableObject,
-)
+from voxbatch.storage.objects import Digest, RangeReply, Stat
 from voxbatch.storage.reply_deadline import timed
 
 CONNECT_S, READ_S = 10, 20

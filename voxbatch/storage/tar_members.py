@@ -19,8 +19,9 @@ from urllib.parse import quote, unquote
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions, is_remote, redacted
+from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.local import open_local_audio, read_at
-from voxbatch.storage.objects import Stat, UnusableObject
+from voxbatch.storage.objects import Stat
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -64,7 +65,7 @@ def open_member(member: TarMember, store_options: StoreOptions) -> FileRecording
 
     Raises:
         UnusableObject: the archive has no such file there any more.
-        AudioError, StorageError: the archive cannot be read; see storage.open_recording.
+        AudioError, StorageError: the archive cannot be read; see storage.recording.open_recording.
     """
     with opened(member.archive, store_options) as (read, _):
         is_there = False

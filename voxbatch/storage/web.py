@@ -20,15 +20,17 @@ import time
 from collections.abc import Iterator, Mapping
 from email.utils import mktime_tz, parsedate_tz
 from http import HTTPStatus
-from typing import TYPE_CHECKING
-from urllib.parse import urljoin
+from ipaddress import IPv6Address
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urljoin, urlsplit
 
 from voxbatch import __version__
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, parse_web_address, place_of, redacted, scheme_of
+from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, place_of, redacted, scheme_of
+from voxbatch.storage.errors import TransientError, UnknownHost, UnusableObject
 from voxbatch.storage.http_errors import connection_failed, one_line, parse_retry_after, status_error
-from voxbatch.storage.objects import RangeReply, Stat, TransientError, UnknownHost, UnusableObject
+from voxbatch.storage.objects import RangeReply, Stat
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, HTTPConnectionPool
@@ -43,6 +45,37 @@ SMALL_BYTES = 64 << 10
 _NUMBER = re.compile(r"\d{1,18}")
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(?P<size>\d{1,18}|\*)", re.IGNORECASE)
 _UNSATISFIED_RANGE = re.compile(r"bytes \*/(?P<size>\d{1,18})", re.IGNORECASE)
+_HOST = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class WebAddress(NamedTuple):
+    """Parts of an http(s) address."""
+
+    scheme: str
+    host: str
+    """Host as resolvers and certificates take it: in ASCII, and an IPv6 address without its brackets."""
+    port: int
+    target: str
+    """Path and query ("/path?query"), as written."""
+
+
+def parse_web_address(uri: str) -> WebAddress:
+    """Return the parts of http(s)://host[:port]/path[?query]. A fragment is dropped.
+
+    Raises:
+        ValueError: no host can have that name, or a user's name stands before it. The message contains neither the user
+            nor the query.
+    """
+    if "@" in uri.partition("://")[2].replace("?", "/").replace("#", "/").partition("/")[0]:
+        raise ValueError("the address contains a user name or password, which is not allowed: leave it out")
+    parts = urlsplit(uri)
+    host, port = parts.hostname or "", parts.port
+    if ":" in host:
+        host = str(IPv6Address(host))
+    elif not _HOST.fullmatch(host := host.encode("idna").decode()):
+        raise ValueError(f"{host!r} is not a valid host name")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return WebAddress(parts.scheme, host, {"http": 80, "https": 443}[parts.scheme] if port is None else port, target)
 
 
 class WebServer:

@@ -28,7 +28,8 @@ from voxbatch.errors import ConfigError
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.references import LISTS
 from voxbatch.manifest.source import Source
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, open_remote, redacted
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, redacted
+from voxbatch.storage.connect import open_remote
 from voxbatch.storage.temporary_files import temporary_file
 
 FOLDER_SUFFIXES = (

@@ -31,8 +31,9 @@ from voxbatch.engines.vllm import gpu
 from voxbatch.engines.vllm.model import Model, cache_folder
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import StoreOptions, is_remote, open_remote, open_store
-from voxbatch.storage.objects import ObjectNotFound
+from voxbatch.storage import StoreOptions, is_remote, open_store
+from voxbatch.storage.connect import open_remote
+from voxbatch.storage.errors import ObjectNotFound
 
 FOLDERS = {
     "VLLM_CACHE_ROOT": "vllm",

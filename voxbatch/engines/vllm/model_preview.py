@@ -9,8 +9,9 @@ from pathlib import Path
 
 from voxbatch.engines.vllm.model import SMALL_FILES, Model
 from voxbatch.errors import EngineError, StorageError
-from voxbatch.storage import StoreOptions, list_objects, open_remote
+from voxbatch.storage import StoreOptions
 from voxbatch.storage.address import parse_bucket_address
+from voxbatch.storage.connect import list_objects, open_remote
 
 
 @dataclass(frozen=True, slots=True)

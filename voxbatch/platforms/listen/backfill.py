@@ -13,8 +13,9 @@ from voxbatch.errors import ConfigError
 from voxbatch.platforms.listen.message import FINALIZED, Ignored, ReceivedMessage, read
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.platforms.listen.subscription import Subscription
-from voxbatch.storage import StoreOptions, list_objects
+from voxbatch.storage import StoreOptions
 from voxbatch.storage.address import parse_bucket_address
+from voxbatch.storage.connect import list_objects
 
 MESSAGES_AT_A_TIME = 1000
 """Messages in one request (Pub/Sub quotas)."""

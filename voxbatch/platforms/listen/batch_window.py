@@ -20,8 +20,10 @@ from voxbatch.errors import ManifestError, MessageError
 from voxbatch.manifest.prefix import upload_line, uploads_manifest
 from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
 from voxbatch.platforms.listen.rules import Rules
-from voxbatch.storage import Store, StoreOptions, open_store, stat_object
-from voxbatch.storage.objects import ObjectNotFound, Stat
+from voxbatch.storage import Store, StoreOptions, open_store
+from voxbatch.storage.connect import stat_object
+from voxbatch.storage.errors import ObjectNotFound
+from voxbatch.storage.objects import Stat
 
 GRACE_S = 10.0
 """Seconds between a window's end and the question to the store. The store's clock and this machine's clock may differ

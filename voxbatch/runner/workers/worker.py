@@ -29,9 +29,9 @@ from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S, Progress, Stop, StopRequested, Usage
 from voxbatch.runner.transcribe import circuit_breaker, resume, transcribe
-from voxbatch.storage import set_retry_deadline
 from voxbatch.storage.circuit_breaker import Report
 from voxbatch.storage.columns import ItemSet
+from voxbatch.storage.waits import set_retry_deadline
 
 HEARTBEAT_S = 1.0
 """Seconds between two heartbeats of a worker that is busy."""
