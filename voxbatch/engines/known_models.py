@@ -68,7 +68,7 @@ class KnownModel:
     speaks: bool = False
     """True if the model speaks texts, and does not transcribe."""
     rtfx: int | None = None
-    """Seconds of audio per second on one H200, measured with made-up weights (benchmarks/RESULTS.md); the lowest of
+    """Seconds of audio per second on one H200, measured with made-up weights (benchmarks/RESULTS.md); the latest of
     several figures. None if it was not measured."""
 
     @property
@@ -146,7 +146,7 @@ KNOWN_MODELS = (
     _for_vllm("ibm-granite/granite-speech-4.1-2b", _GRANITE, 0, "Apache-2.0", 5.33, _CLASS),
     _for_vllm("ibm-granite/granite-4.0-1b-speech", _GRANITE, 4630, "Apache-2.0", 5.52, _CLASS, 1552),
     _for_vllm("CohereLabs/cohere-transcribe-03-2026", _COHERE, 0, "Apache-2.0", 5.42, "", 834),
-    _for_vllm("Qwen/Qwen3-ASR-1.7B", _QWEN, 4700, "Apache-2.0", 5.76, _CLASS, 1552),
+    _for_vllm("Qwen/Qwen3-ASR-1.7B", _QWEN, 4700, "Apache-2.0", 5.76, _CLASS, 2691),
     _for_vllm("zai-org/GLM-ASR-Nano-2512", ("en", "zh"), 0, "MIT", None, _CLASS),
 )
 OTHER_NAMES = {
