@@ -13,20 +13,25 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from common import ROOT, VOXBATCH, Bars, english_rows, is_long, machine, write_manifest
 
+from voxbatch.analysis.calibrate import scored_item
 from voxbatch.config import DEFAULT_SHARE
 from voxbatch.output.cascade import Amount, chosen, combined
 from voxbatch.output.entries import Entries
+from voxbatch.output.lines import word_confidences
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import read_existing
-from voxbatch.scoring.bootstrap import Pair, paired_difference
+from voxbatch.scoring.bootstrap import Pair, paired_difference, rate_interval
+from voxbatch.scoring.calibration import calibrate, expected_wrong
 from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.storage import open_store
 
@@ -40,6 +45,10 @@ MAX_COST = 0.35
 DIGITS = ("fsdd", "formats_one_two_three")
 """Folders of recordings of digits alone, on which the larger of the two models is the worse one: "Thank you very much"
 for "three", and "1, 2, 3" for "one two three". Doing them twice gains nothing of which to reach a part."""
+WERS = (0.05, 0.03)
+"""Word error rates of --cascade SMALL,LARGE:wer=."""
+DIVISIONS = 20
+"""Number of random divisions of the recordings into two halves."""
 DRAWS = 200
 """Number of random choices of items."""
 
@@ -89,7 +98,55 @@ def main() -> None:
         gain, cost = table(title, [small[number] for number in kept], [large[number] for number in kept])
         bars.at_least(f"{title}: part of the gain", gain, MIN_GAIN)
         bars.at_most(f"{title}: part of the audio done again", cost, MAX_COST)
+    by_wer([small[number] for number in kept], [large[number] for number in kept])
     bars.leave()
+
+
+def by_wer(small: list[PartEntry], large: list[PartEntry]) -> None:
+    """Print the expected and the true rate of what `:wer=` leaves to the small model. One half of the recordings makes
+    the calibration, and the other is transcribed, over random divisions."""
+    print("\n| wer= | done again | the others: expected | true, 95 % interval | small alone | cascade |")
+    print("|---|---|---|---|---|---|")
+    draws = random.Random(0)
+    divisions = [draws.sample(range(len(small)), len(small)) for _ in range(DIVISIONS)]
+    for wer in WERS:
+        results = [_by_wer(wer, small, large, order) for order in divisions]
+        for share, expected, true, low, high, alone, cascade in results[:2]:
+            interval = f"{true:.2f} ({low:.2f} to {high:.2f})"
+            print(f"| {100 * wer:g} | {share:.2f} | {expected:.2f} | {interval} | {alone:.2f} | {cascade:.2f} |")
+        share, expected, true, _, _, alone, cascade = (statistics.mean(values) for values in zip(*results, strict=True))
+        within = sum(low <= expected <= high for _, expected, _, low, high, _, _ in results)
+        print(
+            f"| {100 * wer:g}, mean of {DIVISIONS} | {share:.2f} | {expected:.2f} | {true:.2f}; the expected one is in "
+            f"{within} of the intervals | {alone:.2f} | {cascade:.2f} |"
+        )
+
+
+def _by_wer(wer: float, small: list[PartEntry], large: list[PartEntry], order: list[int]) -> tuple[float, ...]:
+    """Return the share of the audio that is done again, the expected and the true rate of the others with the ends of
+    its interval, and the rates of all by the small model and by the cascade, in percent. The first half of `order` are
+    the recordings of the calibration."""
+    known = [json.loads(small[number].line) for number in order[: len(order) // 2]]
+    scored = [item for line in known if (item := scored_item(line, "en", line["id"]))]
+    fit = calibrate(scored, "", "", {}, ["en"]).fit
+    rest = sorted(order[len(order) // 2 :])
+    ours = [PartEntry(number, small[index].kind, small[index].line) for number, index in enumerate(rest)]
+    again = list(chosen(ours, Amount(None, wer, fit), len(ours), len(ours)))
+    lines = [json.loads(entry.line) for entry in ours]
+    left = [word_confidences(line) or () for line, is_in in zip(lines, again, strict=True) if not is_in]
+    expected = fit.errors_per_wrong * sum(expected_wrong(fit, values) for values in left)
+    true = pairs(entry for entry, is_in in zip(ours, again, strict=True) if not is_in)
+    interval = rate_interval(Counter(true)) or (0.0, 1.0)
+    again_s = sum(line["audio_duration"] for line, is_in in zip(lines, again, strict=True) if is_in)
+    both = [combined(a, large[index] if is_in else None) for a, index, is_in in zip(ours, rest, again, strict=True)]
+    return (
+        again_s / sum(line["audio_duration"] for line in lines),
+        100 * expected / (fit.length_per_word * sum(map(len, left))),
+        _wer(true),
+        *(100 * end for end in interval),
+        _wer(pairs(ours)),
+        _wer(pairs(both)),
+    )
 
 
 def table(title: str, small: list[PartEntry], large: list[PartEntry]) -> tuple[float, float]:

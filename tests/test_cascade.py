@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from voxbatch.analysis.status import StatusReader
 from voxbatch.config import Config, parse_cascade
 from voxbatch.errors import CheckpointError, ConfigError, UsageError
 from voxbatch.log import Log
+from voxbatch.output import lists
 from voxbatch.output.cascade import Amount, chosen, overlaid
 from voxbatch.output.merge import merge_again
-from voxbatch.output.parts import PartEntry
-from voxbatch.output.run_file import read_existing
+from voxbatch.output.parts import PartEntry, open_part
+from voxbatch.output.run_file import RunKey, read_existing
 from voxbatch.output.verify import verify
 from voxbatch.scoring.calibration import Calibration, Fit
-from voxbatch.storage import open_store
+from voxbatch.storage import Store, open_store
 
 SECONDS = (1.0, 2.0, None, 1.5, 2.5, 1.2, 2.2, 1.7)
 """Durations of the recordings, of which one is missing."""
@@ -272,6 +274,28 @@ def test_the_status_counts_the_second_pass(undisturbed: dict[str, bytes], voxbat
     assert f"second pass: {wanted} of {wanted} items committed" in voxbatch("status", "out").stdout
 
 
+def test_each_part_of_the_second_pass_is_read_once(
+    manifest: ManifestWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_decoders: None
+) -> None:
+    """However often `status --watch` looks."""
+    runner.run(config(manifest(*SECONDS), tmp_path / "out", part_items=1), Log(quiet=True))
+    (tmp_path / "out" / "summary.json").unlink()
+    opened = Counter[str]()
+
+    def counting(store: Store, name: str, run: RunKey | None = None) -> Any:
+        opened[name] += 1
+        return open_part(store, name, run)
+
+    monkeypatch.setattr(lists, "open_part", counting)
+    reader = StatusReader(open_store(str(tmp_path / "out")))
+    first = reader.read()
+    assert first.second_committed == first.second_items
+    assert reader.read() == reader.read() == first
+    of_second = [count for name, count in opened.items() if "second-" in name]
+    assert of_second == [1] * len(_second(tmp_path / "out"))
+    assert of_second
+
+
 def test_a_longer_list_keeps_what_the_large_model_did(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     """The choice is made anew, and what is in the second pass stays."""
     out = tmp_path / "grown"
@@ -359,6 +383,24 @@ def test_an_unknown_large_model_is_refused_before_the_small_one_is_loaded(
     with pytest.raises(UsageError, match="no/such/model: no such folder; give a CTranslate2 model"):
         runner.run(config(manifest(1.0), tmp_path / "out", **settings), Log(quiet=True))
     assert not (tmp_path / "out" / "run.json").exists()
+
+
+@needs_tiny_en
+def test_what_the_large_model_cannot_do_is_told_before_the_small_one_is_loaded(
+    manifest: ManifestWriter, tmp_path: Path, voxbatch: Voxbatch, base_model: Path
+) -> None:
+    """The log names its licence, and the recordings in languages that it does not know. They keep their text."""
+    settings = ("--engine", "faster-whisper", "--cascade", f"{base_model},tiny.en:0.9", "--log-format", "json")
+    done = voxbatch("run", manifest(1.0, lang="de"), "-o", "out", "--no-report", *settings)
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    texts = [event["text"] for event in events if event["message"] in ("engine", "one_language")]
+    (licence,) = [text for text in texts if text.startswith("second pass; ")]
+    assert licence == "second pass; model tiny.en (MIT)"
+    (kept,) = [text for text in texts if "keep the text of the small model" in text]
+    assert kept.startswith("1 item in language 'de' keep the text of the small model: model tiny.en knows only en")
+    assert texts.index(licence) < texts.index(kept)
+    (row,) = rows(tmp_path / "out")
+    assert row["lang"] == "de"
 
 
 def test_a_dry_run_has_both_prices(manifest: ManifestWriter, voxbatch: Voxbatch) -> None:

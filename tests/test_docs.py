@@ -24,6 +24,8 @@ from conftest import ManifestWriter, Recorder, Voxbatch, understood
 from voxbatch import errors
 from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
+from voxbatch.cli.models_command import USD_PER_HOUR
+from voxbatch.engines.known_models import KNOWN_MODELS
 from voxbatch.scoring.normalize import normalizer
 
 ROOT = Path(__file__).parents[1]
@@ -386,3 +388,17 @@ def error_rate(output: str) -> float:
     found = re.search(r"^WER ([\d.]+)%", output, re.MULTILINE)
     assert found
     return float(found[1])
+
+
+def test_the_page_of_models_has_the_table_of_the_command() -> None:
+    """Each model of vLLM that transcribes has its WER, languages, licence, speed and price on both."""
+    lines = (DOCS / "gpus-and-models.md").read_text().splitlines()
+    rows = {cells[1].strip("`"): cells for line in lines if len(cells := re.split(r" ?\| ?", line)) == 12}
+    for model in KNOWN_MODELS:
+        if model.engine != "vllm" or model.speaks:
+            continue
+        _, _, wer, languages, licence, *_, speed, _, _, usd, _ = rows[model.name]
+        assert wer == ("" if model.wer is None else f"{model.wer:.2f} %")
+        assert (int(languages), licence) == (len(model.languages), model.license)
+        assert re.findall(r"^[\d,]*", speed) == [f"{model.rtfx:,}" if model.rtfx else ""]
+        assert usd[:6] == (f"{USD_PER_HOUR / model.rtfx:.4f}" if model.rtfx else "")

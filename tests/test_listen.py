@@ -728,6 +728,23 @@ def test_several_gpus_cause_a_warning(setup: ListenSetup) -> None:
     setup.clean()
 
 
+def test_each_run_is_a_cascade(setup: ListenSetup, alone: Alone) -> None:
+    """The runs of two messages have the bytes of plain runs. Each loads the small model again, and then the large one,
+    which a warning says before the first message."""
+    engine = ("--engine", "scripted", "--engine-option", "confidence=true", "--formats", "srt")
+    options = (*engine, "--cascade", "little,big:0.5")
+    for name in ("day", "eve"):
+        setup.manifest(name)
+    setup.told(2)
+    listening = setup.drained(*options)
+    assert listening.told("loads_anew")[0]["text"].startswith("each run loads little and then big anew")
+    for name in ("day", "eve"):
+        made = outputs(setup.store(name))
+        assert b'"model": "big"' in (made["transcripts.jsonl"] or b"")
+        assert made == alone(name, engine=options)
+    setup.clean()
+
+
 # ── runs on Cloud Run ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -759,11 +776,11 @@ def test_message_starts_one_execution(setup: ListenSetup, cloud_run: CloudRunApi
     """
     source = setup.manifest("day")
     setup.told(1)
-    options = (*THERE, "--tasks", "3", "--language", "en", "--prompt", "Calls.")
+    options = (*THERE, "--tasks", "3", "--language", "en", "--prompt", "Calls.", "--cascade", "a/b,c/d")
     setup.drained(*options)
     (execution,) = cloud_run.executions
     assert execution["taskCount"] == 3
-    options_of_run = ["--prompt", "Calls.", "--engine", "vllm", "--language", "en"]
+    options_of_run = ["--prompt", "Calls.", "--engine", "vllm", "--language", "en", "--cascade", "a/b,c/d"]
     assert arguments(execution) == ["run", source, "-o", f"{OUT}/day", *options_of_run]
     setup.pubsub.notify("calls", "in/day.jsonl")
     listening = setup.drained(*options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from datasets.table import embed_table_storage
 from pyarrow import parquet
 from servers import Place
 
+from voxbatch.decoding import Decoded, DecoderPool, Task
 from voxbatch.errors import ManifestError
+from voxbatch.records import Chunk
 from voxbatch.storage import DEFAULT_STORE_OPTIONS
 from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.parquet_members import open_listing
@@ -72,16 +75,40 @@ def test_files_in_folders_of_a_bucket_are_listed_without_their_recordings(
         place.put(f"data/{language}/test-0.parquet", path.read_bytes())
     found = rows(f"{place.uri}/data/")
     assert [row["id"] for row in found[5:7]] == ["de/test-0/6", "en/test-0/1"]
-    begun = place.asked("GET")
+    begun = place.asked("get")
     expected = [sound.read_bytes() for sound in [*sounds, long]]
     assert contents(f"{place.uri}/data", found) == expected * 2
     one, *others = found[:2]
     contents(f"{place.uri}/data", [one])
-    begun = place.asked("GET")
+    begun = place.asked("get")
     contents(f"{place.uri}/data", others)
-    assert place.asked("GET") <= begun + 1
+    assert place.asked("get") <= begun + 1
     with open_listing(f"{place.uri}/data/de/test-0.parquet", DEFAULT_STORE_OPTIONS) as listing:
         assert os.fstat(listing.fileno()).st_blocks * 512 < (8 << 20) / 20
+
+
+def test_a_remote_row_group_is_fetched_once_for_all_decoders(
+    place: Place, tmp_path: Path, sounds: list[Path], warm_decoders: None
+) -> None:
+    """Each byte of the recordings is asked for once, however many decoders there are, and in whatever order the row
+    groups come."""
+    path = written(tmp_path / "t.parquet", sounds * 8)
+    place.put("t.parquet", path.read_bytes())
+    groups = parquet.read_metadata(path)
+    rows = [(group, row) for group in range(groups.num_row_groups) for row in range(groups.row_group(group).num_rows)]
+    names = [f"{place.uri}/t.parquet#row={group}+{row},audio,{(2 * group + row) % 5}.wav" for group, row in rows]
+    place.proxy.forget()
+    with DecoderPool(3) as pool:
+        tasks = (Task(item, name, 0.0, None, None, None, 240_000) for item, name in enumerate(names))
+        ends = [message for message in pool.run(tasks) if not isinstance(message, Chunk)]
+    assert [end for end in ends if not isinstance(end, Decoded)] == []
+    assert sorted(end.item for end in ends) == list(range(len(names)))
+    ranges = [asked.headers["range"] for asked in place.proxy.log if asked.verb == "get"]
+    begins = Counter(int(text.removeprefix("bytes=").partition("-")[0]) for text in ranges)
+    columns = [groups.row_group(group).column(0) for group in range(groups.num_row_groups)]
+    assert columns[0].path_in_schema == "audio.bytes"
+    starts = [column.dictionary_page_offset or column.data_page_offset for column in columns]
+    assert {begins[start] for start in starts} == {1}
 
 
 def test_a_run_over_a_data_set(tmp_path: Path, voxbatch: Voxbatch, sounds: list[Path]) -> None:

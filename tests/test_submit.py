@@ -715,6 +715,34 @@ def test_speed_of_an_unmeasured_gpu_is_estimated(nowhere: None, calls: Calls, ty
     assert "not measured" not in done.lines[3]
 
 
+def test_a_cascade_is_forwarded_with_both_prices(nowhere: None, calls: Calls, typed: Type, tmp_path: Path) -> None:
+    """The last task alone makes the second pass, so that its time and its price are added. A calibration must lie where
+    the tasks see it."""
+    hours = calls.manifest(*[3600] * 100)
+    large = "mistralai/Voxtral-Mini-4B-Realtime-2602"
+    models = f"openai/whisper-tiny.en,{large}"
+    command = (hours, *TO_CLOUD_RUN, "--dry-run", "--engine", "vllm", "--usd-per-hour", "3.6", "--tasks", "10")
+    done = typed(*command, "--cascade", models, "--expected-rtfx", "100")
+    assert (done.code, done.said) == (0, "")
+    (container,) = done.body["overrides"]["containerOverrides"]
+    assert container["args"][container["args"].index("--cascade") + 1] == models
+    understood(*container["args"])
+    assert done.line("second").startswith(f"{large} does about 0.3 of the audio again, in the last task alone: ")
+    usd = float(done.line("second").rpartition("$")[2])
+    work = typed(*command, "--model", large, "--no-prefill-encoder").line("cost")
+    assert 0 < usd < float(work.partition("task: $")[2].split()[0])
+    assert done.line("cost") == (
+        f"about ${3.6 + 1.8 + usd:.2f} to ${3.6 + 3.6 + usd:.2f} at $3.6 an hour and task: $3.60 of work, $1.80 to "
+        "$3.60 of starts and the second pass"
+    )
+    unknown = typed(*command, "--cascade", "openai/whisper-tiny.en,b/c", "--expected-rtfx", "100")
+    assert unknown.line("second").endswith("time and cost unknown, and not in the above")
+    by_wer = (*command, "--cascade", f"{models}:wer=5", "--calibration")
+    assert typed(*by_wer, "gs://calls/tiny.json").code == 0
+    (tmp_path / "c.json").touch()
+    assert f"--calibration {tmp_path}/c.json lies on this machine" in typed(*by_wer, f"{tmp_path}/c.json").said
+
+
 def test_starts_that_cost_more_than_the_work_are_told(nowhere: None, calls: Calls, typed: Type) -> None:
     """If the starts cost more than the work, `submit` advises the number of tasks that pays, or fewer runs and a worker
     that is always on. The automatic number of tasks follows this advice; --tasks is taken as it is.

@@ -170,6 +170,45 @@ def test_the_texts_beside_archives_belong_to_their_recordings(
         assert len(contents(tmp_path / place, found)) == 2
 
 
+def test_nemos_manifest_of_all_archives_is_a_source(place: Place, tmp_path: Path) -> None:
+    """Its rows are those of the recordings that it names, in its order, on this machine and in a bucket."""
+    lines = [
+        {"audio_filepath": f"{name}.wav", "text": name, "duration": 1.5, "offset": 7, "shard_id": shard}
+        for shard, name in ((1, "c"), (0, "b"), (0, "a"))
+    ]
+    files = {
+        "audio_0.tar": tar_of("a.wav", b"1")[:-1024] + tar_of("extra.wav", b"x")[:-1024] + tar_of("b.wav", b"22"),
+        "audio_1.tar": tar_of("c.wav", b"333"),
+        "tarred_audio_manifest.json": "".join(json.dumps(line) + "\n" for line in lines).encode(),
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        place.put(name, data)
+    for base in (str(tmp_path), place.uri):
+        found = rows(f"{base}/tarred_audio_manifest.json")
+        assert [(row["id"], row["text"]) for row in found] == [
+            ("audio_1/c", "c"),
+            ("audio_0/b", "b"),
+            ("audio_0/a", "a"),
+        ]
+        assert contents(base, found) == [b"333", b"22", b"1"]
+        assert not any("offset" in row for row in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "shard", "message"),
+    [("b.wav", 0, "line 2: audio_0.tar has no recording 'b.wav'"), ("a.wav", 7, "line 2: there is no audio_7.tar")],
+)
+def test_a_recording_that_no_archive_holds_is_refused(name: str, shard: int, message: str, tmp_path: Path) -> None:
+    """The message names the line of NeMo's manifest and the archive. Without archives, the paths are those of files."""
+    lines = [{"audio_filepath": "a.wav", "shard_id": 0}, {"audio_filepath": name, "shard_id": shard}]
+    (tmp_path / "m.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert rows(tmp_path / "m.json") == lines
+    (tmp_path / "audio_0.tar").write_bytes(tar_of("a.wav", b"1"))
+    with pytest.raises(ManifestError, match=message):
+        rows(tmp_path / "m.json")
+
+
 def test_a_line_beside_an_archive_that_is_no_json_is_refused(tmp_path: Path) -> None:
     """The message names the file and the line."""
     (tmp_path / "audio_0.tar").write_bytes(tar_of("a.wav", b"1"))

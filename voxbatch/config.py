@@ -148,7 +148,7 @@ class RunOptions:
         help="A folder, a name on the hub, gs:// or s3://. Default: the engine's own model.",
     )  # fmt: skip
     cascade: str | None = setting(
-        None, use=PROCESS, group=MODEL, for_answers=False, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
+        None, group=MODEL, for_answers=False, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
         help="Two models in place of --model: SMALL does everything, and LARGE does again the recordings of which "
         f"SMALL is least sure: up to SHARE of the audio (default {DEFAULT_SHARE}) or, with wer=5 for SHARE and with a "
         "--calibration of SMALL, until the others have an expected WER of 5 %. The more confident text counts.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 from voxbatch.output import run_file
@@ -81,6 +82,8 @@ class StatusReader:
         """Header of the part of each shard that was committed last."""
         self._chosen: ItemSet | None = None
         """The items of the second pass. None until the first pass is committed."""
+        self._left = ItemSet(0)
+        """Those of them that are not committed."""
 
     def read(self) -> Status:
         """Return the progress of the run in OUT.
@@ -152,8 +155,13 @@ class StatusReader:
         transcripts of recordings that are gone count as if they were in the manifest."""
         if self._chosen is None:
             self._chosen = chosen(Entries(self._store, run).of_pass(), Amount.of(run), run.items, run.items)
-        second = Entries(self._store, replace(run, pass_name=SECOND)).of_pass()
-        return self._chosen.count(), sum(self._chosen[entry.index] for entry in second)
+            self._left = self._chosen & self._chosen
+        latest = ItemList(self._store, run)
+        names = [name for name in part_names(self._store, run.generation, SECOND) if name not in self._names]
+        for entry in chain.from_iterable(map(latest.read_part, names)):
+            self._left[entry.index] = False
+        self._names.update(names)
+        return self._chosen.count(), self._chosen.count() - self._left.count()
 
     def _remaining_s(self, left: int, by_items: float | None) -> float | None:
         """Return the longest of the shards' own estimates; `by_items` if a shard of the latest sharding has none."""

@@ -38,6 +38,7 @@ class TranscribeKeywords(TypedDict, total=False):
 class ShardKeywords(TranscribeKeywords, total=False):
     """Options of a run whose shards several processes transcribe."""
 
+    cascade: str | None
     formats: str | Collection[str]
     beside: bool
     report: bool | None
@@ -63,7 +64,6 @@ class ShardKeywords(TranscribeKeywords, total=False):
 class RunKeywords(ShardKeywords, total=False):
     """Options of a run."""
 
-    cascade: str | None
     overwrite: bool
     update: bool
     retry_failed: str | None

@@ -109,10 +109,15 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str]:
     if f.usd is None:
         yield f"cost     unknown: give {missing if f.wall_s is None else '--usd-per-hour'}"
     elif f.start_usd:
-        parts = f"${f.work_usd:,.2f} of work, {_usd(f.start_usd)} of starts"
+        parts = f"${f.work_usd:,.2f} of work, {_usd(f.start_usd)} of starts{' and the second pass' * bool(f.second_s)}"
         yield f"cost     about {_usd(f.usd)} at ${f.usd_per_hour:g} an hour and task: {parts}"
     else:
         yield f"cost     about ${f.usd[0]:,.2f} at ${f.usd_per_hour:g} an hour and task, and the start of each"
+    if f.second:
+        text = f"{f.second.model} does about {f.second.share:g} of the audio again, in the last task alone:"
+        price = "" if f.second_usd is None else f", ${f.second_usd:,.2f}"
+        unknown = "time and cost unknown, and not in the above"
+        yield f"second   {text} {unknown if f.second.work_s is None else f'{format_duration(f.second_s)}{price}'}"
     if f.starts_outweigh:
         yield f"advice   {_advice(f)}"
 

@@ -34,6 +34,11 @@ def models(name: str | None) -> None:
         click.echo(escape_controls(line))
 
 
+_SPEED = "seconds of audio per second on one H200, with made-up weights"
+USD_PER_HOUR = 5.0
+"""Price of an H200, in docs/gpus-and-models.md, too."""
+
+
 def _table() -> Iterator[str]:
     from voxbatch.engines import ENGINES, install_command
     from voxbatch.engines.known_models import KNOWN_MODELS, LEADERBOARD
@@ -42,13 +47,13 @@ def _table() -> Iterator[str]:
     for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
         install = install_command(engine)
         yield f"engine {engine}, {use}{f'; not installed: {install}' if install else ''}"
-        yield f"  {'MODEL':<39} {'LANG':>4} {'MB':>6} {'WER':>4} {'LICENCE':<12} HERE"
+        yield f"  {'MODEL':<39} {'LANG':>4} {'WER':>4} {'SPEED':>6} {'LICENCE':<12} HERE"
         for model in KNOWN_MODELS:
             if model.engine == engine:
                 languages = "en" if model.languages == ("en",) else str(len(model.languages))
-                size = f"{model.megabytes:,}" if model.megabytes else ""
                 wer = "" if model.wer is None else f"{model.wer:.2f}"
-                yield f"  {model.name:<39} {languages:>4} {size:>6} {wer:>4} {model.license:<12} {model.place}"
+                speed = f"{model.rtfx:,}" if model.rtfx else ""
+                yield f"  {model.name:<39} {languages:>4} {wer:>4} {speed:>6} {model.license:<12} {model.place}"
         yield ""
     yield "networks of --speakers, from the hub"
     for network in (SEGMENTATION, EMBEDDING):
@@ -57,9 +62,10 @@ def _table() -> Iterator[str]:
     yield ""
     yield "LANG: en, or the number of languages."
     yield from textwrap.wrap(f"WER: {LEADERBOARD}; in %.", WIDTH - 1)
+    yield from textwrap.wrap(f"SPEED: {_SPEED}. An hour of audio costs the hour of a GPU divided by it.", WIDTH - 1)
     yield "HERE: bundled (installed as a package), cached (downloaded before), no (the"
     yield "first run downloads it)."
-    yield "voxbatch models NAME explains one: languages, what was tested, how to get it."
+    yield "voxbatch models NAME explains one: languages, size, price, how to get it."
     yield "vLLM runs other models of the same classes, too: docs/gpus-and-models.md."
 
 
@@ -87,6 +93,10 @@ def _details(model: KnownModel) -> Iterator[str]:
         "size": f"about {model.megabytes:,} MB" if model.megabytes else "unknown here",
         "licence": model.license,
         "WER": "no published figure is known here" if model.wer is None else f"{model.wer:.2f} %: {LEADERBOARD}",
+        "speed": f"{model.rtfx:,} {_SPEED}" if model.rtfx else "not measured on a GPU",
+        "price": f"{USD_PER_HOUR / model.rtfx:.4f} USD an hour of audio, at {USD_PER_HOUR:g} USD an hour for an H200"
+        if model.rtfx
+        else "unknown without a speed",
         "tested": model.tested or "nothing with this model",
         "here": here[model.place],
         "run": f"voxbatch {'speak texts.jsonl' if model.speaks else 'run recordings/'} --engine {model.engine} --model "

@@ -382,7 +382,7 @@ align_options = combined(_OUT, *_of_run(_NAMES - _NOT_FOR_ALIGNMENT), *_TASK, *_
 """The options of `run` that also apply to an alignment."""
 
 _FOR_ONE_PROCESS = {name for name, declared in _DECLARED.items() if declared.use == PROCESS}
-job_options = combined(*_of_run(_NAMES - _FOR_ONE_PROCESS - {"calibration", "prompt"}), *_ENDING)
+job_options = combined(*_of_run(_NAMES - _FOR_ONE_PROCESS - {"prompt"}), *_ENDING)
 """The options of `run` that also apply to a run on other machines, but --prompt.
 
 Such a run has its own OUT and tasks, and sees no file of this machine. It has no --overwrite: one task could erase the

@@ -207,7 +207,7 @@ def forwarded(ctx: click.Context, omit: Iterable[str] = ()) -> tuple[str, ...]:
     Raises:
         ConfigError: an option names a file of this machine.
     """
-    for name in ("hotwords", "speaker_names", "prompt_file", "json_schema", "tools"):
+    for name in ("hotwords", "speaker_names", "calibration", "prompt_file", "json_schema", "tools"):
         if (place := ctx.params.get(name)) and not is_remote(place):
             raise ConfigError(
                 f"--{name.replace('_', '-')} {place} lies on this machine, where a job elsewhere cannot see it: upload "

@@ -31,6 +31,8 @@ from voxbatch.storage.waits import RetryWait
 MAX_TASKS = 12
 """Number of tasks that a decoder holds, so that it never waits for its next short recording: one that is decoded, as
 many as are prefetched (FETCH_THREADS), and some that were fetched out of order."""
+MAX_TASKS_IN_POOL = 2000
+"""Number of tasks that a pool takes at most. Hugging Face's datasets write row groups of 100 recordings."""
 HANG_TIMEOUT_S = 120.0
 """Seconds without a message and without work after which a decoder hangs: see HangDetector. A read of a slow network
 drive may take a minute."""
@@ -60,6 +62,8 @@ class DecoderProcess(ChildProcess):
         )
         self.store_options = store_options
         self.tasks: deque[Task] = deque()
+        self._num_sent = 0
+        """Number of `tasks` that the decoder has, the first ones."""
         self.spans: list[Span] = []
         """Spans of the chunks of the current task that were received from this decoder."""
         self.has_started = False
@@ -73,12 +77,27 @@ class DecoderProcess(ChildProcess):
         """Return whether the decoder takes another task."""
         return len(self.tasks) < MAX_TASKS
 
-    def send_task(self, task: Task) -> None:
-        """Send a task to the decoder."""
+    @property
+    def last_row_group(self) -> str | None:
+        """The row group of the last task; see Task."""
+        return self.tasks[-1].row_group if self.tasks else None
+
+    def add_task(self, task: Task) -> None:
+        """Give the decoder a task, which is sent to it as soon as it has room."""
         if not self.tasks:
             self._hang_detector.reset()
         self.tasks.append(task)
-        self.send(task)
+        self._send_tasks()
+
+    def _send_tasks(self) -> None:
+        """Send the tasks for which the decoder has room. The first one of a row group waits for the end of those before
+        it, because the decoder holds one group in memory."""
+        while self._num_sent < min(len(self.tasks), MAX_TASKS):
+            task = self.tasks[self._num_sent]
+            if self._num_sent and task.row_group not in (None, self.tasks[self._num_sent - 1].row_group):
+                return
+            self.send(task)
+            self._num_sent += 1
 
     def receive(self) -> Message | DecoderRefused | RetryWait | None:
         """Receive one message, with the samples of a Chunk; None and RetryWait are heartbeats.
@@ -95,6 +114,8 @@ class DecoderProcess(ChildProcess):
         elif not isinstance(message, DecoderRefused):
             self.tasks.popleft()
             self.spans.clear()
+            self._num_sent -= 1
+            self._send_tasks()
         self._hang_detector.reset()
         return message
 
@@ -239,18 +260,7 @@ class DecoderPool:
         """Give out the tasks and the retries, and yield the messages of all decoders as they arrive."""
         tasks = iter(tasks)
         while True:
-            has_more = True
-            while (decoder := min(self._decoders, key=lambda candidate: len(candidate.tasks))).has_capacity():
-                try:
-                    task = self._retries.popleft() if self._retries else next(tasks)
-                except StopIteration:
-                    has_more = False
-                    break
-                if task is None:
-                    break
-                if not decoder.tasks and decoder.has_ended():  # it died while idle, and no task is to blame
-                    decoder = self._replace(decoder)
-                decoder.send_task(task)
+            has_more = self._give_out(tasks)
             busy = [decoder for decoder in self._decoders if decoder.tasks]
             if not busy and not has_more:
                 return
@@ -260,6 +270,28 @@ class DecoderPool:
                     yield from self._receive(decoder)
                 elif decoder.is_hung():
                     yield from self._restart(decoder, "hung")
+
+    def _give_out(self, tasks: Iterator[Task | None]) -> bool:
+        """Give the decoders as many retries and tasks as they take. Return whether more may come.
+
+        All tasks of a row group go to the decoder of the first one, so that no other decoder fetches the group. So that
+        each decoder has a group, the pool takes up to MAX_TASKS_IN_POOL tasks.
+        """
+        while (decoder := min(self._decoders, key=lambda candidate: len(candidate.tasks))).has_capacity():
+            if sum(len(busy.tasks) for busy in self._decoders) >= MAX_TASKS_IN_POOL:
+                break
+            try:
+                task = self._retries.popleft() if self._retries else next(tasks)
+            except StopIteration:
+                return False
+            if task is None:
+                break
+            if (group := task.row_group) is not None:
+                decoder = next((busy for busy in self._decoders if busy.last_row_group == group), decoder)
+            if not decoder.tasks and decoder.has_ended():  # it died while idle, and no task is to blame
+                decoder = self._replace(decoder)
+            decoder.add_task(task)
+        return True
 
     def _receive(self, decoder: DecoderProcess) -> Iterator[Message]:
         try:
@@ -310,4 +342,4 @@ class DecoderPool:
             failure = Failure(FailureKind.DECODER, text, retryable=True)
             yield Undecodable(failed.item, failure, recording=failed.recording)
         for task in tasks:
-            new_decoder.send_task(task)
+            new_decoder.add_task(task)

@@ -42,6 +42,7 @@ _COHERE = ("en", "fr", "de", "it", "es", "pt", "el", "nl", "pl", "zh", "ja", "ko
 _GRANITE = ("en", "fr", "de", "es", "pt", "ja")
 LEADERBOARD = "mean English WER of the Open ASR Leaderboard, read in 2026-03 (Granite Speech 4.1: 2026-05)"
 _WORDS = "word error rate and times, with real weights"
+_TINY = "words of Whisper tiny, with real weights"
 _SPEED = "tokens beside stock vLLM's, speed and memory; with made-up weights"
 _CODES = "codes beside those of vllm-omni's modules, with a tiny random model"
 _CLASS = "tokens beside vLLM's endpoint, with a tiny random model of its class"
@@ -66,6 +67,9 @@ class KnownModel:
     """Tests and benchmarks of voxbatch that ran with this model, as text for people. Empty for none."""
     speaks: bool = False
     """True if the model speaks texts, and does not transcribe."""
+    rtfx: int | None = None
+    """Seconds of audio per second on one H200, measured with made-up weights (benchmarks/RESULTS.md); the latest of
+    several figures. None if it was not measured."""
 
     @property
     def place(self) -> str:
@@ -94,9 +98,15 @@ def _distil(name: str, megabytes: int) -> KnownModel:
 
 
 def _for_vllm(
-    hub: str, languages: tuple[str, ...], megabytes: int, license_: str, wer: float | None = None, tested: str = ""
+    hub: str,
+    languages: tuple[str, ...],
+    megabytes: int,
+    license_: str,
+    wer: float | None = None,
+    tested: str = "",
+    rtfx: int | None = None,
 ) -> KnownModel:
-    return KnownModel(hub, "vllm", hub, languages, megabytes, license_, wer, tested)
+    return KnownModel(hub, "vllm", hub, languages, megabytes, license_, wer, tested, rtfx=rtfx)
 
 
 _TURBO = "mobiuslabsgmbh/faster-whisper-large-v3-turbo"
@@ -118,9 +128,9 @@ KNOWN_MODELS = (
     _distil("large-v2", 1513),
     _distil("large-v3", 1513),
     _whisper("distil-large-v3.5", ENGLISH, 1513, "distil-whisper/distil-large-v3.5-ct2"),
-    _for_vllm("mistralai/Voxtral-Mini-4B-Realtime-2602", _REALTIME, 8860, "Apache-2.0", 7.68, _SPEED),
-    _for_vllm("mistralai/Voxtral-Mini-3B-2507", _VOXTRAL, 9350, "Apache-2.0", 7.05, _SPEED),
-    _for_vllm("mistralai/Voxtral-Small-24B-2507", _VOXTRAL, 48500, "Apache-2.0", None, _SPEED),
+    _for_vllm("mistralai/Voxtral-Mini-4B-Realtime-2602", _REALTIME, 8860, "Apache-2.0", 7.68, _SPEED, 2253),
+    _for_vllm("mistralai/Voxtral-Mini-3B-2507", _VOXTRAL, 9350, "Apache-2.0", 7.05, _SPEED, 2209),
+    _for_vllm("mistralai/Voxtral-Small-24B-2507", _VOXTRAL, 48500, "Apache-2.0", None, _SPEED, 572),
     KnownModel(
         "mistralai/Voxtral-4B-TTS-2603",
         "vllm",
@@ -131,12 +141,12 @@ KNOWN_MODELS = (
         tested=_CODES,
         speaks=True,
     ),
-    _for_vllm("openai/whisper-large-v3", LATER_LANGUAGES, 3087, "MIT", 7.44),
-    _for_vllm("openai/whisper-large-v3-turbo", LATER_LANGUAGES, 1618, "MIT", None, _SPEED),
+    _for_vllm("openai/whisper-large-v3", LATER_LANGUAGES, 3087, "MIT", 7.44, _TINY),
+    _for_vllm("openai/whisper-large-v3-turbo", LATER_LANGUAGES, 1618, "MIT", None, _SPEED, 1474),
     _for_vllm("ibm-granite/granite-speech-4.1-2b", _GRANITE, 0, "Apache-2.0", 5.33, _CLASS),
-    _for_vllm("ibm-granite/granite-4.0-1b-speech", _GRANITE, 4630, "Apache-2.0", 5.52, _CLASS),
-    _for_vllm("CohereLabs/cohere-transcribe-03-2026", _COHERE, 0, "Apache-2.0", 5.42),
-    _for_vllm("Qwen/Qwen3-ASR-1.7B", _QWEN, 4700, "Apache-2.0", 5.76, _CLASS),
+    _for_vllm("ibm-granite/granite-4.0-1b-speech", _GRANITE, 4630, "Apache-2.0", 5.52, _CLASS, 1552),
+    _for_vllm("CohereLabs/cohere-transcribe-03-2026", _COHERE, 0, "Apache-2.0", 5.42, "", 834),
+    _for_vllm("Qwen/Qwen3-ASR-1.7B", _QWEN, 4700, "Apache-2.0", 5.76, _CLASS, 2691),
     _for_vllm("zai-org/GLM-ASR-Nano-2512", ("en", "zh"), 0, "MIT", None, _CLASS),
 )
 OTHER_NAMES = {

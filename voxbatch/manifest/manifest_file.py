@@ -158,13 +158,14 @@ def manifest_rows(
 
 
 def file_beside(manifest: Source, name: str, store_options: StoreOptions) -> Source | None:
-    """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder."""
+    """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder. An archive
+    in a bucket is without its recordings."""
     place = os.path.join(manifest.base, name)
     try:
         return Source(
             place,
             manifest.base,
-            open_remote(place, store_options) if is_remote(place) else open(place, "rb"),
+            _open_remote(place, store_options) if is_remote(place) else open(place, "rb"),
             decoder=manifest.decoder,
         )
     except (FileNotFoundError, ObjectNotFound):

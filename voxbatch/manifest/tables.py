@@ -72,7 +72,7 @@ def text_manifest(source: Source, _: StoreOptions, required: str | None) -> tupl
     return rows, clips if is_common_voice and (is_remote(clips) or os.path.isdir(clips)) else source.base
 
 
-def json_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
+def json_manifest(source: Source, store_options: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
     """Return the rows of a JSON array, or of JSON lines with the keys of others; see manifest_file.manifest_rows.
 
     Raises:
@@ -89,7 +89,11 @@ def json_manifest(source: Source, _: StoreOptions, required: str | None) -> tupl
         advice = f"give a list of paths as {LIST_MARK}{source.name}, a table as .csv or .tsv, a manifest as JSON lines"
         raise manifest_error(source.name, f"{problem}; {advice}")
     if AUDIO_KEY.encode() in line:
-        return None, source.base
+        if b'"shard_id"' not in line:
+            return None, source.base
+        from voxbatch.manifest.tars import tarred_rows
+
+        return tarred_rows(source, store_options), source.base
     try:
         row = renamed(parse_json_line(line))
         is_row = AUDIO_KEY in row and ("text" in row or b'file_name"' in line)  # else a wrong key is a mistake

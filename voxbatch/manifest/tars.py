@@ -5,11 +5,12 @@
 
 The files of a sample have one name up to its first dot and follow each other. A .json file of a sample gives keys of
 the row, and a .txt file gives the text. So do NeMo's manifest of a shard and the cuts of Lhotse Shar, which lie beside
-the archive.
+the archive. NeMo's manifest of all archives is a source of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tarfile
@@ -38,6 +39,8 @@ _BESIDE = {
     "recording": ("cuts.{}.jsonl.gz", "cuts.{}.jsonl"),
 }
 """Names of the file with the texts of an archive, NeMo's or that of Lhotse Shar."""
+SHARD_KEY = "shard_id"
+"""Key of the number of an archive in NeMo's manifests."""
 _FILE_BESIDE = re.compile(r"(manifest_[0-9]+|tarred_audio_manifest|dataset)\.json|cuts\.[0-9]+\.jsonl(\.gz)?")
 
 
@@ -73,6 +76,46 @@ def _texts(source: Source, store_options: StoreOptions) -> dict[str, Row]:
                 key = _stem(str(row.pop(AUDIO_KEY, None) or row.pop("id", "")))
                 rows[key] = {**facts_of(row), **of_supervisions(row)}
     return rows
+
+
+def tarred_rows(source: Source, store_options: StoreOptions) -> Rows | None:
+    """Return the rows of NeMo's manifest of all archives beside it; None if these are not there.
+
+    {"audio_filepath": "a.flac", "shard_id": 3}   →   the row of a.flac in audio_3.tar, with the keys of the line
+    """
+    with contextlib.suppress(LineError):  # the survey refuses the line
+        archive = _numbered_archive(source, parse_json_line(next(source.lines())[1]), store_options)
+        if archive is not None:
+            archive.close()
+            return _tarred_rows(source, store_options)
+    return None
+
+
+def _tarred_rows(source: Source, store_options: StoreOptions) -> Rows:
+    """Yield the rows, with the number of the line. An archive is listed once if its lines follow each other."""
+    shard, members = None, dict[str, Row]()
+    for number, line in source.lines():
+        try:
+            row = parse_json_line(line)
+        except LineError as e:
+            yield number, str(e)
+            continue
+        if shard is None or shard != row.get(SHARD_KEY):
+            shard, archive = row.get(SHARD_KEY), _numbered_archive(source, row, store_options)
+            if archive is None:
+                raise manifest_error(source.name, f"line {number}: there is no audio_{shard}.tar beside it")
+            with archive:
+                rows = [row for _, row in _rows(archive, {}) if isinstance(row, dict)]
+            members = {os.path.basename(row["id"]): row for row in rows}
+        name = str(row.pop(AUDIO_KEY, ""))
+        member = members.get(_stem(name))
+        yield number, {**facts_of(row), **member} if member else f"audio_{shard}.tar has no recording {quote(name)}"
+
+
+def _numbered_archive(source: Source, row: Row, store_options: StoreOptions) -> Source | None:
+    """Open the archive that a row names by its number; None if there is none."""
+    number = row.get(SHARD_KEY)
+    return file_beside(source, f"audio_{number}.tar", store_options) if isinstance(number, int) else None
 
 
 def _stem(name: str) -> str:

@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from voxbatch.config import Config, RunOptions, digest
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineChoice, EngineSpec, multilingual_model
 from voxbatch.errors import CheckpointError, ConfigError
-from voxbatch.languages import language_name
+from voxbatch.languages import language_name, primary_subtag
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
 from voxbatch.output.attempts import AttemptRecord
@@ -37,6 +37,8 @@ from voxbatch.storage.columns import Column, ItemSet
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
+
+_Options = TypeVar("_Options", bound=RunOptions)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -183,13 +185,10 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     diarization = check_abilities(config, spec, ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords))
     check_channels(config, source, policy)
     check_texts(config, source, policy, spec)
-    log.info("engine", text=f"engine {choice.reason}; model {spec.model}{engines.known_details(spec.license)}")
+    large = large_spec(config, choice.name, spec)
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
-    for warning in (*spec.warnings, *unused):
-        log.warning("engine", text=warning)
-    _log_languages(config, surveyed, spec, log)
-    large = large_spec(config, choice.name, spec)
+    _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)
     calibration = None
     if config.calibration:
         from voxbatch.scoring.calibration import calibration_for
@@ -199,6 +198,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     if large:
         from voxbatch.output.cascade import Amount
 
+        _log_model("second pass", config, surveyed, large, log, _kept_languages(surveyed, large))
         models, fit = config.cascade_models, calibration.calibration.fit if calibration else None
         again = Amount(models.share, models.wer, fit).to_dict()
         identity["cascade"] = {"model": large.model, "decoding": dict(large.decoding), **again}
@@ -258,12 +258,12 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     return job if large is None else replace(job, second=_second_pass(job, large, surveyed.items))
 
 
-def second_config(config: Config) -> Config:
-    """Return the config of the second pass of a cascade: the large model does items of all shards."""
+def second_config(config: _Options) -> _Options:
+    """Return the options of the second pass of a cascade: the large model does items of all shards."""
     return replace(config, cascade=None, model=config.cascade_models.large, shard=0, shards=1)
 
 
-def large_spec(config: Config, engine: str, small: EngineSpec) -> EngineSpec | None:
+def large_spec(config: RunOptions, engine: str, small: EngineSpec) -> EngineSpec | None:
     """Return the properties of the large model of a cascade, which is not loaded. None without a cascade.
 
     Raises:
@@ -322,6 +322,26 @@ def _identity(config: Config, spec: EngineSpec, voices: Sequence[Voice]) -> dict
     if voices:
         identity["voices"] = {voice.name: voice.digest for voice in voices}
     return identity
+
+
+def _log_model(
+    title: str, config: Config, surveyed: Survey, spec: EngineSpec, log: Log, warnings: Sequence[str]
+) -> None:
+    """Log a model, its licence, and what the user should know before it is loaded."""
+    log.info("engine", text=f"{title}; model {spec.model}{engines.known_details(spec.license)}")
+    for warning in (*spec.warnings, *warnings):
+        log.warning("engine", text=warning)
+    _log_languages(config, surveyed, spec, log)
+
+
+def _kept_languages(surveyed: Survey, large: EngineSpec) -> list[str]:
+    """Return a sentence for each language of the manifest that the large model of a cascade does not know."""
+    refusals = {lang: engines.language_refusal(large, primary_subtag(lang)) for lang in surveyed.languages}
+    return [
+        f"{counted(surveyed.languages[lang], 'item')} in language {lang!r} keep the text of the small model: {reason}"
+        for lang, reason in refusals.items()
+        if reason
+    ]
 
 
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:

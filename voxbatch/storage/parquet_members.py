@@ -18,11 +18,10 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.address import StoreOptions, is_remote, redacted
+from voxbatch.storage.address import StoreOptions, redacted
 from voxbatch.storage.errors import UnusableObject
-from voxbatch.storage.local import read_at
-from voxbatch.storage.recording import FileRecording, open_local_audio
-from voxbatch.storage.tar_members import changed
+from voxbatch.storage.recording import FileRecording
+from voxbatch.storage.tar_members import changed, opened
 from voxbatch.storage.temporary_files import temporary_file
 
 BYTES = ".bytes"
@@ -41,7 +40,7 @@ _NO_NAME = "audio"
 _LOCK = threading.Lock()
 _kept: dict[tuple[object, ...], Any] = {}
 """The recordings of the last row group, by its file, its revision, its number and the column. _LOCK guards it, so that
-the threads that prefetch rows of one group fetch it once."""
+the threads that prefetch rows of one group fetch it once. The pool gives all tasks of a group to one decoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +102,13 @@ def _recordings(member: ParquetMember, store_options: StoreOptions) -> Any:
     """Return the column of a row group, from memory if it is that of the last call."""
     from pyarrow import PythonFile, parquet
 
-    with _opened(member.file, store_options) as file, _LOCK:
-        key = (member.file, file.revision, member.group, member.column)
+    with opened(member.file, store_options, of_one_revision=True) as (read, stat), _LOCK:
+        key = (member.file, stat.tag, member.group, member.column)
         if key not in _kept:
             _kept.clear()
-            table = parquet.ParquetFile(PythonFile(file, "r"), buffer_size=_FETCHED_BYTES, pre_buffer=False)
+            table = parquet.ParquetFile(
+                PythonFile(_Bytes(read, stat.size), "r"), buffer_size=_FETCHED_BYTES, pre_buffer=False
+            )
             columns = table.read_row_group(member.group, [member.column], use_threads=False)
             _kept[key] = columns.column(member.column)
         return _kept[key]
@@ -116,9 +117,8 @@ def _recordings(member: ParquetMember, store_options: StoreOptions) -> Any:
 class _Bytes(io.RawIOBase):
     """The bytes of a file, of one revision."""
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int, revision: str):
-        self.size, self.revision = size, revision
-        self._read, self._at = read, 0
+    def __init__(self, read: Callable[[int, int], bytes], size: int):
+        self.size, self._read, self._at = size, read, 0
 
     def readable(self) -> bool:
         """Return True."""
@@ -145,23 +145,6 @@ class _Bytes(io.RawIOBase):
         return b"".join(blocks)
 
 
-@contextlib.contextmanager
-def _opened(file: str, store_options: StoreOptions) -> Iterator[_Bytes]:
-    if is_remote(file):
-        from voxbatch.storage import connect
-
-        reader, key = connect.reader(file, store_options)
-        stat = reader.stat(key)
-        yield _Bytes(lambda count, at: reader.get(key, at, at + count, stat.tag).data, stat.size, stat.tag)
-        return
-    fd = open_local_audio(file)
-    try:
-        state = os.fstat(fd)
-        yield _Bytes(lambda count, at: read_at(fd, count, at), state.st_size, f"{state.st_ino} {state.st_mtime_ns}")
-    finally:
-        os.close(fd)
-
-
 def open_listing(address: str, store_options: StoreOptions) -> BinaryIO:
     """Return an unnamed temporary file that is like a remote Parquet file, without the bytes of recordings: it takes no
     place on the disk for them, and they are not fetched.
@@ -169,18 +152,18 @@ def open_listing(address: str, store_options: StoreOptions) -> BinaryIO:
     Raises:
         StorageError: the file cannot be read, or the temporary file cannot be written.
     """
-    with _opened(address, store_options) as remote, temporary_file(redacted(address), []) as file:
-        os.truncate(file.fileno(), remote.size)
+    opening = opened(address, store_options, of_one_revision=True)
+    with opening as (read, stat), temporary_file(redacted(address), []) as file:
+        os.truncate(file.fileno(), stat.size)
 
         def fetch(begin: int, end: int) -> None:
             for at in range(max(0, begin), end, _FETCHED_BYTES):
-                remote.seek(at)
-                os.pwrite(file.fileno(), remote.read(min(_FETCHED_BYTES, end - at)), at)
+                os.pwrite(file.fileno(), read(min(_FETCHED_BYTES, end - at), at), at)
 
-        fetch(remote.size - _FOOTER_BYTES, remote.size)
-        size = int.from_bytes(os.pread(file.fileno(), 4, max(0, remote.size - 8)), "little")
-        if size < remote.size:
-            fetch(remote.size - 8 - size, remote.size - _FOOTER_BYTES)
+        fetch(stat.size - _FOOTER_BYTES, stat.size)
+        size = int.from_bytes(os.pread(file.fileno(), 4, max(0, stat.size - 8)), "little")
+        if size < stat.size:
+            fetch(stat.size - 8 - size, stat.size - _FOOTER_BYTES)
             for begin, end in _listed(file):
                 fetch(begin, end)
         file.seek(0)

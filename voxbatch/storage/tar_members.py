@@ -21,6 +21,7 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions, is_remote, redacted
 from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.local import read_at
+from voxbatch.storage.objects import Stat
 from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, open_local_audio
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -32,7 +33,7 @@ IN_MEMORY_BYTES = 64 << 20
 _LISTED_BYTES = 16 << 10
 """Bytes that are fetched at a time to list an archive: a header, and most files of text behind it."""
 _Read = Callable[[int, int], bytes]
-"""Function from a number of bytes and a position in the archive to the bytes, fewer at its end."""
+"""Function from a number of bytes and a position in the file to the bytes, fewer at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def open_member(member: TarMember, store_options: StoreOptions) -> FileRecording
         UnusableObject: the archive has no such file there any more.
         AudioError, StorageError: the archive cannot be read; see storage.recording.open_recording.
     """
-    with _opened(member.archive, store_options) as read:
+    with opened(member.archive, store_options) as (read, _):
         is_there = False
         with contextlib.suppress(tarfile.HeaderError):
             header = read(tarfile.BLOCKSIZE, max(0, member.at - tarfile.BLOCKSIZE))
@@ -98,17 +99,20 @@ def changed(archive: str, name: str) -> UnusableObject:
 
 
 @contextlib.contextmanager
-def _opened(archive: str, store_options: StoreOptions) -> Iterator[_Read]:
-    """Yield the function that reads an archive."""
-    if is_remote(archive):
+def opened(file: str, store_options: StoreOptions, of_one_revision: bool = False) -> Iterator[tuple[_Read, Stat]]:
+    """Yield the function that reads a file with recordings in it, and the file's size and revision. Those of a remote
+    file are unknown unless all reads must be of one revision."""
+    if is_remote(file):
         from voxbatch.storage import connect
 
-        reader, key = connect.reader(archive, store_options)
-        yield lambda count, at: reader.get(key, at, at + count).data
+        reader, key = connect.reader(file, store_options)
+        stat = reader.stat(key) if of_one_revision else Stat(key, 0, "")
+        yield lambda count, at: reader.get(key, at, at + count, stat.tag).data, stat
         return
-    fd = open_local_audio(archive)
+    fd = open_local_audio(file)
     try:
-        yield lambda count, at: read_at(fd, count, at)
+        state = os.fstat(fd)
+        yield lambda count, at: read_at(fd, count, at), Stat(file, state.st_size, f"{state.st_ino} {state.st_mtime_ns}")
     finally:
         os.close(fd)
 
@@ -124,7 +128,7 @@ def open_listing(archive: str, keep: Callable[[str], bool], store_options: Store
         StorageError: the archive cannot be read, or the temporary file cannot be written.
     """
     file = temporary_file(redacted(archive), [])
-    with _opened(archive, store_options) as read, os.fdopen(os.dup(file.fileno()), "r+b", 0) as target:
+    with opened(archive, store_options) as (read, _), os.fdopen(os.dup(file.fileno()), "r+b", 0) as target:
         at = 0
         while block := read(_LISTED_BYTES, at):
             target.seek(at)

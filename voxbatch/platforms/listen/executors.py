@@ -20,7 +20,7 @@ from voxbatch.platforms.submit import CloudRun, StartedRun, Submission, check_ta
 from voxbatch.runner import Stop
 from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.forecast import measure
-from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
+from voxbatch.runner.prepare import large_spec, open_manifest, path_policy, worker_environments
 from voxbatch.storage import open_store, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder
 
@@ -66,6 +66,10 @@ class LocalExecutor:
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
         engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
         check_abilities(run, engine.spec)
+        large = large_spec(run, name, engine.spec)
+        if large is not None:
+            text = f"each run loads {engine.spec.model} and then {large.model} anew; for many small runs, collect more"
+            log.warning("loads_anew", text=f"{text} recordings for one run (--batch-window)")
         if (count := len(worker_environments(engine.spec, run.workers))) > 1:
             log.warning(
                 "loads_anew",

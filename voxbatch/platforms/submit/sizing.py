@@ -14,16 +14,28 @@ import math
 from dataclasses import dataclass, replace
 
 from voxbatch import prices
-from voxbatch.config import Config, RunOptions
+from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
 from voxbatch.engines import ExpectedSpeed
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
 from voxbatch.platforms.submit.submission import StartTime, Submission
 from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
+from voxbatch.runner.prepare import second_config
 
 Target = CloudRun | SageMaker
 """A cloud platform, and the place in it. Frozen; building a target sends no request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondPass:
+    """The expected second pass of a cascade."""
+
+    model: str
+    share: float
+    """Part of the audio."""
+    work_s: float | None
+    """Seconds of one task. None if the speed of the model is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,8 @@ class Forecast:
     """The calculated speed that `rtfx` comes from; None if `rtfx` was measured."""
     full_rtfx: float | None = None
     """Seconds of audio per second of a task that has many recordings."""
+    second: SecondPass | None = None
+    """The second pass of a cascade, which the last task makes alone."""
 
     @property
     def work_s(self) -> float | None:
@@ -61,7 +75,18 @@ class Forecast:
         if self.work_s is None:
             return None
         shortest_s, longest_s = (self.start.shortest_s, self.start.longest_s) if self.start else (0.0, 0.0)
-        return shortest_s + self.work_s / self.tasks, longest_s + self.work_s / self.tasks
+        work_s = self.work_s / self.tasks + self.second_s
+        return shortest_s + work_s, longest_s + work_s
+
+    @property
+    def second_s(self) -> float:
+        """Seconds of the second pass; 0 if there is none, or if the speed of its model is unknown."""
+        return (self.second.work_s if self.second else None) or 0.0
+
+    @property
+    def second_usd(self) -> float | None:
+        """Price of the second pass."""
+        return None if self.usd_per_hour is None else self.second_s / 3600 * self.usd_per_hour
 
     @property
     def work_usd(self) -> float | None:
@@ -82,7 +107,8 @@ class Forecast:
         if self.work_usd is None:
             return None
         lowest, highest = self.start_usd or (0.0, 0.0)
-        return self.work_usd + lowest, self.work_usd + highest
+        work_usd = self.work_usd + (self.second_usd or 0.0)
+        return work_usd + lowest, work_usd + highest
 
     @property
     def break_even_hours(self) -> float | None:
@@ -158,13 +184,22 @@ def size_run(
         count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks, start_s)
     listed = prices.usd_per_hour(target.machine(engine))
     price = listed if usd_per_hour is None else usd_per_hour
-    wall_s = workload.audio_s / rtfx / count if rtfx else None
+    second = _second_pass(config, target, engine, workload) if config.cascade else None
+    wall_s = workload.audio_s / rtfx / count + ((second and second.work_s) or 0.0) if rtfx else None
     limit_s = target.limit_s(engine, hours, wall_s)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, limit_s,
-        start, speed, full_speed.rtfx if full_speed else rtfx,
+        start, speed, full_speed.rtfx if full_speed else rtfx, second,
     )  # fmt: skip
     return replace(submission, tasks=count, limit_s=limit_s), forecast
+
+
+def _second_pass(config: Config, target: Target, engine: str, workload: Workload) -> SecondPass:
+    """Return the second pass, as if its recordings were like the others. --expected-rtfx is that of the small model."""
+    models, gpus = config.cascade_models, target.gpus(engine)
+    share = models.share or DEFAULT_SHARE
+    speed = calculate_speed(second_config(config), engine, workload, *gpus) if gpus else None
+    return SecondPass(models.large, share, share * workload.audio_s / speed.rtfx if speed else None)
 
 
 def size_without_source(
