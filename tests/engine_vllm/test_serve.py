@@ -83,15 +83,15 @@ class Served:
 
 
 @contextmanager
-def served(model: Path, log: Path, *options: str) -> Iterator[Served]:
-    """Start `voxbatch serve` and wait until it is healthy."""
+def served(model: Path, log: Path, *options: str, on_cpu: tuple[str, ...] = ON_CPU, **others: str) -> Iterator[Served]:
+    """Start `voxbatch serve`, with further environment variables, and wait until it is healthy."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "voxbatch", "serve", "--model", str(model), "--port", str(port), *ON_CPU, *options]
+    command = [sys.executable, "-m", "voxbatch", "serve", "--model", str(model), "--port", str(port), *on_cpu, *options]
     variables = {name: value for name, value in ENVIRONMENT.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment(**variables), stdout=file, stderr=file)
+        process = subprocess.Popen(command, env=environment(**variables, **others), stdout=file, stderr=file)
     found = Served(process, port, model.name, log)
     try:
         deadline = time.monotonic() + READY_S

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -250,9 +251,15 @@ def test_what_cannot_be_is_refused_before_the_model_is_loaded(
 
 
 def test_a_model_that_speaks_does_not_transcribe(speaker: Path, tmp_path: Path) -> None:
-    """`run` and `serve` refuse it, with the command that takes it."""
+    """`run` refuses it, with the command that takes it. `serve` needs vllm-omni for it."""
     source = listed(tmp_path / "a.jsonl", {"audio_filepath": "a.wav"})
-    for command in (("run", source, "-o", tmp_path / "out", "--engine", "vllm"), ("serve", "--dry-run")):
-        refused = spoken(tmp_path, *command, "--model", speaker)
-        assert refused.returncode == 2
-        assert "it is for voxbatch speak" in refused.stderr
+    refused = spoken(tmp_path, "run", source, "-o", tmp_path / "out", "--engine", "vllm", "--model", speaker)
+    assert refused.returncode == 2
+    assert "it is for voxbatch speak" in refused.stderr
+    served = spoken(tmp_path, "serve", "--profile", "tts", "--dry-run", "--model", speaker)
+    if find_spec("vllm_omni"):
+        assert f"vllm_omni.entrypoints.cli.main serve {speaker} --omni" in served.stdout
+        assert "CC BY-NC 4.0" in served.stderr
+    else:
+        assert served.returncode == 2
+        assert "pip install 'voxbatch[tts]'" in served.stderr
