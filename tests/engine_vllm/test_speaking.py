@@ -5,7 +5,9 @@ speak --engine vllm` brings each text to one recording or one failure, whatever 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -263,3 +265,37 @@ def test_a_model_that_speaks_does_not_transcribe(speaker: Path, tmp_path: Path) 
     else:
         assert served.returncode == 2
         assert "pip install 'voxbatch[tts]'" in served.stderr
+
+
+@pytest.mark.skipif(find_spec("vllm_omni") is None, reason="vllm-omni is not installed (see omni_on_cpu)")
+@pytest.mark.timeout(900)
+def test_codes_are_those_of_vllm_omni(speaker: Path, tmp_path: Path) -> None:
+    """With the same noise, in float32, each speech has the codes of vllm-omni's engine, eight requests at a time,
+    and as many samples. A speech that ends at once is a failure."""
+    import omni_speaking
+    from engine_runs import with_engine, with_plugin
+    from omni_on_cpu import NOISE, site
+    from stream import ENVIRONMENT
+
+    from voxbatch.records import Piece
+
+    texts = ["Yes.", "The train to Bristol leaves at nine.", "He counted 17 boats. Then the fog came in."]
+    pieces = [Piece(" ".join(texts[: 1 + n % 3]) + f" Number {n}.", ("ann", "bob")[n % 2], n) for n in range(24)]
+    plugin = with_plugin(tmp_path)
+    path = f"{site(tmp_path / 'omni')}:{plugin['PYTHONPATH']}"
+    theirs = subprocess.run(
+        [sys.executable, omni_speaking.__file__, speaker, "8", "760"],
+        env={**os.environ, **ENVIRONMENT, **plugin, "PYTHONPATH": path, NOISE: str(tmp_path)},
+        input="".join(json.dumps([piece.text, piece.voice, piece.seed]) + "\n" for piece in pieces),
+        capture_output=True,
+        text=True,
+    )
+    assert theirs.returncode == 0, theirs.stderr[-3_000:]
+    options = ["dtype=float32", "enforce_eager=true", "max_num_seqs=8"]
+    ours = with_engine(tmp_path, "speaking.speak", speaker, pieces, options=options)
+    codes = [np.load(path) for path in tmp_path.glob("*.npy")]
+    assert len(codes) == len(pieces)
+    spoken = {frames.tobytes() for frames in codes if len(frames) > 1}
+    assert spoken == {frames.tobytes() for frames in ours.frames}
+    assert len(spoken) > len(pieces) / 2
+    assert sorted(map(int, theirs.stdout.split())) == sorted(1_920 * (len(frames) - 1) for frames in codes)

@@ -1,5 +1,10 @@
 """vllm-omni on a CPU: a platform for it, since it has none, and codes from given noise.
 
+vllm-omni is installed beside vLLM's CPU build, in an environment of its own:
+
+    pip install --no-deps vllm-omni==0.32.0rc1 accelerate==1.12.0 aenum==3.1.16 antlr4-python3-runtime==4.13.2 av \
+        diffusers==0.40.0 janus msgpack omegaconf prettytable
+
 `site` makes the folder with which vllm-omni's processes find this module. With the variable NOISE, the noise of the
 flow matching comes from `voxbatch.vllm_plugin.speech.noise`, by the seed that a request has in its
 `additional_information`, and the codes of each request are written below that folder.
