@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -182,7 +183,8 @@ def test_formats_hold_the_same_sound(speak: Speak, tmp_path: Path) -> None:
 
 
 def test_a_book_has_chapters(speak: Speak, tmp_path: Path) -> None:
-    """ffprobe reads the chapters of the audiobook, with their titles and times."""
+    """ffprobe reads the chapters of the audiobook, with their titles and times. `voxbatch align` gives its words times
+    in one file of subtitles."""
     if not (ffprobe := shutil.which("ffprobe")):
         pytest.skip("ffprobe is not installed")
     source, out = tmp_path / "book.epub", tmp_path / "out"
@@ -194,6 +196,14 @@ def test_a_book_has_chapters(speak: Speak, tmp_path: Path) -> None:
     chapters = [(chapter["tags"]["title"], float(chapter["start_time"])) for chapter in probed["chapters"]]
     assert chapters == [("The = first; day", 0.0), ("Night", pytest.approx(first, abs=0.01))]
     assert float(probed["format"]["duration"]) == pytest.approx(first + second, abs=0.2)
+    text = " ".join(line["text"] for line in lines(out / "recordings.jsonl"))
+    (out / "book.jsonl").write_text(json.dumps({"audio_filepath": "m4b/book.m4b", "text": text}))
+    aligned = Config(source=str(out / "book.jsonl"), out=str(tmp_path / "words"), task="align", formats=("vtt-words",))
+    runner.run(aligned, Log(quiet=True))
+    subtitles = (tmp_path / "words" / "vtt-words" / "m4b" / "book.vtt").read_text()
+    assert re.findall(r"<c>(\w+)", subtitles) == re.findall(r"\w+", text)
+    (slept,) = re.findall(r"<00:00:([\d.]+)><c>slept", subtitles)
+    assert first < float(slept) < first + second
 
 
 def test_cues_are_spoken_in_their_times(speak: Speak, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
@@ -61,6 +62,9 @@ TOOL = {
         },
     },
 }
+SPEECH_FRAMES = 40
+"""Frames of a speech of vllm-omni's server: its model never ends by itself."""
+with_omni = pytest.mark.skipif(find_spec("vllm_omni") is None, reason="vllm-omni is not installed (see omni_on_cpu)")
 ON_CPU = ("--engine-option", "dtype=float32", "--engine-option", "enforce_eager=true")
 
 
@@ -83,15 +87,15 @@ class Served:
 
 
 @contextmanager
-def served(model: Path, log: Path, *options: str) -> Iterator[Served]:
-    """Start `voxbatch serve` and wait until it is healthy."""
+def served(model: Path, log: Path, *options: str, on_cpu: tuple[str, ...] = ON_CPU, **others: str) -> Iterator[Served]:
+    """Start `voxbatch serve`, with further environment variables, and wait until it is healthy."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "voxbatch", "serve", "--model", str(model), "--port", str(port), *ON_CPU, *options]
+    command = [sys.executable, "-m", "voxbatch", "serve", "--model", str(model), "--port", str(port), *on_cpu, *options]
     variables = {name: value for name, value in ENVIRONMENT.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
     with log.open("wb") as file:
-        process = subprocess.Popen(command, env=environment(**variables), stdout=file, stderr=file)
+        process = subprocess.Popen(command, env=environment(**variables, **others), stdout=file, stderr=file)
     found = Served(process, port, model.name, log)
     try:
         deadline = time.monotonic() + READY_S
@@ -506,3 +510,45 @@ def test_wrong_options_are_refused(voxbatch: Voxbatch, realtime: Path, arguments
     done = voxbatch("serve", "--model", realtime, *arguments)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
+
+
+@pytest.fixture(scope="module")
+def tts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Serve a model whose speeches do not end."""
+    import omni_on_cpu
+    from speaking_model import write_speaker
+
+    folder = tmp_path_factory.mktemp("tts")
+    found = f"{ROOT}:{omni_on_cpu.site(folder / 'site')}:{Path(omni_on_cpu.__file__).parent}"
+    options = ("--profile", "tts", "--engine-option", "enforce_eager=true", "--engine-option", "max_num_seqs=4")
+    write_speaker(folder / "speaker", end_gain=0)
+    with served(folder / "speaker", folder / "log", *options, on_cpu=(), PYTHONPATH=found) as server:
+        yield server
+
+
+@with_omni
+def test_speech_is_served(tts: Served) -> None:
+    """The openai package gets a speech at once, and in parts: all frames, at 24 kHz, the same number of samples in WAV,
+    PCM and events. An unknown voice and an empty text are refused with the reason."""
+    from openai import BadRequestError, OpenAI
+
+    limit = {"max_new_tokens": SPEECH_FRAMES}
+    with OpenAI(base_url=f"{tts.url}/v1", api_key="none", max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == [tts.model]
+        asked: dict[str, Any] = {"model": tts.model, "input": "The train leaves at nine.", "voice": "ann"}
+        whole = client.audio.speech.create(**asked, response_format="wav", extra_body=limit)
+        samples, rate = soundfile.read(BytesIO(whole.content))
+        assert (rate, len(samples)) == (24_000, SPEECH_FRAMES * 1_920)
+        assert np.abs(samples).max() > 0
+        streaming = client.audio.speech.with_streaming_response
+        with streaming.create(
+            **asked, response_format="pcm", extra_body={**limit, "stream": True, "stream_format": "audio"}
+        ) as answer:
+            assert sum(map(len, answer.iter_bytes())) == SPEECH_FRAMES * 1_920 * 2
+        with streaming.create(**asked, response_format="pcm", extra_body={**limit, "stream": True}) as answer:
+            events = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
+        assert [event["type"] for event in events[-1:]] == ["speech.audio.done"]
+        assert len(events) > 2, "the speech came in one part"
+        for wrong, reason in (({"voice": "eve"}, "ann, bob"), ({"input": " "}, "empty")):
+            with pytest.raises(BadRequestError, match=reason):
+                client.audio.speech.create(**{**asked, **wrong})

@@ -5,8 +5,11 @@ speak --engine vllm` brings each text to one recording or one failure, whatever 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +98,8 @@ def test_a_speech_depends_on_its_text_voice_and_seed_alone(speaker: Path, tmp_pa
 
 def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
     """A speech that was preempted has the samples of one that was not. It takes no keys and values of an earlier speech
-    of the same text in the same slot, and keeps its frames when their positions are computed again."""
+    of the same text in the same slot, and keeps its frames when their positions are computed again. So does one that
+    vLLM itself preempts, when 16 requests need more than the 13 K/V blocks of the cache, which vLLM counts as 14."""
     from engine_runs import with_engine
 
     from voxbatch.records import Piece
@@ -105,11 +109,14 @@ def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
     options = [f"{name}={value}" for name, value in given.items()]
     whole = with_engine(tmp_path, "speaking.speak", speaker, pieces, options=options)
     spoken, preempted = with_engine(tmp_path, "speaking.speak_with_preemptions", speaker, pieces, 40, options=options)
-    assert preempted >= 5
-    assert spoken.failures == whole.failures
-    assert spoken.samples.keys() == whole.samples.keys()
-    for piece, samples in whole.samples.items():
-        np.testing.assert_array_equal(spoken.samples[piece], samples)
+    options = [f"{name}={value}" for name, value in {**given, "max_num_seqs": "16"}.items()]
+    crowded, lacking = with_engine(tmp_path, "speaking.speak_with_few_blocks", speaker, pieces, 14, options=options)
+    assert min(preempted, lacking) >= 5
+    for run in (spoken, crowded):
+        assert run.failures == whole.failures
+        assert run.samples.keys() == whole.samples.keys()
+        for piece, samples in whole.samples.items():
+            np.testing.assert_array_equal(run.samples[piece], samples)
 
 
 ROWS = """
@@ -246,9 +253,49 @@ def test_what_cannot_be_is_refused_before_the_model_is_loaded(
 
 
 def test_a_model_that_speaks_does_not_transcribe(speaker: Path, tmp_path: Path) -> None:
-    """`run` and `serve` refuse it, with the command that takes it."""
+    """`run` refuses it, with the command that takes it. `serve` needs vllm-omni for it."""
     source = listed(tmp_path / "a.jsonl", {"audio_filepath": "a.wav"})
-    for command in (("run", source, "-o", tmp_path / "out", "--engine", "vllm"), ("serve", "--dry-run")):
-        refused = spoken(tmp_path, *command, "--model", speaker)
-        assert refused.returncode == 2
-        assert "it is for voxbatch speak" in refused.stderr
+    refused = spoken(tmp_path, "run", source, "-o", tmp_path / "out", "--engine", "vllm", "--model", speaker)
+    assert refused.returncode == 2
+    assert "it is for voxbatch speak" in refused.stderr
+    served = spoken(tmp_path, "serve", "--profile", "tts", "--dry-run", "--model", speaker)
+    if find_spec("vllm_omni"):
+        assert f"vllm_omni.entrypoints.cli.main serve {speaker} --omni" in served.stdout
+        assert "CC BY-NC 4.0" in served.stderr
+    else:
+        assert served.returncode == 2
+        assert "pip install 'voxbatch[tts]'" in served.stderr
+
+
+@pytest.mark.skipif(find_spec("vllm_omni") is None, reason="vllm-omni is not installed (see omni_on_cpu)")
+@pytest.mark.timeout(900)
+def test_codes_are_those_of_vllm_omni(speaker: Path, tmp_path: Path) -> None:
+    """With the same noise, in float32, each speech has the codes of vllm-omni's engine, eight requests at a time,
+    and as many samples. A speech that ends at once is a failure."""
+    import omni_speaking
+    from engine_runs import with_engine, with_plugin
+    from omni_on_cpu import NOISE, site
+    from stream import ENVIRONMENT
+
+    from voxbatch.records import Piece
+
+    texts = ["Yes.", "The train to Bristol leaves at nine.", "He counted 17 boats. Then the fog came in."]
+    pieces = [Piece(" ".join(texts[: 1 + n % 3]) + f" Number {n}.", ("ann", "bob")[n % 2], n) for n in range(24)]
+    plugin = with_plugin(tmp_path)
+    path = f"{site(tmp_path / 'omni')}:{plugin['PYTHONPATH']}"
+    theirs = subprocess.run(
+        [sys.executable, omni_speaking.__file__, speaker, "8", "760"],
+        env={**os.environ, **ENVIRONMENT, **plugin, "PYTHONPATH": path, NOISE: str(tmp_path)},
+        input="".join(json.dumps([piece.text, piece.voice, piece.seed]) + "\n" for piece in pieces),
+        capture_output=True,
+        text=True,
+    )
+    assert theirs.returncode == 0, theirs.stderr[-3_000:]
+    options = ["dtype=float32", "enforce_eager=true", "max_num_seqs=8"]
+    ours = with_engine(tmp_path, "speaking.speak", speaker, pieces, options=options)
+    codes = [np.load(path) for path in tmp_path.glob("*.npy")]
+    assert len(codes) == len(pieces)
+    spoken = {frames.tobytes() for frames in codes if len(frames) > 1}
+    assert spoken == {frames.tobytes() for frames in ours.frames}
+    assert len(spoken) > len(pieces) / 2
+    assert sorted(map(int, theirs.stdout.split())) == sorted(1_920 * (len(frames) - 1) for frames in codes)

@@ -88,6 +88,8 @@ def serve(
 ) -> None:
     """Serve one model on this machine's GPUs: vLLM's own server, started with exactly the arguments of a profile.
 
+    Voxtral TTS (--profile tts) is served by vllm-omni, at /v1/audio/speech.
+
     It answers /v1/chat/completions, /v1/completions, /v1/audio/transcriptions, /v1/models, /health, /metrics and
     SageMaker's /ping and /invocations; for Voxtral Realtime also /v1/realtime, a WebSocket. Arguments after -- go to
     vLLM as they are.

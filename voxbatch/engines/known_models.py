@@ -44,7 +44,7 @@ LEADERBOARD = "mean English WER of the Open ASR Leaderboard, read in 2026-03 (Gr
 _WORDS = "word error rate and times, with real weights"
 _TINY = "words of Whisper tiny, with real weights"
 _SPEED = "tokens beside stock vLLM's, speed and memory; with made-up weights"
-_CODES = "codes beside those of vllm-omni's modules, with a tiny random model"
+_CODES = "codes beside those of vllm-omni, with a tiny random model"
 _CLASS = "tokens beside vLLM's endpoint, with a tiny random model of its class"
 
 

@@ -101,6 +101,28 @@ def speak_with_preemptions(
     return speak(model, pieces, options), num_preempted
 
 
+def speak_with_few_blocks(
+    model: Path, pieces: Sequence[Piece], blocks: int, options: dict[str, str]
+) -> tuple[Spoken, int]:
+    """Return the same of an engine whose K/V cache has a number of blocks, and the number of preemptions."""
+    from voxbatch.engines.vllm.vllm_process import VllmProcess
+    from voxbatch.vllm_plugin.scheduler.speech_scheduler import SpeechScheduler
+
+    start, preempt = VllmProcess.__init__, SpeechScheduler._preempt_request
+    num_preempted = 0
+
+    def started(process: Any, arguments: dict[str, Any], *others: Any, **named: Any) -> None:
+        start(process, {**arguments, "num_gpu_blocks_override": blocks}, *others, **named)
+
+    def preempted(scheduler: Any, *arguments: Any, **named: Any) -> None:
+        nonlocal num_preempted
+        num_preempted += 1
+        preempt(scheduler, *arguments, **named)
+
+    VllmProcess.__init__, SpeechScheduler._preempt_request = started, preempted  # type: ignore[assignment, method-assign]
+    return speak(model, pieces, options), num_preempted
+
+
 def _keep_frames(spoken: Spoken) -> None:
     from voxbatch.vllm_plugin.speech.model import SpeechModel
 

@@ -41,8 +41,8 @@ END_GAIN = 1.3
 """Length of the row of the end, in units of the other codes' rows: some frames in a hundred are the end."""
 
 
-def write_speaker(path: Path, seed: int = 0, license_: str = "") -> None:
-    """Write the model to the new folder `path`; with a model card if a licence is given."""
+def write_speaker(path: Path, seed: int = 0, license_: str = "", end_gain: float = END_GAIN) -> None:
+    """Write the model to the new folder `path`; with a model card if a licence is given. See write_weights."""
     (path / "voice_embedding").mkdir(parents=True)
     (path / "params.json").write_text(json.dumps(PARAMS, indent=1))
     tekken = checkpoints._tekken({"sampling_rate": 24_000, "voice_num_audio_tokens": VOICES}, "v7")
@@ -50,7 +50,7 @@ def write_speaker(path: Path, seed: int = 0, license_: str = "") -> None:
     for token in tekken["special_tokens"]:
         token["token_str"] = names.get(token["rank"], token["token_str"])
     (path / "tekken.json").write_text(json.dumps(tekken))
-    write_weights(path, PARAMS, VOICES, END_GAIN, torch.Generator().manual_seed(seed))
+    write_weights(path, PARAMS, VOICES, end_gain, torch.Generator().manual_seed(seed))
     if license_:
         (path / "README.md").write_text(f"---\nlicense: {license_}\n---\n")
 

@@ -33,6 +33,7 @@ from voxbatch.engines.vllm.model import (
     DEFAULT_PARAMS,
     FAMILIES_OF,
     REALTIME,
+    SPEECH,
     VOXTRAL,
     WHISPER,
     locate,
@@ -153,7 +154,7 @@ def _delay(settings: VllmSettings) -> int:
 
 
 def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keyword arguments of vLLM's `LLM`, and the longest chunk in seconds.
+    """Return the keyword arguments of vLLM's `LLM`, and the longest chunk in seconds of a model that transcribes.
 
     Values that depend on the GPU or the model are described in words.
 
@@ -176,7 +177,7 @@ def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str
         longest_chunk_s = questions.LONGEST_RECORDING / SAMPLING_RATE
     else:
         longest_chunk_s = float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)
-    requests = "as many as the GPU's memory admits" if family in VOXTRAL else OTHER_REQUESTS
+    requests = "as many as the GPU's memory admits" if family in (*VOXTRAL, SPEECH) else OTHER_REQUESTS
     memory = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
     arguments = {
         "model": name,
@@ -190,4 +191,5 @@ def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str
         arguments["attention_backend"] = (
             f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {vllm_version.VERSION}, where the GPU supports it"
         )
-    return {"engine_arguments": arguments, "longest_chunk_s": longest_chunk_s}
+    chunk = {} if family == SPEECH else {"longest_chunk_s": longest_chunk_s}
+    return {"engine_arguments": arguments, **chunk}

@@ -328,6 +328,13 @@ def voice_rows(model: Model) -> dict[str, int]:
     return rows
 
 
+def licence_warning(model: Model) -> str:
+    """Return what a user must know of the licence of a model that speaks, or an empty string."""
+    if model.family != SPEECH:
+        return ""
+    return f"the licence of {model.name}, {model.license}, forbids commercial use, also of the recordings"
+
+
 def _speech_config(model: Model) -> dict[str, Any]:
     """Return the config.json with which vLLM runs Voxtral TTS: a Mistral with the vocabulary of vllm_plugin.speech."""
     params, rows = model.shape(), voice_rows(model)

@@ -1,4 +1,5 @@
-"""vLLM's own OpenAI server with the arguments of a profile: its command line and its environment.
+"""vLLM's own OpenAI server, or vllm-omni's for Voxtral TTS, with the arguments of a profile: its command line and its
+environment.
 
 The server answers with stock vLLM's model code: the plugin's encoder needs a whole recording, and a server may get the
 audio while it is spoken. What the plugin adds otherwise is valid for a server, too: the weights in Hugging Face's
@@ -11,13 +12,14 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from voxbatch.engines.results import EngineMessage
 from voxbatch.engines.vllm import compat, gpu, prefill
 from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, scheduler, serving_folder
-from voxbatch.engines.vllm.checks import check, check_installed, require_speech
-from voxbatch.engines.vllm.model import INSTRUCT, complete, download, locate
+from voxbatch.engines.vllm.checks import check, check_installed
+from voxbatch.engines.vllm.model import INSTRUCT, SPEECH, complete, download, licence_warning, locate
 from voxbatch.engines.vllm.settings import ASK, TRUE, resolve
 from voxbatch.engines.vllm.vllm_process import set_environment, threads
 from voxbatch.errors import ConfigError
@@ -28,6 +30,11 @@ from voxbatch.vllm_plugin.server_middleware import RATE_LIMIT, AccessLog, RateLi
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """The module of the server. The command `vllm serve` runs it, too, and is missing in vLLM's CPU build."""
+SPEECH_SERVER = "vllm_omni.entrypoints.cli.main"
+"""The module of vllm-omni's command."""
+SPEECH_STAGE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "enforce_eager", "gpu_memory_utilization")
+"""Engine options that vllm-omni's first stage takes, the language model with the flow matching. The second stage is the
+codec. All other settings of both are those of vllm_omni/deploy/voxtral_tts.yaml."""
 RECORDINGS = 5
 """Number of recordings that a question to an instruct model may have: vLLM takes no more (
 VoxtralProcessingInfo.get_supported_mm_limits), also if a serving.properties says 8, as the published one does."""
@@ -55,15 +62,17 @@ class Server:
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order, as in VllmEngine
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, store_options)
-        require_speech(self._model, speaks=False)
         settings = resolve(self._model.family, options)
+        self._stage = {name: getattr(settings, name) for name in SPEECH_STAGE if name in options}
+        if self._model.family == SPEECH:
+            _check_speech_options(options)
         if settings.task == ASK:
             raise ConfigError(
                 "engine option task=ask: it is for voxbatch ask; a server of Voxtral Mini or Small answers questions "
                 "at /v1/chat/completions without it"
             )
         self._settings = prefill.with_proven_scheduler(settings)
-        self._warnings = [*filter(None, [compat.warning(distribution, version)])]
+        self._warnings = [*filter(None, [compat.warning(distribution, version), licence_warning(self._model)])]
         if self._settings.prefill_encoder == TRUE:
             raise ConfigError(
                 "engine option prefill_encoder=true: the plugin's encoder needs whole recordings, and a server gets "
@@ -110,11 +119,31 @@ class Server:
         Args:
             extra_arguments: further arguments of vLLM's server, which overrule those of voxbatch.
         """
+        place = ["--host", host, "--port", str(port)]
+        if self._model.family == SPEECH:
+            os.environ.update(threads(on_gpu=not self._on_cpu))
+            requests = {name: value for name, value in self._stage.items() if name == "max_num_seqs"}
+            stages = {"0": {"max_model_len": self._settings.max_model_len, **self._stage}, "1": requests}
+            flags = as_flags({"served_model_name": self.model, "stage_overrides": stages})
+            model = [SPEECH_SERVER, "serve", str(self._model.path), "--omni"]
+            return [sys.executable, "-m", *model, *place, *flags, *extra_arguments]
         arguments = self.arguments()
         set_environment(plugin=False, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ.update(threads(on_gpu=not self._on_cpu))
-        place = ["--host", host, "--port", str(port)]
         return [sys.executable, "-m", SERVER, *place, *as_flags(arguments), *extra_arguments]
+
+
+def _check_speech_options(options: Mapping[str, str]) -> None:
+    if find_spec("vllm_omni") is None:
+        raise ConfigError(
+            "Voxtral TTS is served by vllm-omni, which is not installed: pip install 'voxbatch[tts]'. voxbatch speak "
+            "does without it"
+        )
+    if others := options.keys() - {*SPEECH_STAGE, "devices", "revision"}:
+        raise ConfigError(
+            f"engine option {', '.join(sorted(others))}: not for vllm-omni's server, which takes "
+            f"{', '.join(SPEECH_STAGE)}; give its own arguments after --"
+        )
 
 
 def middleware(rate_limit: str | None, logs_json: bool) -> list[str]:

@@ -18,10 +18,10 @@ from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, SPEECH, TRANSCRIPTIO
 from voxbatch.errors import ConfigError
 from voxbatch.settings import parse, setting, settings_of
 
-PROFILES = {REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper", TRANSCRIPTION: "transcription"}
-"""The profile of each family that transcribes. Its engine options are the defaults of the family."""
-SPEECH_OPTIONS = {"max_model_len": 1_024}
-"""Engine options of Voxtral TTS: the context holds a voice, a text and 60 s of speech."""
+PROFILES = {
+    REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper", TRANSCRIPTION: "transcription", SPEECH: "tts"
+}  # fmt: skip
+"""The profile of each family. Its engine options are the defaults of the family."""
 TRANSCRIBE, ASK, SPEAK = "transcribe", "ask", "speak"
 QUESTION_CONTEXT = 32_768
 """Default of max_model_len for questions: the context of Voxtral Mini 3B and Small 24B according to their model cards.
@@ -212,7 +212,7 @@ def resolve(family: str, options: Mapping[str, str]) -> VllmSettings:
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or size.
     """
-    defaults = SPEECH_OPTIONS if family == SPEECH else load_profile(PROFILES[family])["engine_options"]
+    defaults = load_profile(PROFILES[family])["engine_options"]
     values = {**{name: str(value) for name, value in defaults.items()}, **options}
     if values.get("tensor_parallel_size") == ALL_GPUS:
         values["tensor_parallel_size"] = str(len(gpu.visible_gpus()) or 1)

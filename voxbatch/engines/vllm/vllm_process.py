@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -469,6 +470,8 @@ def set_environment(plugin: bool, loader: bool = False) -> None:
     os.environ.update({LOADER_SWITCH: ON} if loader else {})
     os.environ.update({SWITCH: ON} if plugin else {})
     os.environ.update(compat.runner_environment(os.environ))
+    if find_spec("vllm_omni"):  # its plugin replaces parts of vLLM in every process
+        os.environ.setdefault("VLLM_PLUGINS", "voxbatch")
 
 
 @contextlib.contextmanager

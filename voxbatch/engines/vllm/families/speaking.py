@@ -16,7 +16,7 @@ import numpy as np
 from voxbatch.audio import ffmpeg
 from voxbatch.engines.pieces import Piece, SpokenPiece
 from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece, UnusableAnswer
-from voxbatch.engines.vllm.model import Model, voice_rows
+from voxbatch.engines.vllm.model import Model, licence_warning, voice_rows
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.errors import ConfigError
@@ -47,7 +47,7 @@ class Speaking(Family):
     def __init__(self, model: Model, settings: VllmSettings):
         super().__init__(model, settings)
         self._rows, shape = voice_rows(model), model.shape()
-        self.warning = f"the licence of {model.name}, {model.license}, forbids commercial use, also of the recordings"
+        self.warning = licence_warning(model)
         self.voices = tuple(self._rows)
         self.proof = SpokenPiece(np.zeros(0, np.float32), spoken=Text("Yes.", self.voices[0], 0))
         self.prompt_tokens = max(self._rows.values()) + TEXT_TOKENS
