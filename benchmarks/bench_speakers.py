@@ -51,7 +51,7 @@ from voxbatch.scoring import ScoreOptions
 from voxbatch.scoring.counts import tokens
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
 from voxbatch.speakers import Diarizer, SpeakerWeights, find_weights
-from voxbatch.speakers.network_process import on_gpu
+from voxbatch.speakers.network_process import beside_engine
 from voxbatch.text.speakers import with_speakers
 
 FRAME_S = 0.005
@@ -369,7 +369,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         weights = find_weights(options.weights)
         if options.device:
-            weights = stack.enter_context(on_gpu(weights, options.device))
+            weights = stack.enter_context(beside_engine(weights, options.device))
         diarizer = Diarizer(weights, SpeakerCount())
         if options.hours:
             return long_recording(sets, diarizer, options.hours)

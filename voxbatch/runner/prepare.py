@@ -83,6 +83,10 @@ class Job:
     """The second pass of a cascade."""
 
 
+NETWORKS_GB = 2.0
+"""GB of a GPU for the networks that tell speakers apart: 0.5 of them for their process's CUDA context."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SecondPass:
     """The second pass of a cascade: the large model does some of the items again."""
@@ -141,6 +145,8 @@ def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
     if config.questions is None:
         if (task := config.engine_options.get("task")) in ("ask", "speak"):
             raise ConfigError(f"engine option task={task}: it is for voxbatch {task}, which sets it")
+        if config.speakers and engine == "vllm":
+            return {"beside_gb": str(NETWORKS_GB), **config.engine_options}
         return config.engine_options
     return engines.options_with_questions(engine, config.engine_options, config.questions.answer)
 
@@ -181,7 +187,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         from voxbatch.runner.asking import check_lengths
 
         check_lengths(source, policy, config.limit, spec, config.store_options)
-    diarization = check_abilities(config, spec, ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords))
+    hints = ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords)
+    diarization = check_abilities(config, spec, hints, loads_networks=spec.torch_device is None)
     check_channels(config, source, policy)
     check_texts(config, source, policy, spec)
     log.info("engine", text=f"engine {choice.reason}; model {spec.model}{engines.known_details(spec.license)}")

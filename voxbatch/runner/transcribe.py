@@ -125,6 +125,9 @@ def transcribe(
         checkpoint = Acquittal(work.checkpoint, record)
         if job.config.speech is None:
             _transcribe_noise(engine, job.config, stop, on_engine_message)
+    diarization = job.diarization
+    if diarization and engine.spec.torch_device:
+        diarization = _beside(diarization, engine.spec.torch_device, resources, on_engine_message)
     pipeline = Pipeline(
         engine,
         checkpoint,
@@ -138,10 +141,33 @@ def transcribe(
         is_last=engine_cache.one_run and record.is_last,
         on_first=functools.partial(record.create, work.checkpoint.store),
         failure=record.attempt.failure,
-        diarization=job.diarization,
+        diarization=diarization,
     )
     with limits_are_run_errors(), resources, replace(job.source, fd=os.dup(job.source.fd)).open() as source:
         return pipeline.run(items(source, job.path_policy, job.config.limit, work.items))
+
+
+def _beside(
+    diarization: Diarization,
+    device: str,
+    resources: contextlib.ExitStack,
+    on_engine_message: Callable[[EngineMessage], None],
+) -> Diarization:
+    """Return the way to tell speakers apart with a process that runs the networks beside the engine until `resources`
+    end. Other networks than the default ones run in the decoders.
+
+    Raises:
+        ConfigError: a network cannot be loaded at all.
+    """
+    from voxbatch.speakers import Diarizer
+    from voxbatch.speakers.network_process import beside_engine
+
+    try:
+        return replace(diarization, weights=resources.enter_context(beside_engine(diarization.weights, device)))
+    except ConfigError as e:
+        Diarizer(diarization.weights, diarization.count)
+        on_engine_message(EngineMessage(f"{e}; the CPU tells the speakers apart", is_warning=True))
+        return diarization
 
 
 PROOF_ITEM = -2

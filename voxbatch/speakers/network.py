@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from voxbatch.errors import ConfigError, RunError
+from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import Samples
 from voxbatch.speakers.embedding import filter_banks
 from voxbatch.speakers.segmentation import FRAMES, windows
@@ -86,7 +86,7 @@ class _RemoteNetworks:
     """The networks of a network process.
 
     Raises:
-        RunError: the process has ended.
+        EngineError: the process has ended.
     """
 
     batches = GPU_BATCHES
@@ -115,5 +115,5 @@ class _RemoteNetworks:
             raise _gone(e) from e
 
 
-def _gone(error: Exception) -> RunError:
-    return RunError(f"the process that tells speakers apart on the GPU has ended ({error}): run again to go on")
+def _gone(error: Exception) -> EngineError:
+    return EngineError(f"the process that runs the networks of speakers has ended ({error}): run again to go on")

@@ -16,19 +16,19 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
-from voxbatch.errors import ConfigError, RunError, VoxbatchError
+from voxbatch.errors import ConfigError, EngineError, VoxbatchError
 from voxbatch.process.child import ChildProcess, handle_stop_signals
 from voxbatch.speakers.segmentation import windows
 from voxbatch.speakers.weights import SpeakerWeights
 
 
 @contextlib.contextmanager
-def on_gpu(weights: SpeakerWeights, device: str = "cuda") -> Iterator[SpeakerWeights]:
+def beside_engine(weights: SpeakerWeights, device: str) -> Iterator[SpeakerWeights]:
     """Yield the networks with the address of a process that runs them on a device of PyTorch.
 
     Raises:
         ConfigError: a file holds another network.
-        RunError: the process does not start.
+        EngineError: the process does not start.
     """
     with tempfile.TemporaryDirectory(prefix="voxbatch-") as folder:
         weights = replace(weights, address=f"{folder}/networks")
@@ -39,7 +39,7 @@ def on_gpu(weights: SpeakerWeights, device: str = "cuda") -> Iterator[SpeakerWei
                 error = child.connection.recv()
             except (EOFError, OSError) as e:
                 child.end(patience_s=5)
-                raise RunError(f"the process that tells speakers apart does not start: {child.exit_reason}") from e
+                raise EngineError(f"the process of the networks of speakers does not start: {child.exit_reason}") from e
             if error is not None:
                 raise ConfigError(error)
             yield weights

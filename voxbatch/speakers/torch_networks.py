@@ -28,10 +28,8 @@ from voxbatch.speakers.weights import SpeakerWeights
 
 Array = npt.NDArray[np.float32]
 
-WINDOWS = 32
-"""Windows of a batch."""
-PIECES = 64
-"""Pieces of a batch."""
+WINDOWS, PIECES = 32, 64
+"""Windows and pieces of a batch on a GPU. A CPU, where only tests run these networks, gets an eighth."""
 PIECE_FRAMES = 200
 """Frames of the filter banks of the longest piece: 2 s. CAM++ pools its context over segments of this length, so each
 piece is a single one."""
@@ -42,7 +40,7 @@ _CAM_BLOCKS = ((12, 1), (24, 2), (16, 2))
 
 
 class TorchNetworks:
-    """Both networks on a device.
+    """Both networks on a device of PyTorch: "cuda" or "cpu".
 
     Raises:
         ConfigError: a file holds another network.
@@ -77,10 +75,11 @@ class TorchNetworks:
     @torch.inference_mode()  # type: ignore[untyped-decorator] # where PyTorch is not installed
     def _in_batches(self, network: _Network, rows: Sequence[Samples]) -> Any:
         outputs = []
-        for start in range(0, len(rows), network.rows):
-            batch = np.zeros((network.rows, network.num_samples), np.float32)
-            lengths = np.full(network.rows, embedding.FRAME)
-            for number, row in enumerate(rows[start : start + network.rows]):
+        size = network.rows if self._device != "cpu" else network.rows // 8
+        for start in range(0, len(rows), size):
+            batch = np.zeros((size, network.num_samples), np.float32)
+            lengths = np.full(size, embedding.FRAME)
+            for number, row in enumerate(rows[start : start + size]):
                 batch[number, : len(row)], lengths[number] = row, len(row)
             output = network(torch.from_numpy(batch).to(self._device), torch.from_numpy(lengths).to(self._device))
             outputs.append(output[: len(rows) - start])
