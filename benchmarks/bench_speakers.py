@@ -3,6 +3,7 @@
     python benchmarks/bench_speakers.py --weights FOLDER [--rttm FOLDER ...] [--other SYSTEM=PYTHON ...]
     python benchmarks/bench_speakers.py --weights FOLDER --rttm FOLDER --words MODEL
     python benchmarks/bench_speakers.py --weights FOLDER --hours 12
+    python benchmarks/bench_speakers.py --weights FOLDER --rttm FOLDER --device cuda [--turns FILE]
 
 Each folder holds X.rttm beside X.wav or X.flac; an RTTM file may name several recordings. Without --rttm: the
 conversations of the test recordings. The error rate (DER) scores overlap. The collar is on each side of a border of the
@@ -14,20 +15,27 @@ With --words, the recordings with X.stm, which has the texts of the speakers, ar
 with the speakers of the reference's turns, and with one speaker. meeteval reads the same files, if it is installed.
 
 With --hours, all recordings are one, again and again, for so long. Memory and CPU time are printed after each hour.
+
+With --device, PyTorch runs the networks in a process of their own, as in a run with vLLM. After the table, --processes
+diarise all recordings --repeats times at once. Speed is then audio seconds per second. --turns names a file: without
+--device its turns are written to it, with --device they are compared with it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import itertools
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,7 +50,8 @@ from voxbatch.records import SAMPLING_RATE, SpeakerCount, Transcript, Turn, Word
 from voxbatch.scoring.corpus import ScoreOptions
 from voxbatch.scoring.counts import tokens
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
-from voxbatch.speakers import Diarizer, find_weights
+from voxbatch.speakers import Diarizer, SpeakerWeights, find_weights
+from voxbatch.speakers.network_process import beside_engine
 from voxbatch.text.speakers import with_speakers
 
 FRAME_S = 0.005
@@ -284,6 +293,53 @@ def long_recording(sets: Sets, diarizer: Diarizer, hours: float) -> None:
     print(f"{len(turns)} turns of {len({turn.speaker for turn in turns})} speakers, digest {digest}")
 
 
+_diarizers: list[Diarizer] = []
+"""The diarizer of a process of `speed_of_device`."""
+
+
+def _start(weights: SpeakerWeights) -> None:
+    _diarizers.append(Diarizer(weights, SpeakerCount()))
+
+
+def _turns(audio: Path) -> tuple[list[Turn], float]:
+    return own_turns(_diarizers[0], audio)
+
+
+def speed_of_device(sets: Sets, weights: SpeakerWeights, processes: int, repeats: int) -> dict[str, list[Turn]]:
+    """Diarise all recordings at once, print the speed, and return the turns by recording."""
+    audio = {name: path for recordings in sets.values() for name, path, _ in recordings}
+    with ProcessPoolExecutor(processes, initializer=_start, initargs=(weights,)) as pool:
+        list(pool.map(_turns, list(audio.values())[:processes]))
+        began = time.monotonic()
+        results = list(pool.map(_turns, list(audio.values()) * repeats))
+        wall_s = time.monotonic() - began
+    seconds = repeats * sum(soundfile.info(path).duration for path in audio.values())
+    turns = dict(zip(audio, (row for row, _ in results), strict=False))
+    stable = sum(row == turns[name] for (row, _), name in zip(results, list(audio) * repeats, strict=True))
+    cpu_s = sum(cpu for _, cpu in results)
+    print(f"{processes} processes: {seconds:.0f} s of audio in {wall_s:.1f} s: {seconds / wall_s:.0f} x real time, "
+          f"{cpu_s / seconds * 3600:.1f} CPU s of these processes for an hour")  # fmt: skip
+    print(f"turns equal to those of the first time: {stable} of {len(results)}")
+    return turns
+
+
+def compare_turns(turns: dict[str, list[Turn]], file: Path, is_reference: bool) -> None:
+    """Write the turns to a file, or print how far they are those of the file."""
+    rows = {name: [(turn.start, turn.end, turn.speaker) for turn in listed] for name, listed in turns.items()}
+    if is_reference:
+        file.write_text(json.dumps(rows))
+        return
+    stored = {name: [tuple(turn) for turn in listed] for name, listed in json.loads(file.read_text()).items()}
+    equal = [name for name in rows if rows[name] == stored[name]]
+    print(f"turns equal to those of {file.name}: {len(equal)} of {len(rows)} recordings")
+    for name in rows.keys() - equal:
+        reference = [(start, end, str(speaker)) for start, end, speaker in stored[name]]
+        missed, false, confused, total = errors(reference, turns[name], max(end for _, end, _ in reference), 0.0)
+        print(
+            f"{name}: {missed:.2f} s missing, {false:.2f} s more, {confused:.2f} s of another speaker, of {total:.1f}"
+        )
+
+
 def peak_mib() -> float:
     """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -297,6 +353,10 @@ def main() -> None:
     parser.add_argument("--other", action="append", default=[], help=f"NAME=PYTHON, of {', '.join(OTHERS)}")
     parser.add_argument("--words", metavar="MODEL", help="score the words of a Whisper model: tiny.en, or a folder")
     parser.add_argument("--hours", type=float, help="diarise one recording of so many hours")
+    parser.add_argument("--device", help="device of PyTorch that runs the networks: cuda, or cpu")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="with --device: processes at once")
+    parser.add_argument("--repeats", type=int, default=1, help="with --device: times that all recordings are diarised")
+    parser.add_argument("--turns", type=Path, help="JSON file of turns to write, or with --device to compare with")
     options = parser.parse_args()
     sets: Sets = {}
     for folder in options.rttm or [corpus() / "conversations"]:
@@ -306,13 +366,22 @@ def main() -> None:
     print(machine())
     if options.words:
         sys.exit(1 if errors_of_words(sets, options.weights, options.words) else 0)
-    diarizer = Diarizer(find_weights(options.weights), SpeakerCount())
-    if options.hours:
-        return long_recording(sets, diarizer, options.hours)
-    loaded = peak_mib()
-    missed_bars = errors_of_turns(sets, diarizer, dict(o.split("=", 1) for o in options.other), options.weights)
-    growth = peak_mib() - loaded
-    print(f"peak memory above the loaded networks: {growth:.0f} MiB; bars: {BARS}; missed: {missed_bars}")
+    with contextlib.ExitStack() as stack:
+        weights = find_weights(options.weights)
+        if options.device:
+            weights = stack.enter_context(beside_engine(weights, options.device))
+        diarizer = Diarizer(weights, SpeakerCount())
+        if options.hours:
+            return long_recording(sets, diarizer, options.hours)
+        loaded = peak_mib()
+        missed_bars = errors_of_turns(sets, diarizer, dict(o.split("=", 1) for o in options.other), options.weights)
+        growth = peak_mib() - loaded
+        print(f"peak memory above the loaded networks: {growth:.0f} MiB; bars: {BARS}; missed: {missed_bars}")
+        if options.device or options.turns:
+            processes, repeats = (options.processes, options.repeats) if options.device else (1, 1)
+            turns = speed_of_device(sets, weights, processes, repeats)
+            if options.turns:
+                compare_turns(turns, options.turns, not options.device)
     sys.exit(1 if missed_bars else 0)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from voxbatch.decoding.messages import Decoded, DecoderRefused, Message, Task, Undecodable
 from voxbatch.decoding.voices import Listener, cut_channels
-from voxbatch.errors import AudioError, ItemError, StorageError
+from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
@@ -65,6 +65,8 @@ def main(connection: Connection) -> None:
             if (limit := find_limit(e)) is None:
                 raise
             connection.send(DecoderRefused(limit))
+        except EngineError as e:
+            connection.send(DecoderRefused(str(e)))
 
 
 def _decode_tasks(connection: Connection, store_options: StoreOptions) -> None:
@@ -132,8 +134,8 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
             report = report_success(task.audio, recording.last_arrival)
             notes = tuple(dict.fromkeys([*recording.warnings, *warnings]))
             yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording, listener.levels, turns)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        raise  # the parent is gone
+    except (EOFError, BrokenPipeError, ConnectionResetError, EngineError):
+        raise  # the parent or the process of the networks is gone
     except Exception as e:  # a bug in a decoder fails only this item, with the error in its message
         if find_limit(e) is not None:
             raise

@@ -99,6 +99,8 @@ class EngineSpec:
     workers: tuple[Mapping[str, str], ...] = ()
     """Environment variables of each worker process that this host should run in parallel, e.g.
     {"CUDA_VISIBLE_DEVICES": "0"}. With no entry or one entry, this process does the work alone."""
+    torch_device: str | None = None
+    """The device on which PyTorch can run further networks beside the engine, e.g. "cuda". None if there is none."""
     warnings: tuple[str, ...] = ()
     """Warnings for the user before a run, e.g. that the run is slower than it could be. They appear in the log and in
     the summary, and are not part of a run's identity."""

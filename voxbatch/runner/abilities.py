@@ -44,12 +44,15 @@ def _diarization_of(options: RunOptions, spec: EngineSpec) -> Diarization | None
     return replace(diarization, voices=enrol(options.speaker_names, diarization.weights, options.store_options))
 
 
-def check_abilities(options: RunOptions, spec: EngineSpec, row_hints: Iterable[str] = ()) -> Diarization | None:
+def check_abilities(
+    options: RunOptions, spec: EngineSpec, row_hints: Iterable[str] = (), loads_networks: bool = True
+) -> Diarization | None:
     """Check that an engine can do what the options ask for, and return the way in which the decoders tell speakers
-    apart, if they do. The networks for that are loaded once.
+    apart, if they do.
 
     Args:
         row_hints: names of the keys of the manifest that give hints.
+        loads_networks: load the networks that tell speakers apart once, on the CPU.
 
     Raises:
         ConfigError, StorageError: the engine cannot; see `_diarization_of`; or a network is damaged.
@@ -75,7 +78,7 @@ def check_abilities(options: RunOptions, spec: EngineSpec, row_hints: Iterable[s
             f"--task translate: {spec.model} of the engine {spec.name} was not trained to translate; take a "
             "multilingual Whisper model, such as --model large-v3 of faster-whisper or openai/whisper-large-v3 of vllm"
         )
-    if (diarization := _diarization_of(options, spec)) is not None:
+    if (diarization := _diarization_of(options, spec)) is not None and loads_networks:
         from voxbatch.speakers import Diarizer
 
         Diarizer(diarization.weights, diarization.count)

@@ -1,4 +1,4 @@
-"""Diarisation on a CPU: find who talks when, by two small networks."""
+"""Diarisation: find who talks when, by two small networks, on a CPU or beside vLLM on its GPU."""
 
 from voxbatch.speakers.diarizer import Diarizer
 from voxbatch.speakers.voices import Voice

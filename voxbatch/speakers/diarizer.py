@@ -20,7 +20,7 @@ import numpy.typing as npt
 from voxbatch.records import SAMPLING_RATE, Samples, SpeakerCount, Turn
 from voxbatch.speakers import embedding, segmentation
 from voxbatch.speakers.clustering import cluster
-from voxbatch.speakers.embedding import Embedder
+from voxbatch.speakers.network import networks_of
 from voxbatch.speakers.segmentation import BATCH, FRAME, LOCAL_SPEAKERS, STEP, WINDOW, Activity, Segmenter
 from voxbatch.speakers.voices import Voice, recognised
 from voxbatch.speakers.weights import SpeakerWeights
@@ -51,6 +51,8 @@ LATE = 320
 """Samples (20 ms) from the start of a frame to the border of a turn that begins or ends with it: the network tells of
 borders early. Measured on conversations, see benchmarks/RESULTS.md."""
 
+_BATCH_STEP = BATCH * STEP * FRAME
+"""Samples between the starts of two batches of windows."""
 _BATCH_SAMPLES = (BATCH - 1) * STEP * FRAME + WINDOW
 Vectors = npt.NDArray[np.float32]
 
@@ -75,13 +77,12 @@ class Diarizer:
     """
 
     def __init__(self, weights: SpeakerWeights, count: SpeakerCount, voices: Sequence[Voice] = ()) -> None:
-        self._segmenter = Segmenter(weights.segmentation)
-        self._embedder = Embedder(weights.embedding)
+        self._networks = networks_of(weights)
         self._count, self._voices = count, voices
         self._reset()
 
     def _reset(self) -> None:
-        self._segmenter.reset()
+        self._segmenter = Segmenter()
         self._blocks: list[Samples] = []
         self._num_samples = 0
         self._start = 0
@@ -93,9 +94,8 @@ class Diarizer:
         for start in range(0, len(block), _BATCH_SAMPLES):
             self._blocks.append(block[start : start + _BATCH_SAMPLES])
             self._num_samples += len(self._blocks[-1])
-            while self._num_samples > _BATCH_SAMPLES:
-                samples = np.concatenate(self._blocks)
-                self._keep(self._segmenter.add(samples, BATCH), samples)
+            if self._num_samples > _BATCH_SAMPLES + (self._networks.batches - 1) * _BATCH_STEP:
+                self._compute()
 
     def turns(self) -> list[Turn]:
         """Return the turns of the recording that was added, in the order of their starts. The next block that is added
@@ -118,22 +118,37 @@ class Diarizer:
     def _finish(self) -> None:
         """Keep the activity and the pieces of the last frames."""
         if self._num_samples:
-            samples = np.concatenate(self._blocks)
-            count = 1 + max(0, -(-(len(samples) - WINDOW) // (STEP * FRAME)))
-            activity = np.concatenate([self._segmenter.add(samples, count), self._segmenter.rest()])
-            self._keep(activity[: max(0, len(samples) - segmentation.FIRST) // FRAME], samples)
+            self._compute(is_end=True)
 
-    def _keep(self, activity: Activity, samples: Samples) -> None:
-        """Keep the activity and the pieces of the next frames, whose first one begins the samples. Drop their audio."""
-        for start, end, speaker in _pieces(activity):
-            first = segmentation.FIRST + start * FRAME
-            audio = samples[first : max(first + embedding.FRAME, segmentation.FIRST + end * FRAME)]
-            vector = self._embedder.embed(np.pad(audio, (0, max(0, embedding.FRAME - len(audio)))))
-            self._pieces.append(Piece(self._start + start, self._start + end, speaker, vector))
-        self._activity.append(activity)
-        self._start += len(activity)
-        rest = samples[len(activity) * FRAME :]
-        self._blocks, self._num_samples = [rest], len(rest)
+    def _compute(self, is_end: bool = False) -> None:
+        """Keep the activity and the pieces of the frames of all batches but the last one, or of all, and drop their
+        audio. A piece ends where a batch does, so that the pieces do not depend on how many are computed at a time."""
+        samples = np.concatenate(self._blocks)
+        batches = max(0, -(-(len(samples) - _BATCH_SAMPLES) // _BATCH_STEP))
+        count = batches * BATCH
+        if is_end:
+            count += 1 + max(0, -(-(len(samples) - batches * _BATCH_STEP - WINDOW) // (STEP * FRAME)))
+        scores = self._networks.segment(samples, count)
+        activities = [self._segmenter.add(scores[start : start + BATCH]) for start in range(0, count, BATCH)]
+        if is_end:
+            last = np.concatenate([activities.pop(), self._segmenter.rest()])
+            frames = max(0, len(samples) - segmentation.FIRST) // FRAME - sum(map(len, activities))
+            activities.append(last[:frames])
+        places, audio, begin = [], [], 0
+        for activity in activities:
+            for start, end, speaker in _pieces(activity):
+                places.append((self._start + start, self._start + end, speaker))
+                first = segmentation.FIRST + (begin + start) * FRAME
+                last_sample = max(first + embedding.FRAME, segmentation.FIRST + (begin + end) * FRAME)
+                piece = samples[first:last_sample]
+                audio.append(np.pad(piece, (0, max(0, embedding.FRAME - len(piece)))))
+            begin += len(activity)
+            self._start += len(activity)
+        if audio:
+            vectors = self._networks.embed(audio)
+            self._pieces += [Piece(*place, vector) for place, vector in zip(places, vectors, strict=True)]
+        self._activity += activities
+        self._blocks, self._num_samples = [samples[begin * FRAME :]], len(samples) - begin * FRAME
 
 
 def _runs(values: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:

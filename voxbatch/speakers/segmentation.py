@@ -9,13 +9,11 @@ speaker of the recording.
 from __future__ import annotations
 
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.speakers.network import Network
 
 Activity = npt.NDArray[np.bool_]
 """Which local speaker talks in which frame, shape (frames, LOCAL_SPEAKERS)."""
@@ -44,34 +42,28 @@ OVERLAP = 0.4
 """Probability from which two talk."""
 
 
+def windows(samples: Samples, count: int) -> Array:
+    """Return the first windows of some samples, shape (count, WINDOW). Silence follows if there are too few."""
+    length = (count - 1) * STEP * FRAME + WINDOW
+    samples = np.pad(samples[:length], (0, max(0, length - len(samples))))
+    return np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[:: STEP * FRAME]
+
+
 class Segmenter:
     """Segments the frames of one recording, from batch to batch."""
 
-    def __init__(self, weights: Path) -> None:
-        self._network = Network(weights)
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin with another recording."""
+    def __init__(self) -> None:
         self._before: Array | None = None
         self._sums = np.zeros((0, LOCAL_SPEAKERS + 2), np.float32)
         self._windows = np.zeros(0, np.float32)
 
-    def add(self, samples: Samples, count: int) -> Activity:
-        """Take the next windows of the recording, and return who talks in the frames that no later window sees.
-
-        Args:
-            samples: the audio from the start of the first window on. Silence follows if it is too short.
-            count: number of windows, at most BATCH.
-        """
-        length = (count - 1) * STEP * FRAME + WINDOW
-        samples = np.pad(samples[:length], (0, max(0, length - len(samples))))
-        windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[:: STEP * FRAME]
-        scores = self._network(windows[:, None])
+    def add(self, scores: Array) -> Activity:
+        """Take the network's scores of the next windows of the recording, shape (windows, FRAMES, classes), and return
+        who talks in the frames that no later window sees."""
         scores = np.exp(scores - scores.max(-1, keepdims=True))
         for position, probabilities in enumerate(scores / scores.sum(-1, keepdims=True)):
             self._vote(probabilities, position * STEP)
-        return self._take(count * STEP)
+        return self._take(len(scores) * STEP)
 
     def rest(self) -> Activity:
         """Return who talks in the frames that are left, after the last window."""

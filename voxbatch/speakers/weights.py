@@ -55,6 +55,8 @@ class SpeakerWeights:
 
     segmentation: Path
     embedding: Path
+    address: str | None = None
+    """Socket of the process that runs them on a GPU. None runs them in this process, on a CPU."""
 
 
 def find_weights(name: str | None) -> SpeakerWeights:
@@ -71,7 +73,8 @@ def find_weights(name: str | None) -> SpeakerWeights:
     """
     if name is None:
         return SpeakerWeights(_from_hub(SEGMENTATION), _from_hub(EMBEDDING))
-    weights = SpeakerWeights(*(_folder(name) / f"{network}.onnx" for network in ("segmentation", "embedding")))
+    folder = _folder(name)
+    weights = SpeakerWeights(folder / "segmentation.onnx", folder / "embedding.onnx")
     for path in (weights.segmentation, weights.embedding):
         if not path.is_file():
             raise ConfigError(f"{OPTION} {name}: no {path.name} there; it needs segmentation.onnx and embedding.onnx")

@@ -148,6 +148,7 @@ class VllmEngine:
             versions={distribution: version},
             decoding=_decoding(self._model, self._settings, self._family),
             workers=_workers(self._settings.tensor_parallel_size),
+            torch_device="cpu" if self._on_cpu else "cuda" if gpu.visible_gpus() else None,
             warnings=(
                 *filter(None, (compat.warning(distribution, version), smaller, self._family.warning)),
                 *_warnings(plugin, self._settings, self._on_cpu),

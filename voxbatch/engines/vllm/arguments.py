@@ -120,7 +120,7 @@ def planned_bytes(settings: VllmSettings, gpu_info: gpu.GpuInfo) -> float:
             f"engine option gpu_memory_gb={settings.gpu_memory_gb}: {gpu_info.name} has only "
             f"{gpu_info.total_bytes / 1e9:.1f} GB; give less"
         )
-    besides = gpu_info.reserved_bytes + memory.UNCOUNTED_BYTES
+    besides = gpu_info.reserved_bytes + memory.UNCOUNTED_BYTES + settings.beside_gb * 1e9
     if limit <= besides:
         raise ConfigError(
             f"{limit / 1e9:.1f} GB of {gpu_info.name} may be filled, and the driver, CUDA and CUDA graphs alone take "

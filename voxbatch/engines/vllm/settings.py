@@ -66,6 +66,9 @@ class VllmSettings:
         "of the same name means something else",
     )  # fmt: skip
     gpu_memory_gb: float = setting(0.0, help="the same in GB (10⁹ bytes); 0: use the share")
+    beside_gb: float = setting(
+        0.0, help="GB of that memory for networks that run beside vLLM on each GPU; `--speakers` sets it"
+    )
     max_num_seqs: int = setting(0, minimum=0, help="requests at a time; 0: as many as the memory admits")
     max_num_batched_tokens: int = setting(0, help="positions in one step; 0: vLLM chooses")
     enforce_eager: bool = setting(False, help="use no CUDA graphs")
