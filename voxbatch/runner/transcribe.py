@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 
 from voxbatch.decoding import Undecodable
+from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.log import Log
