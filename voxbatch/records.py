@@ -54,7 +54,7 @@ class Windows:
     work_s: float
     """Work on a window of this length whatever it holds, in seconds of audio that take as long."""
     padding_s: float = math.inf
-    """Length by which the engine pads a shorter window, as far as there is room."""
+    """Padding of a shorter window on which the engine works, as far as there is room."""
 
     def fixed_s(self, seconds: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the work on the windows of recordings, without that on their audio.

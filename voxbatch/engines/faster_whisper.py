@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # the main process, which only describes the engine, does not
     from voxbatch.engines.whisper_windows import Window
 
 WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0)
-"""A window has 30 s; a shorter one is padded by 5 s (`PADDING_FRAMES` of whisper_windows). The next one begins at the
-last timestamp of the text before: 77 windows of tiny.en in nine English recordings, of 0.5 to 14 minutes, were 24 s
+"""A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_windows`). The next window begins at
+the last timestamp of the text before: 77 windows of tiny.en in nine English recordings, of 0.5 to 14 minutes, were 24 s
 apart. The encoder works on a window of 30 s as long as on 11 s of audio."""
 SECTION_SECONDS = 300
 """Length of the longest chunk. Inside a chunk, each window of Whisper follows the one before and gets its text as
