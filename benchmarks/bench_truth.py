@@ -96,6 +96,7 @@ def measured(command: Sequence[object], transcripts: Path, checkout: Path = ROOT
     watcher = Watcher(process.pid)
     printed, _ = process.communicate()
     wall_s, cpu_s, peak_mb = time.monotonic() - began, _children_cpu_s() - cpu_s, watcher.stop()
+    print(f"{wall_s:.1f} s, {cpu_s:.1f} CPU s, {peak_mb:.0f} MB", file=sys.stderr)
     if process.returncode not in (0, 3):
         sys.exit(f"{command} ended with {process.returncode}:\n{printed[-3000:]}")
     with open(transcripts, encoding="utf-8") as file:
