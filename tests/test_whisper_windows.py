@@ -239,9 +239,10 @@ def is_invented(samples: Samples, text: str) -> bool:
 
 
 def first_text(model: Any, samples: Samples) -> str:
-    """Return the text of the first window, decoded once."""
+    """Return the text of the first window, decoded once with silence up to 30 s."""
     decoder = WindowDecoder(model, samples)
-    return text_of([decoder.decode(decoder.encode(0), 0, "en", (), 0.0, DecodingOptions())])
+    encoded = decoder.with_silence(decoder.encode(0))
+    return text_of([decoder.decode(encoded, 0, "en", (), 0.0, DecodingOptions())])
 
 
 @pytest.mark.slow
@@ -270,7 +271,6 @@ def test_foreign_speech_does_not_become_a_loop(model: Any, corpus: Path) -> None
     found = list(windows(model, samples, "en", DecodingOptions()))
     assert text_of(found)
     assert not is_invented(samples, text_of(found))
-    assert "decoded again" in found[0].warnings[0]
     assert found == list(windows(model, samples, "en", DecodingOptions()))
 
 
