@@ -90,7 +90,7 @@ def measured(command: Sequence[object], transcripts: Path, checkout: Path = ROOT
     """Run a program that writes transcripts as JSON lines, and return its side."""
     began, cpu_s = time.monotonic(), _children_cpu_s()
     process = subprocess.Popen(
-        [*map(str, command)], env={**os.environ, "PYTHONPATH": str(checkout)},
+        [*map(str, command)], env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout,  # -m looks there first
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     watcher = Watcher(process.pid)
@@ -118,7 +118,7 @@ def alone(name: str, rows: Rows, folder: Path) -> Side:
     return measured([sys.executable, __file__, "--alone", name, manifest, texts], texts)
 
 
-def whisper_cpp(rows: Rows, folder: Path, python: Path) -> Side:
+def whisper_cpp(rows: Rows, folder: Path, python: str) -> Side:
     """Transcribe with whisper.cpp, one recording after the other on all cores."""
     from ggml import write_ggml
 
@@ -232,7 +232,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only-long", action="store_true", help="longform/ only")
     parser.add_argument("--clips", type=int, metavar="N", help="only so many of the short recordings, evenly chosen")
-    parser.add_argument("--race", type=Path, metavar="PYTHON", help="also the other programs; see above")
+    parser.add_argument("--race", type=os.path.abspath, metavar="PYTHON", help="also the other programs; see above")
     parser.add_argument("--differences", type=int, default=16, metavar="N", help="recordings shown that differ most")
     parser.add_argument("--save", type=Path, metavar="FILE", help="both texts of every recording, as JSON lines")
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
