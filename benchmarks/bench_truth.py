@@ -1,10 +1,14 @@
-"""Compare the word error rate and the speed of `voxbatch run` with faster-whisper called directly on each file.
+"""Compare the word error rate, the speed and the memory of `voxbatch run` with other programs on the same recordings.
 
-The peer is called as its README shows, with its own defaults: `model.transcribe(path, language="en")`. So it gives each
-window the text before as context, and samples again after a bad decode. The model, the number format, the normaliser
-and the counting are the same. faster-whisper decodes the file itself (PyAV) and takes a recording of 14 minutes as a
-whole. voxbatch decodes, resamples and cuts the recording itself. Both use all cores, with one file or one chunk on each
-core.
+The peer is faster-whisper, called as its README shows, with its own defaults: `model.transcribe(path, language="en")`.
+So it gives each window the text before as context, and samples again after a bad decode. The model, the number format,
+the normaliser and the counting are the same. faster-whisper decodes the file itself (PyAV) and takes a recording of 14
+minutes as a whole. voxbatch decodes, resamples and cuts the recording itself. Both use all cores, with one file or one
+chunk on each core.
+
+`--race PYTHON` adds faster-whisper's BatchedInferencePipeline, called in the same way, and whisper.cpp at the defaults
+of pywhispercpp, which the interpreter PYTHON must have. whisper.cpp gets the same weights as ggml (float16), and the
+recordings as WAV at 16 kHz; neither conversion is measured.
 
 int8 is chaotic: one differing bit of a spectrogram changes words of its window, and so the rate of these recordings by
 up to half a point. So with `--rounds N` each round after the first hears the recordings with another dither of a 16-bit
@@ -25,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +37,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from common import ROOT, Bars, english_rows, is_long, machine, write_manifest
+from common import ROOT, Bars, Watcher, english_rows, is_long, machine, write_manifest
 
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.records import SAMPLING_RATE
@@ -42,13 +47,30 @@ MARGIN_POINTS = 0.1
 """Maximum points of WER by which voxbatch may be worse."""
 MIN_SPEED = 0.9
 """Smallest share of the baseline's speed that voxbatch must reach."""
-OURS, BASELINE, PEER = "voxbatch run", "baseline", "faster-whisper"
+RACE_BARS = {True: 0.6, False: 0.5}
+"""Largest share of the fastest other program's wall time that voxbatch may take, for long and for short recordings."""
+OURS, BASELINE, PEER, BATCHED, WHISPER_CPP = "voxbatch run", "baseline", "faster-whisper", "batched", "whisper.cpp"
 Rows = list[dict[str, Any]]
+
+CPP = """
+import json, sys, wave
+import numpy as np
+from pywhispercpp.model import Model
+weights, manifest, out, cores = sys.argv[1:]
+model = Model(weights, n_threads=int(cores), print_progress=False, redirect_whispercpp_logs_to=None)
+with open(out, "w") as file:
+    for row in map(json.loads, open(manifest)):
+        with wave.open(row["audio_filepath"]) as recording:
+            samples = np.frombuffer(recording.readframes(recording.getnframes()), np.int16)
+        segments = model.transcribe(samples.astype(np.float32) / 32768, language=row["lang"])
+        print(json.dumps({"id": row["id"], "pred_text": " ".join(s.text for s in segments)}), file=file)
+"""
+"""The program that has whisper.cpp transcribe a manifest. It runs without voxbatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The transcripts of one of the two sides."""
+    """The transcripts of one of the programs."""
 
     texts: dict[str, str]
     """Texts by id; an item that failed is missing, and all its words count as deleted."""
@@ -56,40 +78,68 @@ class Side:
     """Seconds, including the loading of the model."""
     cpu_s: float
     """CPU seconds of the process and its children."""
+    peak_mb: float
+    """Peak of the summed RSS of the process and its children."""
 
     def counts(self, row: dict[str, Any]) -> ErrorCounts:
         """Return the error counts of one row."""
         return count_errors(row["text"], self.texts.get(row["id"], ""), "en")
 
 
+def measured(command: Sequence[object], transcripts: Path, checkout: Path = ROOT) -> Side:
+    """Run a program that writes transcripts as JSON lines, and return its side."""
+    began, cpu_s = time.monotonic(), _children_cpu_s()
+    process = subprocess.Popen(
+        [*map(str, command)], env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout,  # -m looks there first
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    watcher = Watcher(process.pid)
+    printed, _ = process.communicate()
+    wall_s, cpu_s, peak_mb = time.monotonic() - began, _children_cpu_s() - cpu_s, watcher.stop()
+    print(f"{wall_s:.1f} s, {cpu_s:.1f} CPU s, {peak_mb:.0f} MB", file=sys.stderr)
+    if process.returncode not in (0, 3):
+        sys.exit(f"{command} ended with {process.returncode}:\n{printed[-3000:]}")
+    with open(transcripts, encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    return Side({line["id"]: line["pred_text"] for line in lines}, wall_s, cpu_s, peak_mb)
+
+
 def ours(rows: Rows, folder: Path, checkout: Path = ROOT) -> Side:
     """Transcribe with `voxbatch run` of a checkout."""
     manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / "out"
     command = [sys.executable, "-m", "voxbatch", "run", manifest, "-o", out, "--engine", "faster-whisper"]
-    began, cpu_s = time.monotonic(), _children_cpu_s()
-    done = subprocess.run(
-        [*command, "--overwrite", "--allow-outside", "--log-format", "json"],
-        env={**os.environ, "PYTHONPATH": str(checkout)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    wall_s, cpu_s = time.monotonic() - began, _children_cpu_s() - cpu_s
-    if done.returncode not in (0, 3):
-        sys.exit(f"voxbatch of {checkout} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    with open(out / "transcripts.jsonl", encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    return Side({line["id"]: line["pred_text"] for line in lines}, wall_s, cpu_s)
+    command += ["--overwrite", "--allow-outside", "--log-format", "json"]
+    return measured(command, out / "transcripts.jsonl", checkout)
 
 
-def dithered(rows: Rows, folder: Path, seed: int) -> Rows:
-    """Write the recordings as 16-bit WAV at 16 kHz with triangular dither, and return rows of them."""
+def alone(name: str, rows: Rows, folder: Path) -> Side:
+    """Transcribe with faster-whisper in a process of its own, which runs `transcribe_alone`."""
+    manifest, texts = write_manifest(folder / "rows.jsonl", rows), folder / "texts.jsonl"
+    return measured([sys.executable, __file__, "--alone", name, manifest, texts], texts)
+
+
+def whisper_cpp(rows: Rows, folder: Path, python: str) -> Side:
+    """Transcribe with whisper.cpp, one recording after the other on all cores."""
+    from ggml import write_ggml
+
+    manifest, texts = write_manifest(folder / "rows.jsonl", as_wav(rows, folder, None)), folder / "texts.jsonl"
+    if not (weights := folder / "ggml.bin").exists():
+        write_ggml(FasterWhisperEngine(None, {})._located.path, weights)
+    return measured([python, "-c", CPP, weights, manifest, texts, len(os.sched_getaffinity(0))], texts)
+
+
+def as_wav(rows: Rows, folder: Path, seed: int | None) -> Rows:
+    """Write the recordings as 16-bit WAV at 16 kHz, dithered (triangular) if there is a seed, and return their rows."""
     from faster_whisper.audio import decode_audio
 
     dither = np.random.default_rng(seed)
     written = []
     for number, row in enumerate(rows):
         samples = decode_audio(row["audio_filepath"]) * 32_768
-        samples = np.rint(samples + dither.triangular(-1, 0, 1, len(samples))).clip(-32_768, 32_767)
-        path = folder / f"{number}.wav"
-        soundfile.write(path, samples.astype(np.int16), SAMPLING_RATE)
+        if seed is not None:
+            samples = samples + dither.triangular(-1, 0, 1, len(samples))
+        path = folder / f"{number}-{seed}.wav"
+        soundfile.write(path, np.rint(samples).clip(-32_768, 32_767).astype(np.int16), SAMPLING_RATE)
         written.append({**row, "audio_filepath": str(path)})
     return written
 
@@ -99,29 +149,30 @@ def _children_cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def peer(rows: Rows) -> Side:
-    """Transcribe with faster-whisper alone, at its own defaults."""
-    from faster_whisper import WhisperModel
+def transcribe_alone(name: str, manifest: Path, texts: Path) -> None:
+    """Transcribe a manifest with faster-whisper alone, at its own defaults, one file on each core."""
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     engine = FasterWhisperEngine(None, {})
     cores = len(os.sched_getaffinity(0))
-    began, cpu_s = time.monotonic(), time.process_time()
-    model = WhisperModel(
+    model: Any = WhisperModel(
         str(engine._located.path),
         compute_type=engine.spec.decoding["compute_type"],
         device="cpu",
         cpu_threads=1,
         num_workers=cores,
     )
+    if name == BATCHED:
+        model = BatchedInferencePipeline(model)
 
-    def hear(row: dict[str, Any]) -> tuple[str, str]:
+    def hear(row: dict[str, Any]) -> dict[str, str]:
         segments, _ = model.transcribe(row["audio_filepath"], language=row["lang"])
-        return row["id"], "".join(segment.text for segment in segments).strip()
+        return {"id": row["id"], "pred_text": "".join(segment.text for segment in segments).strip()}
 
-    longest_first = sorted(rows, key=lambda row: -row["duration"])
+    with open(manifest, encoding="utf-8") as file:
+        longest_first = sorted(map(json.loads, file), key=lambda row: -row["duration"])
     with ThreadPoolExecutor(cores) as pool:
-        texts = dict(pool.map(hear, longest_first))
-    return Side(texts, time.monotonic() - began, time.process_time() - cpu_s)
+        write_manifest(texts, pool.map(hear, longest_first))
 
 
 def total(side: Side, rows: Rows) -> ErrorCounts:
@@ -134,27 +185,31 @@ def points(side: Side, rows: Rows) -> float:
     return 100 * (total(side, rows).rate or 0.0)
 
 
-def print_side(name: str, side: Side, rows: Rows) -> None:
-    """Print the WER and the counts of one side."""
-    counts = total(side, rows)
-    print(
-        f"  {name:<15} WER {points(side, rows):6.3f} %: {counts.errors} errors in {counts.reference_length:,} words, "
-        f"{counts.substitutions} substitutions, {counts.insertions} insertions, {counts.deletions} deletions"
-    )
-
-
-def compare(what: str, rows: Rows, sides: dict[str, list[Side]], bars: Bars | None) -> None:
-    """Print both sides of each round, and check the margin of the mean."""
+def compare(rows: Rows, sides: dict[str, list[Side]], bars: Bars) -> None:
+    """Print the table of one group of recordings, and check the bars."""
+    what = "long recordings" if is_long(rows[0]) else "short recordings"
     seconds = sum(row["duration"] for row in rows)
-    print(f"\n{what}: {len(rows)} recordings, {seconds / 60:.1f} min")
-    for number in range(len(sides[OURS])):
-        for name, runs in sides.items():
-            print_side(name, runs[number], rows)
-    for name in sides.keys() - {PEER}:
-        worse = [points(us, rows) - points(them, rows) for us, them in zip(sides[name], sides[PEER], strict=True)]
-        print(f"  {name} less the peer, by round: {', '.join(f'{difference:+.3f}' for difference in worse)}")
-        if bars is not None and name == OURS:
-            bars.at_most(f"  {what}: voxbatch's WER less the peer's", statistics.mean(worse), MARGIN_POINTS, "points")
+    print(f"\n{what}: {len(rows)}, {seconds / 60:.1f} min; medians of {len(sides[OURS])}; model load included")
+    print(f"  {'':<15}{'WER %':>8}{'sub':>6}{'ins':>6}{'del':>6}{'wall s':>9}{'RTFx':>7}{'CPU s':>8}{'peak MB':>9}")
+    wall = {name: statistics.median(side.wall_s for side in runs) for name, runs in sides.items()}
+    cpu = {name: statistics.median(side.cpu_s for side in runs) for name, runs in sides.items()}
+    for name, runs in sides.items():
+        rate = statistics.mean(points(side, rows) for side in runs)
+        counts, peak_mb = total(runs[-1], rows), max(side.peak_mb for side in runs)
+        print(
+            f"  {name:<15}{rate:8.3f}{counts.substitutions:6}{counts.insertions:6}{counts.deletions:6}"
+            f"{wall[name]:9.1f}{seconds / wall[name]:7.1f}{cpu[name]:8.1f}{peak_mb:9.0f}"
+        )
+    worse = [points(us, rows) - points(them, rows) for us, them in zip(sides[OURS], sides[PEER], strict=True)]
+    print(f"  {OURS} less the peer, by round: {', '.join(f'{difference:+.3f}' for difference in worse)}")
+    if len(worse) > 1:
+        print(f"  standard error of their mean: {statistics.stdev(worse) / len(worse) ** 0.5:.3f}")
+    bars.at_most(f"  {what}: voxbatch's WER less the peer's", statistics.mean(worse), MARGIN_POINTS, "points")
+    if BASELINE in sides:
+        bars.at_least(f"  {what}: speed by CPU seconds / baseline's", cpu[BASELINE] / cpu[OURS], MIN_SPEED)
+    if WHISPER_CPP in sides:
+        fastest = min(wall[name] for name in (PEER, BATCHED, WHISPER_CPP))
+        bars.at_most(f"  {what}: wall / the fastest other's", wall[OURS] / fastest, RACE_BARS[is_long(rows[0])])
 
 
 def print_differences(rows: Rows, ours: Side, theirs: Side, shown: int) -> None:
@@ -173,52 +228,50 @@ def _short(counts: ErrorCounts) -> str:
     return f"{counts.substitutions}s {counts.insertions}i {counts.deletions}d of {counts.reference_length}"
 
 
-def compare_speed(rows: Rows, sides: dict[str, list[Side]], bars: Bars) -> None:
-    """Print the median speed of each side, and check ours against the baseline's."""
-    seconds = sum(row["duration"] for row in rows)
-    wall = {name: statistics.median(side.wall_s for side in runs) for name, runs in sides.items()}
-    cpu = {name: statistics.median(side.cpu_s for side in runs) for name, runs in sides.items()}
-    print("\nspeed, model load included")
-    for name, runs in sides.items():
-        shown = f"RTFx {seconds / wall[name]:5.1f}, {wall[name]:6.1f} s, {cpu[name]:6.1f} CPU s"
-        print(f"  {name:<15} {shown} (median of {len(runs)})")
-    if BASELINE in wall:
-        bars.at_least("  speed by CPU seconds, relative to the baseline", cpu[BASELINE] / cpu[OURS], MIN_SPEED)
-        print(f"  speed by wall seconds, relative to the baseline: {wall[BASELINE] / wall[OURS]:.3g}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only-long", action="store_true", help="longform/ only")
+    parser.add_argument("--clips", type=int, metavar="N", help="only so many of the short recordings, evenly chosen")
+    parser.add_argument("--race", type=os.path.abspath, metavar="PYTHON", help="also the other programs; see above")
     parser.add_argument("--differences", type=int, default=16, metavar="N", help="recordings shown that differ most")
     parser.add_argument("--save", type=Path, metavar="FILE", help="both texts of every recording, as JSON lines")
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
     parser.add_argument(
         "--rounds", type=int, default=1, metavar="N", help="runs of each side, each with its own dither"
     )
+    parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.alone:
+        return transcribe_alone(given.alone[0], *map(Path, given.alone[1:]))
     bars = Bars()
     print(machine())
-    rows = [row for row in english_rows() if is_long(row) or not given.only_long]
-    sides: dict[str, list[Side]] = {}
-    for number in range(given.rounds):
-        with tempfile.TemporaryDirectory(prefix="voxbatch-truth-") as folder:
-            heard = dithered(rows, Path(folder), number) if number else rows
-            sides.setdefault(OURS, []).append(ours(heard, Path(folder)))
-            if given.baseline:
-                sides.setdefault(BASELINE, []).append(ours(heard, Path(folder), given.baseline.resolve()))
-            sides.setdefault(PEER, []).append(peer(heard))
-    us, them = sides[OURS][-1], sides[PEER][-1]
+    rows = english_rows()
+    short, long = ([row for row in rows if is_long(row) == wanted] for wanted in (False, True))
+    if given.clips:
+        short = [short[number * len(short) // given.clips] for number in range(given.clips)]
+    pairs = []
+    for group in [long] if given.only_long else [short, long]:
+        sides: dict[str, list[Side]] = {}
+        for number in range(given.rounds):
+            with tempfile.TemporaryDirectory(prefix="voxbatch-truth-") as name:
+                folder = Path(name)
+                heard = as_wav(group, folder, number) if number else group
+                sides.setdefault(OURS, []).append(ours(heard, folder))
+                if given.baseline:
+                    sides.setdefault(BASELINE, []).append(ours(heard, folder, given.baseline.resolve()))
+                sides.setdefault(PEER, []).append(alone(PEER, heard, folder))
+                if given.race:
+                    sides.setdefault(BATCHED, []).append(alone(BATCHED, heard, folder))
+                    sides.setdefault(WHISPER_CPP, []).append(whisper_cpp(heard, folder, given.race))
+        compare(group, sides, bars)
+        print_differences(group, sides[OURS][-1], sides[PEER][-1], given.differences)
+        pairs += [
+            {**row, "ours": sides[OURS][-1].texts.get(row["id"]), "peer": sides[PEER][-1].texts[row["id"]]}
+            for row in group
+        ]
     if given.save:
-        both = ({**row, "ours": us.texts.get(row["id"]), "peer": them.texts[row["id"]]} for row in rows)
-        write_manifest(given.save, both)
-    compare("long recordings (longform/)", [row for row in rows if is_long(row)], sides, bars)
-    if not given.only_long:
-        compare("short recordings", [row for row in rows if not is_long(row)], sides, bars)
-        compare("all", rows, sides, None)
-    compare_speed(rows, sides, bars)
-    print_differences(rows, us, them, given.differences)
-    bars.leave()
+        write_manifest(given.save, pairs)
+    return bars.leave()
 
 
 if __name__ == "__main__":

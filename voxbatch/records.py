@@ -48,18 +48,22 @@ class Windows:
     """The windows in which an engine takes audio, as the estimate of a run counts them."""
 
     length_s: float
-    """Length of a window. The engine pads shorter audio to it."""
+    """Length of the longest window."""
     step_s: float
     """Mean distance of the windows of a long recording."""
     work_s: float
-    """Work on a window whatever it holds, in seconds of audio that take as long."""
+    """Work on a window of this length whatever it holds, in seconds of audio that take as long."""
+    padding_s: float = math.inf
+    """Padding of a shorter window on which the engine works, as far as there is room."""
 
     def fixed_s(self, seconds: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return the work on the windows of recordings, without that on their audio.
 
-        Windows of 30 s each 24 s, with the work of 11 s: 0.4 s of audio → 11.0, 60 s → 33.0.
+        The work on the first window is in proportion to its length. Windows of 30 s each 24 s, with the work of 11 s
+        and a padding of 5 s: 0.4 s of audio → 2.0, 60 s → 33.0.
         """
-        return self.work_s * ((seconds > 0) - (self.length_s - seconds).clip(None, 0) // self.step_s)
+        first = ((seconds + self.padding_s) / self.length_s).clip(None, 1.0) * (seconds > 0)
+        return self.work_s * (first - (self.length_s - seconds).clip(None, 0) // self.step_s)
 
 
 NO_WINDOWS = Windows(30.0, 30.0, 0.0)

@@ -38,11 +38,10 @@ from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 if TYPE_CHECKING:  # the main process, which only describes the engine, does not decode
     pass
 
-WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0)
-"""Whisper pads each window to 30 s. The next window begins at the last timestamp of the text before: 77 windows of
-tiny.en in nine English recordings, of 0.5 to 14 minutes, were 24 s apart. The encoder works on a window as long as on
-11 s of audio: 10,000 recordings of 0.45 s took an hour on two cores, where the speed of long recordings, 22 times real
-time, promised 3.4 minutes."""
+WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0)
+"""A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_windows`). The next window begins at
+the last timestamp of the text before: 77 windows of tiny.en in nine English recordings, of 0.5 to 14 minutes, were 24 s
+apart. The encoder works on a window of 30 s as long as on 11 s of audio."""
 SECTION_SECONDS = 300
 """Length of the longest chunk. Inside a chunk, each window of Whisper follows the one before and gets its text as
 context. The chunks of one recording are independent, so that several cores can share a long recording: an hour gives 12
@@ -95,6 +94,7 @@ class FasterWhisperEngine:
             decoding={
                 "compute_type": self._options.compute_type,
                 "beam_size": self._options.beam_size,
+                "padding_s": WINDOWS.padding_s,
                 **located.identity,
             },
         )
