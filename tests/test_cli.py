@@ -281,15 +281,15 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(
 
 
 def test_dry_run_counts_the_windows_of_short_recordings(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Whisper pads each recording to a window of 30 s, whose encoder costs as much as 11 s of audio. So 10,000
-    recordings of 0.45 s take an hour on two cores, and not 3 minutes.
+    """Each recording is padded by 5 s, whose encoder costs as much as 2 s of audio. So 10,000 recordings of 0.45 s take
+    12 minutes on two cores, and not 3.
     """
     rows = ({"audio_filepath": f"https://host/{n}.wav", "duration": 0.45} for n in range(10_000))
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = voxbatch("run", "m.jsonl", "--dry-run", "--engine", "faster-whisper", "--expected-rtfx", "22.2")
     assert done.returncode == 0, done.stderr
     time = next(line for line in done.stdout.splitlines() if line.startswith("time"))
-    assert time == "time     about 58:57 at RTFx 22.2, because each short recording takes a whole window"
+    assert time == "time     about 12:36 at RTFx 22.2, because each short recording is padded"
 
 
 def test_dry_run_says_that_durations_are_unknown(voxbatch: Voxbatch, tmp_path: Path) -> None:

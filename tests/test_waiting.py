@@ -18,7 +18,7 @@ from conftest import ManifestWriter, Starter, environment
 from hub import serving
 
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import StoreOptions, retry
+from voxbatch.storage import StoreOptions, retry, waits
 from voxbatch.storage.recording import open_recording
 from voxbatch.storage.retry import RUN_START, Retries
 from voxbatch.storage.waits import longest_wait
@@ -103,7 +103,9 @@ def test_a_call_that_is_retried_is_known_until_it_ends(monkeypatch: pytest.Monke
     """The wait of a call is known after its first failure, the longest first, and forgotten at its end."""
     monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
     now, shown = time.monotonic(), list[str]()
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=time.sleep)
+    for module in (retry, waits):
+        monkeypatch.setattr(module, "time", clock)
 
     def fail(times: int, place: str, first: Callable[[], None] = lambda: None) -> None:
         """Call what fails so many times. Before its last attempt, call `first`. Note the waits before each attempt."""

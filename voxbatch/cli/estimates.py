@@ -46,7 +46,7 @@ def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str
     """
     speed = f" ({p.speed})" if p.speed else ""
     no_audio = "unknown: give `duration` in the manifest"
-    padded = ", because each short recording takes a whole window" if p.work_s > 1.05 * p.audio_s else ""
+    padded = ", because each short recording is padded" if p.work_s > 1.05 * p.audio_s else ""
     time = (
         f"about {format_duration(p.wall_s)} at RTFx {p.rtfx:g}{speed}{padded}"
         if p.wall_s is not None

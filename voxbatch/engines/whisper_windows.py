@@ -178,13 +178,11 @@ class WindowDecoder:
 
     def with_silence(self, encoded: Any) -> Any:
         """Return the encoder's output for a short window with that for silence up to 30 s."""
-        from ctranslate2 import StorageView
-
         begin = np.array(encoded)
         if (silence := _SILENCE.get(self._model)) is None:
             padding = np.zeros((self._model.model.n_mels, WINDOW_FRAMES), np.float32)
             silence = _SILENCE[self._model] = np.array(self._model.encode(padding))
-        return StorageView.from_array(np.concatenate([begin, silence[:, begin.shape[1] :]], axis=1))
+        return type(encoded).from_array(np.concatenate([begin, silence[:, begin.shape[1] :]], axis=1))
 
     def detect_language(self, encoded: Any) -> tuple[str, float]:
         """Return Whisper's code of the most probable language, and its probability."""
