@@ -57,7 +57,7 @@ def _table() -> Iterator[str]:
         yield ""
     yield "networks of --speakers, from the hub"
     for network in (SEGMENTATION, EMBEDDING):
-        yield f"  {network.repository:<40} {network.license:<9}{network.megabytes:>7,}"
+        yield f"  {network.repository:<40} {network.license:<11} {network.megabytes} MB"
         yield f"    {network.origin}"
     yield ""
     yield "LANG: en, or the number of languages."
