@@ -116,7 +116,7 @@ def test_a_short_window_is_padded_by_five_seconds(model: Any, seconds: float, fr
 def test_a_text_that_repeats_itself_is_decoded_again_with_silence(
     model: Any, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any padding, tiny.en repeats short texts until they are cut off. With silence up to 30 s it does not."""
+    """Short texts that tiny.en repeats without padding, until they are cut off, are right with silence up to 30 s."""
     monkeypatch.setattr(whisper_windows, "PADDING_FRAMES", 0)
     repeated = 0
     for name in ("conf-hasjoin", "vm-nomore", "vm-tooshort", "number-not-answering"):

@@ -82,8 +82,8 @@ class StatusReader:
         """Header of the part of each shard that was committed last."""
         self._chosen: ItemSet | None = None
         """The items of the second pass. None until the first pass is committed."""
-        self._left = ItemSet(0)
-        """Those of them that are not committed."""
+        self._done_again = ItemSet(0)
+        """The items that the second pass has committed."""
 
     def read(self) -> Status:
         """Return the progress of the run in OUT.
@@ -155,13 +155,13 @@ class StatusReader:
         transcripts of recordings that are gone count as if they were in the manifest."""
         if self._chosen is None:
             self._chosen = chosen(Entries(self._store, run).of_pass(), Amount.of(run), run.items, run.items)
-            self._left = self._chosen & self._chosen
+            self._done_again = ItemSet(run.items)
         latest = ItemList(self._store, run)
         names = [name for name in part_names(self._store, run.generation, SECOND) if name not in self._names]
         for entry in chain.from_iterable(map(latest.read_part, names)):
-            self._left[entry.index] = False
+            self._done_again[entry.index] = True
         self._names.update(names)
-        return self._chosen.count(), self._chosen.count() - self._left.count()
+        return self._chosen.count(), (self._chosen & self._done_again).count()
 
     def _remaining_s(self, left: int, by_items: float | None) -> float | None:
         """Return the longest of the shards' own estimates; `by_items` if a shard of the latest sharding has none."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.known_models import (
@@ -34,9 +34,6 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Windows
 from voxbatch.settings import parse, setting
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
-
-if TYPE_CHECKING:  # the main process, which only describes the engine, does not decode
-    pass
 
 WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0)
 """A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_windows`). The next window begins at

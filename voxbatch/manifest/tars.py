@@ -84,38 +84,43 @@ def tarred_rows(source: Source, store_options: StoreOptions) -> Rows | None:
     {"audio_filepath": "a.flac", "shard_id": 3}   →   the row of a.flac in audio_3.tar, with the keys of the line
     """
     with contextlib.suppress(LineError):  # the survey refuses the line
-        archive = _numbered_archive(source, parse_json_line(next(source.lines())[1]), store_options)
-        if archive is not None:
-            archive.close()
-            return _tarred_rows(source, store_options)
+        shard = parse_json_line(next(source.lines())[1]).get(SHARD_KEY)
+        members = _members(source, shard, store_options)
+        return None if members is None else _tarred_rows(source, store_options, shard, members)
     return None
 
 
-def _tarred_rows(source: Source, store_options: StoreOptions) -> Rows:
-    """Yield the rows, with the number of the line. An archive is listed once if its lines follow each other."""
-    shard, members = None, dict[str, Row]()
+def _tarred_rows(source: Source, store_options: StoreOptions, shard: Any, members: dict[str, Row]) -> Rows:
+    """Yield the rows, with the number of the line. An archive is listed once if its lines follow each other.
+
+    Args:
+        shard: number of the archive of the first line.
+        members: rows of its recordings; see `_members`.
+    """
     for number, line in source.lines():
         try:
             row = parse_json_line(line)
         except LineError as e:
             yield number, str(e)
             continue
-        if shard is None or shard != row.get(SHARD_KEY):
-            shard, archive = row.get(SHARD_KEY), _numbered_archive(source, row, store_options)
-            if archive is None:
+        if shard != row.get(SHARD_KEY):
+            shard = row.get(SHARD_KEY)
+            if (listed := _members(source, shard, store_options)) is None:
                 raise manifest_error(source.name, f"line {number}: there is no audio_{shard}.tar beside it")
-            with archive:
-                rows = [row for _, row in _rows(archive, {}) if isinstance(row, dict)]
-            members = {os.path.basename(row["id"]): row for row in rows}
+            members = listed
         name = str(row.pop(AUDIO_KEY, ""))
         member = members.get(_stem(name))
         yield number, {**facts_of(row), **member} if member else f"audio_{shard}.tar has no recording {quote(name)}"
 
 
-def _numbered_archive(source: Source, row: Row, store_options: StoreOptions) -> Source | None:
-    """Open the archive that a row names by its number; None if there is none."""
-    number = row.get(SHARD_KEY)
-    return file_beside(source, f"audio_{number}.tar", store_options) if isinstance(number, int) else None
+def _members(source: Source, shard: Any, store_options: StoreOptions) -> dict[str, Row] | None:
+    """Return the rows of the recordings in a numbered archive beside a manifest, by their names without the extension;
+    None if there is none."""
+    archive = file_beside(source, f"audio_{shard}.tar", store_options) if isinstance(shard, int) else None
+    if archive is None:
+        return None
+    with archive:
+        return {os.path.basename(row["id"]): row for _, row in _rows(archive, {}) if isinstance(row, dict)}
 
 
 def _stem(name: str) -> str:
