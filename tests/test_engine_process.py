@@ -215,7 +215,7 @@ def test_an_engine_that_holds_the_interpreter_lock_ends_with_its_parent(tmp_path
     )
     program = (
         "import os\nfrom voxbatch.process.child import ChildProcess\n"
-        "child = ChildProcess('stuck', {}, dies_with_parent=True)\n"
+        "child = ChildProcess('stuck', dies_with_parent=True)\n"
         "print(child.pid if child.connection.recv() else 0, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT)])

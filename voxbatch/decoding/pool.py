@@ -56,7 +56,6 @@ class DecoderProcess(ChildProcess):
         """Variables of this process that the decoder has for life."""
         super().__init__(
             "voxbatch.decoding.decoder",
-            {"OPENBLAS_NUM_THREADS": "1"},  # there is one decoder per core
             inherited=self.environment,
             dies_with_parent=True,
         )

@@ -166,7 +166,7 @@ class EngineProcess:
             self.end_child()
         if self._child is None:
             program = "voxbatch.engines.engine_program"
-            self._child = ChildProcess(program, {}, captures_output=True, dies_with_parent=True)
+            self._child = ChildProcess(program, captures_output=True, dies_with_parent=True)
             self._child.send(self._engine)
         return self._child
 

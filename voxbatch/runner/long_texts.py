@@ -67,7 +67,7 @@ class LongTextCounter:
 
     def _run(self) -> None:
         try:
-            self._count_all(ChildProcess(__name__, {}, inherited=for_voxbatch(os.environ)))
+            self._count_all(ChildProcess(__name__, inherited=for_voxbatch(os.environ)))
         except BaseException as e:  # noqa: BLE001 the main thread raises it again
             self._events.send(ThreadFailed(e))
 

@@ -32,7 +32,7 @@ def beside_engine(weights: SpeakerWeights, device: str) -> Iterator[SpeakerWeigh
     """
     with tempfile.TemporaryDirectory(prefix="voxbatch-") as folder:
         weights = replace(weights, address=f"{folder}/networks")
-        child = ChildProcess(__name__, {}, captures_output=True, dies_with_parent=True)
+        child = ChildProcess(__name__, captures_output=True, dies_with_parent=True)
         try:
             child.send((weights, device))
             try:

@@ -58,7 +58,7 @@ class Pocketsphinx:
         with open(os.path.join(folder, "cmudict-en-us.dict"), encoding="utf-8") as file:
             self._dictionary = dict(line.rstrip("\n").split(" ", 1) for line in file)
         self._folder = tempfile.TemporaryDirectory(prefix="voxbatch-align-")
-        self._child = ChildProcess(__name__, {}, inherited=for_voxbatch(os.environ), dies_with_parent=True)
+        self._child = ChildProcess(__name__, inherited=for_voxbatch(os.environ), dies_with_parent=True)
         self._child.send(self._folder.name)
 
     def close(self) -> None:
