@@ -332,18 +332,19 @@ def test_a_small_job_has_all_its_chunks_when_vllm_starts() -> None:
 
 def test_a_small_job_has_graphs_and_no_compiled_code(voxtral: Model) -> None:
     """A small job gets full graphs of steps that only decode, for all its chunks in two halves each and for no more
-    requests than run at a time, and vLLM compiles nothing."""
+    requests than run at a time, and vLLM compiles nothing. It is told its K/V cache if there is ample room for that."""
     plugin = VllmSettings(prefill_encoder="true")
-    for settings, chunks, sizes in (
-        (plugin, 1, [1, 2]),
-        (plugin, 3, [1, 2, 4, 6]),
-        (plugin, 500, [1, 2, 4, 8, 16, 32, 64, 128, 192]),
-        (replace(plugin, max_num_batched_tokens=16), 500, [1, 2, 4, 8, 16]),
+    for settings, chunks, sizes, requests_in_kv in (
+        (plugin, 1, [1, 2], 3),
+        (plugin, 3, [1, 2, 4, 6], 7),
+        (plugin, 500, [1, 2, 4, 8, 16, 32, 64, 128, 192], 0),
+        (replace(plugin, max_num_batched_tokens=16), 500, [1, 2, 4, 8, 16], 0),
     ):
         told = llm_arguments(voxtral, settings, True, voxtral.path, 192, chunks)
         expected = {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": sizes}
         assert told["compilation_config"] == expected
         assert not told["enforce_eager"]
+        assert (told["kv_cache_memory_bytes"] or 0) == requests_in_kv * 512 * 104 * 1024  # 104 KiB for each position
     assert llm_arguments(voxtral, replace(plugin, enforce_eager=True), True, voxtral.path, 192, 3)["enforce_eager"]
     assert "mode" not in llm_arguments(voxtral, plugin, True, voxtral.path, 192)["compilation_config"]
 

@@ -107,7 +107,7 @@ class Footprint:
             planned_bytes: the memory that vLLM may plan with.
         """
         share = 1.0 if self.is_realtime else min(1.0, (INSTRUCT_PROMPT + EXPECTED_TEXT) / self.max_model_len)
-        typical_bytes = self.request_bytes - (1 - share) * self._decoder_kv_bytes
+        typical_bytes = self.request_bytes - (1 - share) * self.decoder_kv_bytes
         return max(1, min(MAX_REQUESTS, int(self._left(planned_bytes) // typical_bytes)))
 
     def fitting(self, planned_bytes: float) -> int:
@@ -193,7 +193,7 @@ class Footprint:
         if self.is_realtime and not self.prefilled:
             positions = FRAMES_PER_TOKEN * min(self._window, self.max_model_len)
             encoder_kv_bytes = BYTES * kv_numbers(self._encoder) * positions
-        return int(self._decoder_kv_bytes + encoder_kv_bytes + self.encoded_bytes)
+        return int(self.decoder_kv_bytes + encoder_kv_bytes + self.encoded_bytes)
 
     @property
     def encoded_bytes(self) -> int:
@@ -209,7 +209,8 @@ class Footprint:
         return int(width * BYTES * self.max_model_len)
 
     @property
-    def _decoder_kv_bytes(self) -> int:
+    def decoder_kv_bytes(self) -> int:
+        """Return the memory of the decoder's K/V cache of one request of maximum length, in whole blocks."""
         blocks = -(-self.max_model_len // self.block_size)
         return self._position_bytes * blocks * self.block_size
 
