@@ -315,9 +315,7 @@ def test_example_clients(mini: Served, live: Served, wav: Path) -> None:
 def test_benchmark_of_an_instruct_model(mini: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """bench_serve.py gets exactly the tokens that it asks for, from a chat."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "gpu")
-    given = SimpleNamespace(
-        seconds=2.0, concurrency=[2], waves=2, tokens=7, is_realtime=False, patience_s=200.0, line={}, out=None
-    )
+    given = SimpleNamespace(seconds=2.0, concurrency=[2], waves=2, tokens=7, is_realtime=False, line={}, out=None)
     [line] = asyncio.run(import_module("bench_serve").measured(mini.port, "chat", given))
     assert (line["requests"], line["tokens"]) == (4, 7)
     assert 0 < line["first_s"] < line["p95_s"]
