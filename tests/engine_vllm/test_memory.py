@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import H200, L4, params
+from shapes import H200, L4, full_size, params
 
 from voxbatch.config import load_profile
 from voxbatch.engines import Feed
@@ -127,18 +127,11 @@ def test_a_longer_context_admits_fewer(budget: float, short: int, long: int) -> 
 
 TEXT_OF_A_WINDOW = 100
 """Text tokens of 30 s of read speech."""
-SHAPES = {
-    "mini-3b": {"dim": 3072, "n_layers": 30, "hidden_dim": 8192},
-    "small-24b": {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768},
-}
 
 
 def instruct(profile: str, max_model_len: int, **others: Any) -> Footprint:
     """Return the footprint of the instruct model of a profile."""
-    shape = {**params(), **SHAPES[profile], "tied_embeddings": False}
-    encoder = {"dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 20, "n_kv_heads": 20}
-    shape["multimodal"] = {"whisper_model_args": {"encoder_args": encoder}}
-    return Footprint(shape, False, max_model_len, **others)
+    return Footprint(full_size().params(profile), False, max_model_len, **others)
 
 
 def of_profile(profile: str) -> VllmSettings:
@@ -268,13 +261,12 @@ def test_arguments_for_vllm(voxtral: Model) -> None:
     plain = llm_arguments(voxtral, VllmSettings(prefill_encoder="true"), True, voxtral.path, 192)
     assert plain["gpu_memory_utilization"] == round(21.275e9 / (L4.total_bytes - L4.reserved_bytes), 4)
     assert plain["attention_backend"] == "CUSTOM"
-    assert not {"block_size", "attention_config", "kv_cache_dtype", "quantization"} & {*plain}
+    assert not {"block_size", "kv_cache_dtype", "quantization"} & {*plain}
     stock = llm_arguments(voxtral, VllmSettings(prefill_encoder="false"), False, voxtral.path, 38)
     assert "attention_backend" not in stock
-    asked = VllmSettings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN", attention_splits=1)
+    asked = VllmSettings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN")
     told = llm_arguments(voxtral, asked, True, voxtral.path, 192)
     assert (told["block_size"], told["attention_backend"]) == (64, "FLASH_ATTN")
-    assert told["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
 
 
 def test_cuda_graphs_cover_all_requests(voxtral: Model) -> None:
