@@ -193,13 +193,7 @@ def write_tts(folder: Path) -> None:
 
     (folder / "voice_embedding").mkdir(exist_ok=True)
     (folder / "params.json").write_text(json.dumps(voxtral_tts(), indent=1))
-    tekken = tokenizer(TTS)
-    tekken["config"]["version"] = "v7"
-    for rank, name in ((35, "[REPEAT_AUDIO_TEXT]"), (36, "[NEXT_AUDIO_TEXT]")):
-        tekken["special_tokens"][rank]["token_str"] = name
-    tekken["audio"] = {"sampling_rate": 24_000, "frame_rate": 12.5, "audio_encoding_config": MEL,
-                       "voice_num_audio_tokens": VOICES}  # fmt: skip
-    (folder / "tekken.json").write_text(json.dumps(tekken))
+    (folder / "tekken.json").write_text(json.dumps(tokenizer(TTS)))
     random = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     speaking_model.write_weights(folder, voxtral_tts(), VOICES, 0.0, random)
 
@@ -223,17 +217,20 @@ def params(shape: str = REALTIME) -> dict[str, Any]:
 
 
 def tokenizer(shape: str = REALTIME) -> dict[str, Any]:
-    """Return the tekken.json of one of SHAPES."""
+    """Return the tekken.json of one of SHAPES, or of TTS."""
     import mistral_common
 
     vocabulary = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     found: dict[str, Any] = json.loads(vocabulary.read_text())
     for vision in ("image", "multimodal"):
         found.pop(vision, None)
-    names = [SPECIAL.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(SPECIAL) + 1)]
+    special = {**SPECIAL, **({35: "[REPEAT_AUDIO_TEXT]", 36: "[NEXT_AUDIO_TEXT]"} if shape == TTS else {})}
+    names = [special.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(special) + 1)]
     found["special_tokens"] = [{"rank": i, "token_str": name, "is_control": True} for i, name in enumerate(names)]
-    found["config"]["version"] = "v11"
-    found["audio"] = {**RATES, "audio_encoding_config": MEL, **(STREAMING if shape == REALTIME else WINDOWS)}
+    found["config"]["version"] = "v7" if shape == TTS else "v11"
+    of_voices = {"sampling_rate": 24_000, "voice_num_audio_tokens": VOICES}
+    audio = {REALTIME: STREAMING, TTS: of_voices}.get(shape, WINDOWS)
+    found["audio"] = {**RATES, "audio_encoding_config": MEL, **audio}
     return found
 
 
