@@ -79,13 +79,13 @@ def runner_kind() -> type[Any]:
         parallel_config = SimpleNamespace(pipeline_parallel_size=1)
         kv_cache_config = SimpleNamespace(kv_cache_groups=["attention"])
 
-        def __init__(self, methods: Methods, rows: int, is_async: bool, split: int | None, context: int):
+        def __init__(self, methods: Methods, rows: int, is_async: bool, split: int | None):
             self._methods, self.use_async_scheduling = methods, is_async
-            self.reorder_batch_threshold, self.max_model_len = split, context
+            self.reorder_batch_threshold, self.max_model_len = split, CONTEXT
             self.requests, self.num_prompt_logprobs = dict[str, Any](), dict[str, int]()
             self.encoder_cache = dict[str, Any]()
             self.late_interaction_runner = LateInteractionRunner()
-            self.input_batch = input_batch(rows, context)
+            self.input_batch = input_batch(rows)
             self.prev_positions, self.prev_num_draft_tokens = column(rows, np.int32), column(rows, np.int32)
             self.discard_request_mask = column(rows, np.bool_)
 
@@ -129,14 +129,14 @@ def column(rows: int, kind: type[Any]) -> Any:
     return SimpleNamespace(np=np.zeros(rows, dtype=kind))
 
 
-def input_batch(rows: int, context: int) -> Any:
+def input_batch(rows: int) -> Any:
     """Return vLLM's own InputBatch."""
     import torch
     from vllm.v1.worker.gpu_input_batch import InputBatch
 
     return InputBatch(
         max_num_reqs=rows,
-        max_model_len=context,
+        max_model_len=CONTEXT,
         max_num_batched_tokens=1024,
         device=torch.device("cpu"),
         vocab_size=1_000,
@@ -163,10 +163,10 @@ class Turn:
 class Pair:
     """Two runners, ours and stock. Ours records which steps it leaves to vLLM's methods."""
 
-    def __init__(self, rows: int, is_async: bool = True, split: int | None = None, context: int = CONTEXT):
+    def __init__(self, rows: int, is_async: bool = True, split: int | None = None):
         self._left, theirs = dict[str, tuple[Any, ...]](), originals()
         ours = {name: way(self._watched(name, theirs[name])) for name, way in OURS.items()}
-        self.ours, self.stock = (runner_kind()(ways, rows, is_async, split, context) for ways in (ours, theirs))
+        self.ours, self.stock = (runner_kind()(ways, rows, is_async, split) for ways in (ours, theirs))
 
     def _watched(self, name: str, each: Callable[..., Any]) -> Callable[..., Any]:
         def watched(runner: Any, *given: Any) -> Any:
@@ -175,11 +175,10 @@ class Pair:
 
         return watched
 
-    def turn(self, step: Any, width: int = 1, proposed: Any = None) -> Turn | None:
+    def turn(self, step: Any, proposed: Any = None) -> Turn | None:
         """Run both through one step, and return its facts; None if the step has no requests.
 
         Args:
-            width: number of tokens sampled for each request.
             proposed: see Runner.end.
         """
         import torch
@@ -195,7 +194,7 @@ class Pair:
         assert left in ([], told.req_ids)
         if not step.total_num_scheduled_tokens:
             return None
-        sampled = torch.randint(3, 900, (self.stock.input_batch.num_reqs, width), dtype=torch.int32)
+        sampled = torch.randint(3, 900, (self.stock.input_batch.num_reqs, 1), dtype=torch.int32)
         found, expected = (runner.end(step, sampled, proposed) for runner in (self.ours, self.stock))
         assert found == expected
         self.compare()
@@ -250,32 +249,28 @@ def walk(
     step_tokens: int = 16_384,
     prompt: int = 60,
     is_async: bool = True,
-    drafts: bool = False,
 ) -> list[Turn]:
     """Run both through random steps.
 
     Args:
         prompt: maximum number of prompt tokens.
         is_async: run the bookkeeping asynchronously. Only then the steps run ahead.
-        drafts: steps bring draft tokens, and two tokens are sampled for each request.
     """
     rng = np.random.default_rng(seed)
     say = drawn_words(seed, rng.choice([0.0, 0.01, 0.1]))
     side = Side(ours(), say, requests=requests, blocks=blocks, crowded=crowded, step_tokens=step_tokens)
     pair, asked, turns = Pair(requests, is_async, split=[None, 1][seed % 2]), 0, list[Turn | None]()
-    if drafts:
-        pair.ours.speculative_config = pair.stock.speculative_config = SimpleNamespace(use_ngram_gpu=lambda: False)
     for number in range(STEPS):
         coming = arrivals(rng, number, 0)
         for name in map(str, range(asked, asked + coming)):
             drawn = int(rng.integers(1, prompt)), int(rng.integers(1, 100))
-            side.scheduler.add_request(drawn_request(name, *drawn, False, seed))
+            side.scheduler.add_request(drawn_request(name, *drawn, seed))
         asked += coming
         if rng.random() < 0.05 and side.scheduler.requests:
             side.abort(some_of(rng, list(side.scheduler.requests)))
         if side.scheduler.has_requests():
             step = side.schedule()
-            turns.append(drafted(pair, rng, step) if drafts else pair.turn(step, proposed=known(rng)))
+            turns.append(pair.turn(step, proposed=known(rng)))
         ahead = 0 if not is_async or rng.random() < 0.03 else int(rng.choice([1, 1, 1, 2]))
         while side.under_way > ahead:
             side.update()
@@ -287,15 +282,6 @@ def known(rng: np.random.Generator) -> Any:
     import torch
 
     return torch.zeros(1, 1) if rng.random() < 0.1 else None
-
-
-def drafted(pair: Pair, rng: np.random.Generator, step: Any) -> Turn | None:
-    import torch
-
-    told = [name for name in step.scheduled_cached_reqs.req_ids if rng.random() < 0.5]
-    step = deepcopy(step)  # the scheduler uses the step again
-    step.scheduled_spec_decode_tokens = {name: [7] * int(rng.integers(1, 3)) for name in told}
-    return pair.turn(step, width=2, proposed=torch.zeros(1, 1))
 
 
 def counted(turns: list[Turn]) -> Counter[str]:
@@ -327,40 +313,21 @@ def test_preemptions_are_left_to_vllm(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(WALKS))
-def test_drafts_and_synchronous_scheduling_are_left_to_vllm(seed: int) -> None:
-    """vLLM's own methods handle draft tokens, and record the tokens if they come to the host after each step."""
-    turns = walk(3_000 + seed, drafts=True)
-    assert not any(turn.short_update or turn.short_note for turn in turns)
-    assert len(turns) > 20
+def test_synchronous_scheduling_is_left_to_vllm(seed: int) -> None:
+    """vLLM's own method records the tokens if they come to the host after each step."""
     turns = walk(4_000 + seed, is_async=False, step_tokens=[100, 16_384][seed % 2])
     assert not any(turn.short_note for turn in turns)
     assert counted(turns)["short_update"] > 0.8 * len(turns) > 20
 
 
-def under_way(requests: int, steps: int, **of_pair: Any) -> tuple[Side, Pair]:
+def under_way(requests: int, steps: int) -> tuple[Side, Pair]:
     """Return a pair after `steps` steps of requests that all began in the first step."""
-    side, pair = Side(ours(), lambda name, number: 7, requests=4, blocks=200), Pair(4, **of_pair)
+    side, pair = Side(ours(), lambda name, number: 7, requests=4, blocks=200), Pair(4)
     for name in map(str, range(requests)):
         side.scheduler.add_request(request(name, 10, 50, ignore_eos=True))
     for _ in range(steps):
         assert pair.turn(side.schedule())
     return side, pair
-
-
-def test_request_at_the_longest_context_is_left_to_vllm() -> None:
-    """Both runners refuse a token beyond the context, with the same state.
-
-    The requests have two tokens left when the steps begin.
-    """
-    side, pair = under_way(3, 2, context=12)
-    step, sampled = side.schedule(), torch.zeros(3, 1, dtype=torch.int32)
-    for runner in (pair.ours, pair.stock):
-        runner.begin(deepcopy(step))
-        runner.input_batch.num_tokens_no_spec[0] = 11  # one row is written before another is refused
-        with pytest.raises(AssertionError, match="exceed the max model length"):
-            runner.end(step, sampled, None)
-        assert [len(each.output_token_ids) for each in runner.requests.values()] == [3, 2, 2]
-    pair.compare()
 
 
 def remove_tokens(told: Any) -> None:
@@ -417,13 +384,3 @@ def test_request_that_returns_to_the_batch_is_left_to_vllm() -> None:
     assert not turn.in_place
     assert not turn.short_update
     assert pair.ours.input_batch.req_ids == ["0", "2", "1"]
-
-
-def test_pipeline_parallel_model_is_left_to_vllm() -> None:
-    """vLLM's own method passes on the tokens of a model that is spread over several stages."""
-    side, pair = under_way(3, 2)
-    pair.ours.parallel_config = pair.stock.parallel_config = SimpleNamespace(pipeline_parallel_size=2)
-    turn = pair.turn(side.schedule())
-    assert turn is not None
-    assert turn.told
-    assert not turn.short_update
