@@ -116,13 +116,6 @@ def test_more_memory_admits_more(found: Footprint, one: float, other: float) -> 
     assert large == 1 or found.weights_bytes + large * found.request_bytes <= max(one, other)
 
 
-@given(budgets, st.integers(1, 100_000), st.integers(1, 100_000))
-def test_a_longer_context_admits_fewer(budget: float, short: int, long: int) -> None:
-    """A longer context admits fewer requests, or as many."""
-    short, long = sorted((short, long))
-    assert footprint(long).admitted(budget) <= footprint(short).admitted(budget)
-
-
 # -- the instruct models -----------------------------------------------------------------------------------------------
 
 TEXT_OF_A_WINDOW = 100
