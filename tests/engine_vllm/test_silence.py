@@ -97,14 +97,6 @@ def test_audio_on_a_device_is_not_checked_for_silence() -> None:
     assert not silence.begins(torch.zeros(LEFT_PAD * TOKEN, device="meta"))
 
 
-def test_another_rotation_is_refused() -> None:
-    """A rotation of a head by halves is refused when the encoder is created, with a solution."""
-    whole, adapter = tower(100)
-    whole.whisper_encoder.layers[0].self_attn.rotary_emb.is_neox_style = True
-    with pytest.raises(ValueError, match=r"rotates 8 of a head's 8 numbers by halves, .*--no-prefill-encoder"):
-        Encoder(whole, adapter)
-
-
 def _rotated_and_laid_out(how: Any, layout: Packed, queries: int, keys: int) -> tuple[Any, Any]:
     """Return queries, and keys and values in their layout, of two heads and more of 16. Unwritten numbers are NaN."""
     generator = torch.Generator().manual_seed(0)
