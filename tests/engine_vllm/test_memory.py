@@ -317,7 +317,8 @@ def test_a_small_job_has_all_its_chunks_when_vllm_starts() -> None:
 
 def test_a_small_job_has_graphs_and_no_compiled_code(voxtral: Model) -> None:
     """A small job gets full graphs of steps that only decode, for all its chunks in two halves each and for no more
-    requests than run at a time, and vLLM compiles nothing."""
+    requests than run at a time, and vLLM compiles nothing. So the graphs of PIECEWISE are left out, which lie between
+    pieces of compiled code."""
     plugin = VllmSettings(prefill_encoder="true")
     for settings, chunks, sizes in (
         (plugin, 1, [1, 2]),
@@ -331,6 +332,9 @@ def test_a_small_job_has_graphs_and_no_compiled_code(voxtral: Model) -> None:
         assert not told["enforce_eager"]
     assert llm_arguments(voxtral, replace(plugin, enforce_eager=True), True, voxtral.path, 192, 3)["enforce_eager"]
     assert "mode" not in llm_arguments(voxtral, plugin, True, voxtral.path, 192)["compilation_config"]
+    assert llm_arguments(voxtral, replace(plugin, cudagraph_mode="PIECEWISE"), True, voxtral.path, 38, 3)[
+        "enforce_eager"
+    ]
 
 
 @pytest.mark.filterwarnings("default")  # importing vLLM warns
@@ -342,14 +346,6 @@ def test_vllm_reads_the_modes_of_a_small_job(voxtral: Model) -> None:
     told = llm_arguments(voxtral, VllmSettings(prefill_encoder="true"), True, voxtral.path, 192, 3)
     read = CompilationConfig(**told["compilation_config"])
     assert (read.mode, read.cudagraph_mode) == (CompilationMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY)
-
-
-def test_a_small_job_has_no_graphs_between_pieces_of_compiled_code(voxtral: Model) -> None:
-    """A small job compiles nothing, so the graphs of PIECEWISE are left out, and others are for steps that decode."""
-    piecewise = VllmSettings(prefill_encoder="false", cudagraph_mode="PIECEWISE")
-    assert llm_arguments(voxtral, piecewise, False, voxtral.path, 38, 3)["enforce_eager"]
-    told = llm_arguments(voxtral, VllmSettings(prefill_encoder="false"), False, voxtral.path, 38, 3)
-    assert (told["enforce_eager"], told["compilation_config"]["cudagraph_mode"]) == (False, "FULL_DECODE_ONLY")
 
 
 def test_the_allocator_gets_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:
