@@ -9,9 +9,8 @@ Voxtral-Mini-3B-2507 and `small-24b` is Voxtral-Small-24B-2507. Each params.json
 file. The vocabulary is mistral-common's own of the same size. `whisper-large-v3-turbo` is the model of that name of
 openai, with a made-up vocabulary of the same size, whose special tokens have the published ids.
 
-`qwen3-asr-1.7b`, `granite-speech-1b` and `cohere-transcribe` have made-up vocabularies, too, and the sizes of
-Qwen/Qwen3-ASR-1.7B (arXiv 2601.21337), ibm-granite/granite-4.0-1b-speech and CohereLabs/cohere-transcribe-03-2026
-(transformers, configuration_cohere_asr.py). The second has a dense decoder of the same layers.
+`qwen3-asr-1.7b` and `granite-speech-1b` have made-up vocabularies, too, and the sizes of Qwen/Qwen3-ASR-1.7B (arXiv
+2601.21337) and ibm-granite/granite-4.0-1b-speech. The second has a dense decoder of the same layers.
 
 `voxtral-4b-tts` is mistralai/Voxtral-4B-TTS-2603, with random weights and voices (8.3 GB, made by the GPU if there is
 one), because vLLM's loader of random weights does not know its parts. Its speeches have no end: see bench_speech.py.
@@ -139,33 +138,6 @@ def granite_speech() -> tuple[Any, Any]:
     return speech_models.granite_speech(audio, text, 100_352, projector)
 
 
-def cohere_transcribe() -> tuple[Any, Any]:
-    """Return the configuration and the tokenizer of Cohere Transcribe, with the keys that vLLM's class reads."""
-    import speech_models
-    from transformers import CohereAsrConfig
-
-    controls = ["startofcontext", "startoftranscript", "emo:undefined", "pnc", "noitn", "notimestamp", "nodiarize"]
-    languages = ["ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh"]
-    specials = ["\u2581", *(f"<|{name}|>" for name in ("endoftext", *controls, *languages))]
-    tokens = speech_models.tokenizer(specials, "<|endoftext|>", 16_384)
-    encoder = {"feat_in": 128, "feat_out": -1, "n_layers": 48, "d_model": 1280, "n_heads": 8, "ff_expansion_factor": 4,
-               "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 256,
-               "causal_downsampling": False, "self_attention_model": "rel_pos", "att_context_size": [-1, -1],
-               "xscaling": False, "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 9,
-               "conv_norm_type": "batch_norm", "conv_context_size": None}  # fmt: skip
-    decoder = {"hidden_size": 1024, "inner_size": 4096, "num_layers": 8, "num_attention_heads": 8, "hidden_act": "relu",
-               "max_sequence_length": 1024}  # fmt: skip
-    config = CohereAsrConfig(
-        encoder=encoder, transf_decoder={"config_dict": decoder},
-        head={"num_classes": len(tokens), "hidden_size": 1024}, vocab_size=len(tokens), max_audio_clip_s=35,
-        preprocessor={"features": 128, "sample_rate": 16_000, "window_size": 0.025, "window_stride": 0.01,
-                      "n_fft": 512, "pad_to": 0}, sample_rate=16_000, overlap_chunk_second=5,
-        eos_token_id=tokens.eos_token_id, pad_token_id=tokens.pad_token_id, bos_token_id=tokens.eos_token_id,
-        decoder_start_token_id=tokens.convert_tokens_to_ids("<|startoftranscript|>"),
-    )  # fmt: skip
-    return config, tokens
-
-
 TTS = "voxtral-4b-tts"
 VOICES = {f"voice{number}": 146 for number in range(20)}
 """Number of rows by voice: 2,920 in all."""
@@ -201,7 +173,6 @@ def write_tts(folder: Path) -> None:
 CLASSES: dict[str, tuple[str, Callable[[], tuple[Any, Any]]]] = {
     "qwen3-asr-1.7b": ("Qwen3ASRForConditionalGeneration", qwen3_asr),
     "granite-speech-1b": ("GraniteSpeechForConditionalGeneration", granite_speech),
-    "cohere-transcribe": ("CohereAsrForConditionalGeneration", cohere_transcribe),
 }
 """By shape: vLLM's class, and what makes the configuration and the processor."""
 
