@@ -339,8 +339,9 @@ def test_equals_vllm_with_prompts_in_parts(seed: int) -> None:
 @pytest.mark.parametrize("first", [0, 16], ids=["requests come now and then", "requests come together"])
 def test_equals_vllm_with_preemptions(first: int, seed: int) -> None:
     """Steps, states and texts are the same if requests are preempted and resumed for lack of blocks."""
-    mine, pair = walk(2_000 + 31 * first + seed, blocks=40 - seed % 12, crowded=True, first=first)
-    assert bool(mine.preempted) == bool(pair.counts["resumed"])
+    mine, pair = walk(2_000 + 31 * first + seed, blocks=20 - seed % 8, crowded=True, first=first)
+    assert mine.preempted >= pair.counts["resumed"]
+    assert mine.preempted or first  # 16 requests alone may all end before they need so many blocks
 
 
 @pytest.mark.parametrize("seed", seeds(WALKS // 4))
