@@ -91,7 +91,7 @@ format: $(DEV) ## let ruff mend what it can
 
 bench: $(DEV) ## every benchmark that needs no GPU, each printing its figure
 	@missed=; measure() { echo "== $${*:2}"; "$$@" || missed="$$missed $$2"; }; \
-	for script in benchmarks/bench_*.py benchmarks/gpu/model.py; do \
+	for script in benchmarks/bench_*.py; do \
 	    measure $(BIN)/python "$$script"; \
 	done; \
 	if [ -n "$$missed" ]; then echo "missed a bar:$$missed" >&2; exit 1; fi

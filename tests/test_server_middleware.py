@@ -1,4 +1,4 @@
-"""Tests for the middleware of `voxbatch serve` without a server. tests/engine_vllm has it in one."""
+"""Tests for the middleware of `voxbatch serve` without a server. tests/engine_vllm/test_serve.py has it in vLLM's."""
 
 from __future__ import annotations
 
@@ -44,17 +44,20 @@ def test_counts_need_bounded_memory() -> None:
     assert len(limiter._due) <= 10_000
 
 
-def test_access_log_has_the_published_form(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("status", "severity"), [(404, "INFO"), (500, "ERROR")])
+def test_access_log_has_the_published_form(status: int, severity: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A line of the access log is an HttpRequest of Cloud Logging, without the query, which may hold a key."""
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.start", "status": status, "headers": []})
 
     async def discard(_message: Any) -> None:
         pass
 
     scope = {"type": "http", "method": "POST", "path": "/v1/x", "query_string": b"key=1", "client": ("10.0.0.1", 5)}
     asyncio.run(AccessLog(app)(scope, discard, discard))  # type: ignore[arg-type]  # nobody receives
-    request = json.loads(capsys.readouterr().err)["httpRequest"]
+    line = json.loads(capsys.readouterr().err)
+    request = line["httpRequest"]
     assert discovery.api("logging.v2").faults(request, "HttpRequest") == []
-    assert (request["requestUrl"], request["status"], request["remoteIp"]) == ("/v1/x", 404, "10.0.0.1")
+    assert (request["requestUrl"], request["status"], request["remoteIp"]) == ("/v1/x", status, "10.0.0.1")
+    assert line["severity"] == severity

@@ -1,20 +1,28 @@
-"""Compare voxbatch's plugin (the encoder once per chunk) with stock vLLM on one GPU: speed, and tokens.
+"""Compare voxbatch with stock vLLM on one GPU: speed, and tokens.
 
-    python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --tokens] [--only NAME …] [--out FILE]
+    python benchmarks/gpu/bench_plugin.py MODEL_DIR [--speed | --tokens] [--only NAME …] [--option NAME=VALUE …]
 
-MODEL_DIR is a Voxtral Realtime without weights from full_size.py, or a real one. Every engine runs in its own process;
-each prints JSON lines.
+MODEL_DIR comes from full_size.py, without weights, or is a real model. Every configuration runs in its own process,
+through voxbatch's engine, and prints JSON lines.
 
---speed    seconds of audio per second by the engine's own driver, for chunks of 30 s, 20 to 35 s and 2 to 35 s, each
-           REPEATS times through one engine; `rtfx` is the median over the whole runs, including their start and end;
-           `steady` is the median over the middle half of the finished chunks. Each run has mean clocks and watts.
+--speed    seconds of audio per second: for Voxtral Realtime in chunks of 30 s, 20 to 35 s and 2 to 35 s, for any other
+           model in windows of 30 s with exactly --text-tokens tokens of text (read speech has about 100). Each length
+           is run REPEATS times through one engine. `rtfx` is the median over the whole runs, including their start and
+           end; `steady` is the median over the middle half of the finished chunks. Each run has mean clocks and watts.
 --tokens   the share of positions at which two configurations produce the same token, with random weights of such sizes
            that outputs vary. Plugin and stock are compared, and stock alone with stock in company, which differ only
            by rounding. In float32 (--only plugin stock "plugin, float32" "stock, float32") both must produce the same
            tokens, and in bfloat16 both must be equally far from float32.
 
-voxbatch must be installed as a package, or vLLM does not find the plugin. On a machine without a GPU everything runs as
-a rehearsal, with a tiny model.
+plugin          voxbatch's scheduler, and the plugin, which is for Voxtral alone.
+without plugin  voxbatch's scheduler and settings with vLLM's model.
+stock           vLLM's own scheduler, with the best settings that are known for Voxtral Realtime (RESULTS.md), and with
+                vLLM's own ones for this GPU for the other models. `--option max_num_seqs=N` tries others.
+… L4 memory     the same within the memory that a run may fill on an L4. This is not the speed of an L4.
+
+`--option fp8=decoder,encoder,kv` measures 8 bits. Small 24B needs `--option tensor_parallel_size=2`. voxbatch must be
+installed as a package, or vLLM does not find the plugin. On a machine without a GPU everything runs as a rehearsal,
+with a tiny model.
 """
 
 from __future__ import annotations
@@ -22,38 +30,44 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, combinations, pairwise, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from shared import RATE, measured_lines, tell, watched
+from shared import RATE, fed, measured_lines, print_results, tell, watched
 
 LENGTHS = {"30": (30.0, 30.0), "20-35": (20.0, 35.0), "2-35": (2.0, 35.0)}
 """Range of the seconds of chunks, evenly distributed, by name."""
 DUMMY = {"load_format": "dummy", "watch": "false", "ignore_eos": "true", "delay_ms": "0"}
-STOCK = {"prefill_encoder": "false", "lift_encoder_cache": "false"}
-PLUGIN = {"prefill_encoder": "true"}
+PLUGIN, WITHOUT = {"prefill_encoder": "true"}, {"prefill_encoder": "false"}
+STOCK = {**WITHOUT, "lift_encoder_cache": "false"}
 SMALL = {"gpu_memory_gb": "22.94"}
 """Memory limit of the default on an L4 of 24.15 GB; vLLM plans with 21.1 GB of it."""
 EXACT = {"dtype": "float32", "enforce_eager": "true", "max_num_seqs": "64", "max_num_batched_tokens": "4096"}
 CONFIGURATIONS: dict[str, dict[str, str]] = {
     "plugin": PLUGIN,
+    "without plugin": WITHOUT,
     "stock": {**STOCK, "max_num_seqs": "128", "max_num_batched_tokens": "65536"},
     "plugin, L4 memory": {**PLUGIN, **SMALL},
+    "without plugin, L4 memory": {**WITHOUT, **SMALL},
+    "stock, L4 memory": {**STOCK, **SMALL, "max_num_seqs": "64", "max_num_batched_tokens": "0"},
     "plugin, float32": {**PLUGIN, **EXACT},
     "stock, float32": {**STOCK, **EXACT},
-    "stock, L4 memory": {**STOCK, **SMALL, "max_num_seqs": "64", "max_num_batched_tokens": "0"},
 }
-"""Options by configuration. Stock has the best settings that are known, see RESULTS.md.
-
-Names contain no quotes: PyTorch's compiler copies the arguments of --only unchanged into the Python that it generates.
-"""
+"""Options by configuration. Names contain no quotes: PyTorch's compiler copies the arguments of --only unchanged into
+the Python that it generates."""
+OF_WINDOWS = {
+    "stock": {"max_num_seqs": "1024", "max_num_batched_tokens": "16384"},
+    "stock, L4 memory": {"max_num_seqs": "256", "max_num_batched_tokens": "8192"},
+}
+"""Other options for the models that take windows: those of vLLM's LLM class (engine/arg_utils.py), for an H200 and for
+an L4."""
 
 
 def sounds(count: int, lengths: str, longest: int) -> list[np.ndarray]:
@@ -63,116 +77,101 @@ def sounds(count: int, lengths: str, longest: int) -> list[np.ndarray]:
     return [noise[: min(longest, int(s * RATE))] for s in rng.uniform(*LENGTHS[lengths], count)]
 
 
-class Bench:
-    """A loaded engine that can be fed several times."""
+def chunks(samples: Sequence[np.ndarray]) -> list[Any]:
+    """Return a chunk for each piece of sound."""
+    from voxbatch.records import Chunk, Span
 
-    def __init__(self, model: str, options: dict[str, str], profile: str = "ctx512-batch"):
-        from voxbatch.config import load_profile
-        from voxbatch.engines import create
-        from voxbatch.engines.vllm.arguments import llm_arguments, serving_folder
-        from voxbatch.engines.vllm.vllm_process import VllmProcess
-
-        defaults = {name: str(value) for name, value in load_profile(profile)["engine_options"].items()}
-        self.made: Any = create("vllm", model, {**defaults, **DUMMY, **options})
-        folder = serving_folder(self.made._model, self.made._settings)
-        self.made._family.load(folder)
-        self.requests: int = self.made.spec.concurrency
-        began = time.monotonic()
-        given = llm_arguments(self.made._model, self.made._settings, self.made._prefilled, folder, self.requests)
-        # scores are switched on by `score_tokens`, or, where vLLM's own scheduler runs, by this option
-        scores = options.get("confidence") == "true"
-        self.core: Any = VllmProcess(given, self.made._prefilled, scores)
-        self.ready_s = round(time.monotonic() - began, 1)
-        self.longest: int = self.made.spec.max_chunk_samples
-
-    def feed(self, samples: list[np.ndarray]) -> dict[str, float]:
-        """Perform one run through voxbatch's own driver."""
-        began, cpu = time.monotonic(), time.process_time()
-        finishes = list(self.finishes(samples))
-        return {
-            **_rates(began, finishes),
-            "feeding_cpu": round((time.process_time() - cpu) / (finishes[-1][0] - began), 2),
-        }
-
-    def finishes(self, samples: Iterable[np.ndarray]) -> Iterator[tuple[float, float]]:
-        """Yield (time, seconds of audio) of each finished chunk. Only a few of `samples` are held at a time."""
-        from voxbatch.engines import EngineMessage, Feed
-        from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
-        from voxbatch.records import Chunk, ChunkFailure, Span
-
-        feed, lengths = Feed(self.made.spec.prefetch * self.longest), dict[int, float]()
-
-        def fill() -> None:
-            for index, each in enumerate(samples):
-                lengths[index] = len(each) / RATE
-                feed.put(Chunk(index, 0, each, Span(0, len(each), 0, len(each))))
-            feed.close()
-
-        threading.Thread(target=fill, daemon=True).start()
-        driver = RequestLoop(
-            self.made._family, EngineStarter(lambda _: _Kept(self.core), self.requests, 0), watched=False
-        )
-        for result in driver.run(feed):
-            if isinstance(result, ChunkFailure):
-                raise RuntimeError(result.message)
-            if not isinstance(result, EngineMessage):
-                yield time.monotonic(), lengths.pop(result.item)
+    return [Chunk(index, 0, each, Span(0, len(each), 0, len(each))) for index, each in enumerate(samples)]
 
 
-class _Kept:
-    """An engine that outlives its driver."""
+def created(model: str, options: dict[str, str]) -> tuple[Any, bool]:
+    """Return the engine, and whether its model is Voxtral Realtime."""
+    from voxbatch.engines import create
+    from voxbatch.engines.vllm.model import REALTIME, locate
 
-    def __init__(self, core: Any):
-        self.add, self.step, self.describe = core.add, core.step, core.describe
-
-    def close(self) -> None:
-        """Leave the engine open."""
-
-
-def _rates(began: float, finishes: list[tuple[float, float]]) -> dict[str, float]:
-    quarter = len(finishes) // 4
-    middle = finishes[quarter : 3 * quarter + 1]
-    span = middle[-1][0] - middle[0][0]
-    audio = sum(seconds for _, seconds in finishes)
-    wall = finishes[-1][0] - began
-    steady = sum(seconds for _, seconds in middle[1:]) / span if span else 0.0
-    return {
-        "rtfx": round(audio / wall, 1),
-        "steady": round(steady, 1),
-        "wall_s": round(wall, 2),
-        "audio_s": round(audio),
-    }
+    is_realtime = locate(model, None).family == REALTIME
+    name, extra = options["name"], {key: value for key, value in options.items() if key != "name"}
+    given = {**DUMMY, **CONFIGURATIONS[name], **({} if is_realtime else OF_WINDOWS.get(name, {})), **extra}
+    return create("vllm", model, given), is_realtime
 
 
 # -- speed -------------------------------------------------------------------------------------------------------------
 
 
-def speed(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+class FixedText:
+    """A family whose requests all get the same number of text tokens.
+
+    Args:
+        family: the family of the model.
+        tokens: number of text tokens.
+        lang: language of all pieces; None leaves them as they are.
+    """
+
+    def __init__(self, family: Any, tokens: int, lang: str | None):
+        self._family, self._tokens, self._lang = family, tokens, lang
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._family, name)
+
+    def request(self, piece: Any) -> Any:
+        """Return the family's request with the fixed number of tokens."""
+        return replace(self._family.request(self._in_language(piece)), max_tokens=self._tokens, ignore_eos=True)
+
+    def read(self, piece: Any, *tokens: Any) -> Any:
+        """Return the family's text."""
+        return self._family.read(self._in_language(piece), *tokens)
+
+    def _in_language(self, piece: Any) -> Any:
+        return replace(piece, lang=self._lang) if self._lang else piece
+
+
+def speed(given: argparse.Namespace, options: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Measure --speed."""
-    bench = Bench(model, options)
-    # the first run compiles, captures graphs and allocates
-    bench.feed(sounds(bench.requests + 8, "2-35", bench.longest))
-    for lengths, rounds in with_rounds(given.lengths, given.rounds):
-        count = max(8, int(bench.requests * rounds))
-        samples = sounds(count, lengths, bench.longest)
+    from voxbatch.engines.vllm.model import INSTRUCT
+
+    engine, is_realtime = created(given.model, options)
+    if not is_realtime:
+        lang = None if engine._model.family == INSTRUCT else "en"
+        engine._family = FixedText(engine._family, given.text_tokens, lang)
+    requests, longest = engine.spec.concurrency, engine.spec.max_chunk_samples
+    began = time.monotonic()
+    run(engine, sounds(requests + 8, "2-35", longest))  # compiles, captures graphs and allocates
+    yield {"first_run_s": round(time.monotonic() - began, 1), "described": engine._process.describe()}
+    names = given.lengths or (list(LENGTHS) if is_realtime else ["30"])
+    for lengths, rounds in zip(names, chain(given.rounds, repeat(given.rounds[-1])), strict=False):
+        samples = sounds(max(8, int(requests * rounds)), lengths, longest)
         runs = list[dict[str, float]]()
         for _ in range(given.repeats):
             with watched() as gpu:
-                run = bench.feed(samples)
-            runs.append({**run, **gpu})
+                figures = run(engine, samples)
+            runs.append({**figures, **gpu})
             # yield at once: a time limit then loses no finished run
             yield {"lengths": lengths, "repeat": len(runs), **runs[-1]}
         yield {
-            "lengths": lengths, **{name: median(run[name] for run in runs) for name in runs[0]},
-            "runs": runs, "chunks": count, "requests": bench.requests,
-            "ready_s": bench.ready_s, "described": bench.core.describe(),
+            "lengths": lengths, **{name: median(figures[name] for figures in runs) for name in runs[0]},
+            "rtfx_by_repeat": [figures["rtfx"] for figures in runs], "chunks": len(samples), "requests": requests,
         }  # fmt: skip
-    bench.core.close()
 
 
-def with_rounds(lengths: Sequence[str], rounds: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """Pair lengths with rounds; the last number of rounds applies to all further lengths."""
-    return zip(lengths, chain(rounds, repeat(rounds[-1])), strict=False)
+def run(engine: Any, samples: list[np.ndarray]) -> dict[str, float]:
+    """Transcribe pieces of sound, and return the figures."""
+    from voxbatch.records import Hypothesis
+
+    began, cpu = time.monotonic(), time.process_time()
+    finishes = [
+        (when, len(samples[result.item]) / RATE)
+        for when, result in fed(engine, chunks(samples))
+        if isinstance(result, Hypothesis)
+    ]
+    quarter, wall = len(finishes) // 4, finishes[-1][0] - began
+    middle = finishes[quarter : 3 * quarter + 1]
+    span = middle[-1][0] - middle[0][0]
+    return {
+        "rtfx": round(sum(seconds for _, seconds in finishes) / wall, 1),
+        "steady": round(sum(seconds for _, seconds in middle[1:]) / span, 1) if span else 0.0,
+        "wall_s": round(wall, 2),
+        "feeding_cpu": round((time.process_time() - cpu) / wall, 2),
+    }
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -206,56 +205,57 @@ common, not 0.4.
 """
 
 
-def tokens(model: str, options: dict[str, str], given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def tokens(given: argparse.Namespace, options: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Measure --tokens: the tokens of one engine, in company and alone."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    if given.scale:
-        weigh_dummies()
-    bench = Bench(model, options)
-    worker: Any = bench.core._engine.engine_core.engine_core.model_executor.driver_worker
-    runner = type(getattr(worker, "worker", worker).model_runner).__module__
-    yield {"ready_s": bench.ready_s, "described": bench.core.describe(), "runner": runner}
+    weigh_dummies()
+    engine, _ = created(given.model, options)
+    longest_s = engine.spec.max_chunk_samples / RATE
     lengths = np.random.default_rng(0).permutation(np.linspace(2, 34, given.chunks))
-    samples = [_babble(index, min(seconds, bench.longest / RATE)) for index, seconds in enumerate(lengths)]
-    for how, some in (("in company", samples), ("alone", samples[: given.alone])):
-        began = time.monotonic()
-        said = _said(bench, some, together=how == "in company")
-        seconds = round(time.monotonic() - began, 1)
-        yield {"how": how, "seconds": seconds, **variety(said), "tokens": said}
+    samples = [_babble(index, min(seconds, longest_s)) for index, seconds in enumerate(lengths)]
+    said, read = dict[int, list[int]](), engine._family.read
+
+    def recorded(piece: Any, token_ids: list[int], *others: Any) -> Any:
+        said[id(piece.samples)] = token_ids
+        return read(piece, token_ids, *others)
+
+    engine._family.read = recorded
+    for how, batches in (("in company", [samples]), ("alone", [[each] for each in samples[: given.alone]])):
+        texts = []
+        for batch in batches:
+            for _ in fed(engine, chunks(batch)):
+                pass
+            texts += [said[id(each)] for each in batch]
+        yield {"how": how, **variety(texts), "tokens": texts, "described": engine._process.describe()}
 
 
-def variety(said: list[list[int]]) -> dict[str, Any]:
+def variety(texts: list[list[int]]) -> dict[str, Any]:
     """Return how much the tokens vary, because tokens that do not vary prove nothing."""
-    every = [token for each in said for token in each]
-    same = [a == b for each in said for a, b in pairwise(each)]
+    every = [token for text in texts for token in text]
+    repeated = [a == b for text in texts for a, b in pairwise(text)]
     return {
         "positions": len(every), "distinct_tokens": len(set(every)),
-        "said_again": round(float(np.mean(same)), 4) if same else 0.0,
+        "repeated": round(float(np.mean(repeated)), 4) if repeated else 0.0,
     }  # fmt: skip
 
 
 def weigh_dummies() -> None:
-    """Make vLLM's loader of dummy weights use `weigh`, from now on.
+    """Make vLLM's loader of dummy weights set weights as a trained model might have them, the same for parameters of
+    the same name: a matrix keeps the size of its input, norms leave it unchanged, and the audio determines the output.
 
     vLLM's own dummy weights are within a thousandth, and the same numbers in every matrix of a shape: a stack of such
     layers produces one token for all audio. The weights are changed here before anything is derived from them.
     """
+    import torch
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
-    DummyModelLoader.load_weights = lambda self, model, model_config: weigh(model)
+    def weigh(_: Any, model: Any, model_config: Any) -> None:
+        for name, weight in model.named_parameters():
+            weight.data.copy_(_made(name, weight))
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # otherwise vLLM counts the temporary tensors
 
-
-def weigh(model: Any) -> None:
-    """Set weights as a trained model might have them, the same for parameters of the same name.
-
-    A matrix keeps the size of its input, norms leave it unchanged, and the audio determines the output.
-    """
-    import torch
-
-    for name, weight in model.named_parameters():
-        weight.data.copy_(_made(name, weight))
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # otherwise vLLM counts the temporary tensors
+    DummyModelLoader.load_weights = weigh
 
 
 def _made(name: str, like: Any) -> Any:
@@ -290,75 +290,40 @@ def _babble(seed: int, seconds: float) -> np.ndarray:
     return np.clip(wave[: int(seconds * RATE)], -1, 1).astype(np.float32)
 
 
-def _said(bench: Bench, samples: list[np.ndarray], together: bool) -> list[list[int]]:
-    """Return the tokens of each chunk, transcribed together or one by one."""
-    from voxbatch.engines.pieces import Piece
-
-    found: dict[str, list[int]] = {}
-    how = "t" if together else "a"
-    for batch in [range(len(samples))] if together else [[i] for i in range(len(samples))]:
-        for index in batch:
-            bench.core.add(f"{how}{index}", bench.made._family.request(Piece(samples[index])))
-        while bench.core._engine.has_unfinished_requests():
-            found |= {output.id: output.token_ids for output in bench.core.step()}
-    return [found[f"{how}{index}"] for index in range(len(samples))]
-
-
-def compared(found: dict[str, list[list[int]]], done: int) -> Iterator[dict[str, Any]]:
-    """Compare each two results, except two that are both among the first `done`.
-
-    Yields:
-        The share of positions with equal tokens, and the share of the text before the first difference.
-    """
-    for (i, one), (j, other) in combinations(enumerate(found), 2):
+def compared(texts: dict[str, list[list[int]]], done: int) -> Iterator[dict[str, Any]]:
+    """Yield the share of positions with equal tokens of each two results, except two that are both among the first
+    `done`."""
+    for (i, one), (j, other) in combinations(enumerate(texts), 2):
         if max(i, j) < done:
             continue
-        pairs = list(zip(found[one], found[other], strict=False))
-        equal = [[a == b for a, b in zip(left, right, strict=False)] for left, right in pairs]
-        same = [each for text in equal for each in text]
-        until = [next((k for k, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), len(x)) for x, y in pairs]
+        pairs = list(zip(texts[one], texts[other], strict=False))
+        same = [a == b for left, right in pairs for a, b in zip(left, right, strict=False)]
         yield {
             "of": [one, other], "chunks": len(pairs), "positions": len(same),
-            "equal_share": round(float(np.mean(same)), 4), "by_third": _by_third(equal),
-            "until_first_difference": round(sum(until) / max(1, sum(len(x) for x, _ in pairs)), 4),
-            "distinct_tokens": len({t for x, y in pairs for t in (*x, *y)}),
+            "equal_share": round(float(np.mean(same)), 4),
         }  # fmt: skip
-
-
-def _by_third(equal: list[list[bool]]) -> list[float]:
-    """Return the share of equal tokens in the texts' first, middle and last thirds: an error that begins somewhere
-    makes it fall.
-    """
-    parts = [[text[len(text) * i // 3 : len(text) * (i + 1) // 3] for text in equal] for i in range(3)]
-    shares = [[each for text in part for each in text] for part in parts]
-    return [round(float(np.mean(share)), 4) if share else 0.0 for share in shares]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 MEASURES: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"speed": speed, "tokens": tokens}
-USUAL = {"speed": tuple(name for name in CONFIGURATIONS if not name.endswith("float32")), "tokens": ("plugin", "stock")}
+USUAL = {"speed": ("plugin", "stock", "plugin, L4 memory", "stock, L4 memory"), "tokens": ("plugin", "stock")}
 """Default configurations of each measure."""
 
 
 def main() -> None:
     given = parsed()
     if given.one:
-        for line in MEASURES[given.measure](given.model, json.loads(given.one), given):
-            print("RESULT " + json.dumps(line), flush=True)
-        os._exit(0)  # an engine in this process would end slowly
-    said: dict[str, list[list[int]]] = {}
+        print_results(MEASURES[given.measure](given, json.loads(given.one)))
+    texts: dict[str, list[list[int]]] = {}
     for name in given.only or USUAL[given.measure]:
-        options = {**CONFIGURATIONS[name], **dict(pair.split("=", 1) for pair in given.option)}
-        done = len(said)
+        options, done = {"name": name, **dict(pair.split("=", 1) for pair in given.option)}, len(texts)
         for line in measured_lines(__file__, json.dumps(options)):
             if "tokens" in line:
-                said[f"{name} {line['how']}"] = line.pop("tokens")
-            tell({"measure": given.measure, "name": name, **line}, given.out)
-        for line in compared(said, done):
+                texts[f"{name} {line['how']}"] = line.pop("tokens")
+            tell({"measure": given.measure, "name": name, "model": Path(given.model).name, **line}, given.out)
+        for line in compared(texts, done):
             tell({"measure": "tokens", **line}, given.out)
-        if said and given.out:  # for a comparison with the tokens of another day
-            given.out.with_suffix(".tokens.json").write_text(json.dumps(said))
 
 
 def parsed() -> argparse.Namespace:
@@ -367,19 +332,17 @@ def parsed() -> argparse.Namespace:
     for measure in MEASURES:
         parser.add_argument(f"--{measure}", dest="measure", action="store_const", const=measure, default="speed")
     parser.add_argument("--only", nargs="*", choices=CONFIGURATIONS, help="names of configurations")
-    parser.add_argument("--lengths", nargs="*", choices=LENGTHS, default=list(LENGTHS))
+    parser.add_argument("--lengths", nargs="*", choices=LENGTHS, help="default: all of them for Voxtral Realtime")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--rounds", type=float, nargs="+", default=[4.0], help="chunks of a run, by requests at a time, for each length"
     )
+    parser.add_argument("--text-tokens", type=int, default=100, help="of each window")
     parser.add_argument("--chunks", type=int, default=64, help="of --tokens")
     parser.add_argument("--alone", type=int, default=8, help="of these, decoded alone")
-    parser.add_argument(
-        "--scale", action=argparse.BooleanOptionalAction, default=True, help="the weights, for --tokens"
-    )
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, for all")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help="append the lines there too; tokens go to FILE.tokens.json")
+    parser.add_argument("--out", type=Path, help="append the lines there too")
     return parser.parse_args()
 
 

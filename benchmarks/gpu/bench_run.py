@@ -1,7 +1,6 @@
 """Measure the whole `voxbatch run` over FLAC files on this GPU against the engine alone: does decoding keep up?
 
-    python benchmarks/gpu/bench_run.py MODEL_DIR [--hours H] [--format flac|wav] [--workers N …]
-                                       [--engine-option NAME=VALUE …] [--out FILE]
+    python benchmarks/gpu/bench_run.py MODEL_DIR [--hours H] [--workers N …] [--engine-option NAME=VALUE …] [--out FILE]
 
 The benchmark writes recordings of swelling noise, 16 kHz mono, and runs voxbatch over them as a user does. Then it
 gives the same chunks, decoded and cut before the clock starts, to the same engine alone. Only a few recordings are
@@ -31,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from shared import RATE, ROOT, environment, swelling_noise, tell
+from shared import RATE, ROOT, environment, fed, measured_lines, print_results, swelling_noise, tell
 
 MINUTES = (4.0, 7.0, 11.0, 18.0)
 """Lengths of the recordings, in turn."""
@@ -47,15 +46,15 @@ LOOK_S = 0.25
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
-def recordings(folder: Path, hours: float, minutes: list[float], form: str) -> Path:
+def recordings(folder: Path, hours: float) -> Path:
     """Write recordings of at least `hours` hours, and return their manifest."""
-    encoded = [_encoded(folder / f"of{index}.{form}", each) for index, each in enumerate(minutes)]
+    encoded = [_encoded(folder / f"of{index}.flac", minutes) for index, minutes in enumerate(MINUTES)]
     rows: list[dict[str, Any]] = []
     while sum(row["duration"] for row in rows) < hours * 3600:
         source = len(rows) % len(encoded)
-        name = f"r{len(rows):05d}.{form}"
+        name = f"r{len(rows):05d}.flac"
         (folder / name).hardlink_to(encoded[source])
-        rows.append({"audio_filepath": name, "duration": round(minutes[source] * 60, 3), "of": encoded[source].name})
+        rows.append({"audio_filepath": name, "duration": round(MINUTES[source] * 60, 3), "of": encoded[source].name})
     manifest = folder / "manifest.jsonl"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return manifest
@@ -192,40 +191,20 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
 
 
 def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]:
-    """Measure the engine alone."""
-    from voxbatch.engines import EngineMessage, Feed, create
-    from voxbatch.records import OVERLAP, ChunkFailure
+    """Measure the engine alone, from its readiness on."""
+    from voxbatch.engines import EngineMessage, create
+    from voxbatch.records import OVERLAP
 
     engine = create("vllm", model, options)
-    spec = engine.spec
-    made = list(chunks(manifest, spec.max_chunk_samples, OVERLAP if spec.word_times else 0))
-    feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples)
-
-    def fill() -> None:
-        for chunk in made:
-            feed.put(chunk)
-        feed.close()
-
-    threading.Thread(target=fill, daemon=True).start()
-    results, notices = list[Any](), list[str]()
-    ended = 0.0
-    for result in engine.stream(feed):
-        notices.append(result.text) if isinstance(result, EngineMessage) else results.append(result)
-        ended = time.monotonic()
-    wall = ended - (feed.started_at or 0.0)
+    made = list(chunks(manifest, engine.spec.max_chunk_samples, OVERLAP if engine.spec.word_times else 0))
+    times, ready = list[float](), ""
+    for when, result in fed(engine, made):
+        times.append(when)
+        ready = result.text if isinstance(result, EngineMessage) else ready
+    wall = times[-1] - times[len(times) - len(made) - 1]
     audio = sum(chunk.span.core_end - chunk.span.core_start for chunk in made) / RATE
-    failed = sum(isinstance(result, ChunkFailure) for result in results)
-    return {"engine_s": round(wall, 2), "audio_s": round(audio, 1), "chunks": len(results), "failed": failed,
-            "rtfx": round(audio / wall, 1), "ready": notices}  # fmt: skip
-
-
-def _alone_elsewhere(manifest: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Measure the engine alone in its own process."""
-    again = [sys.executable, __file__, given.model, "--alone", str(manifest)]
-    again += [part for each in given.engine_option for part in ("--engine-option", each)]
-    ended = subprocess.run(again, env=environment(), capture_output=True, text=True, check=False)
-    found = [line for line in ended.stdout.splitlines() if line.startswith("RESULT ")]
-    return json.loads(found[-1][7:]) if found else {"error": ended.stderr[-3000:]}
+    return {"engine_s": round(wall, 2), "audio_s": round(audio, 1), "chunks": len(made),
+            "rtfx": round(audio / wall, 1), "ready": ready}  # fmt: skip
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
@@ -234,34 +213,25 @@ def _alone_elsewhere(manifest: Path, given: argparse.Namespace) -> dict[str, Any
 def main() -> None:
     given = parsed()
     options = {**DUMMY, **dict(each.split("=", 1) for each in given.engine_option)}
-    if given.alone:
-        print("RESULT " + json.dumps(alone(given.alone, given.model, options)))
-        return
+    if given.one:
+        print_results([alone(Path(given.one), given.model, options)])
     ran = {}
     for workers in given.workers:
-        with _recorded(given, max(1, workers)) as manifest:
+        with tempfile.TemporaryDirectory() as folder:
+            manifest = recordings(Path(folder), given.hours * max(1, workers))
             ran[workers] = whole(manifest, given.model, options, workers)
-            tell({"name": "voxbatch run", "workers": workers, "format": given.format, **ran[workers]}, given.out)
+            tell({"name": "voxbatch run", "workers": workers, **ran[workers]}, given.out)
             if workers == given.workers[0] and not given.skip_alone:
-                beside(ran[workers], _alone_elsewhere(manifest, given), given.out)
+                for line in measured_lines(__file__, str(manifest)):
+                    beside(ran[workers], line, given.out)
     if len(ran) > 1 and not any("error" in each for each in ran.values()):
         scaling(ran, given.out)
-
-
-@contextlib.contextmanager
-def _recorded(given: argparse.Namespace, workers: int) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.monotonic()
-        manifest = recordings(Path(folder), given.hours * workers, given.minutes, given.format)
-        count = len(manifest.read_text().splitlines())
-        tell({"name": "recordings", "count": count, "written_in_s": round(time.monotonic() - began, 1)}, given.out)
-        yield manifest
 
 
 def beside(ran: dict[str, Any], by_itself: dict[str, Any], out: Path | None) -> None:
     """Print the engine alone, and the run's share of its rate."""
     tell({"name": "engine alone", **by_itself}, out)
-    if ran.get("engines") == 1 and "error" not in ran and "error" not in by_itself:
+    if ran.get("engines") == 1 and "failed" not in by_itself:
         ratio = ran["rtfx"] / by_itself["rtfx"]
         tell({"name": "run over engine alone", "ratio": round(ratio, 3), "bar": BAR, "met": ratio >= BAR}, out)
 
@@ -279,13 +249,11 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
     parser.add_argument("--hours", type=float, default=12.0, help="of audio, for each worker")
-    parser.add_argument("--minutes", type=float, nargs="+", default=list(MINUTES), help="of the recordings, in turn")
-    parser.add_argument("--format", choices=("flac", "wav"), default="flac")
     parser.add_argument("--engine-option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--workers", type=int, nargs="+", default=[0], help="one or more numbers; 0: voxbatch's choice")
     parser.add_argument("--skip-alone", action="store_true")
     parser.add_argument("--out", type=Path, help="append the lines there too")
-    parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -1,8 +1,7 @@
 """Measure `voxbatch serve` with many clients at a time, eager beside CUDA graphs.
 
-    python benchmarks/gpu/bench_serve.py MODEL_DIR [--profile NAME] [--modes graphs eager] [--ways WAY …]
-                                         [--concurrency N …] [--waves W] [--seconds S] [--engine-option NAME=VALUE …]
-                                         [--out FILE]
+    python benchmarks/gpu/bench_serve.py MODEL_DIR [--profile NAME] [--modes graphs eager] [--concurrency N …]
+                                         [--waves W] [--seconds S] [--engine-option NAME=VALUE …] [--out FILE]
 
 For each mode the server is started as a user starts it, with random weights. Then each way of asking is measured with
 each number of clients. Every client sends its requests one after another, and all clients begin at the same moment:
@@ -45,14 +44,13 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-import psutil
 import soundfile
 from shared import RATE, ROOT, environment, swelling_noise, tell, watched
 
 READY_S = 240
 """Seconds until a server must be healthy."""
-ENDED_S = 15
-"""Seconds after SIGTERM in which a server must have ended, before it is killed."""
+PATIENCE_S = 200
+"""Seconds after which a request has failed."""
 MESSAGE_S = 0.48
 """Seconds of audio in a message of a stream."""
 FEWEST = 4
@@ -61,6 +59,8 @@ CLIPS = 8
 """Number of different recordings."""
 MODES = {"graphs": "false", "eager": "true"}
 """The engine option enforce_eager of each mode."""
+WAYS = {True: ("transcriptions", "realtime", "live"), False: ("transcriptions", "chat")}
+"""The ways of asking, for Voxtral Realtime and for other models."""
 END = b"data: [DONE]"
 
 
@@ -218,22 +218,8 @@ def served(command: list[str], log: Path) -> Iterator[float]:
             time.sleep(0.25)
         yield time.monotonic() - began
     finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a server with all its processes."""
-    if process.poll() is not None:
-        return
-    server = psutil.Process(process.pid)
-    family = [server, *server.children(recursive=True)]
-    process.terminate()
-    _, alive = psutil.wait_procs(family, timeout=ENDED_S)
-    for each in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
-    psutil.wait_procs(alive, timeout=ENDED_S)
-    process.wait()
+        process.terminate()  # it ends with all its processes (tests/engine_vllm/test_serve.py)
+        process.wait()
 
 
 def is_healthy(url: str) -> bool:
@@ -255,8 +241,7 @@ def free_port() -> int:
 
 async def measured(port: int, way: str, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Return a line for each number of clients."""
-    seconds = given.live_seconds if way == "live" else given.seconds
-    recordings = clips(seconds)
+    seconds, recordings = given.seconds, clips(given.seconds)
     found: list[dict[str, Any]] = []
     async with aiohttp.ClientSession(
         f"http://127.0.0.1:{port}", timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
@@ -264,7 +249,7 @@ async def measured(port: int, way: str, given: argparse.Namespace) -> list[dict[
         models = json.loads(await read(await session.get("/v1/models")))
         client = Client(session, models["data"][0]["id"], 0 if given.is_realtime else given.tokens)
         ask = getattr(client, "realtime" if way == "live" else way)
-        await all_clients(ask, clips(1.0), max(given.concurrency), 1, given.patience_s)
+        await all_clients(ask, clips(1.0), max(given.concurrency), 1)
         ask = getattr(client, way)
         for concurrency in given.concurrency:
             waves = 1 if way == "live" else max(given.waves, FEWEST if concurrency == 1 else 1)
@@ -272,7 +257,7 @@ async def measured(port: int, way: str, given: argparse.Namespace) -> list[dict[
             before = await generated(session)
             with watched() as gpu:
                 began = time.monotonic()
-                answers, errors = await all_clients(ask, recordings, concurrency, waves, given.patience_s)
+                answers, errors = await all_clients(ask, recordings, concurrency, waves)
                 wall_s = time.monotonic() - began
             tokens = round((await generated(session) - before) / max(1, len(answers)), 1)
             found[-1] |= {**figures(answers, errors, seconds, wall_s), "tokens": tokens, **gpu}
@@ -293,7 +278,7 @@ async def generated(session: aiohttp.ClientSession) -> float:
 
 
 async def all_clients(
-    ask: Callable[[Clip], Awaitable[Answer]], recordings: list[Clip], concurrency: int, waves: int, patience_s: float
+    ask: Callable[[Clip], Awaitable[Answer]], recordings: list[Clip], concurrency: int, waves: int
 ) -> tuple[list[Answer], list[str]]:
     """Let a number of clients ask one after another, and return the answers and the errors."""
     following, answers, errors = itertools.cycle(recordings), list[Answer](), list[str]()
@@ -301,7 +286,7 @@ async def all_clients(
     async def ask_often() -> None:
         for _ in range(waves):
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(PATIENCE_S):
                     answers.append(await ask(next(following)))
             except (aiohttp.ClientError, OSError, RuntimeError, TypeError, ValueError) as e:
                 errors.append(f"{type(e).__name__}: {e}")
@@ -339,14 +324,10 @@ def main() -> None:
             try:
                 with served(command, log) as ready_s:
                     tell({**given.line, "command": shlex.join(command), "ready_s": round(ready_s, 1)}, given.out)
-                    for way in given.eager_ways if mode == "eager" else given.ways:
+                    for way in WAYS[given.is_realtime]:
                         lines += [{**given.line, **line} for line in asyncio.run(measured(port, way, given))]
             except RuntimeError as e:
                 tell({**given.line, "error": str(e)}, given.out)
-            if given.log:
-                given.log.with_name(f"{given.log.name}-{given.profile}-{mode}.log").write_bytes(
-                    log.read_bytes()[-60_000:]
-                )
     if not lines or any(line.get("failed") for line in lines):
         sys.exit("some requests failed: see the errors above")
 
@@ -358,23 +339,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
     parser.add_argument("--profile", default="ctx512-batch")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--ways", nargs="+", help="default: all that the model has")
-    parser.add_argument("--eager-ways", nargs="+", help="default: those of --ways")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16, 32, 64], help="numbers of clients")
     parser.add_argument("--waves", type=int, default=3, help="requests of each client; live has one")
     parser.add_argument("--seconds", type=float, default=10.0, help="of audio in a request")
-    parser.add_argument("--live-seconds", type=float, default=6.0, help="of audio in a request of live")
     parser.add_argument("--tokens", type=int, default=40, help="of text in an answer of an instruct model")
-    parser.add_argument("--patience-s", type=float, default=60.0, help="seconds after which a request has failed")
     parser.add_argument("--engine-option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path, help="append the lines there too")
-    parser.add_argument("--log", type=Path, help="keep the end of each server's log in files that begin so")
     given = parser.parse_args()
     given.is_realtime = locate(given.model, None).family == REALTIME
-    given.ways = given.ways or (
-        ["transcriptions", "realtime", "live"] if given.is_realtime else ["transcriptions", "chat"]
-    )
-    given.eager_ways = given.eager_ways or given.ways
     return given
 
 

@@ -1,20 +1,17 @@
-"""Measure Voxtral TTS on one GPU: the flow matching alone, the engine with 1, 16 and 32 clients, a batch, the command.
+"""Measure Voxtral TTS on one GPU: the engine with 1, 16 and 32 clients, a batch, and the command.
 
     python benchmarks/gpu/bench_speech.py MODEL_DIR [--only NAME …] [--option NAME=VALUE …] [--out FILE]
 
 MODEL_DIR comes from `full_size.py --shape voxtral-4b-tts`. The module `fixed_ends` gives each speech its length. Each
 part runs in its own process and prints JSON lines as it goes:
 
-flow matching  milliseconds of a frame for each number of rows, kernel by kernel and as a CUDA graph, and the number of
-               codes that differ between both.
 eager, graphs  1, 16 and 32 clients, each of which asks for one speech of 500 characters after the other: seconds until
                a speech is there as a whole, the real-time factor, and the share of speeches that were slower than real
                time (the wait rate). `graphs` then speaks a batch of pieces of CHARACTERS characters, with as many
                requests as the engine takes.
 command        `voxbatch speak` over TEXTS texts.
 
-After `eager` and `graphs`, the codes of both are compared. Compiled code rounds differently, and one other code changes
-the rest of a speech. voxbatch must be installed as a package. On a machine without a GPU everything is a rehearsal.
+voxbatch must be installed as a package. On a machine without a GPU everything is a rehearsal.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -35,10 +31,9 @@ from typing import Any
 import bench_run
 import fixed_ends
 import numpy as np
-from shared import measured_lines, tell, watched
+from shared import fed, measured_lines, print_results, tell, watched
 
 CONFIGURATIONS: dict[str, dict[str, str]] = {
-    "flow matching": {},
     "graphs": {"max_num_seqs": "512"},
     "eager": {"max_num_seqs": "32", "enforce_eager": "true"},
     "command": {"max_num_seqs": "512"},
@@ -52,8 +47,7 @@ WORDS = (
     "their children old friends or what they will cook tonight while boats carry stone wood grain from distant hills "
     "toward harbour markets under bright summer sky"
 )
-REPLAYS = 10
-"""Timed calls for each number of rows."""
+SILENCE = np.zeros(0, np.float32)
 
 
 def texts(count: int, shortest: int, longest: int, seed: int) -> list[str]:
@@ -67,93 +61,20 @@ def texts(count: int, shortest: int, longest: int, seed: int) -> list[str]:
     return found
 
 
-# -- the flow matching -------------------------------------------------------------------------------------------------
-
-
-def flow_matching(model: Path) -> Iterator[dict[str, Any]]:
-    """Yield the times for each number of rows."""
-    import torch
-    from safetensors import safe_open
-
-    from voxbatch.vllm_plugin.speech.flow_matching import FlowMatching
-    from voxbatch.vllm_plugin.speech.row_graphs import RowGraphs
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    prefix, weights = "acoustic_transformer.", dict[str, torch.Tensor]()
-    with safe_open(model / "consolidated.safetensors", "pt") as file:
-        for name in filter(lambda name: name.startswith(prefix), file.keys()):
-            weights[name.removeprefix(prefix)] = file.get_tensor(name).to(device)
-    args = json.loads((model / "params.json").read_text())["multimodal"]["audio_model_args"]
-    width, dtype = weights["llm_projection.weight"].shape[1], weights["llm_projection.weight"].dtype
-    flows = {}
-    for fused in (False, True):
-        FlowMatching.fused = fused
-        flows[fused] = FlowMatching(weights, args)
-    acoustic = flows[True].num_acoustic
-    padding = torch.zeros(width + acoustic, device=device, dtype=dtype)
-    for fused, flow in flows.items():
-
-        def codes(rows: torch.Tensor, flow: FlowMatching = flow) -> torch.Tensor:
-            return flow.codes(rows[:, :width].contiguous(), rows[:, width:])
-
-        eager, graphs = RowGraphs(codes, padding), RowGraphs(codes, padding)
-        with torch.inference_mode():
-            if device == "cuda":
-                began = time.monotonic()
-                graphs.capture(512)
-                torch.cuda.synchronize()
-                yield {"fused": fused, "graphs": len(graphs._graphs), "capture_s": round(time.monotonic() - began, 1)}
-            for before, size in pairwise((0, *eager._sizes)):
-                rows = torch.randn(size, len(padding), device=device, dtype=dtype)
-                few = rows[: before + 1]
-                plain = flows[False].codes(rows[:, :width].contiguous(), rows[:, width:])
-                yield {
-                    "fused": fused,
-                    "rows": size,
-                    "eager_ms": _milliseconds(lambda rows=rows, eager=eager: eager(rows)),
-                    "graph_ms": _milliseconds(lambda rows=rows, graphs=graphs: graphs(rows)),
-                    "codes": rows.shape[0] * (1 + acoustic),
-                    "eager_and_graph_differ": int((eager(rows) != graphs(rows)).sum()),
-                    "fused_and_plain_differ": int((plain != graphs(rows)).sum()),
-                    "padded_codes": len(few) * (1 + acoustic),
-                    "padded_eager_and_graph_differ": int((eager(few) != graphs(few)).sum()),
-                    "without_padding_differ": int((codes(few) != graphs(few)).sum()),
-                }
-
-
-def _milliseconds(call: Any) -> float:
-    import torch
-
-    call()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    began = time.monotonic()
-    for _ in range(REPLAYS):
-        call()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return round(1000 * (time.monotonic() - began) / REPLAYS, 2)
-
-
-# -- the engine --------------------------------------------------------------------------------------------------------
-
-
 class Speaker:
     """A loaded engine."""
 
     def __init__(self, model: str, options: dict[str, str]):
         from voxbatch.engines import create
-        from voxbatch.engines.vllm.arguments import llm_arguments, serving_folder
-        from voxbatch.engines.vllm.vllm_process import VllmProcess
+        from voxbatch.records import Chunk, Piece, Span
 
         began = time.monotonic()
         engine: Any = create("vllm", model, {"task": "speak", **options})
-        folder = serving_folder(engine._model, engine._settings)
-        engine._family.load(folder)
-        self.requests: int = engine.spec.concurrency
-        given = llm_arguments(engine._model, engine._settings, engine._prefilled, folder, self.requests)
         self._family, self._voice = engine._family, engine.spec.voices[0]
-        self.process: Any = VllmProcess(given, engine._prefilled, speaks=True)
+        self.requests: int = engine.spec.concurrency
+        for _ in fed(engine, [Chunk(0, 0, SILENCE, Span(0, 0, 0, 0), piece=Piece("Yes.", self._voice, 10**9))]):
+            pass
+        self.process: Any = engine._process
         self.ready_s = round(time.monotonic() - began, 1)
 
     def speak(self, given: Sequence[str], clients: int, first_seed: int) -> dict[str, Any]:
@@ -161,9 +82,8 @@ class Speaker:
         from voxbatch.engines.pieces import SpokenPiece
         from voxbatch.records import Piece
 
-        silence = np.zeros(0, np.float32)
         pieces = [
-            SpokenPiece(silence, spoken=Piece(text, self._voice, first_seed + number))
+            SpokenPiece(SILENCE, spoken=Piece(text, self._voice, first_seed + number))
             for number, text in enumerate(given)
         ]
         waiting = deque(enumerate(pieces))
@@ -211,22 +131,6 @@ def engine(given: argparse.Namespace, options: dict[str, str]) -> Iterator[dict[
     speaker.process.close()
 
 
-def compared(folders: Sequence[Path], clients: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield, for each number of clients, how many speeches and frames of both folders are equal."""
-    for number in clients:
-        speeches, alike, equal, before, frames = 0, 0, 0, 0, 0
-        for path in sorted(folders[0].glob(f"{number}0[0-9][0-9][0-9].npy")):
-            if not (folders[1] / path.name).exists():
-                continue
-            one, other = (np.load(folder / path.name) for folder in folders)
-            same = (one == other).all(1)
-            speeches, alike = speeches + 1, alike + bool(same.all())
-            equal, frames = equal + int(same.sum()), frames + len(same)
-            before += int(same.cumprod().sum())
-        yield {"clients": number, "speeches": speeches, "equal_speeches": alike, "frames": frames,
-               "equal_frames": equal, "frames_before_the_first_difference": before}  # fmt: skip
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
@@ -248,25 +152,15 @@ def main() -> None:
     given = parsed()
     extra = dict(pair.split("=", 1) for pair in given.option)
     if given.one:
-        options = {**CONFIGURATIONS[given.one], **extra}
-        lines = flow_matching(Path(given.model)) if given.one == "flow matching" else engine(given, options)
-        for line in lines:
-            print("RESULT " + json.dumps(line), flush=True)
-        os._exit(0)  # an engine ends slowly
+        print_results(engine(given, {**CONFIGURATIONS[given.one], **extra}))
     with tempfile.TemporaryDirectory() as temporary:
         _install(Path(temporary))
-        folders = {name: Path(temporary, name) for name in given.only}
         for name in given.only:
-            folders[name].mkdir()
-            os.environ[fixed_ends.FOLDER] = str(folders[name])
+            lines = measured_lines(__file__, name)
             if name == "command":
-                tell({"name": name, **command(given, {**CONFIGURATIONS[name], **extra})}, given.out)
-                continue
-            for line in measured_lines(__file__, name):
+                lines = iter([command(given, {**CONFIGURATIONS[name], **extra})])
+            for line in lines:
                 tell({"name": name, **line}, given.out)
-        if {"eager", "graphs"} <= folders.keys():
-            for line in compared([folders["eager"], folders["graphs"]], given.clients):
-                tell({"name": "codes, eager and graphs", **line}, given.out)
 
 
 def _install(folder: Path) -> None:
@@ -276,7 +170,7 @@ def _install(folder: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-speech\nVersion: 0\n")
     (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfixed_ends = fixed_ends:register\n")
     paths = [os.environ.get("PYTHONPATH", ""), str(folder), str(Path(__file__).parent)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, paths)), fixed_ends.SWITCH: "1"}
 
 
 def parsed() -> argparse.Namespace:

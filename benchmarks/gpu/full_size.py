@@ -9,9 +9,8 @@ Voxtral-Mini-3B-2507 and `small-24b` is Voxtral-Small-24B-2507. Each params.json
 file. The vocabulary is mistral-common's own of the same size. `whisper-large-v3-turbo` is the model of that name of
 openai, with a made-up vocabulary of the same size, whose special tokens have the published ids.
 
-`qwen3-asr-1.7b`, `granite-speech-1b` and `cohere-transcribe` have made-up vocabularies, too, and the sizes of
-Qwen/Qwen3-ASR-1.7B (arXiv 2601.21337), ibm-granite/granite-4.0-1b-speech and CohereLabs/cohere-transcribe-03-2026
-(transformers, configuration_cohere_asr.py). The second has a dense decoder of the same layers.
+`qwen3-asr-1.7b` and `granite-speech-1b` have made-up vocabularies, too, and the sizes of Qwen/Qwen3-ASR-1.7B (arXiv
+2601.21337) and ibm-granite/granite-4.0-1b-speech. The second has a dense decoder of the same layers.
 
 `voxtral-4b-tts` is mistralai/Voxtral-4B-TTS-2603, with random weights and voices (8.3 GB, made by the GPU if there is
 one), because vLLM's loader of random weights does not know its parts. Its speeches have no end: see bench_speech.py.
@@ -139,33 +138,6 @@ def granite_speech() -> tuple[Any, Any]:
     return speech_models.granite_speech(audio, text, 100_352, projector)
 
 
-def cohere_transcribe() -> tuple[Any, Any]:
-    """Return the configuration and the tokenizer of Cohere Transcribe, with the keys that vLLM's class reads."""
-    import speech_models
-    from transformers import CohereAsrConfig
-
-    controls = ["startofcontext", "startoftranscript", "emo:undefined", "pnc", "noitn", "notimestamp", "nodiarize"]
-    languages = ["ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh"]
-    specials = ["\u2581", *(f"<|{name}|>" for name in ("endoftext", *controls, *languages))]
-    tokens = speech_models.tokenizer(specials, "<|endoftext|>", 16_384)
-    encoder = {"feat_in": 128, "feat_out": -1, "n_layers": 48, "d_model": 1280, "n_heads": 8, "ff_expansion_factor": 4,
-               "subsampling": "dw_striding", "subsampling_factor": 8, "subsampling_conv_channels": 256,
-               "causal_downsampling": False, "self_attention_model": "rel_pos", "att_context_size": [-1, -1],
-               "xscaling": False, "untie_biases": True, "pos_emb_max_len": 5000, "conv_kernel_size": 9,
-               "conv_norm_type": "batch_norm", "conv_context_size": None}  # fmt: skip
-    decoder = {"hidden_size": 1024, "inner_size": 4096, "num_layers": 8, "num_attention_heads": 8, "hidden_act": "relu",
-               "max_sequence_length": 1024}  # fmt: skip
-    config = CohereAsrConfig(
-        encoder=encoder, transf_decoder={"config_dict": decoder},
-        head={"num_classes": len(tokens), "hidden_size": 1024}, vocab_size=len(tokens), max_audio_clip_s=35,
-        preprocessor={"features": 128, "sample_rate": 16_000, "window_size": 0.025, "window_stride": 0.01,
-                      "n_fft": 512, "pad_to": 0}, sample_rate=16_000, overlap_chunk_second=5,
-        eos_token_id=tokens.eos_token_id, pad_token_id=tokens.pad_token_id, bos_token_id=tokens.eos_token_id,
-        decoder_start_token_id=tokens.convert_tokens_to_ids("<|startoftranscript|>"),
-    )  # fmt: skip
-    return config, tokens
-
-
 TTS = "voxtral-4b-tts"
 VOICES = {f"voice{number}": 146 for number in range(20)}
 """Number of rows by voice: 2,920 in all."""
@@ -193,13 +165,7 @@ def write_tts(folder: Path) -> None:
 
     (folder / "voice_embedding").mkdir(exist_ok=True)
     (folder / "params.json").write_text(json.dumps(voxtral_tts(), indent=1))
-    tekken = tokenizer(TTS)
-    tekken["config"]["version"] = "v7"
-    for rank, name in ((35, "[REPEAT_AUDIO_TEXT]"), (36, "[NEXT_AUDIO_TEXT]")):
-        tekken["special_tokens"][rank]["token_str"] = name
-    tekken["audio"] = {"sampling_rate": 24_000, "frame_rate": 12.5, "audio_encoding_config": MEL,
-                       "voice_num_audio_tokens": VOICES}  # fmt: skip
-    (folder / "tekken.json").write_text(json.dumps(tekken))
+    (folder / "tekken.json").write_text(json.dumps(tokenizer(TTS)))
     random = torch.Generator("cuda" if torch.cuda.is_available() else "cpu").manual_seed(0)
     speaking_model.write_weights(folder, voxtral_tts(), VOICES, 0.0, random)
 
@@ -207,7 +173,6 @@ def write_tts(folder: Path) -> None:
 CLASSES: dict[str, tuple[str, Callable[[], tuple[Any, Any]]]] = {
     "qwen3-asr-1.7b": ("Qwen3ASRForConditionalGeneration", qwen3_asr),
     "granite-speech-1b": ("GraniteSpeechForConditionalGeneration", granite_speech),
-    "cohere-transcribe": ("CohereAsrForConditionalGeneration", cohere_transcribe),
 }
 """By shape: vLLM's class, and what makes the configuration and the processor."""
 
@@ -223,17 +188,20 @@ def params(shape: str = REALTIME) -> dict[str, Any]:
 
 
 def tokenizer(shape: str = REALTIME) -> dict[str, Any]:
-    """Return the tekken.json of one of SHAPES."""
+    """Return the tekken.json of one of SHAPES, or of TTS."""
     import mistral_common
 
     vocabulary = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     found: dict[str, Any] = json.loads(vocabulary.read_text())
     for vision in ("image", "multimodal"):
         found.pop(vision, None)
-    names = [SPECIAL.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(SPECIAL) + 1)]
+    special = {**SPECIAL, **({35: "[REPEAT_AUDIO_TEXT]", 36: "[NEXT_AUDIO_TEXT]"} if shape == TTS else {})}
+    names = [special.get(rank, f"<SPECIAL_{rank}>") for rank in range(max(special) + 1)]
     found["special_tokens"] = [{"rank": i, "token_str": name, "is_control": True} for i, name in enumerate(names)]
-    found["config"]["version"] = "v11"
-    found["audio"] = {**RATES, "audio_encoding_config": MEL, **(STREAMING if shape == REALTIME else WINDOWS)}
+    found["config"]["version"] = "v7" if shape == TTS else "v11"
+    of_voices = {"sampling_rate": 24_000, "voice_num_audio_tokens": VOICES}
+    audio = {REALTIME: STREAMING, TTS: of_voices}.get(shape, WINDOWS)
+    found["audio"] = {**RATES, "audio_encoding_config": MEL, **audio}
     return found
 
 

@@ -1,4 +1,4 @@
-"""Shared parts of the GPU benchmarks: the GPU's figures, noise, a process for each configuration, and JSON lines."""
+"""Shared parts of the GPU benchmarks: feeding an engine, the GPU's figures, noise, a process for each configuration."""
 
 from __future__ import annotations
 
@@ -9,19 +9,47 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+if TYPE_CHECKING:
+    from voxbatch.engines import Result
+    from voxbatch.records import Chunk
+
 RATE = 16_000
 LOOK_S = 0.5
 """Seconds between two samples."""
+
+
+def fed(engine: Any, chunks: Iterable[Chunk]) -> Iterator[tuple[float, Result]]:
+    """Yield each result of chunks, and the time at which it came. The engine is not closed, and loads once.
+
+    Raises:
+        RuntimeError: a chunk failed.
+    """
+    from voxbatch.engines import Feed
+    from voxbatch.records import ChunkFailure
+
+    feed = Feed(engine.spec.prefetch * engine.spec.max_chunk_samples)
+
+    def fill() -> None:
+        for chunk in chunks:
+            feed.put(chunk)
+        feed.close()
+
+    threading.Thread(target=fill, daemon=True).start()
+    for result in engine.stream(feed):
+        if isinstance(result, ChunkFailure):
+            raise RuntimeError(result.message)
+        yield time.monotonic(), result
 
 
 @contextlib.contextmanager
@@ -31,9 +59,9 @@ def watched() -> Iterator[dict[str, float]]:
     """
     from voxbatch.engines.vllm.gpu import visible_gpus
 
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     if not visible_gpus():
-        yield found
+        yield figures
         return
     import pynvml
 
@@ -51,16 +79,13 @@ def watched() -> Iterator[dict[str, float]]:
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield found
+        yield figures
     finally:
         ended.set()
         thread.join()
         if seen:
-            found |= {
-                "mhz": round(fmean(mhz for mhz, _, _ in seen)),
-                "watts": round(fmean(watts for _, watts, _ in seen)),
-            }
-            found["peak_gb"] = round(max(used for _, _, used in seen) / 1e9, 1)
+            mhz, watts, used = zip(*seen, strict=True)
+            figures |= {"mhz": round(fmean(mhz)), "watts": round(fmean(watts)), "peak_gb": round(max(used) / 1e9, 1)}
 
 
 def swelling_noise(num_samples: int, seed: int, swells: float = 25.0) -> np.ndarray:
@@ -93,6 +118,13 @@ def measured_lines(script: str, configuration: str) -> Iterator[dict[str, Any]]:
         if process.wait():
             errors.seek(0)
             yield {"failed": errors.read()[-3000:]}
+
+
+def print_results(lines: Iterable[dict[str, Any]]) -> None:
+    """Print the lines for `measured_lines`, and end this process at once: an engine would end slowly."""
+    for line in lines:
+        print("RESULT " + json.dumps(line), flush=True)
+    os._exit(0)
 
 
 def tell(line: dict[str, Any], out: Path | None) -> None:

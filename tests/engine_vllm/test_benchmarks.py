@@ -16,9 +16,9 @@ pytestmark = pytest.mark.timeout(600)
 
 GPU = Path(__file__).parents[2] / "benchmarks" / "gpu"
 FEW = "--option enforce_eager=true --option max_num_batched_tokens=2048 --option max_num_seqs=2"
-WINDOWS = f"{FEW} --option gpu_memory_gb=0 --text-tokens 4 --repeats 1 --only"
+SPEED = f"--speed --rounds 2 --repeats 2 {FEW} --only"
 PHASES = FEW.replace("--option ", "--engine-option=") + " --engine-option=dtype=float32 --runs warm warm"
-SERVE = "--modes eager --concurrency 1 3 --waves 1 --seconds 2 --live-seconds 1 --engine-option dtype=float32"
+SERVE = "--modes eager --concurrency 1 3 --waves 1 --seconds 2 --engine-option dtype=float32"
 
 
 def ran(folder: Path, script: str, *arguments: str) -> str:
@@ -40,14 +40,11 @@ def ran(folder: Path, script: str, *arguments: str) -> str:
     ("script", "model", "flags"),
     [
         ("bench_plugin.py", "realtime", f"--tokens --chunks 5 --alone 1 {FEW} --option max_model_len=256"),
-        (
-            "bench_plugin.py",
-            "realtime",
-            f"--speed --only plugin --lengths 2-35 --rounds 2 --repeats 2 {FEW} --option max_model_len=128",
-        ),
+        ("bench_plugin.py", "realtime", f"{SPEED} plugin --lengths 2-35 --option max_model_len=128"),
+        ("bench_plugin.py", "voxtral", f"{SPEED} plugin stock --text-tokens 4"),
+        ("bench_plugin.py", "small_whisper", f"{SPEED} stock --text-tokens 4"),
+        ("bench_run.py", "realtime", "--hours 0.05 " + FEW.replace("--option ", "--engine-option=")),
         ("bench_phases.py", "realtime", PHASES),
-        ("bench_instruct.py", "voxtral", f"{WINDOWS} voxbatch stock"),
-        ("bench_instruct.py", "small_whisper", f"{WINDOWS} voxbatch"),
         ("bench_serve.py", "realtime", SERVE),
     ],
 )
@@ -55,13 +52,13 @@ def test_rehearsal(script: str, model: str, flags: str, request: pytest.FixtureR
     """Each script measures to its end with made-up weights, and no line tells of a failure."""
     said = ran(tmp_path, script, str(request.getfixturevalue(model)), *flags.split())
     assert said
-    assert '"failed"' not in said
+    assert '"failed": "' not in said
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_speech(tmp_path: Path) -> None:
-    """Each part prints its figures: codes do not depend on graphs or padding, and every speech and text is counted."""
+    """Each part prints its figures, and every speech and text is counted."""
     from speaking_model import write_speaker
 
     write_speaker(tmp_path / "speaker")
@@ -70,12 +67,8 @@ def test_speech(tmp_path: Path) -> None:
     lines = [
         json.loads(line) for line in ran(tmp_path, "bench_speech.py", str(tmp_path / "speaker"), *flags).splitlines()
     ]
-    assert {line[name] for line in lines if "rows" in line for name in line if name.endswith("differ")} == {0}
     spoken = [(line["name"], line["clients"], line["speeches"]) for line in lines if "latency_p50_s" in line]
     assert spoken == [("graphs", 1, 1), ("graphs", 2, 2), ("graphs", 5, 8), ("eager", 1, 1), ("eager", 2, 2)]
-    compared = [line for line in lines if "equal_frames" in line]
-    assert [line["equal_frames"] for line in compared] == [line["frames"] for line in compared]
-    assert all(line["frames"] for line in compared)
     assert [line["done"] for line in lines if line["name"] == "command"] == [6]
 
 

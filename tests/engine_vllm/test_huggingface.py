@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from voxbatch.engines.vllm.huggingface import AUDIO, MEL, TEXT, params
-from voxbatch.vllm_plugin.weights import translated
+from voxbatch.engines.vllm.huggingface import AUDIO, MEL, TEXT
 
 if TYPE_CHECKING:
     from engine_runs import Spoken
@@ -52,48 +50,17 @@ def saved(realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tensors(folder: Path, pattern: str) -> dict[str, np.ndarray]:
-    """Return all tensors of the matching files, by name."""
-    from safetensors.numpy import load_file
-
-    return {name: tensor for file in folder.glob(pattern) for name, tensor in load_file(file).items()}
-
-
-def test_translated_tensors_equal_mistrals(realtime: Path, saved: Path) -> None:
-    """Each translated tensor equals that of Mistral's file, bit for bit, for the names of any version of transformers.
-
-    params.json has the same values too, for all keys that are read.
-    """
-    expected, shape = tensors(realtime, "consolidated.safetensors"), json.loads((realtime / "params.json").read_text())
-    found = params(json.loads((saved / "config.json").read_text()), saved / "config.json")
-    unread = ("model_parallel", "model_max_length", "use_cache")
-    assert {k: v for k, v in _flat(shape).items() if not k.endswith(unread)} == _flat(found)
-    for source in (saved, realtime):
-        written = tensors(source, "model*.safetensors")
-        assert len(written) == len(expected)
-        given = dict(translated(written.items(), found))
-        assert given.keys() == expected.keys()
-        assert all(np.array_equal(given[name], tensor) for name, tensor in expected.items())
-
-
-def _flat(content: dict[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in content.items():
-        found |= _flat(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
-    return found
-
-
 @pytest.fixture(scope="module")
 def published(saved: Path, realtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the model in one file, with the published names and a copy of the tied embedding as the output matrix."""
-    from safetensors.numpy import save_file
+    from safetensors.numpy import load_file, save_file
 
     folder = tmp_path_factory.mktemp("published")
     for name in ("config.json", "tekken.json"):
         shutil.copy(saved / name, folder)
     levels = {"model.language_model.": "language_model.model.", "model.": ""}
     written = {}
-    for name, tensor in tensors(realtime, "model.safetensors").items():
+    for name, tensor in load_file(realtime / "model.safetensors").items():
         level = next(each for each in levels if name.startswith(each))
         written[levels[level] + name.removeprefix(level)] = tensor
     written["language_model.lm_head.weight"] = written["language_model.model.embed_tokens.weight"].copy()

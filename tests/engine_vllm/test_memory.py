@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import H200, L4, params
+from shapes import H200, L4, full_size, params
 
 from voxbatch.config import load_profile
 from voxbatch.engines import Feed
@@ -116,29 +116,15 @@ def test_more_memory_admits_more(found: Footprint, one: float, other: float) -> 
     assert large == 1 or found.weights_bytes + large * found.request_bytes <= max(one, other)
 
 
-@given(budgets, st.integers(1, 100_000), st.integers(1, 100_000))
-def test_a_longer_context_admits_fewer(budget: float, short: int, long: int) -> None:
-    """A longer context admits fewer requests, or as many."""
-    short, long = sorted((short, long))
-    assert footprint(long).admitted(budget) <= footprint(short).admitted(budget)
-
-
 # -- the instruct models -----------------------------------------------------------------------------------------------
 
 TEXT_OF_A_WINDOW = 100
 """Text tokens of 30 s of read speech."""
-SHAPES = {
-    "mini-3b": {"dim": 3072, "n_layers": 30, "hidden_dim": 8192},
-    "small-24b": {"dim": 5120, "n_layers": 40, "hidden_dim": 32_768},
-}
 
 
 def instruct(profile: str, max_model_len: int, **others: Any) -> Footprint:
     """Return the footprint of the instruct model of a profile."""
-    shape = {**params(), **SHAPES[profile], "tied_embeddings": False}
-    encoder = {"dim": 1280, "n_layers": 32, "head_dim": 64, "hidden_dim": 5120, "n_heads": 20, "n_kv_heads": 20}
-    shape["multimodal"] = {"whisper_model_args": {"encoder_args": encoder}}
-    return Footprint(shape, False, max_model_len, **others)
+    return Footprint(full_size().params(profile), False, max_model_len, **others)
 
 
 def of_profile(profile: str) -> VllmSettings:
@@ -268,13 +254,12 @@ def test_arguments_for_vllm(voxtral: Model) -> None:
     plain = llm_arguments(voxtral, VllmSettings(prefill_encoder="true"), True, voxtral.path, 192)
     assert plain["gpu_memory_utilization"] == round(21.275e9 / (L4.total_bytes - L4.reserved_bytes), 4)
     assert plain["attention_backend"] == "CUSTOM"
-    assert not {"block_size", "attention_config", "kv_cache_dtype", "quantization"} & {*plain}
+    assert not {"block_size", "kv_cache_dtype", "quantization"} & {*plain}
     stock = llm_arguments(voxtral, VllmSettings(prefill_encoder="false"), False, voxtral.path, 38)
     assert "attention_backend" not in stock
-    asked = VllmSettings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN", attention_splits=1)
+    asked = VllmSettings(prefill_encoder="true", block_size=64, attention_backend="FLASH_ATTN")
     told = llm_arguments(voxtral, asked, True, voxtral.path, 192)
     assert (told["block_size"], told["attention_backend"]) == (64, "FLASH_ATTN")
-    assert told["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
 
 
 def test_cuda_graphs_cover_all_requests(voxtral: Model) -> None:
@@ -332,7 +317,8 @@ def test_a_small_job_has_all_its_chunks_when_vllm_starts() -> None:
 
 def test_a_small_job_has_graphs_and_no_compiled_code(voxtral: Model) -> None:
     """A small job gets full graphs of steps that only decode, for all its chunks in two halves each and for no more
-    requests than run at a time, and vLLM compiles nothing. It is told its K/V cache if there is ample room for that."""
+    requests than run at a time, and vLLM compiles nothing. So the graphs of PIECEWISE are left out, which lie between
+    pieces of compiled code. vLLM is told the K/V cache if there is ample room for it."""
     plugin = VllmSettings(prefill_encoder="true")
     for settings, chunks, sizes, requests_in_kv in (
         (plugin, 1, [1, 2], 3),
@@ -347,6 +333,9 @@ def test_a_small_job_has_graphs_and_no_compiled_code(voxtral: Model) -> None:
         assert (told["kv_cache_memory_bytes"] or 0) == requests_in_kv * 512 * 104 * 1024  # 104 KiB for each position
     assert llm_arguments(voxtral, replace(plugin, enforce_eager=True), True, voxtral.path, 192, 3)["enforce_eager"]
     assert "mode" not in llm_arguments(voxtral, plugin, True, voxtral.path, 192)["compilation_config"]
+    assert llm_arguments(voxtral, replace(plugin, cudagraph_mode="PIECEWISE"), True, voxtral.path, 38, 3)[
+        "enforce_eager"
+    ]
 
 
 @pytest.mark.filterwarnings("default")  # importing vLLM warns
@@ -358,14 +347,6 @@ def test_vllm_reads_the_modes_of_a_small_job(voxtral: Model) -> None:
     told = llm_arguments(voxtral, VllmSettings(prefill_encoder="true"), True, voxtral.path, 192, 3)
     read = CompilationConfig(**told["compilation_config"])
     assert (read.mode, read.cudagraph_mode) == (CompilationMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY)
-
-
-def test_a_small_job_has_no_graphs_between_pieces_of_compiled_code(voxtral: Model) -> None:
-    """A small job compiles nothing, so the graphs of PIECEWISE are left out, and others are for steps that decode."""
-    piecewise = VllmSettings(prefill_encoder="false", cudagraph_mode="PIECEWISE")
-    assert llm_arguments(voxtral, piecewise, False, voxtral.path, 38, 3)["enforce_eager"]
-    told = llm_arguments(voxtral, VllmSettings(prefill_encoder="false"), False, voxtral.path, 38, 3)
-    assert (told["enforce_eager"], told["compilation_config"]["cudagraph_mode"]) == (False, "FULL_DECODE_ONLY")
 
 
 def test_the_allocator_gets_expandable_segments(monkeypatch: pytest.MonkeyPatch) -> None:

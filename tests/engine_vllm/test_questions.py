@@ -174,14 +174,6 @@ def test_the_spec_leaves_room_for_question_and_answer(voxtral: Path) -> None:
         engines.create("vllm", str(voxtral), {"task": "ask", "max_model_len": "4096", "max_answer_tokens": "4000"})
 
 
-def test_transcripts_do_not_change(voxtral: Path) -> None:
-    """The engine takes no questions without task=ask, and has the same identity as ever."""
-    spec = engines.create("vllm", str(voxtral), {}).spec
-    assert (spec.max_recordings, spec.max_question_samples, spec.max_chunk_samples) == (0, 0, 480_000)
-    assert "task" not in spec.decoding
-    assert spec.decoding["max_model_len"] == 1_024
-
-
 def test_models_that_cannot_answer_are_refused(realtime: Path, voxtral: Path) -> None:
     """Realtime and Whisper are refused by name before anything is fetched, and a folder by its content. So is the
     plugin that encodes chunks."""

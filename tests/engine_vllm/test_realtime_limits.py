@@ -52,13 +52,3 @@ def test_prompt_and_text_leave_one_position_free(num_samples: int, delay: int, l
     tokens = max_tokens(num_samples, delay, left_pad)
     assert tokens * SAMPLES_PER_TOKEN >= num_samples
     assert prompt_tokens(delay, left_pad) + tokens <= positions(num_samples, delay, left_pad) - 1
-
-
-@given(samples, samples, delays, delays)
-def test_more_audio_or_delay_takes_more_positions(one: int, other: int, short: int, long: int) -> None:
-    """Longer audio and a longer delay never take fewer positions, and a longer delay never admits a longer chunk."""
-    one, other = sorted((one, other))
-    short, long = sorted((short, long))
-    assert positions(one, short) <= positions(other, short) <= positions(other, long)
-    assert max_tokens(one, short) <= max_tokens(other, short)
-    assert longest_chunk(512, long) <= longest_chunk(512, short)

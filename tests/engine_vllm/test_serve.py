@@ -257,15 +257,6 @@ def calling(voxtral: Path) -> dict[str, Any]:
     return {"logit_bias": bias, "parallel_tool_calls": False, "max_tokens": 60, "temperature": 0}
 
 
-def test_stream_gives_the_same_text(mini: Served, openai: Any, wav: Path) -> None:
-    """A streamed answer is the answer that comes at once."""
-    asked = {"model": mini.model, "messages": message(audio(wav)), "max_tokens": 100, "temperature": 0}
-    whole = openai.chat.completions.create(**asked).choices[0].message.content
-    parts = [each.choices[0].delta.content or "" for each in openai.chat.completions.create(stream=True, **asked)]
-    assert "".join(parts) == whole
-    assert len(parts) > 3
-
-
 def test_too_many_recordings_are_refused(mini: Served, openai: Any, wav: Path) -> None:
     """Five recordings are the limit of vLLM, also if a file says eight; what the context cannot hold is refused."""
     from openai import BadRequestError
@@ -315,9 +306,7 @@ def test_example_clients(mini: Served, live: Served, wav: Path) -> None:
 def test_benchmark_of_an_instruct_model(mini: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """bench_serve.py gets exactly the tokens that it asks for, from a chat."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "gpu")
-    given = SimpleNamespace(
-        seconds=2.0, concurrency=[2], waves=2, tokens=7, is_realtime=False, patience_s=200.0, line={}, out=None
-    )
+    given = SimpleNamespace(seconds=2.0, concurrency=[2], waves=2, tokens=7, is_realtime=False, line={}, out=None)
     [line] = asyncio.run(import_module("bench_serve").measured(mini.port, "chat", given))
     assert (line["requests"], line["tokens"]) == (4, 7)
     assert 0 < line["first_s"] < line["p95_s"]
@@ -404,16 +393,28 @@ def test_page_with_a_microphone(live: Served, wav: Path, tmp_path: Path) -> None
 
 def test_a_signal_ends_the_server(live: Served) -> None:
     """SIGTERM ends the server with all its processes: they are those of vLLM, under the id that was started. Until
-    then, it keeps the limit of requests, and its access log is JSON. No later test can use this server.
+    then, it keeps the limit of requests, and its access log is JSON. The openai package gets its RateLimitError with
+    the time to wait, a WebSocket the status 429; probes are never refused. No later test can use this server.
     """
     import httpx2
     import psutil
+    from openai import OpenAI, RateLimitError
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
 
     codes: list[int] = []
     while 429 not in codes:
         codes.append(httpx2.get(f"{live.url}/v1/models").status_code)
     assert {*codes[:-1]} == {200}
     assert len(codes) < 2 * RATE_LIMIT
+    client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
+    with client, pytest.raises(RateLimitError, match="too many requests; try again in") as refused:
+        client.models.list()
+    assert 0 < int(refused.value.response.headers["retry-after"]) <= 3600 / RATE_LIMIT
+    with pytest.raises(InvalidStatus, match="429"):
+        connect(live.realtime_url)
+    assert is_healthy(live.url)
+    codes += [429, 429]
     children = psutil.Process(live.process.pid).children(recursive=True)
     assert "vllm" in " ".join(psutil.Process(live.process.pid).cmdline())
     assert children

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from tower import LAYERS, tower  # noqa: E402
 
 from voxbatch.vllm_plugin.encoder import Encoder  # noqa: E402
 from voxbatch.vllm_plugin.packing import Packed, pack  # noqa: E402
-from voxbatch.vllm_plugin.patches import execute_mm_encoder  # noqa: E402
 from voxbatch.vllm_plugin.rotary import rotate_and_lay_out  # noqa: E402
 from voxbatch.vllm_plugin.silence import settled_frames  # noqa: E402
 
@@ -43,18 +40,6 @@ def test_settled_frames(tokens: int, frames: int) -> None:
     """The number of settled frames equals one computed by hand: the last such mel is half a window before the
     recording."""
     assert settled_frames(tokens * TOKEN, 400, 160, 4) == frames
-
-
-def test_next_frame_is_not_settled() -> None:
-    """The settled frames of the convolutions are the same for any recording, and so are three more; the next one is
-    not.
-
-    Three frames are less than a token.
-    """
-    encoder = Encoder(*tower(750))
-    silent, loud = (encoder._convolve([each], [160], 0) for each in (torch.zeros(40 * TOKEN), chunk(8)))
-    assert torch.equal(silent[: SETTLED + 3], loud[: SETTLED + 3])
-    assert not torch.allclose(silent[SETTLED + 3], loud[SETTLED + 3], atol=1e-3)
 
 
 @pytest.mark.parametrize("window", [20, SETTLED - 1, SETTLED, SETTLED + 1, SETTLED + 4, 200, 750])
@@ -112,99 +97,30 @@ def test_audio_on_a_device_is_not_checked_for_silence() -> None:
     assert not silence.begins(torch.zeros(LEFT_PAD * TOKEN, device="meta"))
 
 
-def test_another_rotation_is_refused() -> None:
-    """A rotation of a head by halves is refused when the encoder is created, with a solution."""
-    whole, adapter = tower(100)
-    whole.whisper_encoder.layers[0].self_attn.rotary_emb.is_neox_style = True
-    with pytest.raises(ValueError, match=r"rotates 8 of a head's 8 numbers by halves, .*--no-prefill-encoder"):
-        Encoder(whole, adapter)
-
-
-def test_packed_behind_known_frames() -> None:
-    """The layout of packed chunks after known frames equals one computed by hand."""
-    layout = pack([2, 1], CPU, known=3)
-    assert (layout.lengths, layout.key_lengths, layout.longest) == ([2, 1], [5, 4], 2)
-    assert (layout.starts.tolist(), layout.key_starts.tolist()) == ([0, 2, 3], [0, 5, 9])
-    assert (layout.positions.tolist(), layout.places.tolist()) == ([3, 4, 3], [3, 4, 8])
-    assert (layout.key_starts.dtype, layout.places.dtype) == (torch.int32, torch.int64)
-
-
-def _rotated_and_laid_out(how: Any, layout: Packed, dtype: Any, queries: int, keys: int) -> Sequence[Any]:
+def _rotated_and_laid_out(how: Any, layout: Packed, queries: int, keys: int) -> tuple[Any, Any]:
     """Return queries, and keys and values in their layout, of two heads and more of 16. Unwritten numbers are NaN."""
     generator = torch.Generator().manual_seed(0)
-    qkv = torch.randn(sum(layout.lengths), queries + 2 * keys, generator=generator).to(dtype)
-    pads = torch.randn(2, layout.known, keys, generator=generator).to(dtype)
-    angles = torch.rand(64, 8, generator=generator)
-    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1).to(dtype)
-    kv = qkv.new_full((2, sum(layout.key_lengths), keys), float("nan"))
-    before = qkv.clone()
-    how(qkv, kv, pads, cos_sin, layout, 16)
+    qkv = torch.randn(sum(layout.lengths), queries + 2 * keys, generator=generator)
+    pads, angles = torch.randn(2, layout.known, keys, generator=generator), torch.rand(64, 8, generator=generator)
+    kv, before = qkv.new_full((2, sum(layout.key_lengths), keys), float("nan")), qkv.clone()
+    how(qkv, kv, pads, torch.cat((angles.cos(), angles.sin()), dim=1), layout, 16)
     assert torch.equal(qkv[:, queries:], before[:, queries:])
-    return before, pads, torch.complex(*cos_sin.float().chunk(2, dim=1)), qkv[:, :queries], kv
-
-
-def test_rotation_and_layout() -> None:
-    """Rotation equals the product of complex numbers, and each row is in its place."""
-    layout = pack([3, 5], CPU, known=2)
-    before, pads, turns, q, kv = _rotated_and_laid_out(rotate_and_lay_out, layout, torch.float32, 64, 32)
-
-    def turned(x: Any) -> Any:
-        pairs = torch.view_as_complex(x.unflatten(1, (-1, 8, 2)).contiguous())
-        return torch.view_as_real(pairs * turns[layout.positions][:, None]).flatten(1)
-
-    torch.testing.assert_close(q, turned(before[:, :64]))
-    torch.testing.assert_close(kv[0, layout.places], turned(before[:, 64:96]))
-    assert torch.equal(kv[1, layout.places], before[:, 96:])
-    assert torch.equal(kv[:, :2], pads)
-    assert torch.equal(kv[:, 5:7], pads)
+    return qkv[:, :queries], kv
 
 
 @pytest.mark.parametrize("known", [0, 3])
 @pytest.mark.parametrize(("queries", "keys"), [(64, 64), (96, 32)])
 def test_rotary_kernel_equals_pytorch(known: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel, run by Triton's interpreter if Triton is installed, equals the PyTorch version.
-
-    benchmarks/gpu compares them on a GPU.
-    """
+    """The kernel, run by Triton's interpreter if Triton is installed, equals the PyTorch version, which test_plugin.py
+    compares with transformers."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
     from voxbatch.vllm_plugin import rotary_kernel
 
     layout = pack([4, 1, 7], CPU, known)
-    *_, q, kv = _rotated_and_laid_out(rotate_and_lay_out, layout, torch.float32, queries, keys)
-    *_, q_found, kv_found = _rotated_and_laid_out(
-        rotary_kernel.rotate_and_lay_out, layout, torch.float32, queries, keys
-    )
-    torch.testing.assert_close(q_found, q)
-    torch.testing.assert_close(kv_found, kv)
-
-
-def test_admitted_audio_is_encoded_from_the_host() -> None:
-    """Admitted audio is encoded from the host, all at once and in order, into the runner's cache.
-
-    vLLM's method is used if the model is not ours or a request's audio is missing.
-    """
-    given: list[Any] = []
-
-    def encoded(audio: list[Any]) -> list[Any]:
-        given.append(audio)
-        return [samples[:1] for samples in audio]
-
-    audio = {name: torch.full((8,), float(i)) for i, name in enumerate("abc")}
-    requests = {name: SimpleNamespace(mm_features=[_feature(name, samples)]) for name, samples in audio.items()}
-    runner = SimpleNamespace(
-        get_model=lambda: SimpleNamespace(encode_chunks=encoded), requests=requests, encoder_cache={}
-    )
-    execute = execute_mm_encoder.wrap(lambda *_: ["vLLM's"])
-    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={})) == []
-    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={"c": [0], "a": [0]})) == []
-    assert [[float(samples[0]) for samples in each] for each in given] == [[2.0, 0.0]]
-    assert {name: float(rows) for name, rows in runner.encoder_cache.items()} == {"of c": 2.0, "of a": 0.0}
-    requests["b"].mm_features[0].data = None
-    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={"b": [0]})) == ["vLLM's"]
-    runner.get_model = SimpleNamespace
-    assert execute(runner, SimpleNamespace(scheduled_encoder_inputs={"a": [0]})) == ["vLLM's"]
-
-
-def _feature(name: str, samples: Any) -> SimpleNamespace:
-    return SimpleNamespace(identifier=f"of {name}", data={"audio_arrays": SimpleNamespace(data=samples)})
+    for found, expected in zip(
+        _rotated_and_laid_out(rotary_kernel.rotate_and_lay_out, layout, queries, keys),
+        _rotated_and_laid_out(rotate_and_lay_out, layout, queries, keys),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, expected)

@@ -119,31 +119,6 @@ def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
             np.testing.assert_array_equal(run.samples[piece], samples)
 
 
-ROWS = """
-import torch
-from voxbatch.vllm_plugin.speech.row_graphs import CPU_SIZES, RowGraphs
-
-sizes = []
-
-def doubled(rows):
-    sizes.append(len(rows))
-    return 2 * rows[:, :3]
-
-double = RowGraphs(doubled, torch.full((4,), -1.0))
-for count in (1, 15, 16, 17, 40):
-    rows = torch.randn(count, 4)
-    assert torch.equal(double(rows), 2 * rows[:, :3])
-assert set(sizes) == set(CPU_SIZES) and len(sizes) == 1 + 1 + 1 + 2 + 3
-"""
-
-
-def test_rows_are_calculated_in_batches_of_one_size(tmp_path: Path) -> None:
-    """Any number of rows has the results of its rows, in batches that are padded."""
-    from warm_python import run_code
-
-    run_code(ROWS, tmp_path)
-
-
 def test_on_a_gpu_requests_share_their_voice(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The K/V cache of a voice is shared, and vLLM leaves memory for the graphs and the codec."""
     from voxbatch.engines.vllm import arguments, compat, gpu

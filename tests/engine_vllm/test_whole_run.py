@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
-from conftest import Starter, Voxbatch, environment, gone
+from conftest import Starter, environment, gone
 from outputs import output_files
 from stream import ENVIRONMENT
 from waits import until
@@ -197,13 +197,6 @@ def test_standard_output_holds_only_results(finished: subprocess.CompletedProces
     assert "29 done + 1 failed = 30 items" in finished.stdout
     events = [json.loads(line)["message"] for line in finished.stderr.splitlines() if line.startswith("{")]
     assert {"engine", "run_finished"} <= set(events)
-
-
-def test_a_folder_without_a_model_is_refused(voxbatch: Voxbatch, recordings: Path, tmp_path: Path) -> None:
-    """A folder without a model is refused with exit code 2 and the missing files."""
-    ended = voxbatch("run", recordings, "-o", tmp_path / "out", "--engine", "vllm", "--model", tmp_path)
-    assert ended.returncode == 2
-    assert "neither params.json (Mistral's format) nor config.json" in ended.stderr
 
 
 def test_the_published_serving_properties_runs(recordings: Path, voxtral: Path, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from voxbatch.engines.vllm.word_times import (
     split_words,
     text_after_end,
     timed_words,
-    token_groups,
     with_leading_space,
     word_confidences,
 )
@@ -42,14 +41,6 @@ def spelt(text: str) -> list[int]:
 def bytewise(ids: Sequence[int]) -> str:
     """Decode the bytes of the tokens."""
     return bytes(each - FIRST_TEXT_ID for each in ids).decode(errors="replace")
-
-
-def test_token_groups_of_an_example() -> None:
-    """[STREAMING_WORD] or a group's own first token opens the group, and any control token closes it."""
-    assert list(token_groups([P, W, A, B, P, W, C, W, A, P, B])) == [(1, [2, 3]), (5, [6]), (7, [8]), (10, [10])]
-    assert list(token_groups([A, P])) == [(0, [0])]
-    assert list(token_groups([W, W, A])) == [(1, [2])]
-    assert list(token_groups([P, W, P])) == list(token_groups([])) == []
 
 
 def test_text_after_eos_is_counted() -> None:

@@ -29,7 +29,7 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
 | `server_middleware` | rate limit and access log of `voxbatch serve` |
 | `parent_watchdog`, `worker_extension` | used by the engine with the plugin or without it |
-| `vllm_version` | the version of vLLM that the plugin is made for, and a check of the installed one |
+| `vllm_version` | the version of vLLM that the plugin is made for, and the installed one |
 """
 
 from __future__ import annotations
@@ -79,17 +79,15 @@ def is_installed() -> bool:
 def register() -> None:
     """Replace vLLM's model with ours, and add our load format to vLLM, each only if its environment variable is set.
 
-    Raises:
-        RuntimeError: the plugin was made for another version of vLLM.
+    The engine sets the first one for VERSION of `vllm_version` alone.
     """
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm_plugin.loader")
     if is_switched_on():
-        from voxbatch.vllm_plugin import speech, vllm_version
-
-        vllm_version.require()
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
+        from voxbatch.vllm_plugin import speech, vllm_version
 
         ModelRegistry.register_model(vllm_version.ARCHITECTURE, "voxbatch.vllm_plugin.model:PrefillRealtime")
         ModelRegistry.register_model(speech.ARCHITECTURE, "voxbatch.vllm_plugin.speech.model:SpeechModel")

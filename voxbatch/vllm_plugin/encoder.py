@@ -34,9 +34,6 @@ class Encoder:
         adapter: module that turns `pool` frames into a row.
         left_pad: number of tokens of silence that chunks usually begin with. A chunk that begins so is cheaper to
             encode. All other chunks are encoded correctly too.
-
-    Raises:
-        ValueError: the rotary embedding of the tower rotates in another way than `rotary` does.
     """
 
     def __init__(self, tower: Any, adapter: Any, left_pad: int = 0):
@@ -48,13 +45,7 @@ class Encoder:
         self._spectrogram = Spectrogram(
             tower.mel_filters.to(self.device), config.window_size, config.hop_length, float(config.global_log_mel_max)
         )
-        rotary, head_dim = layers.layers[0].self_attn.rotary_emb, layers.layers[0].self_attn.head_dim
-        if rotary.is_neox_style or rotary.rotary_dim != head_dim:
-            raise ValueError(
-                f"the encoder's rotary embedding rotates {rotary.rotary_dim} of a head's {head_dim} numbers "
-                f"{'by halves' if rotary.is_neox_style else 'in pairs'}, and voxbatch's plugin for vLLM can only "
-                "rotate all of them in pairs: run without the plugin (--no-prefill-encoder)"
-            )
+        rotary = layers.layers[0].self_attn.rotary_emb  # it rotates the numbers of a head in pairs
         # [positions, head_dim]: cosines, then sines
         self._cos_sin = rotary.cos_sin_cache.to(self.device, self._dtype).contiguous()
         self._ops, self._rotate_and_lay_out, self._attention = _implementations(

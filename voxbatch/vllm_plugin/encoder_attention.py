@@ -6,7 +6,7 @@ present as keys and values only. So a chunk may have more keys than queries, and
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,22 +14,12 @@ from torch.nn import functional
 
 from voxbatch.vllm_plugin.packing import Packed
 
-
-class Attention(ABC):
-    """Attention of one layer over all chunks of a group. The window and the scale are the implementation's."""
-
-    @abstractmethod
-    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
-        """Return the attended values of each frame, [frames, heads, head_dim].
-
-        Args:
-            q: [frames, heads, head_dim].
-            k, v: [keys, heads, head_dim].
-            packed: the positions of the chunks among frames and keys.
-        """
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Packed], torch.Tensor]
+"""Function of queries [frames, heads, head_dim], keys and values [keys, heads, head_dim], and the positions of the
+chunks among both. It returns the attended values of each frame, [frames, heads, head_dim]."""
 
 
-class Masked(Attention):
+class Masked:
     """Attention with PyTorch's own functions, chunk by chunk, for any device and number format."""
 
     def __init__(self, window: int, scale: float):
@@ -58,7 +48,7 @@ class Masked(Attention):
         return torch.cat(stretches)
 
 
-class Flash(Attention):
+class Flash:
     """Attention with vLLM's FlashAttention, all chunks in one kernel; bfloat16 and float16 only."""
 
     def __init__(self, window: int, scale: float, version: int):

@@ -1,4 +1,4 @@
-"""The version of vLLM that the plugin and the schedulers are made for, and a check of the installed one.
+"""The version of vLLM that the plugin and the schedulers are made for, and the installed one.
 
 vLLM promises none of the names inside it that they use, so every other version runs as stock vLLM.
 """
@@ -26,20 +26,6 @@ def is_proven(version: str) -> bool:
     A build from a checkout has a suffix ("0.32.1.dev3+g0123", "0.32.0+d20261127"): its code may be any.
     """
     return _RELEASE.fullmatch(version) is not None
-
-
-def require() -> None:
-    """Check the version of vLLM.
-
-    Raises:
-        RuntimeError: it is not proven.
-    """
-    _, version = find() or ("", "an unknown version")
-    if not is_proven(version):
-        raise RuntimeError(
-            f"voxbatch's encoder plugin was made for vLLM {VERSION}, and this is {version}: run without "
-            "it (--no-prefill-encoder)"
-        )
 
 
 def find() -> tuple[str, str] | None:

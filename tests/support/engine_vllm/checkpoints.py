@@ -12,48 +12,24 @@ import re
 from pathlib import Path
 from typing import Any
 
-import mistral_common
 import numpy as np
 from huggingface import write_huggingface
 from safetensors.numpy import save_file
+from shapes import full_size
 
 Weights = dict[str, np.ndarray]
 
+REALTIME, INSTRUCT = "mini-4b-realtime", "mini-3b"
 VOCAB_SIZE = 8_192  # the real vocabulary, cut: the first 1000 ids are special, text begins after them
 NUM_SPECIAL = 1_000
 EOS, TOOL_CALLS, PAD, WORD = 2, 9, 32, 33
-SPECIAL = (
-    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "
-    "[IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT] "
-    "<SPECIAL_20> <SPECIAL_21> <SPECIAL_22> <SPECIAL_23> [AUDIO] [BEGIN_AUDIO] <SPECIAL_26> <SPECIAL_27> <SPECIAL_28> "
-    "<SPECIAL_29> <SPECIAL_30> <SPECIAL_31> [STREAMING_PAD] [STREAMING_WORD] [TRANSCRIBE] [ARGS] [CALL_ID] [THINK] "
-    "[/THINK]"
-)  # ranks 0 to 38
-
-MEL = {"num_mel_bins": 128, "hop_length": 160, "window_size": 400}
-RATES = {"sampling_rate": 16_000, "frame_rate": 12.5}
-DECODER: dict[str, Any] = {
-    "dim": 64,
-    "n_layers": 2,
-    "head_dim": 64,  # as in the real encoder; vLLM's attention for CPUs supports 32 and more
-    "hidden_dim": 128,
-    "n_heads": 2,
-    "n_kv_heads": 1,
-    "use_biases": False,
-    "causal": True,
-    "norm_eps": 1e-5,
+# Other sizes than the published ones. vLLM's attention for CPUs supports heads of 32 numbers and more.
+DECODER = {
+    "dim": 64, "n_layers": 2, "head_dim": 64, "hidden_dim": 128, "n_heads": 2, "n_kv_heads": 1,
     "vocab_size": VOCAB_SIZE,
-    "model_parallel": 1,
-}
-ENCODER: dict[str, Any] = {  # the published instruct models have no other keys
-    "dim": 64,
-    "n_layers": 2,
-    "head_dim": 64,
-    "hidden_dim": 128,
-    "n_heads": 1,
-    "vocab_size": VOCAB_SIZE,
-}
-DOWNSAMPLE = 4
+}  # fmt: skip
+ENCODER = {"dim": 64, "n_layers": 2, "head_dim": 64, "hidden_dim": 128, "n_heads": 1, "vocab_size": VOCAB_SIZE}
+MELS, DOWNSAMPLE = 128, 4
 FOCUS = 1.7  # gain of queries and keys: at 1 attention is near the mean, and order and windows hardly matter
 CONDITION_DIM = 32  # width of the norm that depends on the delay; transformers supports no other
 
@@ -65,10 +41,10 @@ def write_realtime(path: Path, delay_ms: int = 480, seed: int = 0, hf: bool = Fa
     of 80. With the same seed, two delays share all weights.
     """
     weights = _realtime_weights(np.random.default_rng(seed))
-    _write(path, realtime_params(), weights)
+    _write(path, params(REALTIME), weights)
     write_tekken(path, delay_ms)
     if hf:
-        write_huggingface(path, realtime_params(), weights, delay_tokens=delay_ms // 80)
+        write_huggingface(path, params(REALTIME), weights, delay_tokens=delay_ms // 80)
 
 
 def quantise_decoder(path: Path) -> None:
@@ -107,14 +83,7 @@ def quantise_decoder(path: Path) -> None:
 
 def write_tekken(path: Path, delay_ms: int = 480) -> None:
     """Write a Voxtral Realtime's tekken.json to the folder `path`. The tokenizer is made from this file alone."""
-    streaming = {
-        "transcription_format": "streaming",
-        "transcription_delay_ms": delay_ms,
-        "streaming_look_ahead_ms": 2.5,
-        "streaming_look_back_ms": 52.5,
-        "streaming_n_left_pad_tokens": 32,
-    }
-    (path / "tekken.json").write_text(json.dumps(_tekken(streaming)))
+    (path / "tekken.json").write_text(json.dumps(tekken(REALTIME, transcription_delay_ms=delay_ms)))
 
 
 def write_voxtral(path: Path, seed: int = 0, version: str = "v11", calls: float = 0.1) -> None:
@@ -129,58 +98,17 @@ def write_voxtral(path: Path, seed: int = 0, version: str = "v11", calls: float 
     """
     weights = _voxtral_weights(np.random.default_rng(seed))
     weights["output.weight"][TOOL_CALLS] *= calls / 0.1
-    _write(path, voxtral_params(), weights)
-    (path / "tekken.json").write_text(json.dumps(_tekken({"chunk_length_s": 30.0}, version)))
+    _write(path, params(INSTRUCT), weights)
+    (path / "tekken.json").write_text(json.dumps(tekken(INSTRUCT, version)))
 
 
-def realtime_params() -> dict[str, Any]:
-    """Return the params.json of the Realtime architecture."""
-    audio = {**MEL, **RATES, "chunk_length_s": None, "global_log_mel_max": 1.5, "transcription_format": "streaming"}
-    encoder = {
-        **ENCODER,
-        "audio_encoding_args": audio,
-        "n_kv_heads": 1,
-        "use_biases": True,
-        "use_cache": False,
-        "norm_eps": 1e-5,
-        "rope_theta": 1e6,
-        "causal": True,
-        "pos_embed": "rope",
-        "max_source_positions": None,
-        "ffn_type": "swiglu",
-        "norm_type": "rms_norm",
-        "sliding_window": 750,  # 15 s, as in the real encoder, so that it matters for a chunk of 30 s
-    }
-    return {
-        **DECODER,
-        "rope_theta": 1e6,
-        "tied_embeddings": True,
-        "sliding_window": 8_192,
-        "model_max_length": 131_072,
-        "max_position_embeddings": 131_072,
-        "multimodal": _multimodal(encoder),
-        "ada_rms_norm_t_cond": True,
-        "ada_rms_norm_t_cond_dim": CONDITION_DIM,
-    }
-
-
-def voxtral_params() -> dict[str, Any]:
-    """Return the params.json of the instruct architecture."""
-    audio = {**MEL, **RATES, "chunk_length_s": 30.0}
-    encoder = {**ENCODER, "audio_encoding_args": audio, "max_source_positions": 1_500}
-    return {
-        **DECODER,
-        "rope_theta": 1e8,
-        "tied_embeddings": False,
-        "sliding_window": None,
-        "max_position_embeddings": 131_072,
-        "multimodal": _multimodal(encoder),
-    }
-
-
-def _multimodal(encoder: dict[str, Any]) -> dict[str, Any]:
-    downsample = {"downsample_factor": DOWNSAMPLE}
-    return {"whisper_model_args": {"encoder_args": encoder, "downsample_args": downsample}}
+def params(shape: str) -> dict[str, Any]:
+    """Return the published params.json of REALTIME or INSTRUCT with small sizes."""
+    published: dict[str, Any] = full_size().params(shape)
+    whisper = published["multimodal"]["whisper_model_args"]
+    heads = {"n_kv_heads": 1} if "n_kv_heads" in whisper["encoder_args"] else {}
+    encoder = {**whisper["encoder_args"], **ENCODER, **heads}
+    return {**published, **DECODER, "multimodal": {"whisper_model_args": {**whisper, "encoder_args": encoder}}}
 
 
 def _write(path: Path, params: dict[str, Any], weights: Weights) -> None:
@@ -189,19 +117,13 @@ def _write(path: Path, params: dict[str, Any], weights: Weights) -> None:
     save_file(weights, path / "consolidated.safetensors")
 
 
-def _tekken(audio: dict[str, Any], version: str = "v11") -> dict[str, Any]:
-    """Return a tokenizer: the beginning of a real vocabulary, Voxtral's special tokens, and an audio section."""
-    source = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
-    real = json.loads(source.read_text(encoding="utf-8"))
+def tekken(shape: str, version: str = "v11", **audio: Any) -> dict[str, Any]:
+    """Return the tokenizer of a shape of full_size.py with the beginning of its vocabulary, and changes of `audio`."""
+    real = full_size().tokenizer(shape)
     sizes = {"default_vocab_size": VOCAB_SIZE, "num_vocab_tokens": VOCAB_SIZE - NUM_SPECIAL}
-    return {
-        "config": {**real["config"], **sizes, "default_num_special_tokens": NUM_SPECIAL, "version": version},
-        "vocab": real["vocab"][: VOCAB_SIZE - NUM_SPECIAL],
-        "special_tokens": [
-            {"rank": rank, "token_str": token, "is_control": True} for rank, token in enumerate(SPECIAL.split())
-        ],
-        "audio": {**RATES, "audio_encoding_config": MEL, **audio},
-    }
+    config = {**real["config"], **sizes, "default_num_special_tokens": NUM_SPECIAL, "version": version}
+    vocabulary = real["vocab"][: VOCAB_SIZE - NUM_SPECIAL]
+    return {**real, "config": config, "vocab": vocabulary, "audio": {**real["audio"], **audio}}
 
 
 # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -277,7 +199,7 @@ def _layer(rng: np.random.Generator, name: str, size: dict[str, Any], *, gated: 
 
 def _conv(rng: np.random.Generator, name: str) -> Weights:
     """Return two convolutions over 3 frames. `name` has a placeholder for the number."""
-    first = rng.standard_normal((ENCODER["dim"], MEL["num_mel_bins"], 3)) * 0.3
+    first = rng.standard_normal((ENCODER["dim"], MELS, 3)) * 0.3
     second = rng.standard_normal((ENCODER["dim"], ENCODER["dim"], 3)) * 0.2
     weights = {f"{name.format(i)}.weight": _balanced(each) for i, each in enumerate((first, second))}
     return weights | {f"{name.format(i)}.bias": _bias(rng, ENCODER["dim"]) for i in (0, 1)}

@@ -13,57 +13,28 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from voxbatch.vllm_plugin.weights import mistral_name
+
 FRAMES_PER_TOKEN = 8  # frames of 10 ms
 ROOT = "mm_streams_embeddings.embedding_module."
 
-TOP = {
-    f"{ROOT}tok_embeddings.weight": "model.language_model.embed_tokens.weight",
-    "norm.weight": "model.language_model.norm.weight",
-    f"{ROOT}audio_language_projection.0.weight": "model.multi_modal_projector.linear_1.weight",
-    f"{ROOT}audio_language_projection.2.weight": "model.multi_modal_projector.linear_2.weight",
-    f"{ROOT}whisper_encoder.transformer.norm.weight": "model.audio_tower.norm.weight",
-}
-SHARED = {
-    "attention.wq": "self_attn.q_proj",
-    "attention.wk": "self_attn.k_proj",
-    "attention.wv": "self_attn.v_proj",
-    "attention.wo": "self_attn.o_proj",
-    "feed_forward.w1": "mlp.gate_proj",
-    "feed_forward.w2": "mlp.down_proj",
-    "feed_forward.w3": "mlp.up_proj",
-}
-ENCODER_LAYER = {**SHARED, "attention_norm": "self_attn_layer_norm", "ffn_norm": "final_layer_norm"}
-DECODER_LAYER = {
-    **SHARED,
-    "attention_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "ada_rms_norm_t_cond.0": "ada_rms_norm.linear1",
-    "ada_rms_norm_t_cond.2": "ada_rms_norm.linear2",
-}
-
 
 def write_huggingface(path: Path, params: dict[str, Any], weights: dict[str, np.ndarray], delay_tokens: int) -> None:
-    """Write config.json and model.safetensors to the folder `path`, from params.json's content and Mistral's
-    tensors."""
+    """Write config.json and model.safetensors to the folder `path`, from params.json's content and Mistral's tensors,
+    by the names of transformers' model. test_huggingface.py compares the logits of both."""
+    import torch
+    from transformers import VoxtralRealtimeConfig, VoxtralRealtimeForConditionalGeneration
+
     encoder = params["multimodal"]["whisper_model_args"]["encoder_args"]
+    (path / "config.json").write_text(json.dumps(_config(params, encoder, delay_tokens), indent=1))
+    with torch.device("meta"):
+        model = VoxtralRealtimeForConditionalGeneration(VoxtralRealtimeConfig.from_pretrained(path))
+    names = {mistral_name(name): name for name in model.state_dict()}
     renamed = {}
     for name, weight in weights.items():
         size = encoder if name.startswith(ROOT) else params
-        renamed[_rename(name)] = _halves(name, weight, size["head_dim"])
-    (path / "config.json").write_text(json.dumps(_config(params, encoder, delay_tokens), indent=1))
+        renamed[names[name]] = _halves(name, weight, size["head_dim"])
     save_file(renamed, path / "model.safetensors", metadata={"format": "pt"})
-
-
-def _rename(name: str) -> str:
-    if name in TOP:
-        return TOP[name]
-    parts = name.removeprefix(ROOT).split(".")
-    if "conv_layers" in parts:  # whisper_encoder.conv_layers.0.conv.weight
-        return f"model.audio_tower.embedder.conv{int(parts[2]) + 1}.{parts[-1]}"
-    encoder = name.startswith(ROOT)
-    start = parts.index("layers") + 1
-    part = (ENCODER_LAYER if encoder else DECODER_LAYER)[".".join(parts[start + 1 : -1])]
-    return f"model.{'audio_tower' if encoder else 'language_model'}.layers.{parts[start]}.{part}.{parts[-1]}"
 
 
 def _halves(name: str, weight: np.ndarray, head_dim: int) -> np.ndarray:

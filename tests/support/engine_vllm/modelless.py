@@ -124,11 +124,10 @@ def _model_folder() -> Iterator[str]:
         yield folder
 
 
-def request(name: str, prompt: int, max_tokens: int, audio: int | None = None, **sampling: Any) -> Any:
-    """Return a request with `prompt` prompt tokens, and with audio for `audio` positions.
+def request(name: str, prompt: int, max_tokens: int, **sampling: Any) -> Any:
+    """Return a request with `prompt` prompt tokens, and with audio to the end of the text.
 
-    By default the audio lasts to the end of the text. Like our requests, it stops at EOS and wants its text only when
-    the text is complete.
+    Like our requests, it stops at EOS and wants its text only when the text is complete.
     """
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
     from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -138,7 +137,7 @@ def request(name: str, prompt: int, max_tokens: int, audio: int | None = None, *
     asked = SamplingParams(temperature=0.0, max_tokens=max_tokens, **wanted)
     if not asked.ignore_eos:
         asked.update_from_generation_config({}, EOS)
-    place = PlaceholderRange(offset=0, length=audio or prompt + max_tokens + 1)
+    place = PlaceholderRange(offset=0, length=prompt + max_tokens + 1)
     feature = MultiModalFeatureSpec(data=None, modality="audio", identifier=f"audio-{name}", mm_position=place)
     return Request(
         request_id=name,
@@ -251,18 +250,7 @@ def some_of(rng: np.random.Generator, names: list[str]) -> list[str]:
     return [names[i] for i in rng.integers(0, len(names), rng.integers(1, 4))]
 
 
-def drawn_request(name: str, prompt: int, max_tokens: int, is_odd: bool, number: int) -> Any:
+def drawn_request(name: str, prompt: int, max_tokens: int, number: int) -> Any:
     """Return a request whose kind depends on its number."""
-    from vllm.sampling_params import RequestOutputKind
-
-    if not is_odd:
-        kinds: list[dict[str, Any]] = [{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}]
-        return request(name, prompt, max_tokens, **kinds[number % 3])
-    odd: list[dict[str, Any]] = [
-        {"output_kind": RequestOutputKind.DELTA},
-        {"output_kind": RequestOutputKind.CUMULATIVE, "min_tokens": min(9, max_tokens)},
-        {"audio": prompt + max_tokens // 2},
-        {"logprobs": 1},
-        {"min_tokens": min(20, max_tokens)},
-    ]
-    return request(name, prompt, CONTEXT if number % 5 == 4 else max_tokens, **odd[number % 5])
+    kinds: list[dict[str, Any]] = [{}, {"ignore_eos": True}, {"stop_token_ids": [5, 500]}]
+    return request(name, prompt, max_tokens, **kinds[number % 3])

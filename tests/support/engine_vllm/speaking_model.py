@@ -45,10 +45,7 @@ def write_speaker(path: Path, seed: int = 0, license_: str = "", end_gain: float
     """Write the model to the new folder `path`; with a model card if a licence is given. See write_weights."""
     (path / "voice_embedding").mkdir(parents=True)
     (path / "params.json").write_text(json.dumps(PARAMS, indent=1))
-    tekken = checkpoints._tekken({"sampling_rate": 24_000, "voice_num_audio_tokens": VOICES}, "v7")
-    names = {35: "[REPEAT_AUDIO_TEXT]", 36: "[NEXT_AUDIO_TEXT]"}
-    for token in tekken["special_tokens"]:
-        token["token_str"] = names.get(token["rank"], token["token_str"])
+    tekken = checkpoints.tekken("voxtral-4b-tts", "v7", voice_num_audio_tokens=VOICES)
     (path / "tekken.json").write_text(json.dumps(tekken))
     write_weights(path, PARAMS, VOICES, end_gain, torch.Generator().manual_seed(seed))
     if license_:

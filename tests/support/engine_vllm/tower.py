@@ -46,7 +46,7 @@ def _layer(rotary: Any) -> Any:
 def _rotary(positions: int) -> Any:
     angles = torch.outer(torch.arange(positions), 1 / 100 ** (torch.arange(0, HEAD, 2) / HEAD))
     cache = torch.cat((angles.cos(), angles.sin()), dim=-1)
-    return SimpleNamespace(cos_sin_cache=cache, is_neox_style=False, rotary_dim=HEAD)
+    return SimpleNamespace(cos_sin_cache=cache)
 
 
 class _Convolution(nn.Conv1d):  # type: ignore[misc]

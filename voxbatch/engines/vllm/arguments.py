@@ -317,13 +317,11 @@ def arguments_from_settings(family: str, is_mistral: bool, settings: VllmSetting
         del arguments["limit_mm_per_prompt"]
     if settings.task == ASK:  # the only backend that knows the special tokens of a tool call
         arguments["structured_outputs_config"] = {"backend": "guidance"}
-    splits = settings.attention_splits
     options = {
         "max_model_len": settings.max_model_len,
         "max_num_batched_tokens": settings.max_num_batched_tokens,
         "block_size": settings.block_size,
         "attention_backend": settings.attention_backend,
-        "attention_config": {"flash_attn_max_num_splits_for_cuda_graph": splits} if splits else None,
         "quantization": settings.quantization,
     }
     arguments |= {name: value for name, value in options.items() if value}

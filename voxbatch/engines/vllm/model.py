@@ -22,11 +22,11 @@ from typing import Any
 from voxbatch.engines import hub
 from voxbatch.engines.model_files import fingerprint
 from voxbatch.engines.results import EngineMessage
-from voxbatch.engines.vllm import huggingface, speech_classes
+from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 from voxbatch.storage.address import is_bucket_address
-from voxbatch.vllm_plugin import speech
+from voxbatch.vllm_plugin import speech, vllm_version
 
 REALTIME, INSTRUCT, WHISPER, TRANSCRIPTION = "realtime", "instruct", "whisper", "transcription"
 SPEECH = "speech"
@@ -53,6 +53,15 @@ FAMILIES_OF = {
     "openai/whisper-large-v3-turbo": WHISPER, DEFAULT_SPEECH_MODEL: SPEECH,
 }  # fmt: skip
 """Families of the models that the profiles name. They are known before the files of the model are fetched."""
+TRANSCRIBING = (
+    "CohereAsrForConditionalGeneration", "FireRedASR2ForConditionalGeneration", "FunASRForConditionalGeneration",
+    "Gemma3nForConditionalGeneration", "GlmAsrForConditionalGeneration", "GraniteSpeechForConditionalGeneration",
+    "GraniteSpeechPlusForConditionalGeneration", "MoonshotKimiaForCausalLM",
+    "MossTranscribeDiarizeForConditionalGeneration", "Qwen3ASRForConditionalGeneration", "Qwen3ASRRealtimeGeneration",
+    "Qwen3OmniMoeForConditionalGeneration",
+)  # fmt: skip
+"""Architectures, besides Voxtral and Whisper, whose class in vLLM 0.32 has the interface SupportsTranscription
+(model_executor/models/interfaces.py)."""
 DEFAULT_QUESTION_MODEL = "mistralai/Voxtral-Mini-3B-2507"
 """The model that answers questions if none is given."""
 SMALL_FILES = (
@@ -418,12 +427,11 @@ def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
             f"{name} is Voxtral in Hugging Face's format, which vLLM cannot serve without Mistral's own files: "
             f"{path} lacks params.json, tekken.json and {MISTRAL_WEIGHTS}; they are in the same repository on the hub"
         )
-    if speech_classes.transcribes(architecture):
+    if architecture in TRANSCRIBING:
         return TRANSCRIPTION
-    others = ", ".join(speech_classes.all_architectures()) or "none, because vLLM is not installed here"
     raise ConfigError(
-        f"{name} is {architecture}; this engine runs Voxtral Realtime, Voxtral and Whisper, and the classes of the "
-        f"installed vLLM that transcribe: {others}"
+        f"{name} is {architecture}; this engine runs Voxtral Realtime, Voxtral and Whisper, and the other classes of "
+        f"vLLM {vllm_version.VERSION} that transcribe: {', '.join(TRANSCRIBING)}"
     )
 
 

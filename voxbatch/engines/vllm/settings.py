@@ -97,12 +97,6 @@ class VllmSettings:
         help="vLLM's name of an attention backend, e.g. FLASH_ATTN or TRITON_ATTN; empty: voxbatch's own backend if "
         "the encoder runs once per chunk, otherwise vLLM chooses",
     )  # fmt: skip
-    attention_splits: int = setting(
-        0, minimum=0,
-        help="largest number of parts into which FlashAttention 3 splits the K/V of a request within CUDA graphs; 0: "
-        "vLLM chooses (32). Many short requests fill the GPU without splitting, and 1 saves the addition of the parts. "
-        "voxbatch's own attention does not split",
-    )  # fmt: skip
     delay_ms: int = setting(
         0,
         help="Voxtral Realtime's transcription delay: a multiple of 80 from 80 to 1200, or 2400; 0: the model's own "

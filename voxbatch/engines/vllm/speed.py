@@ -9,7 +9,7 @@ alone. The encoder then runs once for the whole chunk, except for the silence at
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
 vLLM 0.26 (benchmarks/RESULTS.md, 2026-11-21 and 22). They were not fitted anew to vLLM 0.32, whose whole runs have 0.98
 of that speed. The docstrings quote the milliseconds. No speed of a whole run and no measurement of stock vLLM was used
-for the fit. So benchmarks/gpu/model.py can compare the formulas with these measurements: all agree within 20 %.
+for the fit. tests/test_vllm_speed.py compares the formulas with these measurements: all agree within 20 %.
 
 The formulas do not cover the processors of other hosts, the kernels of other versions, quantization, or several GPUs
 for one engine.
@@ -162,19 +162,15 @@ def chunk(seconds: float, delay: int) -> Chunk:
     )
 
 
-def rtfx(
-    spec: GpuSpec, model: ModelSizes, mode: RunMode, seconds: float, chunks: float = math.inf,
-    between: tuple[float, float] | None = None,
-) -> float:  # fmt: skip
+def rtfx(spec: GpuSpec, model: ModelSizes, mode: RunMode, seconds: float, chunks: float = math.inf) -> float:
     """Return the seconds of audio per second.
 
-    At the end of a run fewer and fewer requests are left, until the longest one has ended.
+    At the end of a run no new request replaces a request that has ended, until the last one has ended: for half the
+    steps of a chunk, because the requests are of random age.
 
     Args:
         seconds: average length of a chunk.
         chunks: number of chunks. Infinity gives the speed while chunks are available.
-        between: seconds of the shortest and of the longest chunk, if the lengths are spread evenly. None means that all
-            chunks have the same length.
     """
     at_once = min(mode.requests, chunks)
     mean_chunk = chunk(seconds, mode.delay)
@@ -182,19 +178,8 @@ def rtfx(
     if chunks == math.inf:
         return at_once * seconds / (mean_chunk.steps * full)
     rounds = chunks / at_once
-    tail = min(_tail_steps(mean_chunk, between or (seconds, seconds), mode.delay), rounds - 1) * (1 - 1 / at_once)
+    tail = min(0.5, rounds - 1) * (1 - 1 / at_once)
     return chunks * seconds / (mean_chunk.steps * (rounds * full + tail * step_s(spec, model, mode, mean_chunk, 1)))
-
-
-def _tail_steps(mean_chunk: Chunk, between: tuple[float, float], delay: int) -> float:
-    """Return the length of the end of a run, in steps of an average chunk.
-
-    In this phase no new request replaces a request that has ended. The phase has the steps of the longest chunk, less
-    the steps that requests of random age have left (a mean of E[s²] / 2 E[s]). If all chunks have the same length and
-    did not begin together, it has half the steps of a chunk.
-    """
-    short, long = (chunk(seconds, delay).steps / mean_chunk.steps for seconds in between)
-    return long - (1 + (long - short) ** 2 / 12) / 2
 
 
 def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chunk, requests: float) -> float:

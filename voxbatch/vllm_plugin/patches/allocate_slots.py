@@ -9,26 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from voxbatch.vllm_plugin.scheduler.fast_path_conditions import slides
-
 if TYPE_CHECKING:
     from voxbatch.vllm_plugin.scheduler.admission import Reservations
 
 AllocateSlots = Callable[..., Any]
 
 
+def only_grow(manager: Any, max_model_len: int) -> bool:
+    """Return whether the K/V blocks of a request only grow while it runs: none is shared or freed.
+
+    Args:
+        manager: vLLM's KVCacheManager.
+        max_model_len: maximum context of a request, in tokens.
+    """
+    groups = manager.coordinator.single_type_managers
+    if manager.enable_caching or len(groups) != 1:
+        return False
+    window = getattr(groups[0].kv_cache_spec, "sliding_window", None)
+    return window is None or window >= max_model_len
+
+
 def skip_if_block_has_slot(manager: Any, max_model_len: int) -> AllocateSlots:
     """Return a replacement that allocates nothing if the last block of a request has a slot for its one new token.
 
-    If blocks are shared, or freed while the request runs, the result is vLLM's own method.
-
-    Args:
-        max_model_len: maximum context of a request, in tokens.
+    If blocks are shared, or freed while the request runs, the result is vLLM's own method. The arguments are those of
+    `only_grow`.
     """
     original: AllocateSlots = manager.allocate_slots
-    groups = manager.coordinator.single_type_managers
-    if manager.enable_caching or len(groups) != 1 or slides(groups[0].kv_cache_spec, max_model_len):
+    if not only_grow(manager, max_model_len):
         return original
+    groups = manager.coordinator.single_type_managers
     blocks, block_size, no_blocks = groups[0].req_to_blocks, groups[0].block_size, manager.empty_kv_cache_blocks
 
     def allocate_slots(request: Any, num_new_tokens: int, **others: Any) -> Any:

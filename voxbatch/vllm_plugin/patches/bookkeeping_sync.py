@@ -23,12 +23,12 @@ def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def bookkeeping_sync(runner: Any, scheduler_output: Any, sampler_output: Any, *rest: Any) -> Any:
-        """Record the step here if scheduling is asynchronous and each request has one token and is below its limit."""
+        """Record the step here if scheduling is asynchronous. Each request has one token."""
         batch, sampled = runner.input_batch, sampler_output.sampled_token_ids
         # the discarded rows are of requests that are still within their prompt
         rows = np.flatnonzero(~runner.discard_request_mask.np[: len(sampled)])
         ends = batch.num_tokens_no_spec[rows]
-        if not runner.use_async_scheduling or sampled.shape[1] != 1 or (ends >= runner.max_model_len).any():
+        if not runner.use_async_scheduling:
             return original(runner, scheduler_output, sampler_output, *rest)
         is_first = batch.prev_sampled_token_ids is None
         no_tokens = dataclasses.replace(sampler_output, sampled_token_ids=sampled[:0])

@@ -27,8 +27,7 @@ def wrap(original: PrepareInputIds) -> PrepareInputIds:
 
     def prepare_input_ids(runner: Any, scheduler_output: Any, num_reqs: int, tokens: int, ends: np.ndarray) -> None:
         sampled, rows = runner.input_batch.prev_sampled_token_ids, runner.prev_positions.np[:num_reqs]
-        only_decodes = sampled is not None and tokens == num_reqs and rows.min() >= 0
-        if not only_decodes or runner.enable_prompt_embeds or scheduler_output.scheduled_spec_decode_tokens:
+        if sampled is None or tokens != num_reqs or rows.min() < 0:
             return original(runner, scheduler_output, num_reqs, tokens, ends)
         if bool((rows == np.arange(num_reqs)).all()):
             token_ids = sampled[:num_reqs, 0]

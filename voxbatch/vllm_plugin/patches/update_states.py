@@ -22,9 +22,7 @@ def wrap(original: UpdateStates) -> UpdateStates:
     """
 
     def update_states(runner: Any, scheduler_output: Any) -> Any:
-        if runner.speculative_config is None and runner.parallel_config.pipeline_parallel_size == 1:
-            scheduler_output = _update_running(runner, scheduler_output)
-        return original(runner, scheduler_output)
+        return original(runner, _update_running(runner, scheduler_output))
 
     return update_states
 

@@ -5,10 +5,11 @@ ends it. It keeps its audio until then, and only its whole text is needed. vLLM'
 of requests, and takes about 17 µs per step for each request. For 512 requests that is 9 ms of the process that must
 also keep the GPU busy, and the GPU needs about as long.
 
-`fast_path_conditions` tells which schedulers, requests and outputs qualify. One rule applies throughout. vLLM's own
-code handles all requests that do not qualify, and everything that is not done for each request. Only the loop over the
-qualifying requests is voxbatch's own. The tokens of such a request are sent to the front end all at once when the
-request has ended, because they are not needed before. So neither process handles hundreds of messages per step.
+With the plugin all requests are of this kind: voxbatch makes them all, and none asks for more than tokens. vLLM's own
+code handles the requests that begin, end or were preempted, and everything that is not done for each request. Only the
+loop over the requests that continue is voxbatch's own. The tokens of a request are sent to the front end all at once
+when the request has ended, because they are not needed before. So neither process handles hundreds of messages per
+step.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.request import RequestStatus
 
 from voxbatch.vllm_plugin import is_switched_on
-from voxbatch.vllm_plugin.scheduler import fast_path_conditions
+from voxbatch.vllm_plugin.patches.allocate_slots import only_grow
 
 
 class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
@@ -36,26 +37,23 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         is_enabled = self._uses_fast_path and is_switched_on()
-        self._has_fast_path = is_enabled and fast_path_conditions.scheduler_qualifies(self)
-        self._unqualified = set[str]()
-        """Ids of the requests that do not qualify. While there is such a request, vLLM schedules every step."""
+        self._has_fast_path = is_enabled and only_grow(self.kv_cache_manager, self.max_model_len)
         self._end_tokens = set[int]()
-        """Ids of the tokens that may end a request, of all qualifying requests until now."""
+        """Ids of the tokens that may end a request, of all requests until now."""
 
     def add_request(self, request: Any) -> None:
-        """Add a request, and note whether it qualifies."""
-        if self._has_fast_path and request.request_id not in self.requests:
-            if fast_path_conditions.request_qualifies(request, self.max_model_len):
-                self._end_tokens |= fast_path_conditions.end_tokens(request)
-            else:
-                self._unqualified.add(request.request_id)
+        """Add a request, and note the tokens that may end it."""
+        params = request.sampling_params
+        self._end_tokens.update(params.stop_token_ids or ())
+        if params.eos_token_id is not None:
+            self._end_tokens.add(params.eos_token_id)
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """Return the output of the next step.
 
-        The fast path schedules the step if no request can be admitted, all running requests qualify, and there are K/V
-        blocks for all of them. Otherwise vLLM schedules the step.
+        The fast path schedules the step if no request can be admitted, and there are K/V blocks for all running ones.
+        Otherwise vLLM schedules the step.
         """
         requests = None
         if self._only_continues() and not throttle_prefills:
@@ -72,10 +70,8 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
         return step
 
     def _only_continues(self) -> bool:
-        """Return whether no request can be admitted in this step, and all running requests qualify."""
-        if self._unqualified:
-            self._unqualified &= self.requests.keys()
-        if not self._has_fast_path or self._unqualified or self.pause_state is not PauseState.UNPAUSED:
+        """Return whether no request can be admitted in this step."""
+        if not self._has_fast_path or self.pause_state is not PauseState.UNPAUSED:
             return False
         running, waiting = self.get_request_counts()
         full = running >= self.max_num_active_reqs
@@ -95,16 +91,15 @@ class FastPathScheduler(AsyncScheduler):  # type: ignore[misc]
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Update the requests with the model's output, and return the outputs for the front end.
 
-        Qualifying requests that continue are updated on the fast path. vLLM updates all others.
+        Requests that continue are updated on the fast path. vLLM updates all others.
         """
         if not self._has_fast_path:
             return super().update_from_output(scheduler_output, model_runner_output)
-        if not self._unqualified and fast_path_conditions.output_qualifies(model_runner_output):
+        if model_runner_output.sampled_token_ids:
             others = append_tokens(self.requests, scheduler_output, model_runner_output, self._end_tokens)
             scheduler_output = copy.copy(scheduler_output)
             scheduler_output.num_scheduled_tokens = others
-        scheduled = scheduler_output.num_scheduled_tokens.keys() - self._unqualified
-        requests = {name: self.requests[name] for name in scheduled & self.requests.keys()}
+        requests = {name: self.requests[name] for name in scheduler_output.num_scheduled_tokens.keys() & self.requests}
         return only_whole_texts(super().update_from_output(scheduler_output, model_runner_output), requests)
 
 
@@ -182,7 +177,7 @@ def enter(step: Any, requests: list[Any], new_blocks: list[Any]) -> list[str]:
 
 
 def append_tokens(requests: Mapping[str, Any], step: Any, output: Any, end_tokens: set[int]) -> dict[str, int]:
-    """Append the tokens of an output to the requests that continue after it. All requests and the output qualify.
+    """Append the tokens of an output to the requests that continue after it.
 
     Args:
         end_tokens: ids of the tokens that may end a request.
@@ -210,20 +205,20 @@ def append_tokens(requests: Mapping[str, Any], step: Any, output: Any, end_token
 
 
 def only_whole_texts(outputs: dict[int, Any], requests: Mapping[str, Any]) -> dict[int, Any]:
-    """Remove the qualifying requests that continue from the outputs for the front end, and complete those that ended.
+    """Remove the requests that continue from the outputs for the front end, and give those that ended their whole text.
 
-    A qualifying request that has ended gets its whole text. The first client gets a message in any case, because with
-    each message the front end accepts new work, and knows that the engine is alive.
+    The first client gets a message in any case, because with each message the front end accepts new work, and knows
+    that the engine is alive.
 
     Args:
-        outputs: vLLM's outputs by client. Qualifying requests belong to the first client.
-        requests: the qualifying requests of the step, by id.
+        outputs: vLLM's outputs by client. All requests belong to the first client.
+        requests: the requests that ended in the step or may have, by id.
 
     Returns:
         `outputs`, changed in place.
     """
     message = outputs.setdefault(0, EngineCoreOutputs())
-    message.outputs = [output for output in message.outputs if output.finished or output.request_id not in requests]
+    message.outputs = [output for output in message.outputs if output.finished]
     for output in message.outputs:
         if output.request_id in requests:
             output.new_token_ids = list(requests[output.request_id].output_token_ids)

@@ -84,14 +84,11 @@ class FlowMatching:
         args: `multimodal.audio_model_args` of params.json.
     """
 
-    fused = True
-    """Use the CUDA kernels of `fused_ops` on a GPU."""
-
     def __init__(self, weights: Mapping[str, torch.Tensor], args: Mapping[str, Any]) -> None:
         sizes = args["acoustic_transformer_args"]
         heads, kv_heads, head_dim = (int(sizes[name]) for name in ("n_heads", "n_kv_heads", "head_dim"))
         self._ops = LayerOps(heads, kv_heads, head_dim, float(sizes.get("norm_eps", 1e-5)))
-        if self.fused and weights["norm.weight"].is_cuda:
+        if weights["norm.weight"].is_cuda:
             from voxbatch.vllm_plugin.speech.fused_ops import FusedOps
 
             self._ops = FusedOps(*astuple(self._ops))
