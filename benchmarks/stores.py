@@ -20,7 +20,7 @@ sys.path.append(str(ROOT / "tests" / "support"))
 import servers
 from outputs import committed, outputs
 
-__all__ = ["KINDS", "Place", "committed", "outputs", "place", "servers", "through"]
+__all__ = ["KINDS", "Place", "committed", "outputs", "place"]
 KINDS = ("local", "gcs", "moto", "seaweedfs")
 
 
@@ -72,14 +72,6 @@ def place(kind: str) -> Iterator[Place]:
             bucket = f"bench-{uuid.uuid4().hex[:8]}"
             server.make(bucket)
             yield Place(kind, f"{server.scheme}://{bucket}/job", server)
-
-
-@contextlib.contextmanager
-def through(where: Place) -> Iterator[servers.Proxy]:
-    """Put a proxy in front of a place's server; inside the context voxbatch and `where.store` use the proxy."""
-    assert where._server is not None
-    with servers.proxied(where._server) as proxy, _environment(where._server.settings(proxy.url)):
-        yield proxy
 
 
 @contextlib.contextmanager
