@@ -42,10 +42,9 @@ MISSING = 8
 """Rows whose file does not exist."""
 PART_ITEMS = 5
 LEAST_WORK_S = 0.5
-"""Seconds of work that the latest kills allow, so that some items are committed.
-
-A run that finishes before all kills have happened is started anew.
-"""
+"""Seconds of work that the latest of the first kills allow, so that some items are committed. The second half of the
+kills come at any moment of the work, so that runs also come to their merge. A run that finishes before all kills have
+happened is started anew."""
 STARTING = 0.2
 """Share of the kills that come before the engine takes its first chunk."""
 LOOK_S = 0.002
@@ -188,7 +187,8 @@ def kill_until_done(
     while tally.sent.total() < wanted:
         trace = folder / f"{out}-{tally.sent.total()}.trace"
         process = job.start(out, trace=trace)
-        family = _live_until(process, trace, calm, wanted, dice)
+        share = 2 / wanted if tally.sent.total() < wanted / 2 else 1.0
+        family = _live_until(process, trace, calm, share, dice)
         if family is None:
             return int(process.wait())  # the run finished before the moment of its kill
         process.kill()
@@ -210,16 +210,19 @@ def _phase(trace: Path) -> str:
 
 
 def _live_until(
-    process: psutil.Popen, trace: Path, calm: Undisturbed, wanted: int, dice: random.Random
+    process: psutil.Popen, trace: Path, calm: Undisturbed, share: float, dice: random.Random
 ) -> list[psutil.Process] | None:
     """Wait for a random moment of a phase of the run.
+
+    Args:
+        share: share of the undisturbed run's work within which the run is killed, if it is not merging.
 
     Returns:
         The processes of the run; None if it ended before the moment.
     """
     lengths_s = {
         "starting": calm.start_s / STARTING,
-        "working": max(4 * calm.work_s / wanted, LEAST_WORK_S),
+        "working": max(share * calm.work_s, LEAST_WORK_S),
         "merging": calm.merge_s,
     }
     phase, moment = "", 0.0
