@@ -63,7 +63,7 @@ def engine_alone(manifest: str) -> None:
     from voxbatch.decoding.decoder import chunks
     from voxbatch.decoding.voices import Listener
     from voxbatch.engines import Feed, create
-    from voxbatch.records import Chunk
+    from voxbatch.records import Chunk, Hypothesis
     from voxbatch.storage.recording import open_recording
 
     engine = create("faster-whisper", None, {})
@@ -78,7 +78,7 @@ def engine_alone(manifest: str) -> None:
                     count += 1
     feed.close()
     began = time.monotonic()
-    results = list(engine.stream(feed))
+    results = [result for result in engine.stream(feed) if isinstance(result, Hypothesis)]  # others tell progress
     print(json.dumps({"seconds": time.monotonic() - began, "chunks": count}))
     assert len(results) == count
     sys.stdout.flush()
