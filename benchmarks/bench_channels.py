@@ -12,9 +12,7 @@ calls.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -25,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import soundfile
-from common import Bars, english_rows, machine, run, write_manifest
+from common import Bars, english_rows, machine, parser, transcribed
 from scipy import stats
 
 from voxbatch.records import SAMPLING_RATE, Samples
@@ -89,14 +87,6 @@ def copy_of(samples: Samples, level_db: float | None, seed: int) -> Samples:
     return heard
 
 
-def transcribed(folder: Path, rows: list[dict[str, Any]], *options: str) -> list[dict[str, Any]]:
-    """Return the lines of a run over rows."""
-    manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / "out"
-    run(["run", manifest, "-o", out, "--engine", "faster-whisper", "--language", "en", "--overwrite", *options])
-    with open(out / "transcripts.jsonl", encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
 def errors(lines: Iterable[dict[str, Any]], recordings: Sequence[Call], copies: int) -> list[ErrorCounts]:
     """Return the errors of both sides of all calls, for each copy."""
     counts = [ErrorCounts()] * copies
@@ -115,11 +105,11 @@ def percent(counts: Iterable[ErrorCounts]) -> npt.NDArray[np.float64]:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=4, choices=range(1, 6), help="number of calls (default: 4)")
-    parser.add_argument("--copies", type=int, default=5, choices=range(2, 33), metavar="N", help="copies (default: 5)")
-    options = parser.parse_args()
-    recordings, copies = calls(options.calls), options.copies
+    options = parser(__doc__)
+    options.add_argument("--calls", type=int, default=4, choices=range(1, 6), help="number of calls (default: 4)")
+    options.add_argument("--copies", type=int, default=5, choices=range(2, 33), metavar="N", help="copies (default: 5)")
+    given = options.parse_args()
+    recordings, copies = calls(given.calls), given.copies
     print(machine())
     print(
         f"{copies} copies of {len(recordings)} calls, {sum(len(c.samples) for c in recordings) / SAMPLING_RATE:.0f} s"

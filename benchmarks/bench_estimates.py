@@ -5,7 +5,6 @@ Bar: at most 20 % off. Take a machine that does nothing else.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import imageio_ffmpeg
 import numpy as np
 import soundfile
 import stores
-from common import Bars, english_rows, is_long, machine, write_manifest
+from common import Bars, english_rows, is_long, machine, parser, write_manifest
 
 import voxbatch
 from voxbatch.runner.progress import Progress
@@ -98,11 +97,12 @@ MIXES: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=MIXES, default=list(MIXES))
+    options = parser(__doc__)
+    options.add_argument("--only", nargs="+", choices=MIXES, default=list(MIXES))
+    given = options.parse_args()
     print(machine())
     bars = Bars()
-    for name in parser.parse_args().only:
+    for name in given.only:
         with stores.place("gcs" if name == "a bucket" else "local") as place, tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
             rows = MIXES[name](folder)

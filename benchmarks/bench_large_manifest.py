@@ -1,10 +1,9 @@
-"""Measure the memory of each phase of a run for manifests of up to 10 million rows, and its growth in bytes a row.
+"""Measure the memory and the CPU time of each phase of a run for a large manifest.
 
 The phases are those of `voxbatch run`, called in one process as `runner.run` calls them: survey with the search for
 duplicates, shard membership, reserve (the list), resume, merge with the summary. Nothing is decoded and no engine
 runs: the parts hold lines of the scripted engine's form, and are committed through the real Checkpoint. The
-peak is the kernel's (VmHWM), which is reset before each phase; it counts all memory of the process, so the growth is
-the difference to the smallest manifest.
+peak is the kernel's (VmHWM), which is reset before each phase; it counts all memory of the process.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from common import Bars, machine
+from common import Bars, machine, parser
 
 ROW = '{{"id": "call-{0:09d}", "audio_filepath": "2026/11/{0:09d}.flac", "duration": {1:.2f}, "lang": "en"}}\n'
-PEAK_MB = 500
-"""Maximum peak memory, calculated for ROWS rows by the growth."""
-ROWS = 100_000_000
+FIXED_MB, ROW_BYTES = 150, 3
+"""Maximum peak memory: of a process, and in addition for each row (docs/manifests.md)."""
 TASKS = 1000
 """Tasks of the run of which one is measured."""
 PART_ITEMS = 5000
@@ -93,85 +91,34 @@ def measure(folder: Path, rows: int, shards: int) -> dict[str, dict[str, float]]
     return found
 
 
-def measure_columns(folder: Path, rows: int, tasks: int) -> dict[str, dict[str, float]]:
-    """Measure what follows the survey, with columns of random keys and of durations in place of a manifest's."""
-    import numpy as np
-
-    from voxbatch.output.checkpoint import Checkpoint
-    from voxbatch.output.run_file import EngineFacts, Run, RunFacts, create_list
-    from voxbatch.runner.progress import known_audio
-    from voxbatch.runner.shard import members
-    from voxbatch.storage import open_store
-    from voxbatch.storage.columns import BLOCK, Column, repeated_hashes
-
-    found: dict[str, dict[str, float]] = {}
-    random, durations, keys = np.random.default_rng(0), Column("<f4"), Column("<u8", width=2)
-    store = open_store(str(folder / f"columns-{rows}-{tasks}"))
-    engine = EngineFacts("made up", "none", "none", "made up", {}, {})
-    facts = RunFacts(engine, voxbatch="0", python="3", libraries={}, machine="none", workers=1, config={})
-    run = Run(run_id="0" * 12, identity={}, language=None, manifest="", items=rows, folder=None, facts=facts)
-    with phase("columns", found):
-        for start in range(0, rows, BLOCK):
-            count = min(BLOCK, rows - start)
-            durations.append(random.uniform(1, 30, count))
-            keys.append(random.integers(0, 2**63, (count, 2), np.uint64))
-    with phase("duplicates", found):
-        assert not len(repeated_hashes(keys))
-    with phase("list", found):
-        create_list(store, run, keys)
-    with phase("membership", found):
-        mine = members(durations, 0, tasks)
-    with phase("resume", found):
-        checkpoint = Checkpoint(store, run, keys, 0, tasks)
-        checkpoint.load()
-        remaining = mine - checkpoint.done
-        assert known_audio(durations, remaining)[1] == 0
-    return found
-
-
-def measured(folder: Path, rows: int, tasks: int, columns: bool) -> dict[str, dict[str, float]]:
-    """Return the figures of `measure` or of `measure_columns`, in a new process."""
-    command = [sys.executable, __file__, "--folder", folder, "--rows", rows, "--tasks", tasks]
-    done = subprocess.run(
-        [*map(str, command), *(["--columns"] if columns else [])], stdout=subprocess.PIPE, text=True, check=True
-    )
+def measured(folder: Path, rows: int, tasks: int) -> dict[str, dict[str, float]]:
+    """Return the figures of `measure` in a new process."""
+    command = [sys.executable, __file__, "--folder", folder, "--sizes", rows, "--tasks", tasks]
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, dict[str, float]] = json.loads(done.stdout)
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--full", action="store_true", help="also 10,000,000 rows")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--tasks", type=int, nargs="+", default=[1, TASKS])
-    parser.add_argument("--columns", action="store_true", help="only what follows the survey, with random columns")
-    given = parser.parse_args()
-    if given.rows:
-        call = measure_columns if given.columns else measure
-        print(json.dumps(call(given.folder, given.rows, given.tasks[0])))
+    options = parser(__doc__)
+    options.add_argument("--sizes", type=int, nargs="+", default=[1_000_000])
+    options.add_argument("--tasks", type=int, nargs="+", default=[1, TASKS])
+    options.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.folder:
+        print(json.dumps(measure(given.folder, given.sizes[0], given.tasks[0])))
         return
     bars = Bars()
     print(machine())
-    sizes = [*given.sizes, *([10_000_000] if given.full else [])]
     with tempfile.TemporaryDirectory(prefix="voxbatch-large-") as name:
-        for rows in sizes if not given.columns else ():
+        for rows in given.sizes:
             write_manifest(Path(name) / f"{rows}.jsonl", rows)
         for tasks in given.tasks:
-            found = {rows: measured(Path(name), rows, tasks, given.columns) for rows in sizes}
-            for what in found[sizes[0]]:
-                for rows in sizes:
-                    mb, cpu_s = found[rows][what].values()
-                    print(
-                        f"1 task of {tasks:,}, {rows:>10,} rows, {what}: {mb:.0f} MB, {cpu_s:.1f} s of CPU", flush=True
-                    )
-                first, last = found[sizes[0]][what]["mb"], found[sizes[-1]][what]["mb"]
-                growth = (last - first) * 1e6 / (sizes[-1] - sizes[0])
-                print(f"{what}: {growth:.2f} bytes a row")
-                bars.at_most(
-                    f"1 task of {tasks:,}, {what}, for {ROWS:,} rows", first + growth * ROWS / 1e6, PEAK_MB, "MB"
-                )
+            for rows in given.sizes:
+                for what, figures in measured(Path(name), rows, tasks).items():
+                    title = f"1 task of {tasks:,}, {rows:,} rows, {what}"
+                    print(f"{title}: {figures['cpu_s']:.1f} s of CPU")
+                    bars.at_most(title, figures["mb"], FIXED_MB + ROW_BYTES * rows / 1e6, "MB")
     bars.leave()
 
 

@@ -29,26 +29,30 @@ from typing import Any
 import numpy as np
 import soundfile
 import soxr
-from common import Bars, Ran, corpus, english_rows, machine, run, write_manifest
+from common import Bars, corpus, english_rows, machine, parser, run, write_manifest
 
 OVERHEAD = 1.1
 """Maximum time of a whole run, relative to the engine alone."""
 CEILING = 2400
 """Seconds of audio per second that 16 cores must one day deliver to a GPU."""
 CORES = 16
+AUDIO_S = 480
+"""Seconds of audio of (a)."""
+RECORDING_S = 600
+"""Seconds of a recording of (b)."""
 RATE = 16_000
 
 
 # ── (a) beside the engine alone ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def speech_rows(seconds: float) -> list[dict[str, Any]]:
-    """Return two long recordings and short ones between them: `seconds` of audio in all, or all recordings."""
+def speech_rows() -> list[dict[str, Any]]:
+    """Return two long recordings and short ones between them: AUDIO_S of audio in all."""
     rows = english_rows()
     names = ("ljspeech_LJ001_0001-0032.mp3", "us_weekly_address_2018_ms13.mp3")
     chosen = [row for row in rows if row["id"].endswith(names)]
     short = [row for row in rows if row["ref_quality"] == "A" and 3 <= row["duration"] <= 20]
-    while short and sum(row["duration"] for row in chosen) < seconds:
+    while short and sum(row["duration"] for row in chosen) < AUDIO_S:
         chosen.append(short.pop(0))
     return [*chosen[2:], *chosen[:2]]
 
@@ -59,7 +63,7 @@ def engine_alone(manifest: str) -> None:
     from voxbatch.decoding.decoder import chunks
     from voxbatch.decoding.voices import Listener
     from voxbatch.engines import Feed, create
-    from voxbatch.records import Chunk
+    from voxbatch.records import Chunk, Hypothesis
     from voxbatch.storage.recording import open_recording
 
     engine = create("faster-whisper", None, {})
@@ -74,18 +78,18 @@ def engine_alone(manifest: str) -> None:
                     count += 1
     feed.close()
     began = time.monotonic()
-    results = list(engine.stream(feed))
+    results = [result for result in engine.stream(feed) if isinstance(result, Hypothesis)]  # others tell progress
     print(json.dumps({"seconds": time.monotonic() - began, "chunks": count}))
     assert len(results) == count
     sys.stdout.flush()
     os._exit(0)
 
 
-def beside_engine(seconds: float, times: int, bars: Bars) -> None:
+def beside_engine(times: int, bars: Bars) -> None:
     """Measure part (a)."""
     with tempfile.TemporaryDirectory(prefix="voxbatch-overhead-") as name:
         folder = Path(name)
-        rows = speech_rows(seconds)
+        rows = speech_rows()
         manifest = write_manifest(folder / "rows.jsonl", rows)
         audio_s = sum(row["duration"] for row in rows)
         print(f"\n(a) {len(rows)} recordings, {audio_s:.0f} s of audio, {times} turns, model load on both sides")
@@ -95,8 +99,7 @@ def beside_engine(seconds: float, times: int, bars: Bars) -> None:
 
 def _one_turn(folder: Path, manifest: Path, turn: int, audio_s: float) -> float:
     out = folder / f"out-{turn}"
-    arguments = ["run", manifest, "-o", out, "--engine", "faster-whisper", "--allow-outside", "--log-format", "json"]
-    ran = run(arguments)
+    ran = run(["run", manifest, "-o", out, "--engine", "faster-whisper", "--allow-outside", "--log-format", "json"])
     command = [sys.executable, __file__, "--engine-alone", str(manifest)]
     alone = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     event = ran.event("run_finished")
@@ -105,7 +108,7 @@ def _one_turn(folder: Path, manifest: Path, turn: int, audio_s: float) -> float:
         f"starved {event['starved_s']:.2f}; decoding {event['decode_cpu_s']:.2f} CPU s), engine alone "
         f"{alone['seconds']:.2f} s for {alone['chunks']} chunks: {ran.wall_s / alone['seconds']:.3f}"
     )
-    return ran.wall_s / alone["seconds"]
+    return float(ran.wall_s / alone["seconds"])
 
 
 # ── (b) the pipeline alone ────────────────────────────────────────────────────────────────────────────────────────────
@@ -146,73 +149,50 @@ FORMATS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """The speed of one run."""
-
-    per_core: float
-    main_cost: float
-    """CPU seconds of the main process per second of audio."""
-    decode_cost: float
-    """CPU seconds of the decoder processes per second of audio."""
-
-
-def pipeline_alone(seconds: int, scale: float, bars: Bars) -> None:
+def pipeline_alone(bars: Bars) -> None:
     """Measure part (b)."""
-    most = len(os.sched_getaffinity(0))
-    print(f"\n(b) stand-in engine, zero delay; recordings of {seconds} s")
+    print(f"\n(b) stand-in engine, zero delay; recordings of {RECORDING_S} s")
     with tempfile.TemporaryDirectory(prefix="voxbatch-overhead-") as name:
-        mono = speech(seconds)
+        mono = speech(RECORDING_S)
         for form in FORMATS:
             form.write(Path(name) / form.file, mono)
-            copies = max(1, round(form.copies * scale))
-            speeds = [_speed(form, Path(name), copies * cores, seconds, cores) for cores in sorted({1, min(2, most)})]
-            _judge(form, speeds, bars)
+            _measure(form, Path(name), bars)
 
 
-def _speed(form: Format, folder: Path, copies: int, seconds: int, cores: int) -> Speed:
-    rows = [{"id": f"copy-{n}", "audio_filepath": form.file} for n in range(copies)]
-    manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / f"{form.file}-{cores}"
-    ran = run(["run", manifest, "-o", out, "--engine", "scripted", "--log-format", "json"], traced=True, cores=cores)
-    return _shown(form, ran, copies * seconds, cores)
-
-
-def _shown(form: Format, ran: Ran, audio_s: int, cores: int) -> Speed:
-    main_s, decoders_s = ran.usage["cpu_s"], ran.usage["children_cpu_s"]
-    decoding_s = ran.event("run_finished")["decode_cpu_s"]
-    print(
-        f"    {form.name:<20} {cores} core(s): {audio_s / 3600:4.1f} h in {ran.wall_s:4.1f} s, "
-        f"{audio_s / ran.wall_s / cores:6,.0f} audio s/s a core; CPU s: workers {decoders_s:.1f} "
-        f"(decoding, cutting, handing over {decoding_s:.1f}), main process {main_s:.1f}"
-    )
-    return Speed(audio_s / ran.wall_s / cores, main_s / audio_s, decoders_s / audio_s)
-
-
-def _judge(form: Format, speeds: list[Speed], bars: Bars) -> None:
-    best = speeds[-1]
-    ceiling = 1 / best.main_cost
-    many = min(ceiling, (CORES - 1) / best.decode_cost, CORES / (best.main_cost + best.decode_cost))
-    bars.at_least(f"    {form.name}, a core", min(speed.per_core for speed in speeds), form.bar, "audio s/s")
+def _measure(form: Format, folder: Path, bars: Bars) -> None:
+    """Run over one format on one core and on two, and check the bars. The costs are those of the last run."""
+    speeds = []
+    for cores in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
+        copies = form.copies * cores
+        rows = [{"id": f"copy-{n}", "audio_filepath": form.file} for n in range(copies)]
+        manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / f"{form.file}-{cores}"
+        ran = run(["run", manifest, "-o", out, "--engine", "scripted", "--log-format", "json"], cores=cores)
+        audio_s, decoders_s = copies * RECORDING_S, ran.cpu_s - ran.main_cpu_s
+        speeds.append(audio_s / ran.wall_s / cores)
+        print(
+            f"    {form.name:<20} {cores} core(s): {audio_s / 3600:4.1f} h in {ran.wall_s:4.1f} s, "
+            f"{speeds[-1]:6,.0f} audio s/s a core; CPU s: workers {decoders_s:.1f} (decoding, cutting, handing over "
+            f"{ran.event('run_finished')['decode_cpu_s']:.1f}), main process {ran.main_cpu_s:.1f}"
+        )
+    ceiling = audio_s / ran.main_cpu_s
+    many = min(ceiling, (CORES - 1) * audio_s / decoders_s, CORES * audio_s / ran.cpu_s)
+    bars.at_least(f"    {form.name}, a core", min(speeds), form.bar, "audio s/s")
     bars.at_least(f"    {form.name}, what one main process can take", ceiling, CEILING, "audio s/s")
     print(f"    {form.name}, {CORES} cores by these costs: {many:,.0f} audio s/s")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine-alone", metavar="MANIFEST", help=argparse.SUPPRESS)
-    parser.add_argument("--audio-seconds", type=float, default=480, help="for (a)")
-    parser.add_argument("--times", type=int, default=3, help="for (a); 0 leaves it out")
-    parser.add_argument("--recording-seconds", type=int, default=600, help="for (b)")
-    parser.add_argument("--scale", type=float, default=1.0, help="for (b): times as much audio; 0 leaves it out")
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--engine-alone", metavar="MANIFEST", help=argparse.SUPPRESS)
+    options.add_argument("--times", type=int, default=3, help="turns of (a); 0 leaves it out")
+    given = options.parse_args()
     if given.engine_alone:
         engine_alone(given.engine_alone)
     bars = Bars()
     print(machine())
     if given.times:
-        beside_engine(given.audio_seconds, given.times, bars)
-    if given.scale:
-        pipeline_alone(given.recording_seconds, given.scale, bars)
+        beside_engine(given.times, bars)
+    pipeline_alone(bars)
     bars.leave()
 
 

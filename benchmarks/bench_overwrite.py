@@ -12,7 +12,6 @@ runs once more without `--overwrite`, and the outputs must be the bytes of an un
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import random
@@ -20,12 +19,13 @@ import signal
 import subprocess
 import sys
 import time
-import wave
 from collections import Counter
 from dataclasses import dataclass, field
 
-from common import VOXBATCH, Bars, machine
-from stores import KINDS, Place, outputs, place
+import numpy as np
+import soundfile
+from common import VOXBATCH, Bars, machine, parser
+from stores import KINDS, Place, difference, outputs, place
 
 from voxbatch.output import run_file
 from voxbatch.output.layout import part_names
@@ -61,15 +61,19 @@ class Tally:
     different: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    def add_end(self, out: str, process: subprocess.Popen[str]) -> int:
+        """Wait for the end of a process, judge its last lines, and return its exit code."""
+        log, code = process.communicate()[1], process.returncode
+        self.ends[f"exit {code}" if code >= 0 else "killed"] += 1
+        if "Traceback" in log or not any(text in log for text in CLEAR.get(code, ())):
+            self.unclear.append(f"{out}: exit {code}: {log[-600:]}")
+        return code
+
 
 def wav(seconds: float) -> bytes:
     """Return a recording of noise."""
-    buffer, noise = io.BytesIO(), random.Random(round(seconds * 100))
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes(noise.randbytes(round(seconds * 16_000) * 2))
+    buffer, noise = io.BytesIO(), np.random.default_rng(round(seconds * 100))
+    soundfile.write(buffer, noise.normal(0, 0.3, round(seconds * 16_000)), 16_000, format="WAV")
     return buffer.getvalue()
 
 
@@ -77,8 +81,8 @@ def put_manifests(where: Place) -> None:
     """Write the recordings, and a.jsonl and b.jsonl. Every eighth item has no recording."""
     where.put((f"{name}{i}.wav", wav(0.6 + i / 20 + (name == "b") * 2)) for name in "ab" for i in range(ITEMS) if i % 8)
     for name in "ab":
-        rows = [{"audio_filepath": f"{name}{i}.wav", "id": f"item{i}", "of": name} for i in range(ITEMS)]
-        where.put(iter([(f"{name}.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows).encode())]))
+        rows = ({"audio_filepath": f"{name}{i}.wav", "id": f"item{i}", "of": name} for i in range(ITEMS))
+        where.put_rows(f"{name}.jsonl", rows)
 
 
 def start(where: Place, name: str, out: str, *extra: str) -> subprocess.Popen[str]:
@@ -86,16 +90,11 @@ def start(where: Place, name: str, out: str, *extra: str) -> subprocess.Popen[st
     command = [
         "run", where / f"{name}.jsonl", "-o", where / out, "--engine", "scripted", "--engine-option", "delay_s=0.1",
         "--engine-option", "concurrency=2", "--decoders", "1", "--part-items", "4", "--formats", "srt", "--exit-zero",
-        "--log-format", "text", *extra,
+        *extra,
     ]  # fmt: skip
     return subprocess.Popen(
         [*VOXBATCH, *command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-
-
-def difference(found: dict[str, bytes | None], wanted: dict[str, bytes | None]) -> str:
-    """Return the names of the files that are missing, unexpected or different."""
-    return ", ".join(name for name in sorted(found.keys() | wanted.keys()) if found.get(name) != wanted.get(name))
 
 
 def race(where: Place, out: str, dice: random.Random, tally: Tally) -> dict[str, int]:
@@ -130,13 +129,7 @@ def race(where: Place, out: str, dice: random.Random, tally: Tally) -> dict[str,
                 tally.suspended += 1
         time.sleep(0.02)
     for name, process in running:
-        said = process.communicate()[1]
-        codes[name] = process.returncode
-        texts = CLEAR.get(process.returncode, ())
-        is_clear = "Traceback" not in said and any(text in said for text in texts)
-        tally.ends[f"exit {process.returncode}" if process.returncode >= 0 else "killed"] += 1
-        if not is_clear:
-            tally.unclear.append(f"{out}: exit {process.returncode}: {said[-600:]}")
+        codes[name] = tally.add_end(out, process)
     return codes
 
 
@@ -172,13 +165,11 @@ def perform(where: Place, rounds: int, dice: random.Random) -> Tally:
             tally.mixed.append(f"{out}: {', '.join(foreign)}")
         if codes.get(owner) == 0 and difference(outputs(store), calm[owner]):
             tally.incomplete += 1
-        last = start(where, owner, out)
-        said = last.communicate()[1]
-        if last.returncode != 0:
-            tally.unclear.append(f"{out}: the last start: exit {last.returncode}: {said[-600:]}")
+        if code := tally.add_end(out, start(where, owner, out)):
+            tally.unclear.append(f"{out}: the last start: exit {code}")
         if differs := difference(outputs(store), calm[owner]):
             tally.different.append(f"{out}: {differs}")
-        tally.mixed += [f"{out}: in the end: {each}" for each in foreign_lines(store, owner)]
+        tally.mixed += [f"{out}: in the end: {foreign}" for foreign in foreign_lines(store, owner)]
         verified = subprocess.run(
             [*VOXBATCH, "status", where / out, "--verify"], capture_output=True, text=True, check=False
         )
@@ -188,11 +179,11 @@ def perform(where: Place, rounds: int, dice: random.Random) -> Tally:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--stores", nargs="+", choices=KINDS, default=["local", "gcs", "seaweedfs"])
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=6)
+    options.add_argument("--stores", nargs="+", choices=KINDS, default=["local", "gcs", "seaweedfs"])
+    options.add_argument("--seed", type=int, default=random.randrange(10**6))
+    given = options.parse_args()
     bars = Bars()
     print(machine())
     print(f"seed {given.seed}")
@@ -201,10 +192,10 @@ def main() -> None:
         with place(kind) as where:
             tally = perform(where, given.rounds, random.Random(given.seed))
         ends = ", ".join(f"{count} {end}" for end, count in sorted(tally.ends.items()))
-        print(f"\n== {kind}: {given.rounds} rounds of {STARTS} processes in {time.monotonic() - began:.0f} s: {ends}")
+        print(f"\n== {kind}: {given.rounds} rounds in {time.monotonic() - began:.0f} s, ends: {ends}")
         print(f"{tally.suspended} times a process was suspended")
-        for each in (*tally.mixed, *tally.different, *tally.unclear, *tally.problems):
-            print(f"   {each}")
+        for line in (*tally.mixed, *tally.different, *tally.unclear, *tally.problems):
+            print(f"   {line}")
         print(f"owner ended with 0 and an output was missing or different until its next start: {tally.incomplete}")
         bars.at_most(f"{kind}: mixed outputs", len(tally.mixed), 0)
         bars.at_most(f"{kind}: outputs that differ from the undisturbed run's", len(tally.different), 0)

@@ -12,7 +12,6 @@ starts of interpreters would take almost all of the time.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -30,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import soundfile
-from common import ROOT, Bars, machine, tree, write_manifest
+from common import ROOT, Bars, machine, parser, tree, write_manifest
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from fork_server import ForkServer
@@ -163,16 +162,16 @@ def lines(path: Path) -> dict[int, bytes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--engine", choices=("scripted", "faster-whisper"), default="scripted")
-    parser.add_argument("--items", type=int, default=40)
-    parser.add_argument("--kills", type=int, default=4, help="most kills in a round")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    arguments = parser.parse_args()
-    bars, dice, engine, count = Bars(), random.Random(arguments.seed), arguments.engine, arguments.items
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=40)
+    options.add_argument("--engine", choices=("scripted", "faster-whisper"), default="scripted")
+    options.add_argument("--items", type=int, default=40)
+    options.add_argument("--kills", type=int, default=4, help="most kills in a round")
+    options.add_argument("--seed", type=int, default=random.randrange(10**6))
+    given = options.parse_args()
+    bars, dice, engine, count = Bars(), random.Random(given.seed), given.engine, given.items
     print(machine())
-    print(f"seed {arguments.seed}")
+    print(f"seed {given.seed}")
     innocent = missed = different = endless = untried = 0
     with tempfile.TemporaryDirectory(prefix="voxbatch-poison-") as name, contextlib.ExitStack() as stack:
         folder, bench = Path(name), Bench(Path(name), engine, dice)
@@ -181,7 +180,7 @@ def main() -> None:
             loudness = 0.1 * (1 + np.sin(np.arange(length) / 640)) ** 2  # as of speech
             noise = np.random.default_rng(length).normal(0, loudness)
             soundfile.write(folder / f"{length}.wav", noise.clip(-1, 1), 16_000)
-        for number in range(arguments.rounds):
+        for number in range(given.rounds):
             began, out, choices = time.monotonic(), folder / f"round-{number}", Round.choose(engine, count, dice)
             crashing = choices.poison if engine == "faster-whisper" else ()
             audio = [str(folder / f"{LENGTHS[item in crashing]}.wav") for item in range(count)]
@@ -192,7 +191,7 @@ def main() -> None:
             if not calm.exists():
                 assert bench.start(calm, ["--engine", engine]).wait() == 0
             transcripts = lines(calm / "transcripts.jsonl")
-            victims = [dice.randrange(choices.shards) for _ in range(dice.randint(0, arguments.kills))]
+            victims = [dice.randrange(choices.shards) for _ in range(dice.randint(0, given.kills))]
             kills = [victims.count(shard) for shard in range(choices.shards)]
             codes = [bench.run_under_kills(out, choices, shard, num) for shard, num in enumerate(kills)]
             failed = lines(out / "failures.jsonl")

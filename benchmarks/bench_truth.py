@@ -23,12 +23,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,7 +34,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from common import ROOT, Bars, Watcher, english_rows, is_long, machine, write_manifest
+from common import ROOT, VOXBATCH, Bars, Ran, english_rows, is_long, machine, measured, parser, write_manifest
 
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
 from voxbatch.records import SAMPLING_RATE
@@ -70,52 +67,40 @@ with open(out, "w") as file:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The transcripts of one of the programs."""
+    """The run and the transcripts of one of the programs."""
 
+    ran: Ran
+    """The loading of the model counts."""
     texts: dict[str, str]
     """Texts by id; an item that failed is missing, and all its words count as deleted."""
-    wall_s: float
-    """Seconds, including the loading of the model."""
-    cpu_s: float
-    """CPU seconds of the process and its children."""
-    peak_mb: float
-    """Peak of the summed RSS of the process and its children."""
 
-    def counts(self, row: dict[str, Any]) -> ErrorCounts:
-        """Return the error counts of one row."""
-        return count_errors(row["text"], self.texts.get(row["id"], ""), "en")
+    def total(self, rows: Rows) -> ErrorCounts:
+        """Return the error counts of rows."""
+        return sum((count_errors(row["text"], self.texts.get(row["id"], ""), "en") for row in rows), ErrorCounts())
+
+    def points(self, rows: Rows) -> float:
+        """Return the WER of rows, in percent."""
+        return 100 * (self.total(rows).rate or 0.0)
 
 
-def measured(command: Sequence[object], transcripts: Path, checkout: Path = ROOT) -> Side:
+def side(command: Sequence[object], transcripts: Path, checkout: Path = ROOT) -> Side:
     """Run a program that writes transcripts as JSON lines, and return its side."""
-    began, cpu_s = time.monotonic(), _children_cpu_s()
-    process = subprocess.Popen(
-        [*map(str, command)], env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout,  # -m looks there first
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    watcher = Watcher(process.pid)
-    printed, _ = process.communicate()
-    wall_s, cpu_s, peak_mb = time.monotonic() - began, _children_cpu_s() - cpu_s, watcher.stop()
-    print(f"{wall_s:.1f} s, {cpu_s:.1f} CPU s, {peak_mb:.0f} MB", file=sys.stderr)
-    if process.returncode not in (0, 3):
-        sys.exit(f"{command} ended with {process.returncode}:\n{printed[-3000:]}")
-    with open(transcripts, encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    return Side({line["id"]: line["pred_text"] for line in lines}, wall_s, cpu_s, peak_mb)
+    ran = measured(command, checkout=checkout)
+    lines = [json.loads(line) for line in transcripts.read_text(encoding="utf-8").splitlines()]
+    return Side(ran, {line["id"]: line["pred_text"] for line in lines})
 
 
 def ours(rows: Rows, folder: Path, checkout: Path = ROOT) -> Side:
     """Transcribe with `voxbatch run` of a checkout."""
     manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / "out"
-    command = [sys.executable, "-m", "voxbatch", "run", manifest, "-o", out, "--engine", "faster-whisper"]
-    command += ["--overwrite", "--allow-outside", "--log-format", "json"]
-    return measured(command, out / "transcripts.jsonl", checkout)
+    command = [*VOXBATCH, "run", manifest, "-o", out, "--engine", "faster-whisper", "--overwrite", "--allow-outside"]
+    return side(command, out / "transcripts.jsonl", checkout)
 
 
 def alone(name: str, rows: Rows, folder: Path) -> Side:
     """Transcribe with faster-whisper in a process of its own, which runs `transcribe_alone`."""
     manifest, texts = write_manifest(folder / "rows.jsonl", rows), folder / "texts.jsonl"
-    return measured([sys.executable, __file__, "--alone", name, manifest, texts], texts)
+    return side([sys.executable, __file__, "--alone", name, manifest, texts], texts)
 
 
 def whisper_cpp(rows: Rows, folder: Path, python: str) -> Side:
@@ -125,7 +110,7 @@ def whisper_cpp(rows: Rows, folder: Path, python: str) -> Side:
     manifest, texts = write_manifest(folder / "rows.jsonl", as_wav(rows, folder, None)), folder / "texts.jsonl"
     if not (weights := folder / "ggml.bin").exists():
         write_ggml(FasterWhisperEngine(None, {})._located.path, weights)
-    return measured([python, "-c", CPP, weights, manifest, texts, len(os.sched_getaffinity(0))], texts)
+    return side([python, "-c", CPP, weights, manifest, texts, len(os.sched_getaffinity(0))], texts)
 
 
 def as_wav(rows: Rows, folder: Path, seed: int | None) -> Rows:
@@ -142,11 +127,6 @@ def as_wav(rows: Rows, folder: Path, seed: int | None) -> Rows:
         soundfile.write(path, np.rint(samples).clip(-32_768, 32_767).astype(np.int16), SAMPLING_RATE)
         written.append({**row, "audio_filepath": str(path)})
     return written
-
-
-def _children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def transcribe_alone(name: str, manifest: Path, texts: Path) -> None:
@@ -175,32 +155,22 @@ def transcribe_alone(name: str, manifest: Path, texts: Path) -> None:
         write_manifest(texts, pool.map(hear, longest_first))
 
 
-def total(side: Side, rows: Rows) -> ErrorCounts:
-    """Return the summed error counts of one side."""
-    return sum((side.counts(row) for row in rows), ErrorCounts())
-
-
-def points(side: Side, rows: Rows) -> float:
-    """Return the WER of one side, in percent."""
-    return 100 * (total(side, rows).rate or 0.0)
-
-
 def compare(rows: Rows, sides: dict[str, list[Side]], bars: Bars) -> None:
     """Print the table of one group of recordings, and check the bars."""
     what = "long recordings" if is_long(rows[0]) else "short recordings"
     seconds = sum(row["duration"] for row in rows)
     print(f"\n{what}: {len(rows)}, {seconds / 60:.1f} min; medians of {len(sides[OURS])}; model load included")
     print(f"  {'':<15}{'WER %':>8}{'sub':>6}{'ins':>6}{'del':>6}{'wall s':>9}{'RTFx':>7}{'CPU s':>8}{'peak MB':>9}")
-    wall = {name: statistics.median(side.wall_s for side in runs) for name, runs in sides.items()}
-    cpu = {name: statistics.median(side.cpu_s for side in runs) for name, runs in sides.items()}
+    wall = {name: statistics.median(side.ran.wall_s for side in runs) for name, runs in sides.items()}
+    cpu = {name: statistics.median(side.ran.cpu_s for side in runs) for name, runs in sides.items()}
     for name, runs in sides.items():
-        rate = statistics.mean(points(side, rows) for side in runs)
-        counts, peak_mb = total(runs[-1], rows), max(side.peak_mb for side in runs)
+        rate = statistics.mean(side.points(rows) for side in runs)
+        counts, peak_mb = runs[-1].total(rows), max(side.ran.peak_mb for side in runs)
         print(
             f"  {name:<15}{rate:8.3f}{counts.substitutions:6}{counts.insertions:6}{counts.deletions:6}"
             f"{wall[name]:9.1f}{seconds / wall[name]:7.1f}{cpu[name]:8.1f}{peak_mb:9.0f}"
         )
-    worse = [points(us, rows) - points(them, rows) for us, them in zip(sides[OURS], sides[PEER], strict=True)]
+    worse = [us.points(rows) - them.points(rows) for us, them in zip(sides[OURS], sides[PEER], strict=True)]
     print(f"  {OURS} less the peer, by round: {', '.join(f'{difference:+.3f}' for difference in worse)}")
     if len(worse) > 1:
         print(f"  standard error of their mean: {statistics.stdev(worse) / len(worse) ** 0.5:.3f}")
@@ -212,35 +182,15 @@ def compare(rows: Rows, sides: dict[str, list[Side]], bars: Bars) -> None:
         bars.at_most(f"  {what}: wall / the fastest other's", wall[OURS] / fastest, RACE_BARS[is_long(rows[0])])
 
 
-def print_differences(rows: Rows, ours: Side, theirs: Side, shown: int) -> None:
-    """Print the recordings with the largest differences: voxbatch's worst ones first, its best ones last."""
-    gaps = [(ours.counts(row).errors - theirs.counts(row).errors, row) for row in rows]
-    differing = sorted(((gap, row) for gap, row in gaps if gap), key=lambda pair: (-pair[0], pair[1]["id"]))
-    worse, better = sum(gap for gap, _ in differing if gap > 0), -sum(gap for gap, _ in differing if gap < 0)
-    print(f"\nrecordings that differ: {len(differing)}; {worse} errors more there, {better} fewer here")
-    half = shown // 2
-    for gap, row in differing if len(differing) <= shown else [*differing[:half], *differing[-half:]]:
-        counts, peers = ours.counts(row), theirs.counts(row)
-        print(f"  {gap:+4d}  {row['id']} ({row['duration']:.0f} s): {_short(counts)}, peer {_short(peers)}")
-
-
-def _short(counts: ErrorCounts) -> str:
-    return f"{counts.substitutions}s {counts.insertions}i {counts.deletions}d of {counts.reference_length}"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only-long", action="store_true", help="longform/ only")
-    parser.add_argument("--clips", type=int, metavar="N", help="only so many of the short recordings, evenly chosen")
-    parser.add_argument("--race", type=os.path.abspath, metavar="PYTHON", help="also the other programs; see above")
-    parser.add_argument("--differences", type=int, default=16, metavar="N", help="recordings shown that differ most")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="both texts of every recording, as JSON lines")
-    parser.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
-    parser.add_argument(
-        "--rounds", type=int, default=1, metavar="N", help="runs of each side, each with its own dither"
-    )
-    parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--only-long", action="store_true", help="longform/ only")
+    options.add_argument("--clips", type=int, metavar="N", help="only so many of the short recordings, evenly chosen")
+    options.add_argument("--race", type=os.path.abspath, metavar="PYTHON", help="also the other programs; see above")
+    options.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
+    options.add_argument("--rounds", type=int, default=1, metavar="N", help="runs of each side, with another dither")
+    options.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
+    given = options.parse_args()
     if given.alone:
         return transcribe_alone(given.alone[0], *map(Path, given.alone[1:]))
     bars = Bars()
@@ -249,7 +199,6 @@ def main() -> None:
     short, long = ([row for row in rows if is_long(row) == wanted] for wanted in (False, True))
     if given.clips:
         short = [short[number * len(short) // given.clips] for number in range(given.clips)]
-    pairs = []
     for group in [long] if given.only_long else [short, long]:
         sides: dict[str, list[Side]] = {}
         for number in range(given.rounds):
@@ -264,13 +213,6 @@ def main() -> None:
                     sides.setdefault(BATCHED, []).append(alone(BATCHED, heard, folder))
                     sides.setdefault(WHISPER_CPP, []).append(whisper_cpp(heard, folder, given.race))
         compare(group, sides, bars)
-        print_differences(group, sides[OURS][-1], sides[PEER][-1], given.differences)
-        pairs += [
-            {**row, "ours": sides[OURS][-1].texts.get(row["id"]), "peer": sides[PEER][-1].texts[row["id"]]}
-            for row in group
-        ]
-    if given.save:
-        write_manifest(given.save, pairs)
     return bars.leave()
 
 

@@ -5,16 +5,17 @@ This module itself measures nothing, and nothing is kept: every benchmark works 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -24,9 +25,8 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 VOXBATCH = [sys.executable, "-m", "voxbatch"]
-TRACED = [sys.executable, str(Path(__file__).with_name("traced.py"))]
 SAMPLE_S = 0.05
-"""Seconds between two samples of the process tree's memory."""
+"""Seconds between two samples of a process tree."""
 LIBRARIES = ("numpy", "soundfile", "soxr", "faster-whisper", "ctranslate2")
 
 
@@ -66,7 +66,12 @@ def write_manifest(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
-# ── what is printed ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is asked and printed ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of options whose help shows the docstring of a script as it is written."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def machine() -> str:
@@ -129,17 +134,17 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of voxbatch, seen from outside."""
+    """One run of a program, seen from outside."""
 
-    code: int
     wall_s: float
     """Seconds from the start of Python to the end of the process."""
-    tree_mb: float
+    cpu_s: float
+    """CPU seconds of the process and its children."""
+    main_cpu_s: float
+    """CPU seconds of the process alone, at the last sample."""
+    peak_mb: float
     """Peak of the summed RSS of the process and its children; shared pages count once in each process."""
-    stdout: str
     stderr: str
-    usage: dict[str, float]
-    """Figures from traced.py: cpu_s, children_cpu_s. Empty without traced.py."""
 
     def event(self, name: str) -> dict[str, Any]:
         """Return the last JSON event with this name; {} if there is none."""
@@ -147,38 +152,45 @@ class Ran:
         return next((event for event in reversed(events) if event.get("message") == name), {})
 
 
-def run(
-    arguments: Sequence[object], *, ok: Iterable[int] = (0,), traced: bool = False, cores: int | None = None
-) -> Ran:
-    """Run voxbatch to its end and return the result; exit with its stderr if its exit code is not in `ok`.
+def run(arguments: Iterable[object], *, cores: int | None = None) -> Ran:
+    """Run voxbatch to its end. See `measured`."""
+    return measured([*VOXBATCH, *arguments], cores=cores)
+
+
+def measured(command: Iterable[object], *, cores: int | None = None, checkout: Path = ROOT) -> Ran:
+    """Run a program to its end and return the result; exit with its stderr if it failed. Failed items are no failure.
 
     Args:
-        traced: run through traced.py, which records the CPU time of the main process and of its children.
         cores: pin the process and its children to this number of cores.
+        checkout: folder of the voxbatch that the program imports.
     """
-    note = _temporary_note() if traced else None
-    command = [*TRACED, "--usage", str(note)] if note else VOXBATCH
-    began = time.monotonic()
+    words = list(map(str, command))
+    began, before_s = time.monotonic(), _children_cpu_s()
     with pinned(cores):
         process = subprocess.Popen(
-            [*command, *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+            words, env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout,  # -m looks there first
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
     watcher = Watcher(process.pid)
-    stdout, stderr = process.communicate()
-    wall_s = time.monotonic() - began
-    if process.returncode not in set(ok):
-        sys.exit(f"voxbatch {' '.join(map(str, arguments))} ended with {process.returncode}:\n{stderr[-3000:]}")
-    usage = json.loads(note.read_text()) if note else {}
-    if note:
-        note.unlink()
-    return Ran(process.returncode, wall_s, watcher.stop(), stdout, stderr, usage)
+    _, stderr = process.communicate()
+    wall_s, cpu_s = time.monotonic() - began, _children_cpu_s() - before_s
+    main_cpu_s, peak_mb = watcher.stop()
+    if process.returncode not in (0, 3):
+        sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{stderr[-3000:]}")
+    return Ran(wall_s, cpu_s, main_cpu_s, peak_mb, stderr)
 
 
-def _temporary_note() -> Path:
-    fd, name = tempfile.mkstemp(prefix="voxbatch-usage-")
-    os.close(fd)
-    return Path(name)
+def transcribed(folder: Path, rows: Iterable[dict[str, Any]], *options: object) -> list[dict[str, Any]]:
+    """Return the lines of a run with faster-whisper over English rows. The manifest and OUT are in a folder."""
+    manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / "out"
+    engine = ("--engine", "faster-whisper", "--language", "en")
+    run(["run", manifest, "-o", out, *engine, "--allow-outside", "--overwrite", "--no-report", *options])
+    return [json.loads(line) for line in (out / "transcripts.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def _children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @contextlib.contextmanager
@@ -193,22 +205,25 @@ def pinned(cores: int | None) -> Iterator[None]:
 
 
 class Watcher:
-    """Samples the memory of a process and of all its descendants, in a thread."""
+    """Samples the CPU time of a process, and the memory of the process and all its descendants, in a thread."""
 
     def __init__(self, pid: int):
-        self._pid, self._peak, self._over = pid, 0, threading.Event()
+        self._pid, self._cpu_s, self._peak, self._over = pid, 0.0, 0, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def stop(self) -> float:
-        """Stop sampling and return the peak in MB."""
+    def stop(self) -> tuple[float, float]:
+        """Stop sampling, and return the CPU seconds of the process and the peak in MB."""
         self._over.set()
         self._thread.join()
-        return self._peak / 1e6
+        return self._cpu_s, self._peak / 1e6
 
     def _watch(self) -> None:
         while not self._over.wait(SAMPLE_S):
-            self._peak = max(self._peak, sum(map(_rss, tree(self._pid))))
+            family = tree(self._pid)
+            self._peak = max(self._peak, sum(map(_rss, family)))
+            with contextlib.suppress(psutil.Error):
+                self._cpu_s = sum(family[0].cpu_times()[:2]) if family else self._cpu_s
 
 
 def tree(pid: int) -> list[psutil.Process]:

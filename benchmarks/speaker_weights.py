@@ -81,23 +81,8 @@ class Segmentation(nn.Module):
         return functional.log_softmax(self.classifier(values), dim=-1)
 
 
-FOR_SHERPA: dict[str, dict[str, str | int]] = {
-    "segmentation": {
-        "num_speakers": 3, "powerset_max_classes": 2, "num_classes": 7, "sample_rate": 16_000, "window_size": 160_000,
-        "receptive_field_size": 991, "receptive_field_shift": 270,
-    },
-    "embedding": {
-        "framework": "3d-speaker", "language": "Chinese-English", "sample_rate": 16_000, "output_dim": 192,
-        "normalize_samples": 1, "feature_normalize_type": "global-mean",
-    },
-}  # fmt: skip
-"""Metadata in the files for sherpa-onnx, so that `bench_speakers.py --other` can run it with the same networks."""
-
-
 def export(network: nn.Module, example: torch.Tensor, path: Path, variable: dict[int, str]) -> None:
-    """Write a network as ONNX, with the metadata of FOR_SHERPA. The file appears complete or not at all."""
-    import onnx
-
+    """Write a network as ONNX. The file appears complete or not at all."""
     torch.onnx.export(
         network.eval(),
         (example,),
@@ -108,9 +93,6 @@ def export(network: nn.Module, example: torch.Tensor, path: Path, variable: dict
         opset_version=17,
         dynamo=False,
     )
-    model = onnx.load(partial)
-    onnx.helper.set_model_props(model, {key: str(value) for key, value in FOR_SHERPA[path.stem].items()})
-    onnx.save(model, partial)
     partial.replace(path)
 
 

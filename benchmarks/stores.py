@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from common import ROOT
 
@@ -20,7 +22,7 @@ sys.path.append(str(ROOT / "tests" / "support"))
 import servers
 from outputs import committed, outputs
 
-__all__ = ["KINDS", "Place", "committed", "outputs", "place", "servers", "through"]
+__all__ = ["KINDS", "Place", "committed", "difference", "outputs", "place"]
 KINDS = ("local", "gcs", "moto", "seaweedfs")
 
 
@@ -40,7 +42,11 @@ class Place:
         """Return the store for outputs below a name."""
         return open_store(self / name)
 
-    def put(self, files: Iterator[tuple[str, bytes]]) -> None:
+    def put_rows(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Write rows as a manifest."""
+        self._put(name, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+    def put(self, files: Iterable[tuple[str, bytes]]) -> None:
         """Write files as (name, content), several at a time."""
         with ThreadPoolExecutor(8) as pool:
             for _ in pool.map(lambda file: self._put(*file), files):
@@ -75,14 +81,6 @@ def place(kind: str) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def through(where: Place) -> Iterator[servers.Proxy]:
-    """Put a proxy in front of a place's server; inside the context voxbatch and `where.store` use the proxy."""
-    assert where._server is not None
-    with servers.proxied(where._server) as proxy, _environment(where._server.settings(proxy.url)):
-        yield proxy
-
-
-@contextlib.contextmanager
 def _environment(settings: dict[str, str]) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(settings)
@@ -93,3 +91,15 @@ def _environment(settings: dict[str, str]) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(before)
         connect.bucket.cache_clear()
+
+
+def difference(found: dict[str, bytes | None], wanted: dict[str, bytes | None]) -> str:
+    """Return the first file that is missing, unexpected or different, and the place; "" if all bytes are equal."""
+    for name in sorted(found.keys() | wanted.keys()):
+        ours, theirs = found.get(name), wanted.get(name)
+        if ours is None or theirs is None:
+            return f"{name} is {'missing' if ours is None else 'too many'}"
+        if ours != theirs:
+            at = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
+            return f"{name} differs from byte {at}: {ours[at : at + 60]!r} for {theirs[at : at + 60]!r}"
+    return ""
