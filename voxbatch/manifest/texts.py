@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest import tables
-from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
+from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.manifest.manifest_file import converted, open_file, open_manifest
 from voxbatch.manifest.path_policy import PathPolicy
 from voxbatch.manifest.source import Source, manifest_error
@@ -120,11 +120,7 @@ def _json_rows(source: Source) -> tables.Rows:
     if first and not first.lstrip().startswith(b"{"):
         reason = f"line {number} is no JSON object; give a text as .txt, .md, .epub, .srt or .vtt, or a table as .csv"
         raise manifest_error(source.name, reason)
-    for number, line in source.lines():
-        try:
-            yield number, parse_json_line(line)
-        except LineError as error:
-            yield number, str(error)
+    yield from tables.json_rows(source, rename=False)
 
 
 def _table_rows(source: Source) -> tables.Rows:
