@@ -7,13 +7,11 @@ system's, too.
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -27,6 +25,7 @@ import pytest
 import soundfile
 import soxr
 from conftest import environment
+from web_server import served_folder
 
 from voxbatch.audio import libraries
 from voxbatch.audio.ffmpeg import FFmpegKilledError, executable, version
@@ -496,19 +495,8 @@ def test_header_without_samples_is_an_error(tmp_path: Path) -> None:
 @pytest.fixture
 def server(wav: Path) -> Iterator[tuple[str, list[str]]]:
     """Start a local web server that serves the recordings, and list the requests that it gets."""
-    asked: list[str] = []
-
-    class Recorder(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args, directory=str(wav.parent))  # type: ignore[arg-type]
-
-        def log_message(self, *args: object) -> None:
-            asked.append(self.path)
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as listening:
-        threading.Thread(target=listening.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{listening.server_port}/{wav.name}", asked
-        listening.shutdown()
+    with served_folder(wav.parent) as (url, asked):
+        yield f"{url}/{wav.name}", asked
 
 
 SCRIPTS = {

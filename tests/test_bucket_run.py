@@ -4,7 +4,6 @@ under faults.
 
 from __future__ import annotations
 
-import functools
 import json
 import signal
 import subprocess
@@ -12,7 +11,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ import soundfile
 from conftest import Voxbatch, environment
 from fork_server import ForkedProcess, ForkServer
 from outputs import committed
+from web_server import served_folder
 
 from voxbatch.storage import Store, open_store
 
@@ -247,18 +246,13 @@ def test_recordings_on_a_web_server_are_transcribed(voxbatch: Voxbatch, tmp_path
     Signatures are shown and written only in the rows themselves.
     """
     soundfile.write(tmp_path / "a.wav", np.random.default_rng(0).normal(0, 0.05, 8_000), 16_000)
-    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
-    rows = [{"audio_filepath": f"{url}/{name}?sig=hush", "id": name} for name in ("a.wav", "none.wav")]
-    (tmp_path / "web.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    for out, options in (("refused", []), ("allowed", ["--allow-private-addresses"])):
-        ran = voxbatch("run", "web.jsonl", "--engine", "scripted", "-o", out, *options)
-        assert ran.returncode == 3, ran.stderr
-        assert "hush" not in ran.stdout + ran.stderr
-    server.shutdown()
-    server.server_close()
+    with served_folder(tmp_path) as (url, _):
+        rows = [{"audio_filepath": f"{url}/{name}?sig=hush", "id": name} for name in ("a.wav", "none.wav")]
+        (tmp_path / "web.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        for out, options in (("refused", []), ("allowed", ["--allow-private-addresses"])):
+            ran = voxbatch("run", "web.jsonl", "--engine", "scripted", "-o", out, *options)
+            assert ran.returncode == 3, ran.stderr
+            assert "hush" not in ran.stdout + ran.stderr
     refused, allowed = open_store(str(tmp_path / "refused")), open_store(str(tmp_path / "allowed"))
     reasons = [json.loads(line)["message"] for line in refused.lines("failures.jsonl")]
     assert len(reasons) == 2

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from clouds import Endpoint, served
+from clouds import Endpoint
 from conftest import Recorder, Voxbatch
 from servers import Reply
+from web_server import served
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import AudioError

@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waits import Clock
 
 from voxbatch.engines import Feed
 from voxbatch.records import Chunk, Span
-
-
-class Clock:
-    """A clock that a test moves, in place of the module time of the feed."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

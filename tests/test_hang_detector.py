@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import psutil
 import pytest
-from waits import until
+from waits import Clock, until
 
 from voxbatch.process import hang_detector
 from voxbatch.process.hang_detector import HangDetector, SilenceClock, is_stopped
@@ -103,15 +103,6 @@ def test_looks_that_follow_each_other_at_once_count_once(session: Start, monkeyp
     for _ in range(100):
         detector.look()
     assert detector.silent_s == 0.0
-
-
-class Clock:
-    """A clock that a test moves, in place of the module time."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 @pytest.fixture

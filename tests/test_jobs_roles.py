@@ -27,10 +27,11 @@ import terraform
 import yaml
 from cloudrun_deployment import JOBS
 from cloudrun_plan import bindings, container, of_kind, planned, variables_of
-from clouds import CloudRunApi, served
+from clouds import CloudRunApi
 from conftest import Recorder, Starter, environment
 from google_roles import FETCH, PERMISSIONS, ROLES, Need, needs_of_fetching, storage_needs
 from sagemaker_deployment import jobs_stack
+from web_server import served
 
 from voxbatch.storage import retry
 

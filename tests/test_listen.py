@@ -23,9 +23,10 @@ from typing import Any
 import pubsub
 import pytest
 import servers
-from clouds import Call, CloudRunApi, google_refusal, google_reply, served
+from clouds import Call, CloudRunApi, google_refusal, google_reply
 from conftest import Recorder, Starter, Voxbatch
 from outputs import committed, outputs
+from web_server import served
 
 from voxbatch import runner
 from voxbatch.audio.ffmpeg import executable

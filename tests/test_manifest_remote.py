@@ -18,9 +18,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import servers
-from clouds import Call, Endpoint, google_reply, served
+from clouds import Call, Endpoint, google_reply
 from conftest import Voxbatch, environment
 from servers import Reply
+from web_server import served
 
 from voxbatch.errors import ManifestError, StorageError
 from voxbatch.manifest import Source, folder_manifest, items, open_source, survey

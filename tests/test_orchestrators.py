@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 from cloudrun_deployment import ask_gcloud
-from clouds import CloudRunApi, ServiceModel, served
+from clouds import CloudRunApi, ServiceModel
 from conftest import ROOT, understood
 from servers import Reply
+from web_server import served
 
 SNIPPETS = ROOT / "examples" / "orchestrators"
 PYTHON = sorted(path.stem for path in SNIPPETS.glob("*.py"))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import shlex
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +21,7 @@ from conftest import Voxbatch, environment
 from hypothesis import given
 from hypothesis import strategies as st
 from outputs import RUN, owned
+from web_server import served_folder
 
 from voxbatch.analysis.report import write_report
 from voxbatch.cli import cli
@@ -222,15 +220,10 @@ WAVE_HEIGHTS = "[...document.querySelectorAll('.text .w .wave path')].map((wave)
 @pytest.mark.slow
 def test_a_report_on_a_server_shows_the_waveform_over_the_words(shown: Browser, waves: Path) -> None:
     """Each word stands below its own sound. Only the opened recording is fetched."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=waves)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            opened(shown, f"http://127.0.0.1:{server.server_port}/out/report.html")
-            open_item(shown, "a")
-            shown.wait("!!document.querySelector('.text.drawn')")
-        finally:
-            server.shutdown()
+    with served_folder(waves) as (url, _):
+        opened(shown, f"{url}/out/report.html")
+        open_item(shown, "a")
+        shown.wait("!!document.querySelector('.text.drawn')")
     low, loud, end = shown.evaluate(WAVE_HEIGHTS)
     assert low == end == pytest.approx(0.06, abs=0.02)
     assert loud == pytest.approx(2.0, abs=0.02)

@@ -271,6 +271,8 @@ SUBTITLES: dict[str, str | bytes] = {
     "</body></tt>",
     "a.lrc": "[ti:x]\n[00:00.00]He has known\n[00:02.00]her <00:03.00>life.\n",
     "a.tsv": "start\tend\ttext\n0\t2000\tHe has known\n2000\t4000\ther life.\n",
+    "excel.csv": "sep=;\nstart;end;text\n0;2000;He has known\n2000;4000;her life.\n;;\n",
+    "quotes.tsv": 'start\tend\ttext\n0\t2000\t"He has known\n2000\t4000\ther life."\n',
     "cpp.csv": 'start,end,text\n0,2000," He has known"\n2000,4000," her life."\n',
     "a.json": json.dumps({"text": " He has known her life."}),
     "printed.txt": "[00:00.000 --> 00:02.000]  He has known\n[00:02.000 --> 00:04.000]  her life.\n",

@@ -18,7 +18,7 @@ import soundfile
 from conftest import environment
 from fork_server import ForkServer
 from outputs import RUN, keys
-from servers import Asked, Fault, GoogleServer, Place, Proxy, Reply, Server, led_through, mainly, placed, refused
+from servers import Asked, Fault, GoogleServer, Place, Proxy, Reply, Server, led_through, mainly, refused
 
 from voxbatch.errors import TakenOverError
 from voxbatch.output import run_file
@@ -67,13 +67,6 @@ def calls(
 ) -> Iterator[Calls]:
     with led_through(request.getfixturevalue(request.param), monkeypatch) as proxy:
         yield Calls(request.getfixturevalue(request.param), proxy, tmp_path, fork_server)
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Yield an OUT in a new bucket."""
-    with placed(request.getfixturevalue(request.param), monkeypatch) as out:
-        yield out
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,12 @@ from typing import Any
 import discovery
 import pytest
 import servers
-from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal, served
+from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal
 from conftest import environment, understood
 from fake_aws import validated
 from hypothesis import given
 from hypothesis import strategies as st
+from web_server import served
 
 from voxbatch import cli
 from voxbatch.errors import ConfigError, StartError

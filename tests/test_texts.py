@@ -76,8 +76,11 @@ def test_cues_have_their_times(tmp_path: Path) -> None:
     srt = "1\n00:00:01,000 --> 00:00:02,500\n<i>One</i>\nline.\n\n2\n01:00:00,000 --> 01:00:01,000\nTwo &\n"
     vtt = "WEBVTT\n\nNOTE no\n\nSTYLE\n::cue {}\n\n00:01.000 --> 00:02.500 align:left\n<v Ann>One line.\n\n"
     vtt += "second\n01:00:00.000 --> 01:00:01.000\nTwo &amp;\n"
+    printed = "[00:01.000 --> 00:02.500]  One line.\n[01:00:00.000 --> 01:00:01.000]  Two \u2060&\n"
+    files = {"a.srt": srt, "b.srt": srt.replace("\n", "\r\n"), "c.vtt": vtt, "d.srt": printed}
+    files["e.srt"] = srt.replace("One", "One\n").replace("\n\n2", "\n2")
     expected = [("000001", "One line.", 1.0, 2.5), ("000002", "Two &", 3600.0, 3601.0)]
-    for name, content in {"a.srt": srt, "b.srt": srt.replace("\n", "\r\n"), "c.vtt": vtt}.items():
+    for name, content in files.items():
         found = rows(tmp_path / name, content)
         assert [(row["id"], row["text"], row["cue_start"], row["cue_end"]) for row in found] == expected
 

@@ -18,12 +18,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import web_server
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -62,7 +62,7 @@ BODY = bytes(itertools.islice(itertools.cycle(range(251)), 2 * BLOCK + 345))
 Answer = Callable[["Handler"], None]
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(web_server.Handler):
     """A handler that sends the next answer of the requested path."""
 
     protocol_version = "HTTP/1.1"
@@ -90,22 +90,16 @@ class Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):  # a client that has enough bytes closes the connection
             self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
-
-class Server(ThreadingHTTPServer):
+class Server(web_server.WebServer):
     """A web server that counts its connections."""
 
-    daemon_threads = True
+    site: Site
     connections = 0
 
     def get_request(self) -> tuple[socket.socket, Any]:
         self.connections += 1
         return super().get_request()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors: a client that closes the connection is no error of the server."""
 
 
 @dataclass
@@ -200,18 +194,12 @@ def flood(handler: Handler) -> None:
 @contextlib.contextmanager
 def running(context: ssl.SSLContext | None = None) -> Iterator[Site]:
     """Run a site, with TLS if a context is given."""
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server(Handler)
     if context:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    server.site = site = Site(server, "https" if context else "http")  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield site
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    server.site = Site(server, "https" if context else "http")
+    with web_server.served(server):
+        yield server.site
 
 
 @pytest.fixture

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
 import discovery
 from servers import Reply
+from web_server import Handler, WebServer, served
 
 
 class ServiceModel:
@@ -90,14 +89,11 @@ class Call:
     """The parsed JSON body; None if it is none."""
 
 
-class Endpoint(ThreadingHTTPServer):
+class Endpoint(WebServer):
     """A local server that answers by `answer` or by planned replies, and records calls and faults."""
 
-    daemon_threads = True
-
     def __init__(self, answer: Callable[[Call, bytes], Reply]):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        super().__init__(_Handler)
         self.answer = answer
         self.calls: list[Call] = []
         self.wrong: list[str] = []
@@ -108,11 +104,8 @@ class Endpoint(ThreadingHTTPServer):
         """
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: Endpoint
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -132,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(reply)
 
-    do_GET = do_POST  # noqa: N815 http.server names them so
+    do_GET = do_POST
 
     def _send(self, reply: Reply) -> None:
         self.send_response_only(reply.status)
@@ -143,22 +136,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(endpoint: Endpoint) -> Iterator[None]:
-    """Serve an endpoint on a thread for the duration of the context."""
-    threading.Thread(target=endpoint.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield
-    finally:
-        endpoint.shutdown()
-        endpoint.server_close()
-
-
-@contextmanager
 def answering(*replies: Reply) -> Iterator[Endpoint]:
     """Run a server that gives each request the next reply, and repeats the last one."""
     left = list(replies)
-    endpoint = Endpoint(lambda call, raw: left.pop(0) if len(left) > 1 else left[0])
-    with served(endpoint):
+    with served(Endpoint(lambda call, raw: left.pop(0) if len(left) > 1 else left[0])) as endpoint:
         yield endpoint
 
 

@@ -6,18 +6,18 @@ import contextlib
 import hashlib
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from web_server import Handler, WebServer, served
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 BLOCK = 1 << 20
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     folders: dict[str, Path]
     seconds_per_block: float
     asked: list[str]
@@ -107,9 +107,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def log_message(self, *args: object) -> None:
-        pass
-
 
 def _large(path: Path) -> dict[str, Any]:
     """Return what the hub says about a large file: its SHA-256."""
@@ -145,15 +142,14 @@ class Hub:
             "folders": folders, "seconds_per_block": seconds_per_block, "damaged": damaged, "dropped": dropped,
             "gated": gated, "asked": self.asked, "tokens": self.tokens,
         }  # fmt: skip
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), settings))
-        self.environment = variables(f"http://127.0.0.1:{self._server.server_port}", home)
+        self._stack = contextlib.ExitStack()
+        server = self._stack.enter_context(served(WebServer(type("Handler", (_Handler,), settings))))
+        self.environment = variables(server.url, home)
         """Variables that make the hub's client use this hub."""
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
         """Stop the server; its address refuses connections from now on."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._stack.close()
 
 
 def variables(endpoint: str, home: Path) -> dict[str, str]:
@@ -167,8 +163,5 @@ def variables(endpoint: str, home: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def serving(folders: dict[str, Path], home: Path, seconds_per_block: float = 0.0, **faults: str) -> Iterator[Hub]:
     """Serve folders as models and data sets of a hub, by their names (owner/name). `faults` are those of Hub."""
-    hub = Hub(folders, home, seconds_per_block, **faults)
-    try:
+    with contextlib.closing(Hub(folders, home, seconds_per_block, **faults)) as hub:
         yield hub
-    finally:
-        hub.close()

@@ -24,12 +24,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
+from web_server import Handler, WebServer, served
 
 from voxbatch.errors import StorageError
 from voxbatch.storage import StoreOptions, connect, retry
@@ -361,19 +361,16 @@ def _no_fault(asked: Asked) -> Fault:
     return ""
 
 
-class Proxy(ThreadingHTTPServer):
+class Proxy(WebServer):
     """A proxy that forwards requests to a local server, with one thread per request, counts them,
     and injects faults.
     """
 
-    daemon_threads = True
-    request_queue_size = 128
     stall_s = 5.0
 
     def __init__(self, port: int):
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.upstream = port
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self.faults: dict[str, list[Fault]] = {}
         """Faults of the next requests by the last part of the object's name, one each; they have
         priority over `spoil`.
@@ -421,22 +418,15 @@ class Proxy(ThreadingHTTPServer):
         self._uploads[parts.query] = key
         return f"{self.url}{parts.path}?{parts.query}" if parts.port == self.upstream else location
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors: tests kill clients on purpose."""
-
 
 @contextmanager
 def proxied(server: Server) -> Iterator[Proxy]:
     """Run a proxy in front of the server for the duration of the context."""
-    proxy = Proxy(server.port)
-    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.release.set()
-        proxy.shutdown()
-        proxy.server_close()
+    with served(Proxy(server.port)) as proxy:
+        try:
+            yield proxy
+        finally:
+            proxy.release.set()
 
 
 def _meant(asked: Asked, uploads: dict[str, str]) -> Asked:
@@ -463,12 +453,9 @@ def _uploaded(asked: Asked) -> str:
     return str(json.loads(found[1])) if found else asked.query.get("name", [""])[0]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     server: Proxy
     protocol_version = "HTTP/1.1"  # otherwise clients wait for a "100 Continue" that never comes
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def do_GET(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -485,7 +472,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._spoil(asked, self._ask(self.server.rewrite(asked)), fault)
 
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 http.server names them so
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":

@@ -8,6 +8,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 
+class Clock:
+    """A clock that a test moves, in place of the module time."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def until(condition: Callable[[], object], seconds: float = 200, process: Any = None) -> None:
     """Wait until the condition is true. Fail after `seconds`, or when the process (a Popen) ends before.
 

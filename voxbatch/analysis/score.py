@@ -140,20 +140,17 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
         )
     language, score, times = language or run.language, CorpusScore(options=options), WordTimes(options.rules)
     speakers = SpeakerScore(options.rules)
-    for number, text in enumerate(store.lines(TRANSCRIPTS), 1):
-        line = parse_merged_line(store, TRANSCRIPTS, number, text)
-        lang = line_language(line, language)
-        times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), timed_words(line["words"]), lang)
-        speakers.add(texts_of_speakers(line.get(REFERENCE_SEGMENTS_KEY)), texts_of_speakers(line["segments"]), lang)
-        if line.get("text") is not None:
-            score.add_pair(lang, line["text"], line["pred_text"], line)
-    for number, text in enumerate(store.lines(FAILURES) if store.exists(FAILURES) else (), 1):
-        line = parse_merged_line(store, FAILURES, number, text)
-        lang = line_language(line, language)
-        times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), (), lang)
-        speakers.add(texts_of_speakers(line.get(REFERENCE_SEGMENTS_KEY)), {}, lang)
-        if line.get("text") is not None:
-            score.add_missing(lang, line["text"], line)
+    for name in (TRANSCRIPTS, FAILURES) if store.exists(FAILURES) else (TRANSCRIPTS,):
+        for number, text in enumerate(store.lines(name), 1):
+            line = parse_merged_line(store, name, number, text)
+            lang = line_language(line, language)
+            times.add(timed_words(line.get(REFERENCE_WORDS_KEY)), timed_words(line.get("words")), lang)
+            references = texts_of_speakers(line.get(REFERENCE_SEGMENTS_KEY))
+            speakers.add(references, texts_of_speakers(line.get("segments")), lang)
+            if line.get("text") is not None and name == TRANSCRIPTS:
+                score.add_pair(lang, line["text"], line["pred_text"], line)
+            elif line.get("text") is not None:
+                score.add_missing(lang, line["text"], line)
     if not score.by_language:
         raise ConfigError(
             f"{store.place}: no item has a reference, so there is nothing to score; give --ref FILE, JSON lines with "

@@ -6,7 +6,6 @@ answer. A decoder that cannot work on this machine says so with a DecoderRefused
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ from voxbatch.storage.circuit_breaker import Reachable, Report
 if TYPE_CHECKING:  # a run that does not tell speakers apart does not import the package
     from voxbatch.speakers import SpeakerWeights, Voice
 
-_ROW_GROUP = re.compile(r".+\.parquet#row=[0-9]+(?=\+)", re.IGNORECASE)
-"""Beginning of the address of each recording in a Parquet file: the file and the row group; see parquet_members."""
 SPLIT_ADVICE = "raise --max-hours, or split it with `offset` and `duration`"
 """Advice about a recording with too many hours."""
 
@@ -66,9 +63,11 @@ class Task:
 
     @property
     def row_group(self) -> str | None:
-        """The row group of a remote Parquet file that a decoder fetches whole for the task. None if there is none."""
-        match = _ROW_GROUP.match(self.audio)
-        return match[0] if match and is_remote(self.audio) else None
+        """The row group of a remote Parquet file that a decoder fetches whole for the task: its file and its number, as
+        in the address of a parquet_members.ParquetMember. None if there is none."""
+        file, _, row = self.audio.rpartition("#row=")
+        is_fetched = file.lower().endswith(".parquet") and is_remote(file)
+        return f"{file}#row={row.partition('+')[0]}" if is_fetched else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -30,6 +30,8 @@ from voxbatch.storage import StoreOptions, is_remote
 Row = dict[str, Any]
 Rows = Iterator[tuple[int, Row | str]]
 """(line number, the row or the reason why there is none)."""
+Records = Iterator[tuple[int, list[str] | str]]
+"""(first line number, the fields of a record or the reason why there are none)."""
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     AUDIO_KEY: (
@@ -56,7 +58,7 @@ OF_ANOTHER_FILE = {"recording", "sources", "offset", "start", "end", "channel"}
 """Keys of a recording in an archive that tell where it was cut from: those of Lhotse, and of voxbatch's data sets."""
 _DATA_ROOT = re.compile(r"^(\$data_(root|folder)|\{data_(root|folder)\})/")
 """SpeechBrain's name for the folder of the data set, which mostly holds the manifest."""
-_DELIMITERS = {"CSV": ",;\t|", "TSV": "\t"}
+DELIMITERS = {"CSV": ",;\t|", "TSV": "\t"}
 
 
 def text_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
@@ -115,20 +117,12 @@ def text_table(source: Source, required: str | None) -> tuple[list[str], Rows]:
     Raises:
         ManifestError: no column names a recording.
     """
-    csv.field_size_limit(MAX_LINE_BYTES)
-    lines = _text_lines(source)
-    first = next((line for _, line in lines if line.strip()), "")
-    if re.fullmatch(r"\ufeff?sep=.\s*", first):  # a line for Excel, which finds the delimiter in it
-        first = next(lines, (0, ""))[1]
-    delimiters = _DELIMITERS[kind_of(source.name).name]
-    candidates = [(next(csv.reader([first], delimiter=separator), []), separator) for separator in delimiters]
-    header, delimiter = max(
-        candidates, key=lambda candidate: (names_recordings(candidate[0], required), len(candidate[0]))
+    first, records, delimiter = split_table(
+        source, DELIMITERS[kind_of(source.name).name], lambda fields: names_recordings(fields, required)
     )
-    header = [name.strip() for name in header]
-    begin: list[tuple[int, str]] = []
+    header = [name.strip() for name in first]
     if required is None and not names_recordings(header, None) and (columns := _columns_without_header(header)):
-        header, begin = columns, [(1, first)]
+        header, records = columns, chain([(1, first)], records)
     if not names_recordings(header, required):
         listed = ", ".join(quote(name) for name in header[:10]) or "none"
         raise manifest_error(
@@ -137,9 +131,40 @@ def text_table(source: Source, required: str | None) -> tuple[list[str], Rows]:
         )
     if repeated := [name for name in header if name and header.count(name) > 1]:
         raise manifest_error(source.name, f"line 1 names the column {quote(repeated[0])} twice; rename one of them")
-    all_lines = chain(begin, lines)
-    records = _tab_records(all_lines, len(header)) if delimiter == "\t" else _csv_records(all_lines, delimiter)
-    return header, _table_rows(header, records, decimal_comma=delimiter == ";")
+    return header, _typed_rows(table_rows(header, records), column_keys(header), decimal_comma=delimiter == ";")
+
+
+def split_table(
+    source: Source, delimiters: str, is_header: Callable[[list[str]], bool]
+) -> tuple[list[str], Records, str]:
+    """Return the fields of the first line of a table, the records below it, and the delimiter: the one of `delimiters`
+    that makes a header of the first line, and of these, the one that splits it into most fields.
+
+    Raises:
+        ManifestError: a line is too long.
+    """
+    csv.field_size_limit(MAX_LINE_BYTES)
+    lines = _text_lines(source)
+    first = next((line for _, line in lines if line.strip()), "")
+    if re.fullmatch(r"\ufeff?sep=.\s*", first):  # a line for Excel, which finds the delimiter in it
+        first = next(lines, (0, ""))[1]
+    candidates = [(next(csv.reader([first], delimiter=separator), []), separator) for separator in delimiters]
+    fields, delimiter = max(candidates, key=lambda candidate: (is_header(candidate[0]), len(candidate[0])))
+    return fields, _tab_records(lines, len(fields)) if delimiter == "\t" else _csv_records(lines, delimiter), delimiter
+
+
+def table_rows(header: Sequence[str], records: Records) -> Rows:
+    """Yield the values of each record by their columns, without those of columns that have no name."""
+    for number, record in records:
+        if isinstance(record, str):
+            yield number, record
+        elif not any(map(str.strip, record)):  # spreadsheets write such rows at the end
+            continue
+        elif len(record) < len(header) or any(record[len(header) :]):
+            problem = f"has {len(record):,} columns, and the header has {len(header):,}"
+            yield number, f"{problem}; quote the values that hold a delimiter"
+        else:
+            yield number, {name: value for name, value in zip(header, record, strict=False) if name}
 
 
 def _columns_without_header(fields: Sequence[str]) -> list[str] | None:
@@ -175,8 +200,8 @@ def _text_lines(source: Source) -> Iterator[tuple[int, str]]:
         yield from ((number, line) for line in io.StringIO(source.text(raw), newline=""))
 
 
-def _csv_records(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
-    """Yield (first line number, fields) of each record. A quoted field may hold line ends."""
+def _csv_records(lines: Iterator[tuple[int, str]], delimiter: str) -> Records:
+    """Yield the records of CSV. A quoted field may hold line ends."""
     number = num_bytes = begun = 0
 
     def limited() -> Iterator[str]:
@@ -202,7 +227,7 @@ def _csv_records(lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[t
             yield begun, record
 
 
-def _tab_records(lines: Iterator[tuple[int, str]], width: int) -> Iterator[tuple[int, list[str] | str]]:
+def _tab_records(lines: Iterator[tuple[int, str]], width: int) -> Records:
     """Yield the records of a table with tabs.
 
     Some writers quote fields as in CSV (pandas), others never do (Common Voice): a quote that begins a field says
@@ -223,19 +248,12 @@ def _unquoted(field: str) -> str:
     return field
 
 
-def _table_rows(header: Sequence[str], records: Iterable[tuple[int, list[str] | str]], decimal_comma: bool) -> Rows:
-    keys = column_keys(header)
-    for number, record in records:
-        if isinstance(record, str):
-            yield number, record
+def _typed_rows(rows: Rows, keys: dict[str, str], decimal_comma: bool) -> Rows:
+    """Yield rows with the keys of a manifest and the types of their values; `keys` has the column of each key."""
+    for number, values in rows:
+        if isinstance(values, str):
+            yield number, values
             continue
-        if not any(map(str.strip, record)):  # spreadsheets write such rows at the end
-            continue
-        if len(record) < len(header) or any(record[len(header) :]):
-            problem = f"has {len(record):,} columns, and the header has {len(header):,}"
-            yield number, f"{problem}; quote the values that hold a delimiter"
-            continue
-        values = {name: value for name, value in zip(header, record, strict=False) if name}
         row = {key: values.pop(name) for key, name in keys.items()}
         if AUDIO_KEY in row:  # texts to speak need none
             row[AUDIO_KEY] = _DATA_ROOT.sub("", row[AUDIO_KEY])
@@ -340,13 +358,17 @@ def object_rows(source: Source) -> Rows | None:
     lists = [value for _, value in values if isinstance(value, list) and value and isinstance(value[0], dict)]
     rows = lists[0] if lists else [{"id": key, **value} for key, value in values if isinstance(value, dict)]
     lines = (json.dumps(row).encode() for row in rows)
-    return enumerate(map(_renamed_line, lines), 1) if rows else None
+    return enumerate(map(_json_row, lines), 1) if rows else None
 
 
-def json_rows(source: Source) -> Rows:
-    """Yield the rows of JSON lines whose keys are those of others, such as Hugging Face's metadata.jsonl."""
+def json_rows(source: Source, rename: bool = True) -> Rows:
+    """Yield the rows of JSON lines.
+
+    Args:
+        rename: whether the keys of others, such as those of Hugging Face's metadata.jsonl, become those of a manifest.
+    """
     for number, line in source.lines():
-        yield number, _renamed_line(line)
+        yield number, _json_row(line, rename)
 
 
 def array_rows(source: Source) -> Rows:
@@ -371,7 +393,7 @@ def array_rows(source: Source) -> Rows:
                 _, end = decoder.raw_decode(text, at)
             except (json.JSONDecodeError, RecursionError):  # it is perhaps not complete
                 break
-            yield number, _renamed_line(text[at:end].replace("\n", " ").replace("\r", " ").encode())
+            yield number, _json_row(text[at:end].replace("\n", " ").replace("\r", " ").encode())
             number, last, at = number + text.count("\n", at, end), "", end
         text = text[at:]
         next_try = 2 * len(text)  # a long object is not parsed again for each of its lines
@@ -385,8 +407,9 @@ def array_rows(source: Source) -> Rows:
 _BETWEEN = re.compile(r"[ \t\r\n,\[\]]*")
 
 
-def _renamed_line(line: bytes) -> Row | str:
+def _json_row(line: bytes, rename: bool = True) -> Row | str:
     try:
-        return renamed(parse_json_line(line))
+        row = parse_json_line(line)
+        return renamed(row) if rename else row
     except LineError as error:
         return str(error)

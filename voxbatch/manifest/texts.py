@@ -14,13 +14,13 @@ from __future__ import annotations
 import html
 import os
 import posixpath
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeGuard
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest import tables
-from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
+from voxbatch.manifest.cues import MARKUP, read_cues
+from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.manifest.manifest_file import converted, open_file, open_manifest
 from voxbatch.manifest.path_policy import PathPolicy
 from voxbatch.manifest.source import Source, manifest_error
@@ -32,9 +32,6 @@ VOICE_KEY, TITLE_KEY = "voice", "title"
 CUE_START, CUE_END = "cue_start", "cue_end"
 _OF_RECORDINGS = ("offset", "channel", "prompt", "audio_filepaths")
 """Keys of manifests that are about recordings which exist. A line of texts loses them."""
-_TIME = r"(?:(\d+):)?(\d+):(\d+)[.,](\d{1,3})"
-_CUE_TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}.*")
-_MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
 MAX_TEXT_BYTES = 50_000_000
 """Size of the largest file that is read at once: 20 times the Bible."""
 
@@ -120,11 +117,7 @@ def _json_rows(source: Source) -> tables.Rows:
     if first and not first.lstrip().startswith(b"{"):
         reason = f"line {number} is no JSON object; give a text as .txt, .md, .epub, .srt or .vtt, or a table as .csv"
         raise manifest_error(source.name, reason)
-    for number, line in source.lines():
-        try:
-            yield number, parse_json_line(line)
-        except LineError as error:
-            yield number, str(error)
+    yield from tables.json_rows(source, rename=False)
 
 
 def _table_rows(source: Source) -> tables.Rows:
@@ -139,22 +132,11 @@ def _table_rows(source: Source) -> tables.Rows:
 
 def _cue_rows(source: Source) -> tables.Rows:
     """Yield the cues of SubRip or WebVTT; the number of a cue is its line and its id."""
-    number = 0
-    for block in re.split(r"\n[ \t]*\n", whole_text(source)):
-        lines = block.strip("\n").split("\n")
-        times = next((index for index, line in enumerate(lines) if _CUE_TIMES.fullmatch(line)), None)
-        if times is None:
-            continue  # the head, a comment or a style of WebVTT
-        number += 1
-        match = _CUE_TIMES.fullmatch(lines[times])
-        assert match is not None
-        start, end = _seconds(*match.groups()[:4]), _seconds(*match.groups()[4:])
-        text = " ".join(" ".join(html.unescape(_MARKUP.sub("", line)) for line in lines[times + 1 :]).split())
-        yield number, {"id": f"{number:06d}", "text": text, CUE_START: start, CUE_END: end}
-
-
-def _seconds(hours: str | None, minutes: str, seconds: str, fraction: str) -> float:
-    return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + int(fraction.ljust(3, "0")) / 1000
+    text = whole_text(source)
+    cues = (cue for cue in read_cues(text.split("\n"), text.startswith("WEBVTT")) if cue.start is not None)
+    for number, cue in enumerate(cues, 1):
+        words = " ".join(html.unescape(MARKUP.sub("", line)) for line in cue.lines).split()
+        yield number, {"id": f"{number:06d}", "text": " ".join(words), CUE_START: cue.start, CUE_END: cue.end}
 
 
 def _book_rows(source: Source) -> tables.Rows:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from voxbatch.scoring.alignment import Edit, align
-from voxbatch.scoring.counts import tokens, word_tokens
+from voxbatch.scoring.counts import tokens
 from voxbatch.scoring.units import error_unit
+from voxbatch.scoring.word_errors import Origin, trace
 
 Cell = tuple[str, int, int]
 """(kind, words of the reference, words of the transcript). The kinds: "=" equal, "S" substitution, "D" deletion, "I"
@@ -67,31 +67,10 @@ def encode(cells: Sequence[Cell]) -> str:
 _USUAL = {"=": (1, 1), "S": (1, 1), "D": (1, 0), "I": (0, 1), ".": (0, 1)}
 
 
-def _traced(words: Sequence[str], lang: str | None) -> tuple[list[str], list[_Origin]]:
+def _traced(words: Sequence[str], lang: str | None) -> tuple[list[str], list[Origin]]:
     """Return the normalised words of a text, and the written words that each of them came from."""
-    single, owners = list[str](), list[int]()
-    for position, word in enumerate(words):
-        for token in word_tokens(word, lang):
-            single.append(token)
-            owners.append(position)
     joined = tokens(("" if error_unit(lang) == "character" else " ").join(words), lang)
-    if joined == single:
-        return joined, [(owner, owner + 1) for owner in owners]
-    traced, last = list[_Origin](), (0, 0)
-    for is_equal, run in groupby(align(joined, single), key=lambda edit: edit.kind == "equal"):
-        edits = list(run)
-        from_words = [owners[edit.hypothesis] for edit in edits if edit.hypothesis is not None]
-        if is_equal:
-            traced += [(owner, owner + 1) for owner in from_words]
-        else:  # the words between two equal ones became these together
-            last = (from_words[0], from_words[-1] + 1) if from_words else last
-            traced += [last for edit in edits if edit.reference is not None]
-        last = traced[-1] if traced else last
-    return joined, traced
-
-
-_Origin = tuple[int, int]
-"""Written words [first, end) from which a normalised word came."""
+    return joined, trace(words, joined, lang)
 
 
 @dataclass(slots=True)
@@ -118,8 +97,8 @@ class _Group:
 
 def _cells(
     edits: Sequence[Edit],
-    reference_origins: Sequence[_Origin],
-    transcript_origins: Sequence[_Origin],
+    reference_origins: Sequence[Origin],
+    transcript_origins: Sequence[Origin],
     num_reference: int,
     num_transcript: int,
 ) -> Iterator[Cell]:

@@ -16,9 +16,9 @@ from typing import Any
 
 from voxbatch.safe_text import escape_controls
 from voxbatch.scoring.alignment import align
-from voxbatch.scoring.corpus import NO_VALUE, Tally
+from voxbatch.scoring.corpus import NO_VALUE, CorpusScore, ScoreOptions, Tally, group_of
 from voxbatch.scoring.counts import ErrorCounts, tokens
-from voxbatch.scoring.units import RATES, Unit, error_unit, scored_language
+from voxbatch.scoring.units import RATES, Unit, error_unit
 
 MAX_WORDS = 100_000
 """Most words of references that are aligned. The English rules take 0.1 ms for a word."""
@@ -113,10 +113,7 @@ class Errors:
 
     def __init__(self, keys: Sequence[str]):
         """Begin without items. `keys` are those of the manifest's lines by whose values the errors are grouped."""
-        self.by_language: dict[tuple[str, Unit], Tally] = {}
-        """Sums by (language, unit)."""
-        self.by_key: dict[str, dict[tuple[str, Unit], Tally]] = {key: {} for key in keys}
-        """Sums by (value, unit), for each key."""
+        self._score = CorpusScore(options=ScoreOptions(by=tuple(keys)))
         self.by_duration: dict[tuple[int, Unit], Tally] = {}
         """Sums by (class of DURATIONS_S, unit)."""
         self.rates: Counter[int] = Counter()
@@ -130,44 +127,34 @@ class Errors:
             lang: language by which it is scored.
             missing: it has no transcript.
         """
-        unit = error_unit(lang)
-        for tally in self._tallies(line, lang, unit):
-            tally.add(counts, missing=missing)
+        row = {key: self._group(line, key) for key in self._score.options.by}
+        self._score.add(lang, counts, row, missing=missing)
         if missing:
             return
         at = max(i for i, least in enumerate(DURATIONS_S) if line["audio_duration"] >= least)
-        self.by_duration.setdefault((at, unit), Tally()).add(counts, missing=False)
+        self.by_duration.setdefault((at, error_unit(lang)), Tally()).add(counts, missing=False)
         if counts.errors:
             self.confusions.add(line["text"], line["pred_text"], lang)
         if (rate := counts.rate) is not None:
             self.rates[min(RATE_CLASSES + 1, math.ceil(rate / RATE_STEP - 1e-9))] += 1
 
-    def _tallies(self, line: Mapping[str, Any], lang: str | None, unit: Unit) -> Iterator[Tally]:
-        """Yield the sums to which an item belongs: that of its language, and one for each key."""
-        yield self.by_language.setdefault((scored_language(lang), unit), Tally())
-        for key, groups in self.by_key.items():
-            value = line.get(key)
-            name = NO_VALUE if value is None or value == "" else str(value)[:200]
-            if (name, unit) not in groups and len(groups) >= MAX_GROUPS:
-                name = OTHER
-            yield groups.setdefault((name, unit), Tally())
-
-    def total(self, unit: Unit) -> Tally:
-        """Return the sum over the languages that are counted in a unit."""
-        total = Tally()
-        for (_, tally_unit), tally in self.by_language.items():
-            if tally_unit == unit:
-                total.merge(tally)
-        return total
+    def _group(self, line: Mapping[str, Any], key: str) -> str:
+        """Return the group of an item by a key."""
+        name, groups = group_of(line, key)[:200] or NO_VALUE, self._score.groups.get(key, {})
+        return name if name in groups or len(groups) < MAX_GROUPS else OTHER
 
     def totals(self) -> list[tuple[str, Unit, Tally, tuple[float, float] | None]]:
         """Return (name, unit, sum, interval) of each rate."""
-        return [(name, unit, tally := self.total(unit), _interval(tally)) for name, unit in RATES.items()]
+        return [(name, unit, tally := self._score.total(unit), _interval(tally)) for name, unit in RATES.items()]
 
-    def groups(self) -> list[tuple[str, list[GroupRow]]]:
-        """Return the rows of each table of groups, the languages first."""
-        tables = {"language": self.by_language, **self.by_key}
-        return [(key, _group_rows(groups)) for key, groups in tables.items()]
+    def groups(self) -> Iterator[tuple[str, list[GroupRow]]]:
+        """Yield the rows of each table of groups, the languages first."""
+        score = self._score
+        yield "language", _group_rows({(lang, error_unit(lang)): tally for lang, tally in score.by_language.items()})
+        for key in score.options.by:
+            groups = score.groups.get(key, {}).items()
+            units = ((name, group, unit) for name, group in groups for unit in set(map(error_unit, group.by_language)))
+            yield key, _group_rows({(name, unit): group.total(unit) for name, group, unit in units})
 
 
 def _interval(tally: Tally) -> tuple[float, float] | None:

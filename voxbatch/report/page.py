@@ -117,7 +117,7 @@ class Report:
             "options": list(_options(summary["config"])),
             "confusions": list(errors.confusions.tables()) if errors else [],
             "rates": errors.totals() if errors else [],
-            "groups": errors.groups() if errors else [],
+            "groups": list(errors.groups()) if errors else [],
             "failures": figures.failures.most_common(),
             "flags": sorted(figures.flags.items(), key=lambda flag: (-flag[1], flag[0])),
             "charts": list(_charts(figures, parts)),

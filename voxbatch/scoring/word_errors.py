@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from voxbatch.scoring.alignment import align, edit_blocks
+from voxbatch.scoring.alignment import align
 from voxbatch.scoring.counts import ErrorCounts, tokens, word_tokens
+
+Origin = tuple[int, int]
+"""Words [first, end) from which a token came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +45,31 @@ def word_errors(reference: str, words: Sequence[str], lang: str | None) -> WordE
     counts = ErrorCounts(
         kinds.count("substitution"), kinds.count("insertion"), kinds.count("deletion"), len(reference_tokens)
     )
-    owned = _tokens_of_words(words, hypothesis_tokens, lang)
-    return WordErrors(
-        tuple(all(is_right[token] for token in indices) if indices else None for indices in owned), counts
-    )
+    right: list[bool | None] = [None] * len(words)
+    for token_is_right, (first, end) in zip(is_right, trace(words, hypothesis_tokens, lang), strict=True):
+        for index in range(first, end):
+            if word_tokens(words[index], lang):
+                right[index] = token_is_right and right[index] is not False
+    return WordErrors(tuple(right), counts)
 
 
-def _tokens_of_words(words: Sequence[str], hypothesis_tokens: Sequence[str], lang: str | None) -> list[list[int]]:
-    """Return the indices of the tokens of each word in the normalised transcript."""
+def trace(words: Sequence[str], joined: Sequence[str], lang: str | None) -> list[Origin]:
+    """Return the words that each token of the whole normalised text came from.
+
+    Args:
+        words: the words as they were written.
+        joined: the tokens of the text that they make.
+        lang: the language by whose rules the text was normalised.
+    """
     alone = [(token, index) for index, word in enumerate(words) for token in word_tokens(word, lang)]
-    token_sets: list[set[int]] = [set() for _ in words]
-    stretch_words: set[int] = set()
-    stretch_tokens: set[int] = set()
-
-    def close() -> None:
-        for index in stretch_words:
-            token_sets[index] |= stretch_tokens
-        stretch_words.clear()
-        stretch_tokens.clear()
-
-    for kind, first, at, length in edit_blocks([token for token, _ in alone], hypothesis_tokens):
-        for k in range(length):
-            if kind == "equal":
-                close()
-                token_sets[alone[first + k][1]].add(at + k)
-                continue
-            if kind != "insertion":
-                stretch_words.add(alone[first + k][1])
-            if kind != "deletion":
-                stretch_tokens.add(at + k)
-    close()
-    return [sorted(token_set) for token_set in token_sets]
+    origins, last = list[Origin](), (0, 0)
+    for is_equal, run in groupby(align(joined, [token for token, _ in alone]), key=lambda edit: edit.kind == "equal"):
+        edits = list(run)
+        owners = [alone[edit.hypothesis][1] for edit in edits if edit.hypothesis is not None]
+        if is_equal:
+            origins += [(owner, owner + 1) for owner in owners]
+        else:  # the words between two equal ones became these together
+            last = (owners[0], owners[-1] + 1) if owners else last
+            origins += [last for edit in edits if edit.reference is not None]
+        last = origins[-1] if origins else last
+    return origins

@@ -36,6 +36,11 @@ class UnusableObject(StorageError):
     kind = FailureKind.NOT_DELIVERED
 
 
+def stored_compressed(where: str) -> UnusableObject:
+    """Return the error of an object whose bytes are those of a gzip file, because it has Content-Encoding gzip."""
+    return UnusableObject(f"cannot read {where}: it is stored with Content-Encoding: gzip: store it uncompressed")
+
+
 class DamagedTransfer(TransientError):
     """The received bytes do not match the checksum of the stored ones."""
 

@@ -15,7 +15,13 @@ from urllib.request import getproxies
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions
-from voxbatch.storage.errors import CredentialsExpired, ObjectNotFound, TransientError, UnusableObject
+from voxbatch.storage.errors import (
+    CredentialsExpired,
+    ObjectNotFound,
+    TransientError,
+    UnusableObject,
+    stored_compressed,
+)
 from voxbatch.storage.http_errors import client_library, connection_failed, one_line, parse_retry_after, status_error
 from voxbatch.storage.objects import Digest, RangeReply, Stat
 from voxbatch.storage.reply_deadline import timed
@@ -125,10 +131,7 @@ class GoogleBucket:
         for start in range(0, stat.size, STREAM_BYTES):
             piece = self.get(stat.key, start, min(start + STREAM_BYTES, stat.size), stat.tag)
             if piece.is_gzipped:
-                raise UnusableObject(
-                    f"cannot read {self.place}{stat.key}: it is stored with Content-Encoding: gzip: "
-                    "store it uncompressed"
-                )
+                raise stored_compressed(f"{self.place}{stat.key}")
             digest.update(piece.data)
             yield piece.data
         digest.check(f"{self.place}{stat.key}")

@@ -159,7 +159,7 @@ class LocalStore:
         commit the file system's journal as many times."""
         import ctypes
 
-        with self._errors("write"), _opened(self._root) as folder:
+        with self._errors("write"), open_folder(self._root) as folder:
             if ctypes.CDLL(None, use_errno=True).syncfs(folder):
                 raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
@@ -193,7 +193,7 @@ class LocalStore:
         """
         path = self._root
         with contextlib.ExitStack() as opened:
-            folder = opened.enter_context(_opened(path))
+            folder = opened.enter_context(open_folder(path))
             for step in name.split("/")[:-1]:
                 path /= step
                 try:
@@ -230,12 +230,12 @@ def _make_folder(folder: Path, durable: bool) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in missing if durable else ():
-        with contextlib.suppress(PermissionError), _opened(path.parent) as parent:  # it may be unreadable
+        with contextlib.suppress(PermissionError), open_folder(path.parent) as parent:  # it may be unreadable
             os.fsync(parent)
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def open_folder(folder: Path) -> Iterator[int]:
     """Yield a descriptor of a folder."""
     fd = os.open(folder, _FOLDER)
     try:

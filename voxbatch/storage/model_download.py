@@ -29,7 +29,7 @@ from typing import TypeVar
 from voxbatch.errors import StorageError
 from voxbatch.storage import connect
 from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, Address, StoreOptions, parse_bucket_address
-from voxbatch.storage.errors import TransientError, UnusableObject
+from voxbatch.storage.errors import TransientError, stored_compressed
 from voxbatch.storage.local import TEMPORARY_PREFIX, LocalStore
 from voxbatch.storage.objects import Stat
 from voxbatch.storage.partial_file import PartialFile
@@ -138,10 +138,7 @@ class RemoteFile:
         """
         reply = self.bucket.get_once(self.stat.key, start, end, self.stat.tag)
         if reply.is_gzipped:
-            raise UnusableObject(
-                f"cannot read {self.bucket.where(self.stat.key)}: it is stored with Content-Encoding: gzip: "
-                "store it uncompressed"
-            )
+            raise stored_compressed(self.bucket.where(self.stat.key))
         if len(reply.data) != end - start:
             raise TransientError(
                 f"{self.name}: received {len(reply.data):,} bytes, but {end - start:,} of {self.size:,} were asked for"

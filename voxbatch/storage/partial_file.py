@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from voxbatch.storage.errors import TransientError
-from voxbatch.storage.local import file_errors
+from voxbatch.storage.local import file_errors, open_folder
 from voxbatch.storage.objects import Digest
 
 STRETCH_BYTES = 8 << 20
@@ -101,11 +101,8 @@ class PartialFile:
             os.fsync(self._fd)
             self.target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(self._partial, self.target)
-            folder = os.open(self.target.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
+            with open_folder(self.target.parent) as folder:
                 os.fsync(folder)
-            finally:
-                os.close(folder)
             self._journal.unlink(missing_ok=True)
         return True
 

@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.errors import DamagedObject, DamagedTransfer, UnusableObject
+from voxbatch.storage.errors import DamagedObject, DamagedTransfer, UnusableObject, stored_compressed
 from voxbatch.storage.objects import Digest, RangeReply, Stat
 from voxbatch.storage.recording import BLOCK_BYTES, WAITING_S, FileRecording, Recording
 from voxbatch.storage.request_pool import BLOCK_THREADS, fetch_pool
@@ -39,9 +39,7 @@ def fetch(reader: RetryingReader, key: str, block_bytes: int = BLOCK_BYTES) -> R
     """
     first = reader.get(key, 0, block_bytes)
     if first.is_gzipped:
-        raise UnusableObject(
-            f"cannot read {reader.where(key)}: it is stored with Content-Encoding: gzip: store it uncompressed"
-        )
+        raise stored_compressed(reader.where(key))
     warnings = () if first.has_length else (NO_LENGTH,)
     if len(first.data) < block_bytes:
         return FileRecording.in_memory(first.data, warnings)

@@ -16,7 +16,13 @@ from typing import Any, BinaryIO
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import StoreOptions
-from voxbatch.storage.errors import CredentialsExpired, ObjectNotFound, TransientError, UnusableObject
+from voxbatch.storage.errors import (
+    CredentialsExpired,
+    ObjectNotFound,
+    TransientError,
+    UnusableObject,
+    stored_compressed,
+)
 from voxbatch.storage.http_errors import client_library, connection_failed, one_line, parse_retry_after, status_error
 from voxbatch.storage.objects import Digest, RangeReply, Stat
 from voxbatch.storage.reply_deadline import timed
@@ -144,8 +150,7 @@ class AmazonBucket:
             with contextlib.closing(reply["Body"]) as body:
                 self._check_fields("read", stat.key, reply, "ETag")
                 if reply.get("ContentEncoding") == "gzip":
-                    reason = "it is stored with Content-Encoding: gzip: store it uncompressed"
-                    raise UnusableObject(f"cannot read {self.place}{stat.key}: {reason}")
+                    raise stored_compressed(f"{self.place}{stat.key}")
                 for data in body.iter_chunks(STREAM_BYTES):
                     digest.update(data)
                     yield data

@@ -28,7 +28,7 @@ from voxbatch import __version__
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, place_of, redacted, scheme_of
-from voxbatch.storage.errors import TransientError, UnknownHost, UnusableObject
+from voxbatch.storage.errors import TransientError, UnknownHost, UnusableObject, stored_compressed
 from voxbatch.storage.http_errors import connection_failed, one_line, parse_retry_after, status_error
 from voxbatch.storage.objects import RangeReply, Stat
 
@@ -142,9 +142,7 @@ class WebServer:
         where = self._where(stat.key)
         with self._reply(stat.key, stat.tag) as reply:
             if _is_gzipped(where, reply):
-                raise UnusableObject(
-                    f"cannot read {where}: it is sent with Content-Encoding: gzip: serve it uncompressed"
-                )
+                raise stored_compressed(where)
             size, count = _size(reply), 0
             if size is not None and stat.size not in (-1, size):
                 raise UnusableObject(_changed(where), FailureKind.CHANGED)

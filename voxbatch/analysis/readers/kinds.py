@@ -22,9 +22,9 @@ from importlib import import_module
 from itertools import islice
 
 from voxbatch.analysis.readers.entry import Entry, Role, bad_line, text_lines
-from voxbatch.analysis.readers.subtitles import CUE_TIMES
 from voxbatch.analysis.text_kinds import LINES, TEXT_KINDS
 from voxbatch.errors import ConfigError
+from voxbatch.manifest.cues import CUE_TIMES
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.references import LISTS
 from voxbatch.manifest.source import Source

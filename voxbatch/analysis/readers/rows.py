@@ -6,17 +6,16 @@ reference `text`, the hypothesis `pred_text`. Other usual names are in REFERENCE
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from voxbatch.analysis.readers.entry import SPEAKER_KEY, Entry, Role, TimedText, bad_line, text_lines
-from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
+from voxbatch.analysis.readers.entry import SPEAKER_KEY, Entry, Role, TimedText, bad_line
+from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
 from voxbatch.manifest.source import Source
-from voxbatch.manifest.tables import COLUMNS
+from voxbatch.manifest.tables import COLUMNS, DELIMITERS, Row, Rows, json_rows, split_table, table_rows
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY
 from voxbatch.scoring.word_times import timed_words
 
@@ -37,15 +36,7 @@ MAX_DOCUMENT_BYTES = 100_000_000
 
 def json_line_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
     """Yield the entries of JSON lines."""
-
-    def rows() -> Iterator[tuple[int, Mapping[str, Any]]]:
-        for number, line in source.lines():
-            try:
-                yield number, parse_json_line(line)
-            except LineError as error:
-                raise bad_line(source.name, number, str(error)) from error
-
-    yield from _entries(source.name, rows(), role, file_id)
+    return _entries(source.name, _checked(source.name, json_rows(source, rename=False)), role, file_id)
 
 
 def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
@@ -69,52 +60,40 @@ def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[
 
 def csv_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
     """Yield the entries of a CSV file with a header."""
-    return _table_entries(source, role, file_id, ",;\t|")
+    return _table_entries(source, role, file_id, "CSV")
 
 
 def tsv_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
     """Yield the entries of a TSV file with a header."""
-    return _table_entries(source, role, file_id, "\t")
+    return _table_entries(source, role, file_id, "TSV")
 
 
-def _table_entries(source: Source, role: Role, file_id: str, delimiters: str) -> Iterator[Entry]:
-    """Yield the entries of a table with a header. The delimiter is the one of `delimiters` that splits the
-    header into most names."""
-    csv.field_size_limit(MAX_LINE_BYTES)
-    lines = text_lines(source)
-    first = next(lines, (0, ""))[1]
-    header, delimiter = max(
-        (
-            ([name.strip() for name in next(csv.reader([first], delimiter=separator), [])], separator)
-            for separator in delimiters
-        ),
-        key=lambda candidate: len(candidate[0]),
-    )
-    header = [name.lower() if name.lower() in _KNOWN_KEYS else name for name in header]
-    if _key(header, (*REFERENCE_KEYS, *HYPOTHESIS_KEYS)) is None:
+def _table_entries(source: Source, role: Role, file_id: str, kind: str) -> Iterator[Entry]:
+    fields, records, _ = split_table(source, DELIMITERS[kind], lambda fields: _text_key(_header(fields)) is not None)
+    header = _header(fields)
+    if _text_key(header) is None:
         names = ", ".join(map(quote, header[:10])) or "none"
         reason = f"names no column with texts: {names}; add a header with `id`, `text` and `pred_text`"
         raise bad_line(source.name, 1, reason)
-    number = 1
 
-    def records() -> Iterator[str]:
-        nonlocal number
-        for at, line in lines:
-            number = at
-            yield line + "\n"
+    yield from _entries(source.name, _checked(source.name, table_rows(header, records)), role, file_id)
 
-    def rows() -> Iterator[tuple[int, Mapping[str, Any]]]:
-        try:
-            for values in csv.reader(records(), delimiter=delimiter):
-                if values and len(values) != len(header):
-                    problem = f"has {len(values):,} columns, and the header has {len(header):,}"
-                    raise bad_line(source.name, number, f"{problem}; quote the values that hold a delimiter")
-                if values:
-                    yield number, dict(zip(header, values, strict=True))
-        except csv.Error as error:
-            raise bad_line(source.name, number, f"is no row of a table: {error}; correct the line") from error
 
-    yield from _entries(source.name, rows(), role, file_id)
+def _header(fields: Iterable[str]) -> list[str]:
+    names = [name.strip() for name in fields]
+    return [name.lower() if name.lower() in _KNOWN_KEYS else name for name in names]
+
+
+def _text_key(header: Sequence[str]) -> str | None:
+    return _key(header, (*REFERENCE_KEYS, *HYPOTHESIS_KEYS))
+
+
+def _checked(name: str, rows: Rows) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a file, and raise an error for a reason in place of a row."""
+    for number, row in rows:
+        if isinstance(row, str):
+            raise bad_line(name, number, row)
+        yield number, row
 
 
 def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Role, file_id: str) -> Iterator[Entry]:

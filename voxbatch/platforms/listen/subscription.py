@@ -178,8 +178,6 @@ class Subscription:
         Raises:
             ConfigError, QueueError: the message cannot be put there; `close` gives it back.
         """
-        from google.pubsub_v1 import PublisherClient, PubsubMessage
-
         reason_attributes = {
             "voxbatch_reason": reason.encode()[:REASON_BYTES].decode(errors="ignore"),
             "voxbatch_message_id": message.id,
@@ -187,14 +185,8 @@ class Subscription:
         }
         free = (attribute for attribute in message.attributes.items() if not attribute[0].startswith(RESERVED))
         kept_attributes = dict(islice(free, MAX_ATTRIBUTES - len(reason_attributes)))
-        dead = PubsubMessage(data=message.data, attributes={**kept_attributes, **reason_attributes})
         topic = self.dead_letter_topic
-        # Call the generated client: the publisher's own `publish` batches messages on threads, and takes attributes as
-        # its keyword arguments.
-        publish = partial(
-            PublisherClient.publish, self._publisher, topic=topic, messages=[dead], timeout=TIMEOUT_S, retry=None
-        )
-        self._again(f"publish to {topic}", publish)
+        self._publish(topic, {"data": message.data, "attributes": {**kept_attributes, **reason_attributes}})
         text = f"message {message.id} cannot be run, and is in {topic} now: {reason}"
         self._log.error("message_refused", message_id=message.id, dead_letter=topic, text=text)
         self.acknowledge([message])
@@ -205,15 +197,20 @@ class Subscription:
         Raises:
             ConfigError, QueueError: they cannot be published, or the topic is unknown.
         """
-        from google.pubsub_v1 import PublisherClient, PubsubMessage
-
         if not self._topic:
             raise QueueError(f"the topic of {self.name} cannot be seen: grant roles/pubsub.viewer on the subscription")
-        batch = [PubsubMessage(attributes=attributes) for attributes in messages]
+        self._publish(self._topic, *({"attributes": attributes} for attributes in messages))
+
+    def _publish(self, topic: str, *messages: dict[str, Any]) -> None:
+        from google.pubsub_v1 import PublisherClient, PubsubMessage
+
+        # Call the generated client: the publisher's own `publish` batches messages on threads, and takes attributes as
+        # its keyword arguments.
+        batch = [PubsubMessage(message) for message in messages]
         call = partial(
-            PublisherClient.publish, self._publisher, topic=self._topic, messages=batch, timeout=TIMEOUT_S, retry=None
+            PublisherClient.publish, self._publisher, topic=topic, messages=batch, timeout=TIMEOUT_S, retry=None
         )
-        self._again(f"publish to {self._topic}", call)
+        self._again(f"publish to {topic}", call)
 
     def close(self) -> None:
         """Stop the extension of deadlines, and give all held messages back."""

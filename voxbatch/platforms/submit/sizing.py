@@ -28,7 +28,7 @@ Target = CloudRun | SageMaker
 
 
 @dataclass(frozen=True, slots=True)
-class SecondPass:
+class SecondForecast:
     """The expected second pass of a cascade."""
 
     model: str
@@ -61,7 +61,7 @@ class Forecast:
     """The calculated speed that `rtfx` comes from; None if `rtfx` was measured."""
     full_rtfx: float | None = None
     """Seconds of audio per second of a task that has many recordings."""
-    second: SecondPass | None = None
+    second: SecondForecast | None = None
     """The second pass of a cascade, which the last task makes alone."""
 
     @property
@@ -75,8 +75,13 @@ class Forecast:
         if self.work_s is None:
             return None
         shortest_s, longest_s = (self.start.shortest_s, self.start.longest_s) if self.start else (0.0, 0.0)
-        work_s = self.work_s / self.tasks + self.second_s
-        return shortest_s + work_s, longest_s + work_s
+        return shortest_s + self.known_task_s, longest_s + self.known_task_s
+
+    @property
+    def known_task_s(self) -> float:
+        """Seconds of the last task for recordings whose duration is known, and for the second pass, without its start.
+        0 if the speed is unknown."""
+        return self.audio_s / self.rtfx / self.tasks + self.second_s if self.rtfx else 0.0
 
     @property
     def second_s(self) -> float:
@@ -185,21 +190,20 @@ def size_run(
     listed = prices.usd_per_hour(target.machine(engine))
     price = listed if usd_per_hour is None else usd_per_hour
     second = _second_pass(config, target, engine, workload) if config.cascade else None
-    wall_s = workload.audio_s / rtfx / count + ((second and second.work_s) or 0.0) if rtfx else None
-    limit_s = target.limit_s(engine, hours, wall_s)
     forecast = Forecast(
-        workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, limit_s,
+        workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, None,
         start, speed, full_speed.rtfx if full_speed else rtfx, second,
     )  # fmt: skip
-    return replace(submission, tasks=count, limit_s=limit_s), forecast
+    limit_s = target.limit_s(engine, hours, forecast.known_task_s)
+    return replace(submission, tasks=count, limit_s=limit_s), replace(forecast, limit_s=limit_s)
 
 
-def _second_pass(config: Config, target: Target, engine: str, workload: Workload) -> SecondPass:
+def _second_pass(config: Config, target: Target, engine: str, workload: Workload) -> SecondForecast:
     """Return the second pass, as if its recordings were like the others. --expected-rtfx is that of the small model."""
     models, gpus = config.cascade_models, target.gpus(engine)
     share = models.share or DEFAULT_SHARE
     speed = calculate_speed(second_config(config), engine, workload, *gpus) if gpus else None
-    return SecondPass(models.large, share, share * workload.audio_s / speed.rtfx if speed else None)
+    return SecondForecast(models.large, share, share * workload.audio_s / speed.rtfx if speed else None)
 
 
 def size_without_source(
