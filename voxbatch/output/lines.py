@@ -138,7 +138,7 @@ def manifest_keys(item: Item, folder: str | None) -> dict[str, Any]:
     manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
     elsewhere writes the same bytes. A line with several recordings names the first one also as `audio_filepath`.
     """
-    row: dict[str, Any] = json.loads(item.row)
+    row: dict[str, Any] = msgspec.json.decode(item.row)
     results = _LANGUAGE_KEYS
     if row.keys() >= _OLD_FAILURE_KEYS:
         results |= _FAILURE_KEYS

@@ -60,9 +60,11 @@ class ItemList:
         self._index: ItemIndex | None = None
 
     def keys_of(self, positions: Sequence[int]) -> bytes:
-        """Return the keys of items."""
+        """Return the keys of items, whose positions are in ascending order. A column is read once for each run of
+        consecutive positions."""
         if isinstance(self._keys, Column):
-            return b"".join(self._keys.read(position, position + 1).tobytes() for position in positions)
+            runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+            return b"".join(self._keys.read(int(run[0]), int(run[-1]) + 1).tobytes() for run in runs)
         return self.index.keys[list(positions)].tobytes()
 
     @property

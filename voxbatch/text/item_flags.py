@@ -119,13 +119,15 @@ def _other_language(transcript: Transcript, asked: str | None) -> Iterator[Flag]
     if transcript.language and transcript.language != language:
         yield Flag(OTHER_LANGUAGE, f"the model detected {transcript.language}; {language} was asked for")
         return
-    letters = [char for char in transcript.text if char.isalpha()]
-    scripts = _SCRIPTS.get(language)
-    if scripts is None or len(letters) < MIN_LETTERS:
+    letters = Counter(filter(str.isalpha, transcript.text))
+    scripts, num_letters = _SCRIPTS.get(language), letters.total()
+    if scripts is None or num_letters < MIN_LETTERS:
         return
-    script_counts = Counter(unicodedata.name(char, "").partition(" ")[0] for char in letters)
+    script_counts = Counter[str]()
+    for char, count in letters.items():
+        script_counts[unicodedata.name(char, "").partition(" ")[0]] += count
     num_others = sum(count for script, count in script_counts.items() if script not in scripts)
-    if num_others > OTHER_LETTERS * len(letters):
+    if num_others > OTHER_LETTERS * num_letters:
         common = script_counts.most_common(1)[0][0]
-        reason = f"{num_others:,} of {len(letters):,} letters are {common.capitalize()}; {language} was asked for"
+        reason = f"{num_others:,} of {num_letters:,} letters are {common.capitalize()}; {language} was asked for"
         yield Flag(OTHER_LANGUAGE, reason)
