@@ -247,7 +247,7 @@ class RunOptions:
         help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
         "Repeatable.",
     )  # fmt: skip
-    """See manifest.folder.is_included."""
+    """See manifest.recording_line.is_included."""
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,

@@ -36,10 +36,10 @@ from urllib.parse import quote as percent_encoded
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.languages import language_tag
-from voxbatch.manifest.folder import FILE_SCHEME, folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
 from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
+from voxbatch.manifest.recording_line import FILE_SCHEME
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, InheritableSource, Source
 from voxbatch.records import ALIGN, TRANSLATE, Item
 from voxbatch.storage import is_remote
@@ -53,7 +53,6 @@ __all__ = [
     "PathPolicy",
     "Source",
     "Survey",
-    "folder_manifest",
     "item_key",
     "items",
     "open_source",

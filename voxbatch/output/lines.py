@@ -20,8 +20,8 @@ from voxbatch.failure_kinds import KIND_KEY, FailureKind
 from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.languages import DETECTED_LANGUAGE, primary_subtag
 from voxbatch.manifest import LineError, PathPolicy
-from voxbatch.manifest.folder import json_path
 from voxbatch.manifest.json_line import AUDIO_KEY, AUDIOS_KEY
+from voxbatch.manifest.recording_line import json_path
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.output.parts import PartEntry, damaged_part
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
