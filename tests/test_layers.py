@@ -30,6 +30,7 @@ LAYERS = (
         "text",
     ),
     ("config",),
+    ("profiles",),
     ("engines", "scoring"),
     ("speakers",),
     ("decoding", "report"),

@@ -67,10 +67,10 @@ class Bench:
     """A loaded engine that can be fed several times."""
 
     def __init__(self, model: str, options: dict[str, str], profile: str = "ctx512-batch"):
-        from voxbatch.config import load_profile
         from voxbatch.engines import create
         from voxbatch.engines.vllm.arguments import llm_arguments, serving_folder
         from voxbatch.engines.vllm.vllm_process import VllmProcess
+        from voxbatch.profiles import load_profile
 
         defaults = {name: str(value) for name, value in load_profile(profile)["engine_options"].items()}
         self.made: Any = create("vllm", model, {**defaults, **DUMMY, **options})

@@ -19,12 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from voxbatch.config import load_profile
 from voxbatch.engines.vllm import forecast, speed
 from voxbatch.engines.vllm.gpu_specs import GPU_SPECS, GpuSpec
 from voxbatch.engines.vllm.memory import UNCOUNTED_BYTES
 from voxbatch.engines.vllm.model import DEFAULT_PARAMS, REALTIME
 from voxbatch.engines.vllm.settings import resolve
+from voxbatch.profiles import load_profile
 
 BAR = 0.2
 STOCK = {"lift_encoder_cache": "false", "max_num_batched_tokens": "0", "prefill_encoder": "false", "delay_ms": "0"}

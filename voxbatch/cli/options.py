@@ -23,7 +23,6 @@ from voxbatch.config import (
     RETRY_CHOICES,
     RunOptions,
     check_include,
-    load_profile,
 )
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
@@ -129,6 +128,8 @@ def _read_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> s
     They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
     """
     if name:
+        from voxbatch.profiles import load_profile
+
         settings = load_profile(name)
         settings.pop("description", None)
         options = settings.pop("engine_options", {})

@@ -19,10 +19,11 @@ import numpy as np
 
 from voxbatch import engines
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import DEFAULT_SHARE, Config, RunOptions, load_profile
+from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
 from voxbatch.engines import EngineChoice, EngineSpec, ExpectedSpeed
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
+from voxbatch.profiles import load_profile
 from voxbatch.records import Item, Windows
 from voxbatch.runner.prepare import (
     Job,
