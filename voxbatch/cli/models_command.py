@@ -127,7 +127,7 @@ def profiles(ctx: click.Context, name: str | None) -> None:
 
     from voxbatch.cli.options import parsed_run_options
     from voxbatch.cli.run_command import run
-    from voxbatch.engines import preview_arguments
+    from voxbatch.engines.previews import preview_arguments
 
     with run.make_context(run.name, ["--profile", name, "-"], ctx) as running:
         settings = parsed_run_options(running).to_dict()

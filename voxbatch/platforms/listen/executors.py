@@ -19,8 +19,9 @@ from voxbatch.platforms.listen.message import RunRequest
 from voxbatch.platforms.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.runner import Stop
 from voxbatch.runner.abilities import check_abilities
+from voxbatch.runner.cascading import large_spec
 from voxbatch.runner.forecast import measure
-from voxbatch.runner.prepare import large_spec, open_manifest, path_policy, worker_environments
+from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
 from voxbatch.storage import open_store, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder
 
@@ -66,8 +67,8 @@ class LocalExecutor:
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
         engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
         check_abilities(run, engine.spec)
-        large = large_spec(run, name, engine.spec)
-        if large is not None:
+        if run.cascade is not None:
+            large = large_spec(run, name, engine.spec)
             text = f"each run loads {engine.spec.model} and then {large.model} anew; for many small runs, collect more"
             log.warning("loads_anew", text=f"{text} recordings for one run (--batch-window)")
         if (count := len(worker_environments(engine.spec, run.workers))) > 1:
