@@ -105,7 +105,7 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
 def _write_page(place: str, comparison: Comparison, cluster: str | None, store_options: StoreOptions) -> None:
     from voxbatch.analysis import open_target
     from voxbatch.cli.side_by_side import word_columns
-    from voxbatch.report import ComparedItem, render_comparison
+    from voxbatch.report.comparison import ComparedItem, render_comparison
 
     differences = (("WER", comparison.words), ("CER", comparison.characters))
     lines = [line for name, value in differences if value is not None for line in _verdict(name, value, cluster)]
