@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.output.lines import failure_line, read_transcript, transcript_line
+from voxbatch.output.lines import failure_line, transcript_line
+from voxbatch.output.outcomes import read_transcript
 from voxbatch.records import Failure, Flag, Item, Transcript, Word
 
 

@@ -17,7 +17,8 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import ItemNames, distinct_name, short_name
 from voxbatch.output.layout import RUN_FILE, item_file
-from voxbatch.output.lines import parse_line, read_transcript
+from voxbatch.output.lines import parse_line
+from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.storage import Store, StoreOptions, parallel_map
