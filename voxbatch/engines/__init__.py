@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, AnswerOptions, Windows
+from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, Windows
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 __all__ = [
@@ -35,10 +35,8 @@ __all__ = [
     "choose",
     "create",
     "install_command",
-    "is_non_commercial",
     "known_details",
     "options_with_kernels",
-    "options_with_questions",
     "uses_gpu",
 ]
 
@@ -73,7 +71,7 @@ class EngineSpec:
     engine_process. Before its model is loaded, such an engine can be pickled."""
     max_recordings: int = 0
     """Number of recordings that a question may have. 0 means that the engine cannot answer questions; see
-    `options_with_questions`."""
+    runner.asking.options_with_questions."""
     max_question_samples: int = 0
     """Length of all recordings of a question together for which the context of the model suffices, in samples."""
     sampling_rate: int = SAMPLING_RATE
@@ -289,11 +287,6 @@ def known_details(*details: str) -> str:
     return f" ({known})" if known else ""
 
 
-def is_non_commercial(license_: str) -> bool:
-    """Return whether the name of a licence says that it forbids commercial use: "cc-by-nc-4.0" → True."""
-    return "nc" in license_.lower().replace("-", " ").split()
-
-
 def multilingual_model(engine: str) -> str:
     """Return the name of a model of an engine that knows many languages, for messages; "" if there is none."""
     return ENGINES[engine].multilingual_model if engine in ENGINES else ""
@@ -302,22 +295,6 @@ def multilingual_model(engine: str) -> str:
 def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: str | None) -> Mapping[str, str]:
     """Return the options of an engine with the place of its compiled kernels, if it compiles any."""
     return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ALL[name].compiles else options
-
-
-def options_with_questions(name: str, options: Mapping[str, str], answer: AnswerOptions) -> Mapping[str, str]:
-    """Return the options of an engine that answers questions.
-
-    Args:
-        answer: the way in which it answers; an engine may reserve room for the longest answer.
-
-    Raises:
-        ConfigError: the engine cannot answer questions.
-    """
-    if not ENGINES[name].answers:
-        raise ConfigError(
-            f"the engine {name} transcribes and cannot answer questions; take --engine vllm, on a machine with a GPU"
-        )
-    return {**options, "task": "ask", "max_answer_tokens": str(answer.max_tokens)}
 
 
 def create(

@@ -139,7 +139,9 @@ def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
         if config.speakers and engine == "vllm":
             return {"beside_gb": str(NETWORKS_GB), **config.engine_options}
         return config.engine_options
-    return engines.options_with_questions(engine, config.engine_options, config.questions.answer)
+    from voxbatch.runner.asking import options_with_questions
+
+    return options_with_questions(engine, config.engine_options, config.questions.answer)
 
 
 def items_of_shard(durations: Column, config: Config) -> ItemSet:
