@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.errors import CheckpointError
@@ -81,10 +81,10 @@ def merge(
         totals.estimator = Estimator(calibration)
     with contextlib.ExitStack() as stack:
         merged = {
-            name: stack.enter_context(MergedFile(store, name, owner, _change_of(store, name, run, recorded)))
-            for name in kinds
+            name: stack.enter_context(MergedFile(store, name, kind, owner, _change_of(store, name, run, recorded)))
+            for name, kind in kinds.items()
         }
-        sinks: list[Sink] = [totals, *(_Lines(merged[name], kind) for name, kind in kinds.items())]
+        sinks: list[Sink] = [totals, *merged.values()]
         report = None
         if files.report:
             from voxbatch.output.report import ReportSink
@@ -183,10 +183,9 @@ def _put_again(
             f"again, so that it is written again from the parts: {remove_command(store.place, name)}"
         )
     # Parts were removed since, and their items were transcribed again; or an earlier process has created the file late.
-    with MergedFile(store, name, owner, Change.REPLACE) as file:
+    with MergedFile(store, name, kinds_of(run)[name], owner, Change.REPLACE) as file:
         for entry in entries:
-            if entry.kind == kinds_of(run)[name]:
-                file.add(entry.line)
+            file.add(entry)
         file.finish()
 
 
@@ -215,18 +214,6 @@ class Sink(Protocol):
 
     def add(self, entry: PartEntry, line: Mapping[str, Any], /) -> None:
         """Take an entry, whose line is also given as its JSON object."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """The lines of one kind go into a merged output."""
-
-    file: MergedFile
-    kind: str
-
-    def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
-        if entry.kind == self.kind:
-            self.file.add(entry.line)
 
 
 def _put_summary(
