@@ -27,7 +27,7 @@ from voxbatch.output.parts import PartEntry, damaged_part
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
 from voxbatch.records import ALIGN, TRANSLATE, Answer, Failure, Item, Transcript
 from voxbatch.storage import Store, is_remote, remove_command
-from voxbatch.text.item_flags import item_flags, mean_confidence
+from voxbatch.text.item_flags import item_flags
 
 if TYPE_CHECKING:
     from voxbatch.scoring.counts import ErrorCounts
@@ -91,7 +91,7 @@ def transcript_line(
         from voxbatch.scoring.counts import count_errors
 
         counts = count_errors(item.text, transcript.text, lang)
-    confidence, answer, translates = mean_confidence(transcript), transcript.answer, item.task == TRANSLATE
+    confidence, answer, translates = transcript.confidence, transcript.answer, item.task == TRANSLATE
     flags = transcript.flags if answer or translates else (*transcript.flags, *item_flags(transcript, given))
     languages = {"lang": "en", SPOKEN_LANGUAGE: lang} if translates else {"lang": lang}
     return {
