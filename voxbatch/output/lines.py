@@ -211,12 +211,9 @@ class _Line(msgspec.Struct, kw_only=True):
     text: str | None = None
 
 
-class _TranscriptLine(_Line, kw_only=True):
-    pred_text: str
-    words: list[_Word]
+class _DoneLine(_Line, kw_only=True):
     segments: list[_Segment]
     audio_duration: Number
-    confidence: Number | None = None
     flags: list[_Flag] = []
     warnings: list[str]
     substitutions: Count | None = None
@@ -225,19 +222,18 @@ class _TranscriptLine(_Line, kw_only=True):
     reference_length: Count | None = None
 
 
-class _RecordingLine(_Line, kw_only=True):
+class _TranscriptLine(_DoneLine, kw_only=True):
+    pred_text: str
+    words: list[_Word]
+    confidence: Number | None = None
+
+
+class _RecordingLine(_DoneLine, kw_only=True):
     """The line of a text that was spoken. It has the text that was heard, and its errors, if an engine listened."""
 
     voice: str
-    segments: list[_Segment]
-    audio_duration: Number
     flags: list[_Flag]
-    warnings: list[str]
     pred_text: str | None = None
-    substitutions: Count | None = None
-    insertions: Count | None = None
-    deletions: Count | None = None
-    reference_length: Count | None = None
 
 
 class _FailureLine(_Line, kw_only=True):
