@@ -18,6 +18,7 @@ from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Store, open_store
@@ -150,7 +151,7 @@ def test_formats_that_would_do_harm_are_refused(tmp_path: Path, formats: tuple[s
         Config(source="in", out="out", beside=True, formats=formats)
     videos = Videos(tmp_path, ["talk.mp4"])
     with pytest.raises(ConfigError, match=message):
-        merge.merge_again(videos.store, {"beside": True, "formats": list(formats)})
+        merge_again(videos.store, {"beside": True, "formats": list(formats)})
 
 
 def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:

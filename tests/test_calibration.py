@@ -16,7 +16,7 @@ from voxbatch.analysis.calibrate import calibrate_run, write_calibration
 from voxbatch.errors import ConfigError
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.lines import transcript_line
-from voxbatch.output.merge import merge_again
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import Item, Transcript, Word

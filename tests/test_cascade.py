@@ -25,7 +25,7 @@ from voxbatch.errors import CheckpointError, ConfigError, UsageError
 from voxbatch.log import Log
 from voxbatch.output import lists
 from voxbatch.output.cascade import Amount, chosen, overlaid
-from voxbatch.output.merge import merge_again
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry, open_part
 from voxbatch.output.run_file import RunKey, read_existing
 from voxbatch.output.verify import verify

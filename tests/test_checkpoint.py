@@ -30,7 +30,7 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.further_list import RETRYABLE, plan
 from voxbatch.output.layout import part_names
 from voxbatch.output.lists import ItemList
-from voxbatch.output.merge import merge_again
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry, read_header, read_part
 from voxbatch.output.reserve import Listing, reserve
 from voxbatch.output.run_file import Ownership, create_list

@@ -22,7 +22,7 @@ from voxbatch.audio.ffmpeg import executable, version
 from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
 from voxbatch.cli.options import unknown_variables
-from voxbatch.config import load_profile, profile_names
+from voxbatch.profiles import load_profile, profile_names
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 

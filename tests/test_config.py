@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.cli import cli
-from voxbatch.config import FORMATS, PROFILE_KEYS, Config, RunOptions, digest, load_profile, profile_names
+from voxbatch.config import FORMATS, Config, RunOptions, digest
 from voxbatch.engines.vllm.forecast import preview_arguments
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
+from voxbatch.profiles import PROFILE_KEYS, load_profile, profile_names
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 ENDPOINT_RULE = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"

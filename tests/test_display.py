@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import voxbatch.runner.progress
 from voxbatch import display
-from voxbatch.cli import outcome
+from voxbatch.cli import columns, live_progress, outcome
 from voxbatch.cli.advice import failure_lines, language_line
 from voxbatch.log import Log
 from voxbatch.output.latency import LatencyPercentiles, Percentiles
@@ -91,7 +91,7 @@ def test_a_command_in_a_column_stays_whole(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "60")
     text = "for the engine that a run takes where there is a GPU: pip install 'voxbatch[vllm]' --upgrade-strategy eager"
-    assert display.aligned("missing  vllm  ", text).splitlines() == [
+    assert columns.aligned("missing  vllm  ", text).splitlines() == [
         "missing  vllm  for the engine that a run takes where there",
         "               is a GPU:",
         "               pip install 'voxbatch[vllm]' --upgrade-strategy eager",
@@ -288,9 +288,9 @@ def test_live_progress_shows_escaped_lines(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     log = Log()
-    with display.live_progress(log) as observe:
+    with live_progress.live_progress(log) as observe:
         log.info("part_committed", part="evil\x1b[2J\n")
-        time.sleep(display.REFRESH_S)
+        time.sleep(live_progress.REFRESH_S)
         observe(progress(done=2))
     shown = terminal.getvalue()
     assert r"part committed: part=evil\x1b[2J\n" in shown

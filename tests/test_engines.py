@@ -15,13 +15,14 @@ from conftest import ROOT, ManifestWriter, Recorder
 from whisper_base import needs_tiny_en
 
 from voxbatch import engines
-from voxbatch.config import Config, load_profile
+from voxbatch.config import Config
 from voxbatch.engines import Feed
 from voxbatch.engines.engine_process import EngineProcess
 from voxbatch.engines.results import GIVE_UP_AFTER, stop_if_all_fail
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.log import Log
+from voxbatch.profiles import load_profile
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span
 from voxbatch.runner import run
 from voxbatch.storage import DEFAULT_STORE_OPTIONS

@@ -17,7 +17,7 @@ from web_server import served
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.output.lines import read_failure
+from voxbatch.output.outcomes import read_failure
 from voxbatch.storage.recording import open_recording
 
 

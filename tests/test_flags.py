@@ -12,7 +12,7 @@ from outputs import owned
 from voxbatch.analysis.flagged import SEVERITY, find_flagged
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.lines import transcript_line
-from voxbatch.output.merge import merge_again
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import FLAG_KINDS, Flag, Item, Transcript

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from voxbatch.records import Flag, Transcript, Word
-from voxbatch.text.item_flags import LOW_MEAN, item_flags, mean_confidence
-from voxbatch.text.stitching import segments
+from voxbatch.text.item_flags import LOW_MEAN, item_flags
+from voxbatch.text.stitching import mean, segments
 
 
 def transcript(*confidences: float | None, text: str = "", language: str | None = None) -> Transcript:
@@ -14,7 +14,8 @@ def transcript(*confidences: float | None, text: str = "", language: str | None 
     words = tuple(
         Word(" so." if i % 5 == 4 else " so", i, i + 1.0, confidence) for i, confidence in enumerate(confidences)
     )
-    return Transcript(text, words, tuple(segments(words)), len(words), language=language)
+    sure = mean([confidence for confidence in confidences if confidence is not None])
+    return Transcript(text, words, tuple(segments(words)), len(words), language=language, confidence=sure)
 
 
 def test_a_text_of_unsure_words_is_flagged_once() -> None:
@@ -42,13 +43,6 @@ def test_a_single_word_is_not_judged_by_its_confidence() -> None:
     """Nearly every single word has a low confidence, whether it is right or wrong."""
     assert item_flags(transcript(0.1), None) == ()
     assert [flag.kind for flag in item_flags(transcript(0.1, 0.1), None)] == ["low_confidence"]
-
-
-def test_the_mean_ignores_words_without_confidence() -> None:
-    """Words that got no confidence, for example words with estimated times, do not count."""
-    assert mean_confidence(transcript(0.5, None, 1.0)) == 0.75
-    assert mean_confidence(transcript(None)) is None
-    assert mean_confidence(Transcript("one", confidence=0.25)) == 0.25
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.output.lines import failure_line, read_transcript, transcript_line
+from voxbatch.output.lines import failure_line, transcript_line
+from voxbatch.output.outcomes import read_transcript
 from voxbatch.records import Failure, Flag, Item, Transcript, Word
 
 
@@ -57,7 +58,7 @@ def test_confidence_and_flags_survive_the_line() -> None:
     """
     words = (Word(" Hi", 0.0, 0.4, 0.5), Word(" you.", 0.4, 1.0, 0.7255))
     lost = Flag("lost_speech", "no text over 4.0 s of speech", 1.0, 5.0)
-    heard = Transcript("Hi you.", words, audio_duration=5.0, flags=(lost,))
+    heard = Transcript("Hi you.", words, audio_duration=5.0, flags=(lost,), confidence=0.61275)
     line = json.loads(json.dumps(transcript_line(item("a", "/a"), heard, "scripted", "count", "en", "/day")))
     unsure = "unsure words (mean confidence 0.61)"
     assert line["confidence"] == 0.613

@@ -27,13 +27,12 @@ from voxbatch.manifest import (
     LineError,
     PathPolicy,
     Survey,
-    folder_manifest,
     items,
     open_source,
     parse_line,
     survey,
 )
-from voxbatch.manifest.folder import natural_key
+from voxbatch.manifest.folder import folder_manifest, natural_key
 from voxbatch.manifest.json_line import MAX_LINE_BYTES
 from voxbatch.manifest.references import MAX_REFERENCE_BYTES
 from voxbatch.records import Item

@@ -24,7 +24,8 @@ from servers import Reply
 from web_server import served
 
 from voxbatch.errors import ManifestError, StorageError
-from voxbatch.manifest import Source, folder_manifest, items, open_source, survey
+from voxbatch.manifest import Source, items, open_source, survey
+from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.prefix import prefix_manifest
 from voxbatch.manifest.references import MAX_REFERENCE_BYTES
 from voxbatch.storage import StoreOptions, retrying_client

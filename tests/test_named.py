@@ -14,7 +14,7 @@ from conftest import ManifestWriter, Voxbatch
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest import PathPolicy, Source, items, open_source, survey
-from voxbatch.output.layout import default_out
+from voxbatch.output.default_out import default_out
 
 SCRIPTED = ("--engine", "scripted", "-q")
 

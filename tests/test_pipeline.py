@@ -22,7 +22,8 @@ from outputs import keys, owned
 from waits import until
 
 from voxbatch.config import RunOptions
-from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed, require_language
+from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
+from voxbatch.engines.refusals import require_language
 from voxbatch.engines.results import Result
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError, RunError, StorageError

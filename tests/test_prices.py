@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT, ManifestWriter, Voxbatch
 
 from voxbatch import engines, prices
+from voxbatch.engines import previews
 from voxbatch.platforms import submit, tasks
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")
@@ -71,7 +72,7 @@ def test_the_page_calculates_our_prices_from_the_forecast() -> None:
     """Our prices of an hour of audio follow from the price of the machine and the forecast of its GPU, which may be off
     by 30 %, and each price of the table says whether it is modelled, measured or published, and when.
     """
-    speed = engines.expected_speed("vllm", None, {}, None, "NVIDIA L4")
+    speed = previews.expected_speed("vllm", None, {}, None, "NVIDIA L4")
     assert speed is not None
     high, low = 1.3 * speed.rtfx, 0.7 * speed.rtfx
     (start,) = {

@@ -9,7 +9,8 @@ from unicodedata import normalize
 
 import pytest
 
-from voxbatch.manifest import folder_manifest, items, open_source
+from voxbatch.manifest import items, open_source
+from voxbatch.manifest.folder import folder_manifest
 from voxbatch.storage.recording import open_recording
 
 STM = ";; c\nT 1 S 0 2 <o,f0,male> he said\nT 1 S 2 3 <o> IGNORE_TIME_SEGMENT_IN_SCORING\nT 1 S 3 4 <o> it 's me\n"

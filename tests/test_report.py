@@ -32,6 +32,7 @@ from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.report import RunReport
 from voxbatch.output.stored_json import json_bytes
@@ -649,7 +650,7 @@ def test_the_report_of_a_run_in_a_bucket(amazon: servers.Server, monkeypatch: py
         write_report(store, f"{place.uri}/report.html", ("lang",))
         assert place.look("report.html").endswith(b"</html>\n")
         store.delete("report.html")
-        merge.merge_again(store)
+        merge_again(store)
         assert not store.exists("report.html")
-        merge.merge_again(store, {"report": True})
+        merge_again(store, {"report": True})
         assert b"All 2 items." in place.look("report.html")

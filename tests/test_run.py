@@ -31,7 +31,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.config import Config
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
-from voxbatch.output.merge import merge_again
+from voxbatch.output.merge_again import merge_again
 from voxbatch.storage import open_store
 
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")

@@ -22,7 +22,7 @@ from datasets import Audio, Dataset
 
 from voxbatch.errors import ConfigError, ManifestError
 from voxbatch.manifest import PathPolicy, items, open_source, survey
-from voxbatch.output.layout import default_out
+from voxbatch.output.default_out import default_out
 
 TEXTS = ['He said "no", twice.', "line one\nline two", "tab\there", 'ends with "quotes"', "plain", "ünï – ☂", "; | ,"]
 

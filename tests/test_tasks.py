@@ -24,7 +24,8 @@ from sagemaker_deployment import HOSTS, container
 from voxbatch.errors import ConfigError
 from voxbatch.output.layout import part_names
 from voxbatch.platforms import tasks
-from voxbatch.platforms.tasks import Task, find, sagemaker, shard_of
+from voxbatch.platforms.tasks import find, sagemaker, shard_of
+from voxbatch.platforms.tasks.task import Task
 from voxbatch.runner.shard import MAX_SHARDS
 from voxbatch.storage import Store, open_store, retry
 

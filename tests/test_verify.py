@@ -27,7 +27,7 @@ from voxbatch.analysis.status import read_status
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.latency import Latency
-from voxbatch.output.merge import merge_again
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import create_list
 from voxbatch.output.stored_json import json_bytes

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conftest import Voxbatch
 
-from voxbatch import engines
-from voxbatch.engines import ExpectedSpeed, has_gpu
+from voxbatch.engines import has_gpu, previews
+from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.engines.vllm import forecast
 from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
 from voxbatch.engines.vllm.memory import Footprint
@@ -28,7 +28,7 @@ STOCK: dict[str, Any] = {"prefill_encoder": "false"}
 
 def expected(gpu: str | None = L4, model: str | None = None, gpus: int = 1, **options: str) -> ExpectedSpeed | None:
     """Return the estimate for an engine on a card, or None."""
-    return engines.expected_speed("vllm", model, options, None, gpu, gpus)
+    return previews.expected_speed("vllm", model, options, None, gpu, gpus)
 
 
 def rtfx(gpu: str = L4, gpus: int = 1, **options: str) -> float:
@@ -98,7 +98,7 @@ def test_estimates_follow_the_lengths_of_recordings() -> None:
     """Short recordings are mostly pads, a few do not fill a card, and long ones are cut."""
 
     def of(*durations: float) -> float:
-        found = engines.expected_speed("vllm", None, PREFILLED, column(*durations), H200)
+        found = previews.expected_speed("vllm", None, PREFILLED, column(*durations), H200)
         assert found
         return found.rtfx
 
@@ -117,8 +117,8 @@ def test_no_estimate_for_unknown_combinations(tmp_path: Path) -> None:
     assert expected(L4, quantization="fp8") is None
     assert expected(L4, fp8="decoder") is None
     assert expected(L4, dtype="float32") is None
-    assert engines.expected_speed("faster-whisper", None, {}, None, L4) is None
-    assert engines.expected_speed("no such", None, {}, None, L4) is None
+    assert previews.expected_speed("faster-whisper", None, {}, None, L4) is None
+    assert previews.expected_speed("no such", None, {}, None, L4) is None
     with pytest.raises(ConfigError, match="engine option 'no_such' is unknown to vllm"):
         expected(L4, no_such="1")
 
@@ -151,7 +151,7 @@ def test_the_dry_run_estimates_the_time(voxbatch: Voxbatch, tmp_path: Path, l4s:
     (tmp_path / "m.jsonl").write_text("".join(rows))
 
     def rtfx(**options: str) -> float:
-        found = engines.expected_speed("vllm", None, options, durations, L4, 2)
+        found = previews.expected_speed("vllm", None, options, durations, L4, 2)
         assert found
         return found.rtfx
 

@@ -127,7 +127,7 @@ def test_an_impossible_request_for_the_plugin_is_refused(here: pytest.MonkeyPatc
 def test_prefill_of_the_profiles() -> None:
     """The published latency profile uses stock's way, and a batch uses `auto`."""
     assert resolve("realtime", {}).prefill_encoder == "auto"
-    from voxbatch.config import load_profile
+    from voxbatch.profiles import load_profile
 
     given = {name: str(value) for name, value in load_profile("ctx512")["engine_options"].items()}
     assert resolve("realtime", given).prefill_encoder == "false"

@@ -15,7 +15,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib import resources
 from typing import Any
 
 from voxbatch.errors import ConfigError
@@ -247,7 +246,7 @@ class RunOptions:
         help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
         "Repeatable.",
     )  # fmt: skip
-    """See manifest.folder.is_included."""
+    """See manifest.recording_line.is_included."""
     store_options: StoreOptions = DEFAULT_STORE_OPTIONS
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,
@@ -621,38 +620,3 @@ def digest(identity: Mapping[str, Any]) -> str:
     equal."""
     canonical = json.dumps(identity, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def profile_names() -> list[str]:
-    """Return the names of all profiles, sorted."""
-    folder = resources.files("voxbatch") / "profiles"
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-
-
-def load_profile(name: str) -> dict[str, Any]:
-    """Return the settings of a profile, by the names of PROFILE_KEYS; `description` may be among them.
-
-    Raises:
-        ConfigError: the profile does not exist, or it sets a setting that no profile may set.
-    """
-    import yaml
-
-    if name not in profile_names():
-        raise ConfigError(f"profile {name!r} is unknown; known are {', '.join(profile_names())}")
-    text = (resources.files("voxbatch") / "profiles" / f"{name}.yaml").read_text()
-    settings: dict[str, Any] = yaml.safe_load(text) or {}
-    if unknown := sorted(set(settings) - PROFILE_KEYS - {"description"}):
-        raise ConfigError(
-            f"profile {name}: {', '.join(unknown)}: not for profiles; allowed are {', '.join(sorted(PROFILE_KEYS))}"
-        )
-    return settings
-
-
-PROFILE_KEYS = {
-    name
-    for kind in (RunOptions, StoreOptions)
-    for name, declared in settings_of(kind).items()
-    if declared.in_profiles
-}  # fmt: skip
-"""Settings that a profile may set. It may not set what the run covers, where its data is, who pays for access, and what
-a stranger's manifest can reach through it."""

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shapes import H200, L4, full_size, params
 
-from voxbatch.config import load_profile
 from voxbatch.engines import Feed
 from voxbatch.engines.vllm import compat, gpu
 from voxbatch.engines.vllm.arguments import (
@@ -34,6 +33,7 @@ from voxbatch.engines.vllm.model import REALTIME, TRANSCRIPTION, WHISPER, Model
 from voxbatch.engines.vllm.settings import FP8_PARTS, VllmSettings
 from voxbatch.engines.vllm.vllm_process import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.errors import ConfigError
+from voxbatch.profiles import load_profile
 from voxbatch.records import Chunk, Span
 from voxbatch.settings import parse
 from voxbatch.vllm_plugin.scheduler.admission import burst_size

@@ -260,6 +260,6 @@ if __name__ == "__main__":
         with contextlib.suppress(ImportError):  # an environment may lack an extra
             importlib.import_module(name)
     for name in ("page", "comparison"):
-        page._environment().get_template(f"{name}.html.jinja")  # compiles it
+        page.environment().get_template(f"{name}.html.jinja")  # compiles it
     serve()
     run_to_end(_command)

@@ -17,7 +17,8 @@ from typing import Any
 from voxbatch.analysis.dataset_options import BY_SPEAKER, DatasetOptions
 from voxbatch.formats.names import output_name
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.output.lines import CASCADE_KEY, read_transcript
+from voxbatch.output.lines import CASCADE_KEY
+from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.run_file import Run
 from voxbatch.records import Segment, Word
 from voxbatch.text.stitching import mean

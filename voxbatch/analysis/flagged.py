@@ -14,7 +14,8 @@ from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import TRANSCRIPTS
-from voxbatch.output.lines import parse_line, parse_merged_line, read_transcript
+from voxbatch.output.lines import parse_line, parse_merged_line
+from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.summary import FlagCounts
 from voxbatch.records import (
     CUT_OFF,

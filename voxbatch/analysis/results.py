@@ -11,8 +11,9 @@ from voxbatch.output import run_file
 from voxbatch.output.cascade import is_second_pass_complete
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import part_names
-from voxbatch.output.lines import outcome_of, parse_line
+from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
+from voxbatch.output.outcomes import outcome_of
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run, takeover_explained
 from voxbatch.records import Outcome

@@ -26,7 +26,8 @@ from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import ItemNames
-from voxbatch.output.lines import parse_line, read_transcript
+from voxbatch.output.lines import parse_line
+from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store, is_remote, open_store

@@ -19,7 +19,7 @@ from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.output import run_file
-from voxbatch.output.layout import default_out
+from voxbatch.output.default_out import default_out
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, Stop, StopRequested
 from voxbatch.storage import open_store

@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from voxbatch.config import RunOptions, load_profile
+from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
+from voxbatch.profiles import load_profile
 from voxbatch.settings import Setting, settings_of
 from voxbatch.storage import StoreOptions
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 import click
 
 from voxbatch import __version__
-from voxbatch.cli.commands import HELP_WIDTH, Commands, message_of, next_step, usage
+from voxbatch.cli.commands import HELP_WIDTH, Commands
 from voxbatch.cli.options import LOG_FORMAT
 from voxbatch.errors import VoxbatchError
 from voxbatch.log import Log, is_json
@@ -57,7 +57,9 @@ def main() -> NoReturn:
         click.echo(e.format_message(), err=True)
         sys.exit(e.exit_code)
     except click.ClickException as e:
-        _show(f"{message_of(e)}{next_step(e)}", told, usage(e))
+        from voxbatch.cli.usage_errors import message_of, usage
+
+        _show(message_of(e), told, usage(e))
         sys.exit(e.exit_code)
     except click.Abort:
         try:

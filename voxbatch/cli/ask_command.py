@@ -16,12 +16,12 @@ from voxbatch.cli.options import (
     language,
     manifest_options,
     option,
-    read_text,
     setting_option,
     source_argument,
     store_options,
 )
 from voxbatch.cli.run_command import start
+from voxbatch.cli.text_files import read_text
 from voxbatch.config import QuestionOptions
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_name

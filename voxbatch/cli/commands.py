@@ -1,4 +1,4 @@
-"""The group of the commands and the class of `run`: what they accept beyond click, and which next step they name.
+"""The group of the commands and the class of `run`: what they accept beyond click.
 
 `voxbatch talk.mp3` names the command that was meant. `--formats srt vtt` is read as `--formats srt,vtt`.
 """
@@ -43,33 +43,6 @@ MODULES = {
 }
 """The module of each command in this package, in the order of the help: the most used first. The module's function has
 the name of the command."""
-MEANT = {
-    "transcribe": "voxbatch run SOURCE transcribes",
-    "help": "Try voxbatch --help",
-    "version": "Try voxbatch --version",
-}
-"""Words that people type as commands, and the answer."""
-_OPTIONS_ELSEWHERE = {
-    **dict.fromkeys(("--beam-size", "--beam_size"), "With faster-whisper: --engine-option beam_size=5"),
-    **dict.fromkeys(("--compute-type", "--compute_type"), "With faster-whisper: --engine-option compute_type=int8"),
-    "--device": "With faster-whisper: --engine-option device=cuda; vLLM takes all GPUs",
-    "--threads": "With faster-whisper: --engine-option threads=4",
-    "--batch-size": "The engine fills its batches by itself",
-    "--task": "For a translation: voxbatch ask SOURCE --translate-to en, with a Voxtral model on a GPU",
-    "--translate": "For a translation: voxbatch ask SOURCE --translate-to en, with a Voxtral model on a GPU",
-    **dict.fromkeys(("--diarize", "--min-speakers", "--max-speakers"), "Speakers are told apart by --speakers 2-4"),
-    "--output-dir": "OUT is given by -o",
-    "--output-format": "Formats are given by --formats srt,vtt",
-    "--word-timestamps": "Each output has the times of words",
-    "--lang": "The language is given by --language",
-}
-"""Options of other programs, and what voxbatch has in their place."""
-_MISSING_SOURCE = """
-
-Give one of these as SOURCE:
-  voxbatch run talk.mp3      a recording
-  voxbatch run recordings/   a folder of recordings
-  voxbatch run calls.jsonl   a manifest"""
 
 
 class _CommandModules(Mapping[str, click.Command]):
@@ -105,8 +78,11 @@ class Commands(click.Group):
         name = args[0]
         if name not in self.commands and (os.path.exists(name) or "://" in name):
             ctx.fail(f"No such command {name!r}. To transcribe it: voxbatch run {name}")
-        if name not in self.commands and name in MEANT:
-            ctx.fail(f"No such command {name!r}. {MEANT[name]}")
+        if name not in self.commands:
+            from voxbatch.cli.usage_errors import MEANT
+
+            if name in MEANT:
+                ctx.fail(f"No such command {name!r}. {MEANT[name]}")
         return super().resolve_command(ctx, args)
 
 
@@ -148,24 +124,3 @@ class GroupedCommand(WithFormats):
 def format_name(text: str) -> str:
     """Return the name of a format as it was meant: " .SRT" → "srt"."""
     return text.strip().removeprefix(".").lower()
-
-
-def usage(error: click.ClickException) -> str:
-    """Return the usage of the command that refused its arguments, or "" for another error."""
-    if not isinstance(error, click.UsageError) or error.ctx is None:
-        return ""
-    return f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n"
-
-
-def message_of(error: click.ClickException) -> str:
-    """Return the message of an error. That of an option of another program names what voxbatch has in its place."""
-    if isinstance(error, click.NoSuchOption) and (place := _OPTIONS_ELSEWHERE.get(error.option_name)):
-        return f"{error.message} {place}."
-    return error.format_message()
-
-
-def next_step(error: click.ClickException) -> str:
-    """Return the text that follows the message of an error, or ""."""
-    if not isinstance(error, click.MissingParameter) or error.ctx is None or error.param is None:
-        return ""
-    return _MISSING_SOURCE if (error.ctx.info_name, error.param.name) == ("run", "source") else ""

@@ -105,7 +105,7 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
 def _write_page(place: str, comparison: Comparison, cluster: str | None, store_options: StoreOptions) -> None:
     from voxbatch.analysis import open_target
     from voxbatch.cli.side_by_side import word_columns
-    from voxbatch.report import ComparedItem, render_comparison
+    from voxbatch.report.comparison import ComparedItem, render_comparison
 
     differences = (("WER", comparison.words), ("CER", comparison.characters))
     lines = [line for name, value in differences if value is not None for line in _verdict(name, value, cluster)]
@@ -155,7 +155,7 @@ def _report(comparison: Comparison, cluster: str | None) -> Iterator[str]:
 
 
 def _table(comparison: Comparison) -> Iterator[str]:
-    from voxbatch.display import end_of
+    from voxbatch.cli.columns import end_of
 
     column = (WIDTH - 15) // 2
     for label, values in [("", ["A", "B"]), *_rows(comparison)]:
@@ -231,8 +231,8 @@ def _verdict(name: str, difference: PairedDifference, cluster: str | None) -> It
 
 
 def _changed(item: ChangedItem) -> Iterator[str]:
+    from voxbatch.cli.columns import end_of
     from voxbatch.cli.side_by_side import side_by_side
-    from voxbatch.display import end_of
 
     counts = _errors(item)
     yield f"{end_of(escape_controls(item.id), WIDTH - len(counts) - 2)}: {counts}"

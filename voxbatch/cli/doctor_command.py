@@ -19,7 +19,7 @@ def doctor(ctx: click.Context) -> None:
     The settings are those of a run with the same VOXBATCH_* variables: VOXBATCH_MODEL is looked for, and VOXBATCH_OUT
     is created and written to. The last line says whether voxbatch is ready. The exit code is 1 if it is not.
     """
-    from voxbatch.display import aligned
+    from voxbatch.cli.columns import aligned
     from voxbatch.doctor import findings, is_ready, verdict
 
     with run.make_context(run.name, ["-"], ctx) as running:

@@ -117,7 +117,7 @@ def _details(model: KnownModel) -> Iterator[str]:
 @click.pass_context
 def profiles(ctx: click.Context, name: str | None) -> None:
     """List the profiles, or print the settings of profile NAME and the arguments that vLLM would get."""
-    from voxbatch.config import PROFILE_KEYS, load_profile, profile_names
+    from voxbatch.profiles import PROFILE_KEYS, load_profile, profile_names
 
     if name is None:
         for profile in profile_names():
@@ -127,7 +127,7 @@ def profiles(ctx: click.Context, name: str | None) -> None:
 
     from voxbatch.cli.options import parsed_run_options
     from voxbatch.cli.run_command import run
-    from voxbatch.engines import preview_arguments
+    from voxbatch.engines.previews import preview_arguments
 
     with run.make_context(run.name, ["--profile", name, "-"], ctx) as running:
         settings = parsed_run_options(running).to_dict()

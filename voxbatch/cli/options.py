@@ -23,7 +23,6 @@ from voxbatch.config import (
     RETRY_CHOICES,
     RunOptions,
     check_include,
-    load_profile,
 )
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
@@ -41,8 +40,6 @@ PREFIX = "VOXBATCH_"
 """Begin of the names of the variables that set options."""
 LOG_FORMAT = "voxbatch.log_format"
 """Key of click's `obj`, which the console script reads: the value of --log-format."""
-MAX_FILE_BYTES = 1 << 20
-"""Size of the largest file with hotwords, a question, a JSON schema or functions."""
 
 _PROFILE_OPTIONS, PROFILE_ENGINE = "voxbatch.profile_options", "voxbatch.profile_engine"
 """Keys of click's `meta`: the engine options and the engine of the profile that was given."""
@@ -129,6 +126,8 @@ def _read_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> s
     They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
     """
     if name:
+        from voxbatch.profiles import load_profile
+
         settings = load_profile(name)
         settings.pop("description", None)
         options = settings.pop("engine_options", {})
@@ -201,28 +200,6 @@ def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] 
 def _patterns(_: click.Context, __: click.Parameter, patterns: tuple[str, ...]) -> tuple[str, ...]:
     check_include(patterns)
     return patterns
-
-
-def read_text(flag: str, place: str, access: StoreOptions) -> str:
-    """Return the content of a small text file, local or at an address.
-
-    Raises:
-        ConfigError: it cannot be read, is too large or is not UTF-8.
-        StorageError: the address cannot be read.
-    """
-    from voxbatch.storage import is_remote
-    from voxbatch.storage.connect import open_remote
-
-    try:
-        with open_remote(place, access) if is_remote(place) else open(place, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"{flag} {place} has more than {MAX_FILE_BYTES:,} bytes; give a smaller file")
-        return content.decode("utf-8-sig")
-    except OSError as e:
-        raise ConfigError(f"{flag} {place}: {e.strerror}") from e
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"{flag} {place} is not UTF-8; save it again as UTF-8") from e
 
 
 def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -455,17 +432,6 @@ _READ_ELSEWHERE = (
 """Beginnings of the names of variables that are no options."""
 
 
-def _hotwords(text: str, place: str) -> str:
-    """Return the lines of the file of hotwords, divided by commas.
-
-    Raises:
-        ConfigError: there are none.
-    """
-    if not (words := [line.strip() for line in text.splitlines() if line.strip()]):
-        raise ConfigError(f"--hotwords {place} has no words; write one name or term on each line")
-    return ", ".join(words)
-
-
 def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: FileSettings | None = None) -> RunOptions:
     """Return the RunOptions that the parsed options make.
 
@@ -499,7 +465,9 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
     elif ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
         values["model"] = None  # the model of a profile is for the profile's engine
     if place := values.get("hotwords"):
-        values["hotwords"] = _hotwords(read_text("--hotwords", place, values["store_options"]), place)
+        from voxbatch.cli.text_files import read_hotwords
+
+        values["hotwords"] = read_hotwords(place, values["store_options"])
     return RunOptions(**{**values, "engine_options": options})
 
 

@@ -153,7 +153,7 @@ def merge(
     """
     from voxbatch.cli.outcome import print_outcome
     from voxbatch.cli.session import EXIT_SOME_FAILED, write_copies
-    from voxbatch.output.merge import merge_again
+    from voxbatch.output.merge_again import merge_again
     from voxbatch.storage import open_store
 
     check_formats(formats)

@@ -14,7 +14,8 @@ from itertools import islice
 import click
 
 from voxbatch.cli.advice import SHOWN_FAILURES, failure_lines, language_line
-from voxbatch.display import MIN_COLUMN, format_duration
+from voxbatch.cli.columns import MIN_COLUMN
+from voxbatch.display import format_duration
 from voxbatch.engines import known_details
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import in_words

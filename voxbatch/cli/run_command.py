@@ -23,7 +23,7 @@ from voxbatch.cli.options import (
 from voxbatch.config import FORMATS, Config
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import announce, in_job, own_task, usd_per_hour
+from voxbatch.platforms.tasks import in_job, own_task
 
 
 @click.command(
@@ -73,31 +73,35 @@ def start(
     """Run the options of `run` or `ask`, and exit with the code of the run."""
     from voxbatch.cli.session import leave, transcribe
     from voxbatch.display import can_animate
-    from voxbatch.output.layout import default_out
 
     served = file_for_vllm(serving_properties, vllm_config)
     sources = (source,) if isinstance(source, str) else source
     task, (settings["shard"], settings["shards"]) = own_task(os.environ, tasks, shard, sources)
-    if task and not is_given(ctx, "usd_per_hour") and (price := usd_per_hour(task, os.environ)) is not None:
-        settings["usd_per_hour"] = price
+    if task and not is_given(ctx, "usd_per_hour"):
+        from voxbatch.platforms.tasks.task import usd_per_hour
+
+        if (price := usd_per_hour(task, os.environ)) is not None:
+            settings["usd_per_hour"] = price
     _refuse_file(out)
     options = run_options_of(ctx, settings, served)
-    config = Config.of(options, source, out or default_out(source))
+    if not out:
+        from voxbatch.output.default_out import default_out
+
+        out = default_out(source)
+    config = Config.of(options, source, out)
     as_json = is_json(log_format, in_job(os.environ))
     shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
     log = Log(as_json, quiet, fields={**shard_fields, **(task.log_fields() if task else {})})
     if task:
+        from voxbatch.platforms.tasks.task import announce
+
         announce(task, config.shard, config.shards, config.out, log, has_shard_option=shard is not None)
     for text in limiting_variables(ctx):
         log.warning("limited", text=text)
     for text in unknown_variables(os.environ):
         log.warning("unknown_variable", text=text)
     if served:
-        event = served.flag[2:].replace("-", "_")
-        if served.without_effect:
-            log.info(event, text=f"{served.file}: without effect here: {', '.join(served.without_effect)}")
-        for text in served.unknown:
-            log.warning(event, text=text)
+        served.report(log)
     if dry_run:
         from voxbatch.cli.estimates import print_plan
 

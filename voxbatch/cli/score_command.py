@@ -127,8 +127,8 @@ def score(
 
 def _lines(result: PlaceScore) -> Iterator[str]:
     """Yield the error rates as tables, the rules of the comparison, and the figures of times and speakers."""
+    from voxbatch.cli.columns import table
     from voxbatch.cli.outcome import rules
-    from voxbatch.display import table
 
     for name, unit in RATES.items():
         head = ["", name, "95 % interval", "sub", "del", "ins", f"{unit}s", "items", "missing"]

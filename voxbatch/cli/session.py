@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import NoReturn
 
@@ -75,8 +76,7 @@ def transcribe(
 
     try:
         on_signals(stop, signals, lambda: leave(interrupted(f"the last commit took over {LEAVE_S:.0f} s")))
-        shown = display.live_progress if show_progress else display.progress_events
-        with shown(log, config.usd_per_hour) as show:
+        with shown_progress(config, log, show_progress) as show:
 
             def observe(progress: Progress) -> None:
                 nonlocal latest
@@ -108,6 +108,15 @@ def transcribe(
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number in STOPPING:
             signal.signal(number, signal.SIG_DFL)
+
+
+def shown_progress(config: Config, log: Log, is_live: bool) -> AbstractContextManager[display.Observer]:
+    """Show the progress in a context: by a live line, or else by progress events."""
+    if not is_live:
+        return display.progress_events(log, config.usd_per_hour)
+    from voxbatch.cli.live_progress import live_progress
+
+    return live_progress(log, config.usd_per_hour)
 
 
 def refuse(error: UsageError, log: Log) -> int:

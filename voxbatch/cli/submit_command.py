@@ -151,7 +151,7 @@ def submit(
     Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
     given by flags. If a run with the same arguments is in progress, no second run is started.
     """
-    from voxbatch.output.layout import default_out
+    from voxbatch.output.default_out import default_out
     from voxbatch.platforms.submit import Submission, redact_addresses, size_run, size_without_source, start
 
     for name in ("quiet", "exit_zero", "log_format", "hotwords"):  # they concern only the run

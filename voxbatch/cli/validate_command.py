@@ -59,7 +59,7 @@ def validate(
 
     The exit code is 2 if lines are bad, and 3 if recordings are missing or cannot be read. Nothing is transcribed.
     """
-    from voxbatch.display import counter
+    from voxbatch.cli.live_progress import counter
     from voxbatch.manifest import PathPolicy, open_source, survey
     from voxbatch.runner.validation import Kinds, check_recordings
 

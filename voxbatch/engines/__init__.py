@@ -9,22 +9,18 @@ Chunks with a Piece, yields Speech in place of Hypotheses, and has its record in
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pkgutil import resolve_name
+from typing import Any, Protocol
 
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.languages import ISO_639_1, primary_subtag, unknown_language
-from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, AnswerOptions, Windows
+from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, Windows
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
-
-if TYPE_CHECKING:
-    from voxbatch.storage.columns import Column
 
 __all__ = [
     "ALIGNERS",
@@ -35,19 +31,12 @@ __all__ = [
     "EngineCache",
     "EngineMessage",
     "EngineSpec",
-    "ExpectedSpeed",
     "Feed",
     "choose",
     "create",
-    "expected_speed",
     "install_command",
-    "is_non_commercial",
     "known_details",
-    "language_refusal",
     "options_with_kernels",
-    "options_with_questions",
-    "preview_arguments",
-    "require_language",
     "uses_gpu",
 ]
 
@@ -82,7 +71,7 @@ class EngineSpec:
     engine_process. Before its model is loaded, such an engine can be pickled."""
     max_recordings: int = 0
     """Number of recordings that a question may have. 0 means that the engine cannot answer questions; see
-    `options_with_questions`."""
+    runner.asking.options_with_questions."""
     max_question_samples: int = 0
     """Length of all recordings of a question together for which the context of the model suffices, in samples."""
     sampling_rate: int = SAMPLING_RATE
@@ -110,22 +99,9 @@ class EngineSpec:
         """Return the language of an engine that knows exactly one, otherwise None."""
         return next(iter(self.languages)) if self.languages and len(self.languages) == 1 else None
 
-
-@dataclass(frozen=True, slots=True)
-class ExpectedSpeed:
-    """The calculated speed of an engine."""
-
-    rtfx: float
-    """Seconds of audio per second, rounded to two digits."""
-    error: float
-    """Relative error that `rtfx` may have, e.g. 0.2."""
-    of: str
-    """The GPU and the way in which it runs the model, as text for people."""
-
-    def __str__(self) -> str:
-        error = f"{100 * self.error:.0f} %"
-        remedy = "give a measured value with --expected-rtfx"
-        return f"calculated for {self.of}, not measured, and may be {error} off; {remedy}"
+    def knows(self, lang: str) -> bool:
+        """Return whether the engine accepts a language, given as a primary subtag; see the module `refusals`."""
+        return self.languages is None or lang in self.languages
 
 
 class Engine(Protocol):
@@ -177,10 +153,9 @@ class Registration:
     default_profile: str | None = None
     """The profile whose speed the engine has if no profile is given."""
     speed_path: str = ""
-    """The function that calculates the expected speed: a path; see `expected_speed`. Empty if there is none."""
+    """The function that calculates the expected speed: a path; see the module `previews`. Empty if there is none."""
     preview_path: str = ""
-    """The function that shows the arguments of the engine's library: a path; see `preview_arguments`. Empty if there is
-    none."""
+    """The function that shows the arguments of the engine's library: a path; see `previews`. Empty if there is none."""
     compiles: bool = False
     """True if the engine compiles kernels, and takes the option kernel_cache."""
     answers: bool = False
@@ -246,8 +221,6 @@ ALIGNERS = {
 }
 """The engines that find the times of a given text, in the same form."""
 _ALL = {**SPEECH_ENGINES, **ALIGNERS, **ENGINES}
-MAX_LISTED_LANGUAGES = 10
-"""Largest number of languages that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,70 +287,14 @@ def known_details(*details: str) -> str:
     return f" ({known})" if known else ""
 
 
-def is_non_commercial(license_: str) -> bool:
-    """Return whether the name of a licence says that it forbids commercial use: "cc-by-nc-4.0" → True."""
-    return "nc" in license_.lower().replace("-", " ").split()
-
-
 def multilingual_model(engine: str) -> str:
     """Return the name of a model of an engine that knows many languages, for messages; "" if there is none."""
     return ENGINES[engine].multilingual_model if engine in ENGINES else ""
 
 
-def language_refusal(spec: EngineSpec, lang: str) -> str | None:
-    """Return, as text for people, why an engine refuses a language, or None if the engine accepts it.
-
-    Args:
-        lang: a primary subtag.
-    """
-    if spec.languages is None or lang in spec.languages:
-        return None
-    if unknown := unknown_language(lang):
-        return unknown
-    if spec.languages == ISO_639_1:
-        return (
-            f"model {spec.model} takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
-        )
-    model = multilingual_model(spec.name)
-    other = f"--model {model}, which knows more" if model else "another --model"
-    if len(spec.languages) > MAX_LISTED_LANGUAGES:
-        return f"it is not among the {len(spec.languages)} languages of model {spec.model}; correct it, or leave it out"
-    return f"model {spec.model} knows only {', '.join(sorted(spec.languages))}; take {other}"
-
-
-def require_language(spec: EngineSpec, lang: str) -> None:
-    """Check that an engine accepts a language.
-
-    Args:
-        lang: a language tag, e.g. "pt-BR".
-
-    Raises:
-        ConfigError: the engine states its languages, and the language is not one of them.
-    """
-    if reason := language_refusal(spec, primary_subtag(lang)):
-        model = multilingual_model(spec.name) if spec.only_language and not unknown_language(lang) else ""
-        raise ConfigError(f"--language {lang}: {reason}", ("--model", model) if model else ())
-
-
 def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: str | None) -> Mapping[str, str]:
     """Return the options of an engine with the place of its compiled kernels, if it compiles any."""
     return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ALL[name].compiles else options
-
-
-def options_with_questions(name: str, options: Mapping[str, str], answer: AnswerOptions) -> Mapping[str, str]:
-    """Return the options of an engine that answers questions.
-
-    Args:
-        answer: the way in which it answers; an engine may reserve room for the longest answer.
-
-    Raises:
-        ConfigError: the engine cannot answer questions.
-    """
-    if not ENGINES[name].answers:
-        raise ConfigError(
-            f"the engine {name} transcribes and cannot answer questions; take --engine vllm, on a machine with a GPU"
-        )
-    return {**options, "task": "ask", "max_answer_tokens": str(answer.max_tokens)}
 
 
 def create(
@@ -393,7 +310,7 @@ def create(
         EngineError: the library of the engine is installed but cannot be imported.
     """
     try:
-        factory = _load(_ALL[name].class_path)
+        factory = resolve_name(_ALL[name].class_path)
     except ImportError as e:
         raise EngineError(f"engine {name} cannot be imported: {e}; install it with {_ALL[name].install}") from e
     engine: Engine = factory(model, options, store_options)
@@ -402,49 +319,6 @@ def create(
     from voxbatch.engines.engine_process import EngineProcess
 
     return EngineProcess(engine)
-
-
-def expected_speed(
-    name: str,
-    model: str | None,
-    options: Mapping[str, str],
-    durations: Column | None = None,
-    gpu: str | None = None,
-    gpus: int = 1,
-) -> ExpectedSpeed | None:
-    """Return the expected speed of an engine, calculated and not measured, or None if it cannot be calculated.
-
-    The function does not search for the model on the network and does not import the library of the engine.
-
-    Args:
-        durations: seconds of each recording of the run. None means infinitely many long recordings.
-        gpu: NVML's name of a GPU of another machine. None means the GPU of this machine.
-        gpus: number of GPUs that share the work, each with its own engine.
-
-    Raises:
-        ConfigError: the engine does not accept an option.
-    """
-    engine = ENGINES.get(name)
-    if engine is None or not engine.speed_path:
-        return None
-    speed: ExpectedSpeed | None = _load(engine.speed_path)(model, options, durations, gpu, gpus)
-    return speed
-
-
-def preview_arguments(name: str, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that the library of an engine would get, for people. The dict is empty if there are none to
-    show."""
-    engine = ENGINES.get(name)
-    if engine is None or not engine.preview_path:
-        return {}
-    arguments: dict[str, Any] = _load(engine.preview_path)(model, options)
-    return arguments
-
-
-def _load(path: str) -> Any:
-    """Import a module and return the object of this path, module:name."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 class EngineCache:

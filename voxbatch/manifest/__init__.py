@@ -20,7 +20,6 @@ of a name are percent-encoded. Two lines with one id are refused, because output
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import re
@@ -36,10 +35,10 @@ from urllib.parse import quote as percent_encoded
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.languages import language_tag
-from voxbatch.manifest.folder import FILE_SCHEME, folder_manifest
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
 from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
+from voxbatch.manifest.recording_line import FILE_SCHEME
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, InheritableSource, Source
 from voxbatch.records import ALIGN, TRANSLATE, Item
 from voxbatch.storage import is_remote
@@ -53,7 +52,6 @@ __all__ = [
     "PathPolicy",
     "Source",
     "Survey",
-    "folder_manifest",
     "item_key",
     "items",
     "open_source",
@@ -137,7 +135,10 @@ def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | Non
         with_hotwords += item.hotwords is not None
         if (lang := item.lang) is not None:
             languages[lang if lang in languages or len(languages) < MAX_LANGUAGES else "…"] += 1
-    bad += _duplicates(source, policy, limit, keys)
+    if len(repeated := repeated_hashes(keys)):
+        from voxbatch.manifest.duplicates import duplicates
+
+        bad += duplicates(source, policy, limit, repeated)
     if source.has_changed():  # it may have been read before its writer had finished
         raise ManifestError(source.name, [BadLine(0, f"changed while it was being read; {CHANGED_ADVICE}")])
     if bad.total:
@@ -152,10 +153,11 @@ def item_key(item_id: str, text: bytes) -> bytes:
 
     Of a million ids, two have the same 8 bytes with a probability of 3 in 100 million.
     """
-    return _id_key(item_id) + hashlib.blake2b(text, digest_size=8).digest()
+    return id_key(item_id) + hashlib.blake2b(text, digest_size=8).digest()
 
 
-def _id_key(item_id: str) -> bytes:
+def id_key(item_id: str) -> bytes:
+    """Return the first half of the key of an item."""
     return hashlib.blake2b(item_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
@@ -230,40 +232,6 @@ def parse_line(
         hotwords=_hotwords(row) if prompt is None else None,
         task=policy.task,
     )
-
-
-def _duplicates(source: Source, policy: PathPolicy, limit: int | None, keys: Column) -> BadLines:
-    """Return the lines that repeat an earlier id. The manifest is read again only if hashes repeat: first to find the
-    earliest of these lines, then to compare the ids themselves."""
-    bad = BadLines()
-    repeated = repeated_hashes(keys)
-    if not len(repeated):
-        return bad
-    from voxbatch.manifest.duplicates import earliest_duplicates
-
-    def hash_of(item: Item) -> int:
-        return int.from_bytes(_id_key(item.id), "little", signed=True)
-
-    suspects, num_others = earliest_duplicates(
-        repeated, map(hash_of, _good_items(source, policy, limit)), ManifestError.LIMIT
-    )
-    first_line: dict[str, int] = {}
-    for item in _good_items(source, policy, limit):
-        if hash_of(item) not in suspects:
-            continue
-        first = first_line.setdefault(item.id, item.line)
-        if first != item.line:
-            advice = "name each recording once" if source.grows else "give each line its own `id`"
-            bad.add(item.line, f"id {quote(item.id)} is also {source.place(first)}'s; {advice}")
-    bad.total += num_others
-    return bad
-
-
-def _good_items(source: Source, policy: PathPolicy, limit: int | None) -> Iterator[Item]:
-    """Yield the items of the lines that can be used."""
-    for index, (line, text) in enumerate(islice(source.lines(), limit)):
-        with contextlib.suppress(LineError):
-            yield parse_line(text, line, index, source.base, policy, source.id_root)
 
 
 def _path(row: dict[str, Any], path: Any) -> str:

@@ -8,31 +8,17 @@ ends as a failure instead of vanishing.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
-from typing import Any
-from urllib.parse import quote
+from collections.abc import Callable, Iterator, Sequence
 
 from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest.references import Reference, References, bad_reference
+from voxbatch.manifest.recording_line import RECORDING_SUFFIXES, file_line, is_included
+from voxbatch.manifest.references import References
 from voxbatch.safe_text import counted
 
-_SUFFIXES = (
-    ".3g2 .3ga .3gp .3gpp .aac .aacp .ac3 .adts .aif .aifc .aiff .alaw .amr .ape .asf .au .avi .awb .bwf .caf"
-    " .divx .dts .dv .eac3 .ec3 .f4a .f4b .f4v .flac .flv .g722 .gsm .m2a .m2p .m2t .m2ts .m4a .m4b .m4p .m4r"
-    " .m4v .mka .mkv .mov .mp1 .mp2 .mp3 .mp4 .mpa .mpc .mpe .mpeg .mpg .mpga .mts .mxf .nist .oga .ogg .ogm .ogv"
-    " .ogx .opus .qt .qta .ra .rf64 .rm .rmvb .snd .sph .spx .tak .tod .ts .tta .ulaw .vob .voc .w64 .wav .wave"
-    " .weba .webm .wma .wmv .wv"
-)
-RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
-"""Extensions that a folder walk lists, in lower case. Headerless PCM (.raw, .pcm) is not listed, because nothing gives
-its rate."""
 SUBTITLED = ".subtitled"
 """End of the stem of a copy of a video with subtitles, which a folder walk does not list."""
 _OTHER_SUFFIXES = (
@@ -48,8 +34,6 @@ TRANSPORT_SUFFIXES = frozenset((".ts", ".mts"))
 """Extensions of MPEG transport streams, which are also those of TypeScript."""
 TRANSPORT_PACKETS = (188, 192)
 """Bytes of a packet of a transport stream, without and with a time before it."""
-FILE_SCHEME = "file:"
-"""Begin of a path that is percent-encoded."""
 Probe = Callable[[str], float | None]
 """Function from an absolute path to a duration in seconds, or to None if the header gives no duration."""
 
@@ -92,42 +76,6 @@ def folder_manifest(
         raise ManifestError(root, problems[: ManifestError.LIMIT], len(problems))
 
 
-def file_line(root: str, path: str, references: References, facts: Mapping[str, Any]) -> str | BadLine:
-    """Return the line of one recording with its reference, or the reason why there is none.
-
-    Args:
-        root: the manifest's folder.
-        path: path of the recording, absolute or relative to `root`.
-        facts: further keys of the line, such as those of `file_state`.
-    """
-    row, top = {"audio_filepath": manifest_path(path), **facts}, os.path.abspath(root)
-    reference = references.find(os.path.join(top, path), top)
-    try:
-        if reference is not None:
-            row["text"] = reference.read(references.decoder)
-        return json.dumps(row, ensure_ascii=False)
-    except (OSError, ValueError) as error:
-        return bad_reference(_shown(reference, top), error)
-
-
-def _shown(reference: Reference | None, top: str) -> str:
-    return reference.path.removeprefix(os.path.join(top, "")) if reference else ""
-
-
-def file_state(path: str) -> dict[str, Any]:
-    """Return the state of a recording for its row: its `size` in bytes, and when it was `modified`, in UTC with
-    microseconds. So a changed recording has another row. {} if the file cannot be looked at, such as a dangling link.
-
-        {"size": 480044, "modified": "2026-11-23T09:15:02.000417Z"}
-    """
-    try:
-        status = os.stat(path)
-        modified = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=status.st_mtime_ns // 1000)
-    except (OSError, OverflowError):  # a file system may give a year that has no date
-        return {}
-    return {"size": status.st_size, "modified": modified.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
-
-
 def is_source_code(path: str) -> bool:
     """Return whether a file with the extension of a transport stream is none, but a text such as TypeScript: the first
     two packets do not begin with the byte 0x47. A file that cannot be read is a recording, so that its item fails."""
@@ -163,37 +111,6 @@ def natural_key(name: str) -> tuple[str, str]:
     digits."""
     key = re.sub(r"[0-9]+", lambda digits: f"{len(digits[0].lstrip('0')):03}{digits[0].lstrip('0')}", name.casefold())
     return key, name
-
-
-def is_included(path: str, globs: Sequence[str]) -> bool:
-    """Return whether a relative path, or its last part, matches one of some shell patterns. No patterns match
-    everything.
-
-    In a pattern, * stands for any characters, also for /; ? stands for one character, and [ab] for one of the given
-    ones. Case counts.
-
-    *.flac selects all FLAC files, take?.wav selects files with that name in any folder, and calls/* selects all files
-    below calls/.
-    """
-    name = path.rpartition("/")[2]
-    return not globs or any(fnmatchcase(path, glob) or fnmatchcase(name, glob) for glob in globs)
-
-
-def manifest_path(name: str) -> str:
-    """Return a file's relative path in the form that a manifest uses; see `json_path`. A leading "./" keeps
-    "data:1.wav" from being read as a protocol."""
-    path = json_path(name)
-    return "./" + name if ":" in name and path == name else path
-
-
-def json_path(path: str) -> str:
-    """Return a path as JSON can hold it. One that is not UTF-8 becomes a file: URI: the bytes "caf\\xe9.wav" →
-    "file:caf%E9.wav"."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return FILE_SCHEME + quote(os.fsencode(path), safe="/ :")
-    return path
 
 
 def walk(root: str, problems: list[BadLine], others: Counter[str] | None = None) -> Iterator[str]:

@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from voxbatch.manifest.folder import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
 from voxbatch.storage import redacted
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest.encoding import TextDecoder
-from voxbatch.manifest.folder import is_included
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
 from voxbatch.manifest.kinds import KINDS, PARQUET, TAR, kind_of
 from voxbatch.manifest.named import missing
+from voxbatch.manifest.recording_line import is_included
 from voxbatch.manifest.source import (
     CHANGED_ADVICE,
     GZIP_MAGIC,

@@ -21,16 +21,8 @@ from itertools import islice
 from typing import BinaryIO
 
 from voxbatch.errors import BadLine, EmptySourceError, ManifestError
-from voxbatch.manifest.folder import (
-    RECORDING_SUFFIXES,
-    file_line,
-    file_state,
-    is_included,
-    natural_key,
-    others_note,
-    walk,
-)
 from voxbatch.manifest.json_line import LongLine
+from voxbatch.manifest.recording_line import RECORDING_SUFFIXES, file_line, file_state, is_included
 from voxbatch.manifest.references import References
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.storage import StoreOptions, is_remote, redacted
@@ -49,7 +41,7 @@ def named_source(names: Sequence[str], store_options: StoreOptions, include: Seq
 
     Args:
         names: files, addresses, folders, patterns, and lists.
-        include: see folder.is_included; paths are relative to the common folder.
+        include: see recording_line.is_included; paths are relative to the common folder.
         stdin: stream to read for the list "@-".
 
     Raises:
@@ -157,12 +149,16 @@ class _Recordings:
 
     def note(self) -> str:
         """Return the sentence about the files that were left out, or ""."""
-        references = self.references.notes()
-        if not self.left_out:
-            return "; ".join(filter(None, ("" if self.include else others_note(self.others), references)))
-        shown = ", ".join(self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
-        left_out = f"left out {len(self.left_out):,} of the files, which have no recording's extension: {shown}"
-        return "; ".join(filter(None, (left_out, references)))
+        notes = [self.references.notes()]
+        if self.left_out:
+            shown = ", ".join(self.left_out[:3]) + (", …" if len(self.left_out) > 3 else "")
+            left_out = f"left out {len(self.left_out):,} of the files, which have no recording's extension: {shown}"
+            notes.insert(0, left_out)
+        elif self.others and not self.include:
+            from voxbatch.manifest.folder import others_note
+
+            notes.insert(0, others_note(self.others))
+        return "; ".join(filter(None, notes))
 
     def content(self) -> str:
         """Return the sentence that says what is there in place of recordings."""
@@ -187,6 +183,8 @@ class _Recordings:
         """Yield the lines of a file or a folder. A file that is named alone may have any extension."""
         below = os.path.relpath(name, self.base)
         if os.path.isdir(name):
+            from voxbatch.manifest.folder import walk
+
             for path in walk(name, self.problems, self.others):
                 yield from self._file(path if below == os.curdir else os.path.join(below, path))
         elif not os.path.lexists(name):
@@ -201,6 +199,8 @@ class _Recordings:
             yield file_line(self.base, path, self.references, file_state(os.path.join(self.base, path)))
 
     def _pattern(self, name: str) -> Iterator[str | BadLine]:
+        from voxbatch.manifest.folder import natural_key
+
         paths = sorted(glob.iglob(name, recursive=True), key=natural_key)
         if not paths:
             yield BadLine(0, "matches no file" if len(self.names) == 1 else f"{name} matches no file")
@@ -209,7 +209,13 @@ class _Recordings:
 
     def _remote(self, address: str) -> Iterator[str | BadLine]:
         """Yield the lines of a prefix, of a pattern of objects, or of one recording."""
-        from voxbatch.manifest.prefix import object_line, object_state, prefix_manifest, relative_address
+        from voxbatch.manifest.prefix import (
+            object_line,
+            object_state,
+            prefix_manifest,
+            relative_address,
+            translated_pattern,
+        )
 
         if is_folder(address) or is_pattern(address):
             prefix = folder_of_name(address)
@@ -290,12 +296,3 @@ def folder_of_name(name: str) -> str:
         return os.path.join(name, "") if is_folder(name) else folder_of(name)
     path = os.path.abspath(name)
     return path if os.path.isdir(path) else os.path.dirname(path)
-
-
-def translated_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a shell pattern, in which * does not match /, and ** does."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]/]+\])", pattern)
-    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    odd = (wildcards.get(part) or part.replace("[!", "[^", 1).replace("\\", "\\\\") for part in parts[1::2])
-    plain = (re.escape(part) for part in parts[::2])
-    return re.compile("".join(part for pair in zip(plain, [*odd, ""], strict=True) for part in pair), re.DOTALL)

@@ -44,7 +44,7 @@ def open_source(
     Args:
         spec: path, address, pattern, list, or "-"; or several that name recordings.
         stdin: stream to read for "-"; None is the process's standard input.
-        include: patterns that choose among the recordings, see folder.is_included.
+        include: patterns that choose among the recordings, see recording_line.is_included.
 
     Raises:
         ManifestError: something that is named does not exist, or holds nothing.

@@ -16,14 +16,8 @@ from typing import Any, BinaryIO
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.encoding import TextDecoder
-from voxbatch.manifest.folder import (
-    RECORDING_SUFFIXES,
-    TRANSPORT_PACKETS,
-    TRANSPORT_SUFFIXES,
-    count_other,
-    is_included,
-    manifest_path,
-)
+from voxbatch.manifest.folder import TRANSPORT_PACKETS, TRANSPORT_SUFFIXES, count_other
+from voxbatch.manifest.recording_line import RECORDING_SUFFIXES, is_included, manifest_path
 from voxbatch.manifest.references import (
     MAX_REFERENCE_BYTES,
     REFERENCE_TOO_LONG,
@@ -63,7 +57,7 @@ def prefix_manifest(
     an address. Keys with a part that begins with a dot are left out.
 
     Args:
-        include: see folder.is_included.
+        include: see recording_line.is_included.
         with_state: write the state of each recording: its `size` in bytes and the `generation` of the object.
         base: address of the folder that paths are relative to; None takes the prefix.
         pattern: only recordings are listed whose names below the prefix match it as a whole.
@@ -136,7 +130,7 @@ def object_line(uri: str, row: Row, store_options: StoreOptions) -> str:
 
 
 def object_state(stat: Stat) -> Row:
-    """Return the state of a recording in a bucket for its row; see folder.file_state."""
+    """Return the state of a recording in a bucket for its row; see recording_line.file_state."""
     return {"size": stat.size, "generation": stat.tag}
 
 
@@ -148,6 +142,15 @@ def relative_address(base: str, address: str) -> str:
         if join(base, path) == address:
             return path
     return address
+
+
+def translated_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a shell pattern, in which * does not match /, and ** does."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]/]+\])", pattern)
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    odd = (wildcards.get(part) or part.replace("[!", "[^", 1).replace("\\", "\\\\") for part in parts[1::2])
+    plain = (re.escape(part) for part in parts[::2])
+    return re.compile("".join(part for pair in zip(plain, [*odd, ""], strict=True) for part in pair), re.DOTALL)
 
 
 def _prefix_address(uri: str) -> str:

@@ -17,9 +17,9 @@ import tarfile
 from itertools import groupby
 from typing import Any
 
-from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
 from voxbatch.manifest.manifest_file import file_beside
+from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.manifest.tables import Row, Rows, facts_of, of_supervisions
 from voxbatch.storage import StoreOptions

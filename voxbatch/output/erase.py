@@ -78,6 +78,17 @@ def erase(store: Store, old: OldFiles, owner: Ownership) -> None:
             pass
 
 
+def erase_leftovers(store: Store, run: Run, owner: Ownership) -> None:
+    """Delete what a killed `--overwrite`, or a late process of an earlier run, has left. Nothing reads these files, so
+    a store that does not permit to delete them is no obstacle."""
+    with contextlib.suppress(StorageError):
+        old = find_old_files(store, keep=run.generation)
+        # After the listing: of a run that takes OUT over later, only its first list may be among the files. That run
+        # creates the list again.
+        owner.check()
+        erase(store, old, owner)
+
+
 def _item_ids(store: Store, old: OldFiles) -> Iterator[str]:
     """Yield the ids of all transcripts in the old parts. If a part is damaged, yield the ids in its readable lines, and
     those in transcripts.jsonl.

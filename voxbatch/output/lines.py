@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from voxbatch.errors import CheckpointError
-from voxbatch.failure_kinds import KIND_KEY, FailureKind
+from voxbatch.failure_kinds import KIND_KEY
 from voxbatch.formats.json_formats import transcript_dict
-from voxbatch.languages import DETECTED_LANGUAGE, primary_subtag
+from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest import LineError, PathPolicy
-from voxbatch.manifest.folder import json_path
 from voxbatch.manifest.json_line import AUDIO_KEY, AUDIOS_KEY
+from voxbatch.manifest.recording_line import json_path
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.output.parts import PartEntry, damaged_part
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
-from voxbatch.records import ALIGN, TRANSLATE, Answer, Failure, Flag, Item, Outcome, Segment, Transcript, Word
+from voxbatch.records import ALIGN, TRANSLATE, Answer, Failure, Item, Transcript
 from voxbatch.storage import Store, is_remote, remove_command
-from voxbatch.text.item_flags import item_flags, mean_confidence
+from voxbatch.text.item_flags import item_flags
 
 if TYPE_CHECKING:
     from voxbatch.scoring.counts import ErrorCounts
@@ -91,7 +91,7 @@ def transcript_line(
         from voxbatch.scoring.counts import count_errors
 
         counts = count_errors(item.text, transcript.text, lang)
-    confidence, answer, translates = mean_confidence(transcript), transcript.answer, item.task == TRANSLATE
+    confidence, answer, translates = transcript.confidence, transcript.answer, item.task == TRANSLATE
     flags = transcript.flags if answer or translates else (*transcript.flags, *item_flags(transcript, given))
     languages = {"lang": "en", SPOKEN_LANGUAGE: lang} if translates else {"lang": lang}
     return {
@@ -174,34 +174,11 @@ def _absolute(path: str, place: str, folder: str | None) -> str:
         return json_path(place)
 
 
-def read_transcript(line: dict[str, Any]) -> Transcript:
-    """Return the Transcript of a line that `transcript_line` wrote, in this version or an earlier one. Its words have
-    lost their leading spaces; its text keeps them."""
-    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in line["words"])
-    segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in line["segments"])
-    language = primary_subtag(line.get("lang") or "") or None
-    flags = tuple(
-        Flag(flag["kind"], flag["reason"], flag.get("start"), flag.get("end")) for flag in line.get("flags") or ()
-    )
-    duration, warnings = line["audio_duration"], tuple(line["warnings"])
-    return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags, line.get("confidence"))
-
-
 def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
     """Return the confidences of the words of an output line. None if a word has none, or if the text has no words."""
     confidences = [word.get("confidence") for word in line["words"]]
     known = [value for value in confidences if value is not None]
     return known if len(known) == len(confidences) and (known or not line["pred_text"].strip()) else None
-
-
-def read_failure(line: dict[str, Any]) -> Failure:
-    """Return the Failure of a line that `failure_line` wrote, in this version or an earlier one."""
-    return Failure(FailureKind.of_line(line), line["message"], line["retryable"])
-
-
-def outcome_of(kind: str, line: dict[str, Any]) -> Outcome:
-    """Return the outcome of an entry. Its kind decides, because a manifest may have keys of both kinds of lines."""
-    return read_transcript(line) if kind == "transcript" else read_failure(line)
 
 
 class _Span(msgspec.Struct):
@@ -234,12 +211,9 @@ class _Line(msgspec.Struct, kw_only=True):
     text: str | None = None
 
 
-class _TranscriptLine(_Line, kw_only=True):
-    pred_text: str
-    words: list[_Word]
+class _DoneLine(_Line, kw_only=True):
     segments: list[_Segment]
     audio_duration: Number
-    confidence: Number | None = None
     flags: list[_Flag] = []
     warnings: list[str]
     substitutions: Count | None = None
@@ -248,19 +222,18 @@ class _TranscriptLine(_Line, kw_only=True):
     reference_length: Count | None = None
 
 
-class _RecordingLine(_Line, kw_only=True):
+class _TranscriptLine(_DoneLine, kw_only=True):
+    pred_text: str
+    words: list[_Word]
+    confidence: Number | None = None
+
+
+class _RecordingLine(_DoneLine, kw_only=True):
     """The line of a text that was spoken. It has the text that was heard, and its errors, if an engine listened."""
 
     voice: str
-    segments: list[_Segment]
-    audio_duration: Number
     flags: list[_Flag]
-    warnings: list[str]
     pred_text: str | None = None
-    substitutions: Count | None = None
-    insertions: Count | None = None
-    deletions: Count | None = None
-    reference_length: Count | None = None
 
 
 class _FailureLine(_Line, kw_only=True):

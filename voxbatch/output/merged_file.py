@@ -14,6 +14,7 @@ from enum import Enum
 from types import TracebackType
 
 from voxbatch.output.layout import FAILURES
+from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership
 from voxbatch.storage import Store
 
@@ -39,9 +40,9 @@ class MergedFile:
     """A merged output. Use it as a context: its thread ends with the context, and without `finish` nothing is
     written."""
 
-    def __init__(self, store: Store, name: str, owner: Ownership, change: Change):
-        """Begin without lines."""
-        self._store, self._name, self._owner, self._change = store, name, owner, change
+    def __init__(self, store: Store, name: str, kind: str, owner: Ownership, change: Change):
+        """Begin without lines. The file takes the entries of a kind."""
+        self._store, self._name, self._kind, self._owner, self._change = store, name, kind, owner, change
         self._lines: list[bytes] = []
         self._num_bytes = 0
         self._blocks: queue.Queue[list[bytes] | None] = queue.Queue(maxsize=2)
@@ -57,15 +58,15 @@ class MergedFile:
             self._put(None)
         self._pool.shutdown()
 
-    def add(self, line: bytes) -> None:
-        """Add a line, without its line end.
+    def add(self, entry: PartEntry, _: object = None) -> None:
+        """Add the line of an entry, if it is of the kind of the file.
 
         Raises:
             StorageError: the file cannot be written.
         """
-        if self._change != Change.KEEP:
-            self._lines += (line, b"\n")
-            self._num_bytes += len(line) + 1
+        if entry.kind == self._kind and self._change != Change.KEEP:
+            self._lines += (entry.line, b"\n")
+            self._num_bytes += len(entry.line) + 1
             if self._num_bytes >= BLOCK_BYTES:
                 self._flush()
 

@@ -15,6 +15,7 @@ from voxbatch.output import run_file
 from voxbatch.output.checkpoint import is_complete
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_writer import ItemFile, item_files
 from voxbatch.output.layout import (
     FAILURES,
     PARTS,
@@ -26,7 +27,7 @@ from voxbatch.output.layout import (
     part_names,
 )
 from voxbatch.output.lists import ItemList
-from voxbatch.output.merge import ItemFile, item_files
+from voxbatch.output.merge import lines_of
 from voxbatch.output.parts import read_part
 from voxbatch.output.report import is_report_of
 from voxbatch.output.run_file import Run, read_keys
@@ -113,7 +114,8 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
         return file.name, store.read(file.name) == file.content
 
     try:
-        contents = item_files(store, Entries(store, run), run, files, [totals])
+        entries = Entries(store, run)
+        contents = item_files(store, run, files, entries, lines_of(store, entries, run, [totals]))
         for name, equal in parallel_map(store.concurrency, is_equal, contents):
             if not equal:
                 damaged.setdefault(name.partition("/")[0], []).append(name)

@@ -6,11 +6,11 @@
 
 The package opens no file and reads no clock, so the same run gives the same page everywhere. `figures` adds up the
 charts and tables, `selection` bounds the items that are shown, `cells` aligns a reference with a transcript word by
-word, `charts` draws, and `page` fills the template. The template's script shows the items: it writes text only, never
-markup, and the page's policy forbids every request except for the recordings. It also draws the waveforms, because the
-package hears no audio.
+word, `charts` draws, and `page` fills the template; `comparison` fills that of two runs. The template's script shows
+the items: it writes text only, never markup, and the page's policy forbids every request except for the recordings. It
+also draws the waveforms, because the package hears no audio.
 """
 
-from voxbatch.report.page import ComparedItem, Report, RunTitle, render_comparison
+from voxbatch.report.page import Report, RunTitle
 
-__all__ = ["ComparedItem", "Report", "RunTitle", "render_comparison"]
+__all__ = ["Report", "RunTitle"]

@@ -95,7 +95,7 @@ class Report:
         """
         figures, rows = self._figures, self._selection.rows()
         errors = figures.errors
-        style, script = _asset("page.css"), _asset("page.js")
+        style, script = asset("page.css"), asset("page.js")
         folder = _common_folder([row.id for row in rows])
         columns = table_columns(rows)
         columns["id"] = [row_id[len(folder) :] for row_id in columns["id"]]
@@ -122,7 +122,7 @@ class Report:
             "flags": sorted(figures.flags.items(), key=lambda flag: (-flag[1], flag[0])),
             "charts": list(_charts(figures, parts)),
         }
-        template = _environment().get_template("page.html.jinja")
+        template = environment().get_template("page.html.jinja")
         empty = template.render(page, items="", with_text=0).encode("utf-8", "replace")
         room = (MAX_BYTES - len(empty) - 64) * 3 // 4
         block, with_text = _fit(head, {row.index: at for at, row in enumerate(rows)}, self._texts(rows), room)
@@ -141,35 +141,6 @@ class Report:
                 if size > MAX_RAW_BYTES:
                     break
         return texts
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedItem:
-    """An item of a comparison: its words in columns of the reference, A and B. An error is in brackets."""
-
-    name: str
-    counts: str
-    labels: Sequence[str]
-    columns: Sequence[Sequence[str]]
-
-
-def render_comparison(
-    verdict: str, facts: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], items: Sequence[ComparedItem]
-) -> bytes:
-    """Return the page of a comparison.
-
-    Args:
-        verdict: which side is better.
-        facts: lines below it.
-        rows: (label, values of A and B).
-        items: the items that changed most.
-    """
-    style = _asset("page.css")
-    text: str = _environment().get_template("comparison.html.jinja").render(
-        style=style, policy=f"default-src 'none'; style-src {_source(style)}; base-uri 'none'; form-action 'none'",
-        verdict=verdict, facts=facts, rows=rows, items=items,
-    )  # fmt: skip
-    return text.encode("utf-8", "replace")
 
 
 def _fit(
@@ -306,33 +277,35 @@ def _policy(style: str, script: str, schemes: Iterable[str]) -> str:
     """Return the page's content security policy: its own style and script, recordings, and nothing else."""
     media = ["'self'", "file:", "blob:", *sorted({"https:", "http:"} & {f"{scheme}:" for scheme in schemes})]
     return (
-        f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)}; "
+        f"default-src 'none'; style-src {inline_source(style)}; script-src {inline_source(script)}; "
         f"media-src {' '.join(media)}; connect-src 'self'; base-uri 'none'; form-action 'none'"
     )
 
 
-def _source(text: str) -> str:
+def inline_source(text: str) -> str:
     """Return the source expression that permits exactly this inline text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file of this package."""
     return (resources.files("voxbatch.report") / name).read_text(encoding="utf-8")
 
 
 @cache
-def _environment() -> Any:
+def environment() -> Any:
+    """Return the environment of Jinja2 that renders the templates of this package."""
     import jinja2
 
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
+    templates = jinja2.Environment(
+        loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": "{:.2%}".format, "count": "{:,}".format, "plain": escape_controls}
-    environment.filters["duration"] = _duration
-    return environment
+    templates.filters |= {"percent": "{:.2%}".format, "count": "{:,}".format, "plain": escape_controls}
+    templates.filters["duration"] = _duration
+    return templates

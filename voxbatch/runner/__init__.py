@@ -18,17 +18,16 @@ from voxbatch.engines import EngineCache
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
-from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import FIRST
 from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.runner.prepare import Job, SecondPass, items_of_shard, open_manifest, prepare
+from voxbatch.runner.prepare import Job, items_of_shard, open_manifest, prepare
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
 from voxbatch.runner.transcribe import RemainingWork, log_engine_message, resume, transcribe
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import open_store
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
@@ -93,6 +92,8 @@ def run(
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
             if (second := job.second) is not None and is_complete(work):
+                from voxbatch.runner.cascading import second_work
+
                 job, work = second.job, second_work(second, store)
                 on_progress(work.progress)
                 text = f"second pass: {job.config.model} does {work.items.count():,} items again"
@@ -108,20 +109,6 @@ def is_complete(work: RemainingWork) -> bool:
     """Record that every item of the shard is in a part, and return whether that is true of all shards."""
     work.checkpoint.mark_complete(work.progress.items)
     return work.checkpoint.are_all_complete()
-
-
-def second_work(second: SecondPass, store: Store) -> RemainingWork:
-    """Return the items that the second pass of a cascade has to do. The first pass is complete.
-
-    Raises:
-        CheckpointError: a part is damaged or belongs to another run.
-    """
-    from voxbatch.output.cascade import Amount, chosen
-
-    job = second.job
-    entries = Entries(store, replace(job.run, pass_name=FIRST)).of_pass()
-    items = chosen(entries, Amount.of(job.run), second.num_items, job.run.items)
-    return resume(job, items, time.monotonic())
 
 
 def _transcribe_all(

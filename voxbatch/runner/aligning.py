@@ -1,6 +1,7 @@
 """Align texts in place of recognising them: the steps of a run with the task `align` that differ.
 
-`with_texts` gives the chunks of each item its text. `aligned` makes the transcript, whose text is the given one.
+`check_texts` refuses texts that cannot be aligned. `with_texts` gives the chunks of each item its text.
+`with_given_text` makes the transcript, whose text is the given one.
 """
 
 from __future__ import annotations
@@ -8,11 +9,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from voxbatch.config import Config
 from voxbatch.decoding import Message
+from voxbatch.engines import EngineSpec
+from voxbatch.errors import ConfigError, ManifestError
+from voxbatch.manifest import PathPolicy, Source, items
+from voxbatch.manifest.source import BadLines
 from voxbatch.records import Chunk, GivenText, Item, Transcript
 from voxbatch.runner.shared import InProgress
+from voxbatch.speech.pieces import unreadable
 
 NOT_IN_AUDIO = "not in the audio: no word of the text"
+
+
+def check_texts(config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
+    """Check that an engine that aligns can spell each text.
+
+    Raises:
+        ConfigError: the channels are to be aligned alone, and the text is that of all of them.
+        ManifestError: a text has mostly letters that the model does not know.
+    """
+    if config.channels is not None:
+        raise ConfigError("--channels: a text is aligned with all channels; leave it out, or give rows with `channel`")
+    bad = BadLines()
+    for item in items(source, policy, config.limit):
+        if reason := unreadable(item.text or "", spec.scripts):
+            bad.add(item.line, f"`text` cannot be aligned by {spec.model}: {reason}")
+    if bad.total:
+        raise ManifestError(source.name, [source.placed(line) for line in bad.first], bad.total)
 
 
 def with_texts(messages: Iterable[Message], in_progress: InProgress) -> Iterator[Message]:

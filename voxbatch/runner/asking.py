@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,14 +18,15 @@ import numpy as np
 from voxbatch.audio.waveforms import probe
 from voxbatch.config import QuestionOptions
 from voxbatch.decoding import SPLIT_ADVICE, Decoded, Message, Undecodable
-from voxbatch.engines import EngineSpec, Feed
-from voxbatch.errors import AudioError, ManifestError, StorageError
+from voxbatch.engines import ENGINES, EngineSpec, Feed
+from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.json_line import AUDIOS_KEY
 from voxbatch.manifest.source import BadLines
 from voxbatch.records import (
     SAMPLING_RATE,
+    AnswerOptions,
     Chunk,
     ChunkFailure,
     Failure,
@@ -45,6 +46,22 @@ MAX_PROBED = 1000
 """Number of local recordings without a duration in the manifest whose headers are read: a second or two. The item of a
 further one that is too long fails when it is decoded."""
 _EMPTY = np.zeros(0, np.float32)
+
+
+def options_with_questions(engine: str, options: Mapping[str, str], answer: AnswerOptions) -> Mapping[str, str]:
+    """Return the options of an engine that answers questions.
+
+    Args:
+        answer: the way in which it answers; an engine may reserve room for the longest answer.
+
+    Raises:
+        ConfigError: the engine cannot answer questions.
+    """
+    if not ENGINES[engine].answers:
+        raise ConfigError(
+            f"the engine {engine} transcribes and cannot answer questions; take --engine vllm, on a machine with a GPU"
+        )
+    return {**options, "task": "ask", "max_answer_tokens": str(answer.max_tokens)}
 
 
 def check_lengths(

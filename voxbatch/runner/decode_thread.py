@@ -13,7 +13,7 @@ from dataclasses import replace
 from voxbatch.config import RunOptions
 from voxbatch.decoding import SPLIT_ADVICE, DecoderPool, Message, Task, Undecodable
 from voxbatch.decoding.messages import Diarization
-from voxbatch.engines import EngineSpec, Feed, language_refusal
+from voxbatch.engines import EngineSpec, Feed
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.languages import primary_subtag
 from voxbatch.process.limits import max_tasks
@@ -130,8 +130,10 @@ class DecodeThread(threading.Thread):
             tag = item.lang or self._options.language
             lang = primary_subtag(tag) if tag else None
             failure = self._failure
-            if failure is None and lang and (reason := language_refusal(self._spec, lang)):
-                failure = Failure(FailureKind.LANGUAGE, f"language {lang!r}: {reason}")
+            if failure is None and lang and not self._spec.knows(lang):
+                from voxbatch.engines.refusals import language_refusal
+
+                failure = Failure(FailureKind.LANGUAGE, f"language {lang!r}: {language_refusal(self._spec, lang)}")
             if failure is None:
                 yield item, lang
             elif not self._events.send(Undecodable(item.index, failure)):

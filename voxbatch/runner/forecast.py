@@ -19,20 +19,21 @@ import numpy as np
 
 from voxbatch import engines
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import DEFAULT_SHARE, Config, RunOptions, load_profile
-from voxbatch.engines import EngineChoice, EngineSpec, ExpectedSpeed
+from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
+from voxbatch.engines import EngineChoice, EngineSpec
+from voxbatch.engines.previews import ExpectedSpeed, expected_speed
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
+from voxbatch.profiles import load_profile
 from voxbatch.records import Item, Windows
+from voxbatch.runner.cascading import large_spec, second_config
 from voxbatch.runner.prepare import (
     Job,
     choose_engine,
     engine_options,
     items_of_shard,
-    large_spec,
     open_manifest,
     path_policy,
-    second_config,
     worker_environments,
 )
 from voxbatch.runner.progress import Progress, known_audio
@@ -154,7 +155,8 @@ def estimate_run(config: Config) -> list[RunEstimate]:
         workload = measure(surveyed, source, config)
     known = known_rates(config, choice.name)
     passes = [_estimate(config, choice, spec, workload, known)]
-    if (large := large_spec(config, choice.name, spec)) is not None:
+    if config.cascade is not None:
+        large = large_spec(config, choice.name, spec)
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the small model
         second = _estimate(second_config(config), choice, large, workload, unmeasured)
         passes.append(second.part(config.cascade_models.share or DEFAULT_SHARE))
@@ -263,7 +265,7 @@ def known_rates(config: RunOptions, engine: str) -> KnownRates:
 def calculate_speed(
     config: RunOptions, engine: str, workload: Workload | None = None, gpu: str | None = None, gpus: int = 1
 ) -> ExpectedSpeed | None:
-    """Calculate the speed of an engine, or return None if this is not possible. See engines.expected_speed.
+    """Calculate the speed of an engine, or return None if this is not possible. See previews.expected_speed.
 
     Args:
         workload: the recordings to transcribe. None means an endless number of long recordings.
@@ -273,10 +275,10 @@ def calculate_speed(
     if config.questions or config.speech:  # the lengths of answers decide, and they are unknown
         return None
     made_for = load_profile(config.profile).get("model") if config.profile else None
-    if made_for and not engines.expected_speed(engine, made_for, {}, None, gpu):
+    if made_for and not expected_speed(engine, made_for, {}, None, gpu):
         return None  # config.model may be a mere bucket address, which says less than the profile's model
     durations = workload.durations if workload else None
-    return engines.expected_speed(engine, config.model, config.engine_options, durations, gpu, gpus)
+    return expected_speed(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
 def probe_duration(

@@ -14,7 +14,7 @@ from voxbatch.decoding import Undecodable
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import Engine, EngineMessage
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.output.lines import outcome_of
+from voxbatch.output.outcomes import outcome_of
 from voxbatch.output.parts import PartEntry
 from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.records import SAMPLING_RATE, Item, Outcome

@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,25 +20,24 @@ from voxbatch.config import Config, RunOptions, digest
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineChoice, EngineSpec, multilingual_model
 from voxbatch.errors import CheckpointError, ConfigError
-from voxbatch.languages import language_name, primary_subtag
+from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
 from voxbatch.output.attempts import AttemptRecord
-from voxbatch.output.layout import SECOND, list_name
+from voxbatch.output.layout import list_name
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
 from voxbatch.records import ALIGN, Windows
-from voxbatch.runner.abilities import check_abilities, check_channels, check_texts
+from voxbatch.runner.abilities import check_abilities, check_recordings
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, open_store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
+    from voxbatch.runner.cascading import SecondPass
     from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
-
-_Options = TypeVar("_Options", bound=RunOptions)
 
 NETWORKS_GB = 2.1
 """GB of a GPU for the networks that tell speakers apart. On an H200 their process took 2.04 GB at most, with sixteen
@@ -86,15 +85,6 @@ class Job:
     """Record of the items that are transcribed now. None until the checkpoint is loaded."""
     second: SecondPass | None = None
     """The second pass of a cascade."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SecondPass:
-    """The second pass of a cascade: the large model does some of the items again."""
-
-    job: Job
-    """The same run with the large model, as one shard: any process may do all of it."""
-    num_items: int
 
 
 def open_manifest(config: Config) -> Source:
@@ -149,7 +139,9 @@ def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
         if config.speakers and engine == "vllm":
             return {"beside_gb": str(NETWORKS_GB), **config.engine_options}
         return config.engine_options
-    return engines.options_with_questions(engine, config.engine_options, config.questions.answer)
+    from voxbatch.runner.asking import options_with_questions
+
+    return options_with_questions(engine, config.engine_options, config.questions.answer)
 
 
 def items_of_shard(durations: Column, config: Config) -> ItemSet:
@@ -184,15 +176,14 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     with_kernels = engines.options_with_kernels(choice.name, options, config.kernel_cache)
     engine = engine_cache.get(choice.name, config.model, with_kernels, config.store_options)
     spec = engine.spec
-    if config.questions and not config.questions.map_reduce:
-        from voxbatch.runner.asking import check_lengths
-
-        check_lengths(source, policy, config.limit, spec, config.store_options)
     hints = ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords)
     diarization = check_abilities(config, spec, hints, loads_networks=spec.torch_device is None)
-    check_channels(config, source, policy)
-    check_texts(config, source, policy, spec)
-    large = large_spec(config, choice.name, spec)
+    check_recordings(config, source, policy, spec)
+    large = None
+    if config.cascade is not None:
+        from voxbatch.runner.cascading import large_spec
+
+        large = large_spec(config, choice.name, spec)
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)
@@ -203,12 +194,10 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
     identity = _identity(config, spec, diarization.voices if diarization else ())
     if large:
-        from voxbatch.output.cascade import Amount
+        from voxbatch.runner.cascading import identity_of, kept_languages
 
-        _log_model("second pass", config, surveyed, large, log, _kept_languages(surveyed, large))
-        models, fit = config.cascade_models, calibration.calibration.fit if calibration else None
-        again = Amount(models.share, models.wer, fit).to_dict()
-        identity["cascade"] = {"model": large.model, "decoding": dict(large.decoding), **again}
+        _log_model("second pass", config, surveyed, large, log, kept_languages(surveyed, large))
+        identity["cascade"] = identity_of(config, large, calibration)
     environments = worker_environments(spec, config.workers)
     run = Run(
         run_id=digest({"manifest": surveyed.fingerprint, **identity}),
@@ -262,48 +251,11 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         worker_environments=environments,
         calibration=None if large else calibration,  # it is of the small model alone
     )
-    return job if large is None else replace(job, second=_second_pass(job, large, surveyed.items))
+    if large:
+        from voxbatch.runner.cascading import second_pass
 
-
-def second_config(config: _Options) -> _Options:
-    """Return the options of the second pass of a cascade: the large model does items of all shards."""
-    return replace(config, cascade=None, model=config.cascade_models.large, shard=0, shards=1)
-
-
-def large_spec(config: RunOptions, engine: str, small: EngineSpec) -> EngineSpec | None:
-    """Return the properties of the large model of a cascade, which is not loaded. None without a cascade.
-
-    Raises:
-        ConfigError: the engine does not take the model, one of the two gives no confidence, or the large one cannot do
-            what the options ask for.
-    """
-    if config.cascade is None:
-        return None
-    second = second_config(config)
-    options = engine_options(second, engine)
-    with contextlib.closing(engines.create(engine, second.model, options, config.store_options)) as created:
-        spec = created.spec
-    for model in (small, spec):
-        if not model.confidence:
-            raise ConfigError(
-                f"--cascade chooses by confidence, and {model.model} of the engine {model.name} gives none; take "
-                "another model, or leave it out"
-            )
-    check_abilities(second, spec)
-    return spec
-
-
-def _second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
-    """Return the second pass of the job of a cascade."""
-    second = replace(
-        job,
-        config=second_config(job.config),
-        run=replace(job.run, pass_name=SECOND),
-        decoding=dict(large.decoding),
-        windows=large.windows,
-        worker_environments=worker_environments(large, job.config.workers),
-    )
-    return SecondPass(second, num_items)
+        job = replace(job, second=second_pass(job, large, surveyed.items))
+    return job
 
 
 def _keep_id_root(source: Source, config: Config) -> None:
@@ -339,16 +291,6 @@ def _log_model(
     for warning in (*spec.warnings, *warnings):
         log.warning("engine", text=warning)
     _log_languages(config, surveyed, spec, log)
-
-
-def _kept_languages(surveyed: Survey, large: EngineSpec) -> list[str]:
-    """Return a sentence for each language of the manifest that the large model of a cascade does not know."""
-    refusals = {lang: engines.language_refusal(large, primary_subtag(lang)) for lang in surveyed.languages}
-    return [
-        f"{counted(surveyed.languages[lang], 'item')} in language {lang!r} keep the text of the small model: {reason}"
-        for lang, reason in refusals.items()
-        if reason
-    ]
 
 
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:

@@ -1,7 +1,7 @@
 """Run texts to speak in place of recordings to transcribe: the steps that differ.
 
-`pieces` makes the chunks of the decode thread: pieces of a text. `Recordings` makes the outcomes of the main thread,
-and `recording_line` their output lines.
+`check_speech` checks the voice and the licence. `pieces` makes the chunks of the decode thread: pieces of a text.
+`Recordings` makes the outcomes of the main thread, and `recording_line` their output lines.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from voxbatch.config import SpeechOptions
 from voxbatch.decoding import Decoded, Message, Undecodable
 from voxbatch.engines import EngineSpec
+from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.manifest.texts import CUE_END, CUE_START, VOICE_KEY
@@ -41,6 +42,28 @@ MAX_ENCODING = 600 * 24_000
 WAIT_S = 0.05
 """Seconds between two looks whether rows in progress have left the memory."""
 _EMPTY = np.zeros(0, np.float32)
+
+
+def check_speech(options: SpeechOptions, spec: EngineSpec) -> None:
+    """Check that the engine knows the voice, and that the licence of its model is accepted.
+
+    Raises:
+        ConfigError: it does not, or is not.
+    """
+    if options.voice not in (None, *spec.voices):
+        known = ", ".join(spec.voices)
+        raise ConfigError(f"--voice {options.voice}: the engine {spec.name} knows {known}")
+    if is_non_commercial(spec.license) and not options.accept_licence:
+        raise ConfigError(
+            f"{spec.model} is licensed under {spec.license}, which forbids commercial use, also of the recordings: if "
+            "you accept that, give --accept-licence, or set VOXBATCH_ACCEPT_LICENCE=true for all runs; or take "
+            "--engine hibari"
+        )
+
+
+def is_non_commercial(license_: str) -> bool:
+    """Return whether the name of a licence says that it forbids commercial use: "cc-by-nc-4.0" → True."""
+    return "nc" in license_.lower().replace("-", " ").split()
 
 
 def pieces(

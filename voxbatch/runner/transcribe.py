@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 
 from voxbatch.decoding import Undecodable
-from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.log import Log
@@ -119,7 +118,9 @@ def transcribe(
             transcribe_noise(engine, job.config, stop, on_engine_message)
     diarization = job.diarization
     if diarization and engine.spec.torch_device:
-        diarization = _beside(diarization, engine.spec.torch_device, resources, on_engine_message)
+        from voxbatch.runner.diarizing import beside
+
+        diarization = beside(diarization, engine.spec.torch_device, resources, on_engine_message)
     pipeline = Pipeline(
         engine,
         checkpoint,
@@ -137,29 +138,6 @@ def transcribe(
     )
     with limits_are_run_errors(), resources, replace(job.source, fd=os.dup(job.source.fd)).open() as source:
         return pipeline.run(items(source, job.path_policy, job.config.limit, work.items))
-
-
-def _beside(
-    diarization: Diarization,
-    device: str,
-    resources: contextlib.ExitStack,
-    on_engine_message: Callable[[EngineMessage], None],
-) -> Diarization:
-    """Return the way to tell speakers apart with a process that runs the networks beside the engine until `resources`
-    end. Other networks than the default ones run in the decoders.
-
-    Raises:
-        ConfigError: a network cannot be loaded at all.
-    """
-    from voxbatch.speakers import Diarizer
-    from voxbatch.speakers.network_process import beside_engine
-
-    try:
-        return replace(diarization, weights=resources.enter_context(beside_engine(diarization.weights, device)))
-    except ConfigError as e:
-        Diarizer(diarization.weights, diarization.count)
-        on_engine_message(EngineMessage(f"{e}; the CPU tells the speakers apart", is_warning=True))
-        return diarization
 
 
 def circuit_breaker(job: Job, earlier: Iterable[Report] = ()) -> CircuitBreaker[Undecodable]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from voxbatch.languages import primary_subtag
-from voxbatch.records import LOW_CONFIDENCE, OTHER_LANGUAGE, Flag, Transcript, Word
+from voxbatch.records import LOW_CONFIDENCE, OTHER_LANGUAGE, Flag, Transcript
+from voxbatch.text.stitching import mean
 
 LOW_MEAN = 0.75
 """Mean confidence of words below which a transcript, or a sentence of it, is flagged. Whisper base on 298 English
@@ -70,19 +71,6 @@ _SCRIPTS: dict[str, frozenset[str]] = {
 not in the table is not judged."""
 
 
-def mean_confidence(transcript: Transcript) -> float | None:
-    """Return the mean of the words' confidences, each with the same weight; None if no word has one.
-
-    Without words it is the confidence that the engine gives to the text.
-    """
-    return _mean(transcript.words) if transcript.words else transcript.confidence
-
-
-def _mean(words: Sequence[Word]) -> float | None:
-    confidences = [word.confidence for word in words if word.confidence is not None]
-    return sum(confidences) / len(confidences) if confidences else None
-
-
 def item_flags(transcript: Transcript, asked: str | None) -> tuple[Flag, ...]:
     """Return the flags of a whole transcript.
 
@@ -97,16 +85,16 @@ def _low_confidence(transcript: Transcript) -> Iterator[Flag]:
     """Yield one flag for a transcript whose words have a low mean confidence, else one for each such sentence."""
     if 0 < len(transcript.words) < FEWEST_WORDS:
         return
-    mean = mean_confidence(transcript)
-    if mean is not None and mean < LOW_MEAN:
-        yield Flag(LOW_CONFIDENCE, f"unsure words (mean confidence {mean:.2f})")
+    confidence = transcript.confidence
+    if confidence is not None and confidence < LOW_MEAN:
+        yield Flag(LOW_CONFIDENCE, f"unsure words (mean confidence {confidence:.2f})")
         return
     starts = [word.start for word in transcript.words]
-    for segment in transcript.segments if mean is not None else ():
+    for segment in transcript.segments if confidence is not None else ():
         inside = transcript.words[bisect_left(starts, segment.start) : bisect_left(starts, segment.end)]
-        mean = _mean(inside)
-        if mean is not None and mean < LOW_MEAN and len(inside) >= MIN_WORDS:
-            reason = f"{len(inside)} unsure words (mean confidence {mean:.2f})"
+        confidence = mean([word.confidence for word in inside if word.confidence is not None])
+        if confidence is not None and confidence < LOW_MEAN and len(inside) >= MIN_WORDS:
+            reason = f"{len(inside)} unsure words (mean confidence {confidence:.2f})"
             yield Flag(LOW_CONFIDENCE, reason, segment.start, segment.end)
 
 

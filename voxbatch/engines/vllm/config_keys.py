@@ -15,6 +15,7 @@ from pathlib import Path
 
 from voxbatch.engines.vllm.settings import ALL_GPUS, CUDAGRAPH_MODES, check_mm_limits
 from voxbatch.errors import ConfigError
+from voxbatch.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,14 @@ class FileSettings:
     """The values of those keys that have an effect on a server, by vLLM's names: see SERVER_KEYS."""
     unknown: tuple[str, ...]
     """Sentences for people, one for each unknown key."""
+
+    def report(self, log: Log) -> None:
+        """Log the keys that have no effect on a batch job, and warn of the unknown ones."""
+        event = self.flag[2:].replace("-", "_")
+        if self.without_effect:
+            log.info(event, text=f"{self.file}: without effect here: {', '.join(self.without_effect)}")
+        for text in self.unknown:
+            log.warning(event, text=text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from voxbatch import vllm_plugin
-from voxbatch.engines import ExpectedSpeed
+from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.engines.vllm import compat, gpu, memory, prefill, realtime_limits, speed
 from voxbatch.engines.vllm.arguments import (
     OTHER_REQUESTS,
@@ -57,7 +57,7 @@ def expected_speed(
     gpu_name: str | None = None,
     num_gpus: int = 1,
 ) -> ExpectedSpeed | None:
-    """Return the expected speed; see engines.expected_speed.
+    """Return the expected speed; see previews.expected_speed.
 
     A model in a bucket, or in a folder that is not on this machine, is assumed to be the published one.
     """

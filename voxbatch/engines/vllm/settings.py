@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voxbatch.config import load_profile
 from voxbatch.engines.vllm import gpu
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, SPEECH, TRANSCRIPTION, WHISPER
 from voxbatch.errors import ConfigError
+from voxbatch.profiles import load_profile
 from voxbatch.settings import parse, setting, settings_of
 
 PROFILES = {

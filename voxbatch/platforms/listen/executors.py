@@ -19,8 +19,9 @@ from voxbatch.platforms.listen.message import RunRequest
 from voxbatch.platforms.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.runner import Stop
 from voxbatch.runner.abilities import check_abilities
+from voxbatch.runner.cascading import large_spec
 from voxbatch.runner.forecast import measure
-from voxbatch.runner.prepare import large_spec, open_manifest, path_policy, worker_environments
+from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
 from voxbatch.storage import open_store, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder
 
@@ -35,7 +36,7 @@ class SharedOptions:
 
     run: RunOptions
     include: tuple[str, ...] = ()
-    """Patterns for the recordings of a folder; see manifest.folder.is_included."""
+    """Patterns for the recordings of a folder; see manifest.recording_line.is_included."""
 
     def config(self, request: RunRequest) -> Config:
         """Return the Config of one run. A manifest that the listener wrote may name only its own recordings."""
@@ -66,8 +67,8 @@ class LocalExecutor:
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
         engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
         check_abilities(run, engine.spec)
-        large = large_spec(run, name, engine.spec)
-        if large is not None:
+        if run.cascade is not None:
+            large = large_spec(run, name, engine.spec)
             text = f"each run loads {engine.spec.model} and then {large.model} anew; for many small runs, collect more"
             log.warning("loads_anew", text=f"{text} recordings for one run (--batch-window)")
         if (count := len(worker_environments(engine.spec, run.workers))) > 1:

@@ -15,8 +15,8 @@ from posixpath import splitext
 from typing import Any
 
 from voxbatch.errors import MessageError
-from voxbatch.manifest.folder import RECORDING_SUFFIXES
 from voxbatch.manifest.kinds import JSON_LINES, without_suffix
+from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.safe_text import redact_secrets
 from voxbatch.storage import is_remote, redacted

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 from voxbatch import prices
 from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
-from voxbatch.engines import ExpectedSpeed
+from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
 from voxbatch.platforms.submit.submission import StartTime, Submission
+from voxbatch.runner.cascading import second_config
 from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
-from voxbatch.runner.prepare import second_config
 
 Target = CloudRun | SageMaker
 """A cloud platform, and the place in it. Frozen; building a target sends no request."""

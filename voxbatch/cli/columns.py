@@ -1,0 +1,47 @@
+"""Texts in columns, as wide as they are shown."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+MIN_COLUMN = 40
+"""Least width of a column of text that is wrapped."""
+MIN_NAME = 12
+"""Least width of the names of a table."""
+
+
+def aligned(label: str, text: str) -> str:
+    """Return a label and a text. On a terminal the text is a column beside the label; in a file it is one line. A
+    command at the end of the text stays in one line, so that it can be copied."""
+    if not sys.stdout.isatty():
+        return label + text
+    width = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(label))
+    text = re.sub("(?<=: )(pip|hf|export) .*", lambda command: command[0].replace(" ", NO_BREAK), text)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return (label + f"\n{' ' * len(label)}".join(lines)).replace(NO_BREAK, " ")
+
+
+def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield the lines of a table: its first column at the left, the others at the right. Of a name that has no room
+    the end is shown, which tells paths apart.
+
+    Args:
+        width: columns of a line.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    widths[0] = min(widths[0], max(MIN_NAME, width - sum(widths[1:]) - 2 * len(widths[1:])))
+    for name, *cells in rows:
+        numbers = "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        yield set_cell_size(end_of(name, widths[0]), widths[0]) + numbers
+
+
+def end_of(text: str, width: int) -> str:
+    """Return the end of a text, which tells paths apart: "calls/2026/a.wav", 8 → "…6/a.wav"."""
+    return text if len(text) <= width else f"…{text[1 - width :]}"

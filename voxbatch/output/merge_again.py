@@ -1,0 +1,52 @@
+"""Merge the parts of a run that is recorded in OUT once more: for further files of single items, or a calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from voxbatch.config import check_beside
+from voxbatch.log import Log
+from voxbatch.output import run_file
+from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.merge import merge
+from voxbatch.output.summary import Summary, read_whole_summary
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote
+
+
+def merge_again(
+    store: Store,
+    changes: Mapping[str, Any] | None = None,
+    log: Log | None = None,
+    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    calibration: str | None = None,
+) -> Summary:
+    """Merge the parts of the run that is recorded in OUT, and write further files of single items.
+
+    Args:
+        changes: settings of ItemFiles that differ from those of the latest merge, or else of the run, by their names in
+            a config.
+        log, store_options: see `merge`.
+        calibration: file of a calibration, to estimate the WER. None keeps the estimate of the latest merge.
+
+    Raises:
+        ConfigError: no run was started there, the calibration is damaged or of another model, or the formats cannot be
+            beside recordings.
+        CheckpointError, TakenOverError: see `merge`.
+    """
+    run = run_file.read_existing(store)
+    with run_file.takeover_explained(store, run):
+        summary = read_whole_summary(store)
+        latest = summary if summary is not None and summary.key == run.key else run
+        by_default = {"report": not is_remote(store.place)}  # a run of an older version did not know it
+        files = ItemFiles.of({**by_default, **latest.facts.config, **(changes or {})})
+        if files.beside:
+            check_beside(files.formats)
+        calibrated = None
+        if calibration:
+            from voxbatch.scoring.calibration import calibration_for
+
+            run.require_one_model(store.place)
+            engine = run.facts.engine
+            calibrated = calibration_for(calibration, engine.name, engine.model, engine.decoding, store_options)
+        return merge(store, run, files, log, store_options, calibrated)

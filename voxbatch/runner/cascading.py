@@ -1,0 +1,109 @@
+"""Do the least sure items of a run again with a larger model: the steps of a cascade that differ.
+
+The first pass is a run with the small model. `output/cascade` chooses the items of the second pass, and lays its
+entries over those of the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from voxbatch.config import Config, RunOptions
+from voxbatch.engines import EngineSpec, create
+from voxbatch.engines.refusals import language_refusal
+from voxbatch.errors import ConfigError
+from voxbatch.languages import primary_subtag
+from voxbatch.manifest import Survey
+from voxbatch.output.cascade import Amount, chosen
+from voxbatch.output.entries import Entries
+from voxbatch.output.layout import FIRST, SECOND
+from voxbatch.runner.abilities import check_abilities
+from voxbatch.runner.prepare import Job, engine_options, worker_environments
+from voxbatch.runner.transcribe import RemainingWork, resume
+from voxbatch.safe_text import counted
+from voxbatch.storage import Store
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.calibration import CalibrationFile
+
+_Options = TypeVar("_Options", bound=RunOptions)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecondPass:
+    """The second pass of a cascade: the large model does some of the items again."""
+
+    job: Job
+    """The same run with the large model, as one shard: any process may do all of it."""
+    num_items: int
+
+
+def second_config(config: _Options) -> _Options:
+    """Return the options of the second pass of a cascade: the large model does items of all shards."""
+    return replace(config, cascade=None, model=config.cascade_models.large, shard=0, shards=1)
+
+
+def large_spec(config: RunOptions, engine: str, small: EngineSpec) -> EngineSpec:
+    """Return the properties of the large model of a cascade, which is not loaded.
+
+    Raises:
+        ConfigError: the engine does not take the model, one of the two gives no confidence, or the large one cannot do
+            what the options ask for.
+    """
+    second = second_config(config)
+    options = engine_options(second, engine)
+    with contextlib.closing(create(engine, second.model, options, config.store_options)) as created:
+        spec = created.spec
+    for model in (small, spec):
+        if not model.confidence:
+            raise ConfigError(
+                f"--cascade chooses by confidence, and {model.model} of the engine {model.name} gives none; take "
+                "another model, or leave it out"
+            )
+    check_abilities(second, spec)
+    return spec
+
+
+def second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
+    """Return the second pass of the job of a cascade."""
+    second = replace(
+        job,
+        config=second_config(job.config),
+        run=replace(job.run, pass_name=SECOND),
+        decoding=dict(large.decoding),
+        windows=large.windows,
+        worker_environments=worker_environments(large, job.config.workers),
+    )
+    return SecondPass(second, num_items)
+
+
+def identity_of(config: Config, large: EngineSpec, calibration: CalibrationFile | None) -> dict[str, Any]:
+    """Return the part of a run's identity that is about its second pass."""
+    models, fit = config.cascade_models, calibration.calibration.fit if calibration else None
+    amount = Amount(models.share, models.wer, fit)
+    return {"model": large.model, "decoding": dict(large.decoding), **amount.to_dict()}
+
+
+def kept_languages(surveyed: Survey, large: EngineSpec) -> list[str]:
+    """Return a sentence for each language of the manifest that the large model of a cascade does not know."""
+    refusals = {lang: language_refusal(large, primary_subtag(lang)) for lang in surveyed.languages}
+    return [
+        f"{counted(surveyed.languages[lang], 'item')} in language {lang!r} keep the text of the small model: {reason}"
+        for lang, reason in refusals.items()
+        if reason
+    ]
+
+
+def second_work(second: SecondPass, store: Store) -> RemainingWork:
+    """Return the items that the second pass of a cascade has to do. The first pass is complete.
+
+    Raises:
+        CheckpointError: a part is damaged or belongs to another run.
+    """
+    job = second.job
+    entries = Entries(store, replace(job.run, pass_name=FIRST)).of_pass()
+    items = chosen(entries, Amount.of(job.run), second.num_items, job.run.items)
+    return resume(job, items, time.monotonic())
