@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from voxbatch import vllm_plugin
-from voxbatch.vllm_plugin import prompts
+from voxbatch.vllm_plugin import lazy_imports, prompts
 
 MODULES = (
     "vllm.v1.engine.core",
@@ -114,7 +114,7 @@ def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[
     cuda = threading.Thread(target=create_cuda_context, daemon=True)
     if on_gpu and not sockets:
         cuda.start()
-    with without_gc():
+    with without_gc(), lazy_imports.lazily():
         names = (*MODULES, *(PLUGIN_MODULES if vllm_plugin.is_switched_on() else ()))
         for name in names:
             with contextlib.suppress(Exception):  # it is imported later, where an error can be reported

@@ -41,6 +41,7 @@ from voxbatch.vllm_plugin import (
     ON,
     SCORES,
     SWITCH,
+    lazy_imports,
     parent_watchdog,
     preload,
     prompts,
@@ -391,7 +392,8 @@ class _ParentThread(threading.Thread):
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
                     preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close, self._prompt_processes)
                     self.prompts = preloaded.prompts
-                    from vllm import LLM
+                    with lazy_imports.lazily():
+                        from vllm import LLM
 
                     preload.note("vLLM is imported in the parent")
                 self.imported.set()
