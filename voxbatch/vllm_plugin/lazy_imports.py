@@ -110,7 +110,8 @@ def _run_at_first_use(module: Any, run: Callable[[Any], None]) -> None:
 
 
 def _compile_at_first_call(module: Any, run: Callable[[Any], None]) -> None:
-    """Run torch's code, and let torch.compile, as a decorator, compile a function when it is first called."""
+    """Run torch's code, and let torch.compile, as a decorator in the body of a module or class, compile a function when
+    it is first called."""
     run(module)
     compile_now = module.compile
 
@@ -118,7 +119,7 @@ def _compile_at_first_call(module: Any, run: Callable[[Any], None]) -> None:
     def compile_later(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compile_later, **options)
-        if not inspect.isfunction(model):
+        if not inspect.isfunction(model) or sys._getframe(1).f_code.co_flags & inspect.CO_OPTIMIZED:  # in a function
             return compile_now(model, **options)
         compiled = functools.cache(lambda: compile_now(model, **options))
 

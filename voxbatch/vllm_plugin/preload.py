@@ -100,6 +100,7 @@ def load_tokenizer(folder: str) -> Any:
     return importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
 
 
+@lazy_imports.lazily()
 def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[socket.socket] = ()) -> None:
     """Import vLLM, wait for the parent's message, and run what it names.
 
@@ -114,7 +115,7 @@ def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[
     cuda = threading.Thread(target=create_cuda_context, daemon=True)
     if on_gpu and not sockets:
         cuda.start()
-    with without_gc(), lazy_imports.lazily():
+    with without_gc():
         names = (*MODULES, *(PLUGIN_MODULES if vllm_plugin.is_switched_on() else ()))
         for name in names:
             with contextlib.suppress(Exception):  # it is imported later, where an error can be reported

@@ -386,14 +386,14 @@ class _ParentThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            with contextlib.ExitStack() as no_gc:  # until vLLM has started its engine, which then does the work
-                no_gc.enter_context(preload.without_gc())
+            with contextlib.ExitStack() as imports:  # until vLLM has started its engine, which then does the work
+                imports.enter_context(preload.without_gc())
+                imports.enter_context(lazy_imports.lazily())
                 with self._while_loading():
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
-                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close, self._prompt_processes)
+                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, imports.close, self._prompt_processes)
                     self.prompts = preloaded.prompts
-                    with lazy_imports.lazily():
-                        from vllm import LLM
+                    from vllm import LLM
 
                     preload.note("vLLM is imported in the parent")
                 self.imported.set()
