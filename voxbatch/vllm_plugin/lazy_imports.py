@@ -1,37 +1,27 @@
-"""Import vLLM without the modules that a batch job never uses, and without its searches through all packages.
+"""Import vLLM without what a batch job never uses: compilers, training, resampling, tracing.
 
-vLLM's import takes half of a start. A third of its time, a quarter of its modules and two thirds of its calls of the
-file system serve training, object detection, compilers and tracing. Nothing is taken away but tracing: a module is
-loaded, and a function compiled, when it is first used.
+vLLM's import takes half of a start, and these take a third of its time and half of its system calls. Tracing is left
+out. All else is imported, and a function is compiled, when it is first used.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.abc
+import importlib
 import inspect
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 from voxbatch.vllm_plugin import vllm_version
 
-LAZY: dict[str, tuple[str, ...]] = {
-    "networkx": ("DiGraph",),
-    "scipy.optimize": ("linear_sum_assignment",),
-    "scipy.signal": (),
-    "torch._inductor.compile_fx": (),
-    "torch.utils.cpp_extension": ("load_inline",),  # brings setuptools
-}
-"""Modules that are loaded when they are first used, and those of their names that other modules take during their own
-import, to call them later or for an annotation."""
+LAZY = {"scipy.optimize": "linear_sum_assignment", "scipy.signal": "", "torch.utils.cpp_extension": "load_inline"}
+"""Modules that are imported when they are first used → the function that another module takes before that."""
 REFUSED = {"torch._inductor.lowering": "vllm.env_override", "opentelemetry": "vllm.tracing.otel"}
-"""Module → module of vLLM that can do without it, as if it were not installed."""
+"""Modules → the module of vLLM that can do without them, and is imported as if they were not installed."""
 
 
 @contextlib.contextmanager
@@ -41,81 +31,58 @@ def lazily() -> Iterator[None]:
     if "vllm" in sys.modules or not vllm_version.is_proven(version):
         yield
         return
-    finder, getmodule, distributions = _Finder(), inspect.getmodule, metadata.packages_distributions
-    inspect.getmodule = functools.partial(_module, getmodule)
-    metadata.packages_distributions = functools.partial(_Distributions, distributions)
-    sys.meta_path.insert(0, finder)
+    torch = importlib.import_module("torch")
+    new: list[tuple[Any, str, Any]] = [
+        (inspect, "getmodule", functools.partial(_module, inspect.getmodule)),
+        (metadata, "packages_distributions", functools.partial(_Distributions, metadata.packages_distributions)),
+        (functools, "lru_cache", functools.partial(_cache, functools.lru_cache)),
+        (torch, "compile", _compile_at_first_call(torch.compile)),
+    ]
+    usual = [(owner, name, getattr(owner, name)) for owner, name, _ in new]
+    stubs = {name: _stub(name, function) for name, function in LAZY.items() if name not in sys.modules}
+    for owner, name, value in new:
+        setattr(owner, name, value)
+    sys.modules.update(stubs)
     try:
+        for name in [name for name in REFUSED if name not in sys.modules]:
+            with contextlib.suppress(Exception):  # it is imported again, where an error can be reported
+                sys.modules[name] = None  # type: ignore[assignment]
+                importlib.import_module(REFUSED[name])
+            del sys.modules[name]
         yield
     finally:
-        finder.actions = {name: _ACTIONS[name] for name in REFUSED if name in _ACTIONS}
-        inspect.getmodule, metadata.packages_distributions = getmodule, distributions
-        if torch := sys.modules.get("torch"):
-            torch.compile = inspect.unwrap(torch.compile)  # type: ignore[attr-defined]
+        for owner, name, value in usual:
+            setattr(owner, name, value)
+        for name in [name for name, stub in stubs.items() if sys.modules.get(name) is stub]:
+            del sys.modules[name]
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Gives the modules of `_ACTIONS` a loader that does more, or less, than their own."""
+def _stub(name: str, function: str) -> ModuleType:
+    """Return a module that stands for another one, and imports it when an attribute of it is asked for."""
 
-    def __init__(self) -> None:
-        self.actions = _ACTIONS
+    def imported(attribute: str) -> Any:
+        if attribute.startswith("__"):  # Python asks for __path__ during an import
+            raise AttributeError(attribute)
+        if sys.modules.get(name) is stub:
+            del sys.modules[name]
+        return getattr(importlib.import_module(name), attribute)
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name in REFUSED:
-            package, _, importer = REFUSED[name].rpartition(".")
-            if REFUSED[name] in sys.modules and importer not in vars(sys.modules[package]):  # its import goes on
-                raise ImportError(f"{name} is not needed here", name=name)
-        spec = PathFinder.find_spec(name, path, target) if name in self.actions else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self.actions[name])
-        return spec
+    stub = ModuleType(name)
+    stub.__getattr__ = imported  # type: ignore[method-assign]
+    if function:
+        setattr(stub, function, lambda *args, **kwargs: imported(function)(*args, **kwargs))  # noqa: PLW0108
+    return stub
 
 
-class _Loader(importlib.abc.Loader):
-    """A loader that gives a new module, and the function that runs its code, to an action."""
+def _compile_at_first_call(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Return torch.compile that, as a decorator in the body of a module or class, compiles at the function's first
+    call. PyTorch's compiler and what it needs are imported then, and vLLM's patch of it is made (REFUSED)."""
+    torch = sys.modules["torch"]
 
-    def __init__(self, loader: importlib.abc.Loader, action: Callable[[Any, Callable[[Any], None]], None]) -> None:
-        self._loader, self._action = loader, action
+    def compile_now(model: Any, **options: Any) -> Any:
+        sys.modules["vllm.env_override"]._patch_inductor_fallback_allow_list()
+        return usual(model, **options)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._action(module, self._loader.exec_module)
-
-
-def _run_at_first_use(module: Any, run: Callable[[Any], None]) -> None:
-    """Run a module's code when an attribute is first asked for. importlib.util.LazyLoader runs it also for __path__ and
-    __file__, which `from module import name` and inspect ask of every module."""
-    lock, is_begun = threading.RLock(), threading.Event()
-
-    def load(name: str) -> Any:
-        if name == "__path__":
-            raise AttributeError(name)
-        with lock:
-            if not is_begun.is_set():
-                is_begun.set()
-                run(module)
-        if name not in vars(module) and module.__getattr__ is load:
-            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-        return getattr(module, name)
-
-    module.__getattr__ = load
-    for name in LAZY[module.__name__]:
-        setattr(module, name, type(name, (), {"__new__": lambda _, *args, _name=name, **kw: load(_name)(*args, **kw)}))
-
-
-def _compile_at_first_call(module: Any, run: Callable[[Any], None]) -> None:
-    """Run torch's code, and let torch.compile, as a decorator in the body of a module or class, compile a function when
-    it is first called."""
-    run(module)
-    compile_now = module.compile
-
-    @functools.wraps(compile_now)
     def compile_later(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compile_later, **options)
@@ -125,52 +92,34 @@ def _compile_at_first_call(module: Any, run: Callable[[Any], None]) -> None:
 
         @functools.wraps(model)
         def call(*args: Any, **kwargs: Any) -> Any:
-            return (model if module.compiler.is_compiling() else compiled())(*args, **kwargs)
+            return (model if torch.compiler.is_compiling() else compiled())(*args, **kwargs)
 
         return call
 
-    module.compile = compile_later
+    return compile_later
 
 
-def _read_once(module: Any, run: Callable[[Any], None]) -> None:
-    """Run transformers' code, and keep which names each file of its models defines. transformers reads all of these
-    files twice, because its own cache is too small."""
-    run(module)
-    if read := getattr(module, "create_import_structure_from_path", None):
-        module.create_import_structure_from_path = functools.cache(inspect.unwrap(read))
+def _module(usual: Callable[..., Any], thing: Any, filename: str | None = None) -> Any:
+    """Return the module of a frame by its name. inspect.getmodule would look for the files of all modules. PyTorch asks
+    it for the frame that defines an operator."""
+    return sys.modules.get(thing.f_globals["__name__"]) if inspect.isframe(thing) else usual(thing, filename)
 
 
-def _patch_fallbacks(module: Any, run: Callable[[Any], None]) -> None:
-    """Run the module's code, and then vLLM's patch of it, which had none to patch (REFUSED)."""
-    run(module)
-    sys.modules["vllm.env_override"]._patch_inductor_fallback_allow_list()
-
-
-_ACTIONS: dict[str, Callable[[Any, Callable[[Any], None]], None]] = {
-    **dict.fromkeys(LAZY, _run_at_first_use),
-    "torch": _compile_at_first_call,
-    "transformers.utils.import_utils": _read_once,
-    "torch._inductor.lowering": _patch_fallbacks,
-}
-
-
-def _module(getmodule: Callable[..., Any], thing: Any, filename: str | None = None) -> Any:
-    """Return the module of a frame by its name, and that of all else by inspect.getmodule, which would look for the
-    file of each module. PyTorch asks for the frame that defines an operator."""
-    if inspect.isframe(thing):
-        return sys.modules.get(thing.f_globals.get("__name__", ""))
-    return getmodule(thing, filename)
+def _cache(usual: Callable[..., Any], maxsize: Any = 128, typed: bool = False) -> Any:
+    """Return functools.lru_cache, without a limit for transformers. With 128 entries it reads 1,500 files twice."""
+    is_limited = getattr(maxsize, "__module__", "") == "transformers.utils.import_utils"
+    return functools.cache(maxsize) if is_limited else usual(maxsize, typed)
 
 
 class _Distributions(Mapping[str, list[str]]):
-    """The distributions of each package, as by metadata.packages_distributions. That function reads the list of files
-    of every distribution; it is called only for a package without a distribution of the same name."""
+    """The distributions of each package. metadata.packages_distributions reads the list of files of each distribution;
+    it is called only for a package without a distribution of its name."""
 
-    def __init__(self, distributions: Callable[[], Mapping[str, list[str]]]) -> None:
-        self._all = functools.cache(distributions)
+    def __init__(self, usual: Callable[[], Mapping[str, list[str]]]) -> None:
+        self._all = functools.cache(usual)
 
     def __getitem__(self, package: str) -> list[str]:
-        with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
+        with contextlib.suppress(metadata.PackageNotFoundError):
             return [metadata.distribution(package).name]
         return self._all()[package]
 
