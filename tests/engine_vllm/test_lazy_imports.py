@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import subprocess
@@ -93,14 +94,18 @@ def test_another_version_is_imported_as_usual(version: str, monkeypatch: pytest.
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return what stands for a module whose function `late` somebody takes, and which notes its import in `imports`."""
-    (tmp_path / "lazy_module.py").write_text(
+    """Return what stands for a package whose function `late` somebody takes, and which notes imports in `imports`."""
+    (tmp_path / "lazy_module").mkdir()
+    (tmp_path / "lazy_module/part.py").write_text("PART = 2\n")
+    (tmp_path / "lazy_module/__init__.py").write_text(
         f"with open({str(tmp_path / 'imports')!r}, 'a') as file:\n    file.write('import ')\n"
         "VALUE = 1\ndef late(number, by=1):\n    return number * by\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     stub = lazy_imports._stub("lazy_module", "late")
+    assert stub is not None
     monkeypatch.setitem(sys.modules, "lazy_module", stub)
+    monkeypatch.delitem(sys.modules, "lazy_module.part", raising=False)
     return stub
 
 
@@ -108,6 +113,7 @@ def test_module_is_imported_once_at_its_first_use(stub: ModuleType, tmp_path: Pa
     """An import of the module, or of its function, does not run its code. An attribute does, and a call."""
     from lazy_module import late  # type: ignore[import-not-found]
 
+    assert importlib.import_module("lazy_module.part").PART == 2
     assert inspect.getmodule(stub) is stub
     assert not (tmp_path / "imports").exists()
     assert late(3, by=2) == 6
@@ -116,6 +122,12 @@ def test_module_is_imported_once_at_its_first_use(stub: ModuleType, tmp_path: Pa
     assert sys.modules["lazy_module"] is not stub
     with pytest.raises(AttributeError, match="module 'lazy_module' has no attribute 'missing'"):
         _ = stub.missing
+
+
+@pytest.mark.parametrize("name", ["missing_package.part", "json.missing"])
+def test_module_that_is_missing_has_no_stub(name: str) -> None:
+    """A module that is not installed is missed where it is imported, as usual."""
+    assert lazy_imports._stub(name, "") is None
 
 
 def test_module_of_a_frame_is_found_by_its_name() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,8 @@ def lazily() -> Iterator[None]:
         (torch, "compile", _compile_at_first_call(torch.compile)),
     ]
     usual = [(owner, name, getattr(owner, name)) for owner, name, _ in new]
-    stubs = {name: _stub(name, function) for name, function in LAZY.items() if name not in sys.modules}
+    missing = {name: _stub(name, function) for name, function in LAZY.items() if name not in sys.modules}
+    stubs = {name: stub for name, stub in missing.items() if stub is not None}
     for owner, name, value in new:
         setattr(owner, name, value)
     sys.modules.update(stubs)
@@ -57,17 +58,23 @@ def lazily() -> Iterator[None]:
             del sys.modules[name]
 
 
-def _stub(name: str, function: str) -> ModuleType:
-    """Return a module that stands for another one, and imports it when an attribute of it is asked for."""
+def _stub(name: str, function: str) -> ModuleType | None:
+    """Return a module that stands for another one, and imports it when an attribute or the function is used. Return
+    None if the other module is not installed."""
 
     def imported(attribute: str) -> Any:
-        if attribute.startswith("__"):  # Python asks for __path__ during an import
+        if attribute == "__path__":  # `from module import name` asks for it, and no package is without
             raise AttributeError(attribute)
         if sys.modules.get(name) is stub:
             del sys.modules[name]
         return getattr(importlib.import_module(name), attribute)
 
-    stub = ModuleType(name)
+    spec = None
+    with contextlib.suppress(ModuleNotFoundError):  # of its package
+        spec = importlib.util.find_spec(name)
+    if spec is None:
+        return None
+    stub = importlib.util.module_from_spec(spec)
     stub.__getattr__ = imported  # type: ignore[method-assign]
     if function:
         setattr(stub, function, lambda *args, **kwargs: imported(function)(*args, **kwargs))  # noqa: PLW0108
@@ -80,7 +87,8 @@ def _compile_at_first_call(usual: Callable[..., Any]) -> Callable[..., Any]:
     torch = sys.modules["torch"]
 
     def compile_now(model: Any, **options: Any) -> Any:
-        sys.modules["vllm.env_override"]._patch_inductor_fallback_allow_list()
+        if patch := getattr(sys.modules.get("vllm.env_override"), "_patch_inductor_fallback_allow_list", None):
+            patch()
         return usual(model, **options)
 
     def compile_later(model: Any = None, **options: Any) -> Any:
