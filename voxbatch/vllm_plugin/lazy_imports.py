@@ -26,7 +26,8 @@ REFUSED = {"torch._inductor.lowering": "vllm.env_override", "opentelemetry": "vl
 
 @contextlib.contextmanager
 def lazily() -> Iterator[None]:
-    """Import vLLM within this context. Another version of vLLM, or one that is imported already, is left as it is."""
+    """Import vLLM within this context. It begins with PyTorch and a part of vLLM. Another version of vLLM, or one that
+    is imported already, is left as it is."""
     _, version = vllm_version.find() or ("", "")
     if "vllm" in sys.modules or not vllm_version.is_proven(version):
         yield

@@ -388,11 +388,11 @@ class _ParentThread(threading.Thread):
         try:
             with contextlib.ExitStack() as imports:  # until vLLM has started its engine, which then does the work
                 imports.enter_context(preload.without_gc())
-                imports.enter_context(lazy_imports.lazily())
                 with self._while_loading():
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
                     preloaded = PreloadedProcess(one_gpu, self._tokenizer, imports.close, self._prompt_processes)
                     self.prompts = preloaded.prompts
+                    imports.enter_context(lazy_imports.lazily())  # begins to import vLLM
                     from vllm import LLM
 
                     preload.note("vLLM is imported in the parent")
