@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from voxbatch import vllm_plugin
-from voxbatch.vllm_plugin import prompts
+from voxbatch.vllm_plugin import lazy_imports, prompts
 
 MODULES = (
     "vllm.v1.engine.core",
@@ -100,6 +100,7 @@ def load_tokenizer(folder: str) -> Any:
     return importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
 
 
+@lazy_imports.lazily()
 def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[socket.socket] = ()) -> None:
     """Import vLLM, wait for the parent's message, and run what it names.
 

@@ -41,6 +41,7 @@ from voxbatch.vllm_plugin import (
     ON,
     SCORES,
     SWITCH,
+    lazy_imports,
     parent_watchdog,
     preload,
     prompts,
@@ -385,12 +386,13 @@ class _ParentThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            with contextlib.ExitStack() as no_gc:  # until vLLM has started its engine, which then does the work
-                no_gc.enter_context(preload.without_gc())
+            with contextlib.ExitStack() as imports:  # until vLLM has started its engine, which then does the work
+                imports.enter_context(preload.without_gc())
                 with self._while_loading():
                     one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
-                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, no_gc.close, self._prompt_processes)
+                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, imports.close, self._prompt_processes)
                     self.prompts = preloaded.prompts
+                    imports.enter_context(lazy_imports.lazily())  # begins to import vLLM
                     from vllm import LLM
 
                     preload.note("vLLM is imported in the parent")
