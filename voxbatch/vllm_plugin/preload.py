@@ -100,7 +100,6 @@ def load_tokenizer(folder: str) -> Any:
     return importlib.import_module("vllm.tokenizers").cached_tokenizer_from_config(model)
 
 
-@lazy_imports.lazily()
 def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[socket.socket] = ()) -> None:
     """Import vLLM, wait for the parent's message, and run what it names.
 
@@ -115,30 +114,31 @@ def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[
     cuda = threading.Thread(target=create_cuda_context, daemon=True)
     if on_gpu and not sockets:
         cuda.start()
-    with without_gc():
-        names = (*MODULES, *(PLUGIN_MODULES if vllm_plugin.is_switched_on() else ()))
-        for name in names:
-            with contextlib.suppress(Exception):  # it is imported later, where an error can be reported
-                importlib.import_module(name)
-        with contextlib.suppress(Exception):
-            importlib.import_module("vllm.plugins").load_general_plugins()
-        note("vLLM is imported in the engine's process")
-        with contextlib.suppress(Exception):
-            if tokenizer:
-                load_tokenizer(tokenizer)
-                note("the tokenizer is loaded in the engine's process")
-    gc.freeze()  # vLLM collects garbage up to 13 times in a start, each time through all objects of its modules
-    if sockets:
-        prompts.fork(sockets)
-        if on_gpu:
-            cuda.start()
-    try:
-        environment, target, kwargs = connection.recv()
-        note("the engine's process has its arguments")
-    except EOFError:
-        return
-    connection.close()
-    multiprocessing.current_process().daemon = False  # it was one so that this program can end while it waits here
-    # only what has changed: setproctitle finds no place for its title once all variables have moved
-    os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
-    target(**kwargs)
+    with lazy_imports.lazily():
+        with without_gc():
+            names = (*MODULES, *(PLUGIN_MODULES if vllm_plugin.is_switched_on() else ()))
+            for name in names:
+                with contextlib.suppress(Exception):  # it is imported later, where an error can be reported
+                    importlib.import_module(name)
+            with contextlib.suppress(Exception):
+                importlib.import_module("vllm.plugins").load_general_plugins()
+            note("vLLM is imported in the engine's process")
+            with contextlib.suppress(Exception):
+                if tokenizer:
+                    load_tokenizer(tokenizer)
+                    note("the tokenizer is loaded in the engine's process")
+        gc.freeze()  # vLLM collects garbage up to 13 times in a start, each time through all objects of its modules
+        if sockets:
+            prompts.fork(sockets)
+            if on_gpu:
+                cuda.start()
+        try:
+            environment, target, kwargs = connection.recv()
+            note("the engine's process has its arguments")
+        except EOFError:
+            return
+        connection.close()
+        multiprocessing.current_process().daemon = False  # it was one so that this program can end while it waits here
+        # only what has changed: setproctitle finds no place for its title once all variables have moved
+        os.environ.update({name: value for name, value in environment.items() if os.environ.get(name) != value})
+        target(**kwargs)
