@@ -114,8 +114,9 @@ def run(connection: Connection, on_gpu: bool, tokenizer: str, sockets: Sequence[
     cuda = threading.Thread(target=create_cuda_context, daemon=True)
     if on_gpu and not sockets:
         cuda.start()
-    with lazy_imports.lazily():
+    with contextlib.ExitStack() as lazy:
         with without_gc():
+            lazy.enter_context(lazy_imports.lazily())
             names = (*MODULES, *(PLUGIN_MODULES if vllm_plugin.is_switched_on() else ()))
             for name in names:
                 with contextlib.suppress(Exception):  # it is imported later, where an error can be reported
