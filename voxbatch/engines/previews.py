@@ -1,4 +1,4 @@
-"""What is known about an engine with a model before the engine's library is imported: its speed, and its arguments."""
+"""Previews of an engine with a model, before its library is imported: the expected speed, and the library's arguments."""
 
 from __future__ import annotations
 
