@@ -1,4 +1,4 @@
-"""Previews of an engine with a model, before its library is imported: the expected speed, and the library's arguments."""
+"""Previews of an engine, before its library is imported: the expected speed, and the library's arguments."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def llm_arguments(
         compilation |= {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY"}
         rows = min(requests, 2 * small_job)  # a suspect chunk is decoded again in two halves
         sizes = few_capture_sizes(rows)
-        arguments["kv_cache_memory_bytes"] = small_kv_bytes(model, settings, prefilled, gpu_info, rows)
+        arguments["kv_cache_memory_bytes"] = small_kv_bytes(model, settings, prefilled, rows)
     if mode != "NONE":
         largest_step = settings.max_num_batched_tokens or math.inf
         compilation["cudagraph_capture_sizes"] = [size for size in sizes if size <= largest_step]
@@ -206,9 +206,7 @@ def llm_arguments(
     return {**arguments, "compilation_config": compilation}
 
 
-def small_kv_bytes(
-    model: Model, settings: VllmSettings, prefilled: bool, gpu_info: gpu.GpuInfo, rows: int
-) -> int | None:
+def small_kv_bytes(model: Model, settings: VllmSettings, prefilled: bool, rows: int) -> int | None:
     """Return the K/V cache of a small job of a Voxtral with the plugin, in bytes on each GPU; None: vLLM measures.
 
     With a given K/V cache, vLLM captures no CUDA graphs for a trial to measure them, and the driver has less memory to
@@ -218,10 +216,10 @@ def small_kv_bytes(
     Args:
         rows: largest number of requests at a time.
     """
-    if not prefilled or model.family not in VOXTRAL:
+    if not prefilled or model.family not in VOXTRAL or (room := _room(settings)) is None:
         return None
     voxtral = footprint(model.shape(), model.family == REALTIME, settings, prefilled)
-    if 2 * rows > voxtral.fitting(planned_bytes(settings, gpu_info) * settings.tensor_parallel_size):
+    if 2 * rows > voxtral.fitting(room):
         return None
     return (rows + 1) * voxtral.decoder_kv_bytes // settings.tensor_parallel_size  # vLLM keeps one block for itself
 
