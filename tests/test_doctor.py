@@ -20,7 +20,7 @@ from voxbatch import doctor, engines
 from voxbatch.cli import cli
 from voxbatch.config import RunOptions
 from voxbatch.doctor import Finding
-from voxbatch.engines.vllm import gpu
+from voxbatch.engines import gpu
 
 
 @pytest.fixture

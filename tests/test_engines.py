@@ -16,7 +16,7 @@ from whisper_base import needs_tiny_en
 
 from voxbatch import engines
 from voxbatch.config import Config
-from voxbatch.engines import Feed
+from voxbatch.engines import Feed, choice
 from voxbatch.engines.engine_process import EngineProcess
 from voxbatch.engines.results import GIVE_UP_AFTER, stop_if_all_fail
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
@@ -63,15 +63,15 @@ def test_an_option_of_the_wrong_type_is_refused(name: str, text: str, kind: str)
 
 def test_choose_by_name() -> None:
     """The engine is chosen by name, or as the best installed one, with one line that says which and why."""
-    assert engines.choose("scripted") == engines.EngineChoice("scripted", "scripted: asked for")
+    assert choice.choose("scripted") == choice.EngineChoice("scripted", "scripted: asked for")
     with pytest.raises(ConfigError, match="engine 'x' is unknown; known are auto, "):
-        engines.choose("x")
+        choice.choose("x")
 
 
 @needs_tiny_en
 def test_auto_chooses_faster_whisper_without_a_gpu() -> None:
     """`auto` selects the embedded engine on a machine without a GPU."""
-    assert engines.choose("auto").reason.startswith("faster-whisper: ")
+    assert choice.choose("auto").reason.startswith("faster-whisper: ")
 
 
 @needs_tiny_en
@@ -194,7 +194,7 @@ def test_a_cached_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> 
 
 def test_auto_with_vllm_and_without_a_gpu_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """In an image that has vLLM alone, `auto` without a GPU says that the GPU is missing, not an engine."""
-    monkeypatch.setattr(engines, "install_command", lambda name, *_: None if name == "vllm" else "pip install it")
-    monkeypatch.setattr(engines, "has_gpu", lambda: False)
+    monkeypatch.setattr(choice, "install_command", lambda name, *_: None if name == "vllm" else "pip install it")
+    monkeypatch.setattr(choice, "has_gpu", lambda: False)
     with pytest.raises(ConfigError, match="vllm is installed, and this machine shows no NVIDIA GPU"):
-        engines.choose("auto")
+        choice.choose("auto")

@@ -17,7 +17,7 @@ import yaml
 from conftest import ROOT
 
 from voxbatch.cli import cli
-from voxbatch.engines.vllm.gpu import FIRST_DRIVERS
+from voxbatch.engines.gpu import FIRST_DRIVERS
 
 SCRIPT = ROOT / "jobs" / "image" / "entrypoint.sh"
 JOBS = ROOT / "jobs"

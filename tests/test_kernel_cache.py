@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from servers import Server, led_through
 
-from voxbatch.engines.vllm import gpu, kernel_cache
+from voxbatch.engines import gpu
+from voxbatch.engines.vllm import kernel_cache
 from voxbatch.engines.vllm.kernel_cache import FOLDERS, KernelCache, cache_key
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings

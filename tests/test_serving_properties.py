@@ -23,7 +23,8 @@ from voxbatch.cli import cli
 from voxbatch.cli.options import parsed_run_options
 from voxbatch.cli.run_command import run
 from voxbatch.config import RunOptions
-from voxbatch.engines.vllm import FAMILIES, gpu, prefill
+from voxbatch.engines import gpu
+from voxbatch.engines.vllm import FAMILIES, prefill
 from voxbatch.engines.vllm.checks import check, check_step, divides
 from voxbatch.engines.vllm.config_keys import Entry
 from voxbatch.engines.vllm.model import Model, locate

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from shapes import params
 
-from voxbatch.engines import vllm
-from voxbatch.engines.vllm import VllmEngine, compat, gpu, prefill, vllm_process
+from voxbatch.engines import gpu, vllm
+from voxbatch.engines.vllm import VllmEngine, compat, prefill, vllm_process
 from voxbatch.engines.vllm.checks import check
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings

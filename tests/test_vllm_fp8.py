@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from shapes import H200, L4, params
 
-from voxbatch.engines import vllm
-from voxbatch.engines.vllm import compat, fp8, gpu, prefill
+from voxbatch.engines import gpu, vllm
+from voxbatch.engines.vllm import compat, fp8, prefill
 from voxbatch.engines.vllm.arguments import arguments_from_settings, concurrency, llm_arguments
 from voxbatch.engines.vllm.checks import check
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model

@@ -18,6 +18,7 @@ import voxbatch
 from voxbatch import engines
 from voxbatch.audio import ffmpeg
 from voxbatch.config import RunOptions
+from voxbatch.engines.choice import choose
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.safe_text import counted
 from voxbatch.storage import open_store
@@ -132,7 +133,7 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
 
 
 def _gpus() -> Iterator[Finding]:
-    from voxbatch.engines.vllm import gpu
+    from voxbatch.engines import gpu
 
     for card in (cards := gpu.visible_gpus()):
         memory = f"{card.total_bytes / 1e9:.1f} GB, {card.free_bytes / 1e9:.1f} GB of it free"
@@ -147,7 +148,7 @@ def _gpus() -> Iterator[Finding]:
 
 def _cuda() -> Finding:
     """Return the state of the NVIDIA driver, and whether PyTorch can use the GPUs with it."""
-    from voxbatch.engines.vllm import gpu
+    from voxbatch.engines import gpu
 
     driver = gpu.driver()
     if driver is None:
@@ -191,7 +192,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     from voxbatch.engines.vllm import compat
 
     try:
-        choice = engines.choose(asked.engine)
+        choice = choose(asked.engine, model=asked.model)
         if choice.name == "vllm":
             compat.installed()
         if choice.name == "vllm" and faulty and _is_vllm_for_gpus():
@@ -226,7 +227,8 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
     Raises:
         VoxbatchError: the run would fail.
     """
-    from voxbatch.engines.vllm import arguments, gpu
+    from voxbatch.engines import gpu
+    from voxbatch.engines.vllm import arguments
     from voxbatch.engines.vllm.model import cache_folder, check_weights, locate, missing_weights, weights_bytes
     from voxbatch.engines.vllm.model_preview import preview
     from voxbatch.engines.vllm.settings import resolve

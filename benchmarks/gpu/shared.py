@@ -57,7 +57,7 @@ def watched() -> Iterator[dict[str, float]]:
     """Give a dict that holds figures of this context after it: the mean clock (`mhz`), the mean power (`watts`) and the
     largest memory in use by all programs (`peak_gb`). Without a GPU the dict stays empty.
     """
-    from voxbatch.engines.vllm.gpu import visible_gpus
+    from voxbatch.engines.gpu import visible_gpus
 
     figures: dict[str, float] = {}
     if not visible_gpus():

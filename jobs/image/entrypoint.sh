@@ -32,7 +32,7 @@ print(run_path(find("torch").origin.replace("__init__", "version"))["cuda"].spli
 
 installed=$(driver)
 if [ -n "$installed" ] && [ -e "$compat/libcuda.so.1" ]; then
-    case $(cuda) in # the first driver that needs no compatibility libraries, as in voxbatch.engines.vllm.gpu.FIRST_DRIVERS
+    case $(cuda) in # the first driver that needs no compatibility libraries, as in voxbatch.engines.gpu.FIRST_DRIVERS
         12) needed=525 ;;
         13) needed=580 ;;
         *) needed=0 ;;

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shapes import H200, L4, full_size, params
 
-from voxbatch.engines import Feed
-from voxbatch.engines.vllm import compat, gpu
+from voxbatch.engines import Feed, gpu
+from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.arguments import (
     capture_sizes,
     concurrency,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from shapes import full_size
 
-from voxbatch.engines.vllm import FAMILIES, compat, gpu, prefill
+from voxbatch.engines import gpu
+from voxbatch.engines.vllm import FAMILIES, compat, prefill
 from voxbatch.engines.vllm.arguments import concurrency, llm_arguments
 from voxbatch.engines.vllm.checks import check, check_step
 from voxbatch.engines.vllm.forecast import expected_speed

@@ -121,7 +121,8 @@ def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
 
 def test_on_a_gpu_requests_share_their_voice(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The K/V cache of a voice is shared, and vLLM leaves memory for the graphs and the codec."""
-    from voxbatch.engines.vllm import arguments, compat, gpu
+    from voxbatch.engines import gpu
+    from voxbatch.engines.vllm import arguments, compat
     from voxbatch.engines.vllm.model import locate
     from voxbatch.engines.vllm.settings import VllmSettings
 

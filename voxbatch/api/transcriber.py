@@ -22,6 +22,7 @@ from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
 from voxbatch.decoding import warm_pool
 from voxbatch.engines import Engine, EngineCache
+from voxbatch.engines.choice import choose
 from voxbatch.errors import AudioError, ConfigError, UsageError
 from voxbatch.manifest import LineError, PathPolicy, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
@@ -124,7 +125,7 @@ class Transcriber:
 
     def _engine(self) -> Engine:
         options = self._options
-        name = engines.choose(options.engine).name
+        name = choose(options.engine, model=options.model).name
         engine_options = engines.options_with_kernels(name, options.engine_options, options.kernel_cache)
         return self._engine_cache.get(name, options.model, engine_options, options.store_options)
 

@@ -27,12 +27,12 @@ __all__ = [
     "ENGINES",
     "SPEECH_ENGINES",
     "ChunkProgress",
+    "ConfigError",
     "Engine",
     "EngineCache",
     "EngineMessage",
     "EngineSpec",
     "Feed",
-    "choose",
     "create",
     "install_command",
     "known_details",
@@ -143,7 +143,10 @@ class Registration:
     """Names of the modules that must be installed."""
     install: str = ""
     use: str = ""
-    """The machines that the engine is for, as text for people. Empty if `auto` never takes the engine."""
+    """The machines that the engine is for, as text for people. Empty if `auto` takes it only for its own models."""
+    recognises: str = ""
+    """The function that tells by the names of its files whether the engine runs a folder or file: a path. Empty if the
+    engine is not chosen by a folder."""
     uses_gpu: bool = False
     """True if the engine needs an NVIDIA GPU. `auto` takes it only on a machine with a GPU."""
     weights: str = "*.safetensors"
@@ -175,6 +178,14 @@ ENGINES = {
         preview_path="voxbatch.engines.vllm.forecast:preview_arguments",
         compiles=True,
         answers=True,
+    ),
+    "transducers": Registration(
+        class_path="voxbatch.engines.transducers:TransducersEngine",
+        needs=("torch", "transformers"),
+        install="pip install 'voxbatch[parakeet]'",
+        recognises="voxbatch.engines.transducers.model:recognises",
+        uses_gpu=True,
+        compiles=True,
     ),
     "faster-whisper": Registration(
         class_path="voxbatch.engines.faster_whisper:FasterWhisperEngine",
@@ -223,15 +234,6 @@ ALIGNERS = {
 _ALL = {**SPEECH_ENGINES, **ALIGNERS, **ENGINES}
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """The engine that `choose` selected."""
-
-    name: str
-    reason: str
-    """One line for people that names the engine and the reason for it."""
-
-
 def has_gpu() -> bool:
     """Return whether an NVIDIA driver is loaded. CUDA is not initialised."""
     return os.path.exists("/dev/nvidiactl")
@@ -246,39 +248,10 @@ def install_command(name: str, table: Mapping[str, Registration] | None = None) 
     """Return the command that installs an engine, or None if all its modules are installed.
 
     Args:
-        table: the table that has it; see `choose`. None means any.
+        table: the table that has it. None means any.
     """
     engine = (table or _ALL)[name]
     return None if all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
-
-
-def choose(name: str, table: Mapping[str, Registration] = ENGINES) -> EngineChoice:
-    """Return the engine to use.
-
-    Args:
-        name: the name of an engine, or "auto" for the best one that is installed.
-
-    Raises:
-        ConfigError: the engine is unknown or not installed; or "auto" finds no engine.
-    """
-    if name == "auto":
-        candidates = {candidate: engine for candidate, engine in table.items() if engine.use}
-        installed = [candidate for candidate in candidates if install_command(candidate, table) is None]
-        for candidate in installed:
-            if has_gpu() or not uses_gpu(candidate):
-                return EngineChoice(candidate, f"{candidate}: the best one that is installed here")
-        if installed:
-            others = " or ".join(engine.install for engine in candidates.values() if not engine.uses_gpu)
-            raise ConfigError(
-                f"the engine {installed[0]} is installed, and this machine shows no NVIDIA GPU: check nvidia-smi, or "
-                f"give the container its GPU; without one: {others}"
-            )
-        raise ConfigError(f"no engine is installed: {' or '.join(engine.install for engine in candidates.values())}")
-    if name not in table:
-        raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted(table))}")
-    if install := install_command(name, table):
-        raise ConfigError(f"engine {name} is not installed: {install}")
-    return EngineChoice(name, f"{name}: asked for")
 
 
 def known_details(*details: str) -> str:

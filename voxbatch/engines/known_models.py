@@ -109,6 +109,18 @@ def _for_vllm(
     return KnownModel(hub, "vllm", hub, languages, megabytes, license_, wer, tested, rtfx=rtfx)
 
 
+_PARAKEET = "tokens, times and confidences beside transformers' and NeMo's, with tiny random models"
+_EUROPEAN_CODES = "bg hr cs da nl en et fi fr de el hu it lv lt mt pl pt ro sk sl es sv ru uk"
+EUROPEAN = tuple(_EUROPEAN_CODES.split())
+"""The 25 languages of Parakeet TDT 0.6B v3 (its model card)."""
+
+
+def _parakeet(
+    name: str, hub: str, languages: tuple[str, ...], megabytes: int, wer: float | None, rtfx: int | None = None
+) -> KnownModel:
+    return KnownModel(name, "transducers", hub, languages, megabytes, "CC-BY-4.0", wer, _PARAKEET, rtfx=rtfx)
+
+
 _TURBO = "mobiuslabsgmbh/faster-whisper-large-v3-turbo"
 KNOWN_MODELS = (
     _whisper("tiny.en", ENGLISH, 76, tested=_WORDS),
@@ -148,6 +160,11 @@ KNOWN_MODELS = (
     _for_vllm("CohereLabs/cohere-transcribe-03-2026", _COHERE, 0, "Apache-2.0", 5.42, "", 834),
     _for_vllm("Qwen/Qwen3-ASR-1.7B", _QWEN, 4700, "Apache-2.0", 5.76, _CLASS, 2691),
     _for_vllm("zai-org/GLM-ASR-Nano-2512", ("en", "zh"), 0, "MIT", None, _CLASS),
+    _parakeet("parakeet", "nvidia/parakeet-tdt-0.6b-v3", EUROPEAN, 2510, 6.32),
+    _parakeet("parakeet-v2", "nvidia/parakeet-tdt-0.6b-v2", ENGLISH, 2470, 6.05),
+    _parakeet("parakeet-ctc-1.1b", "nvidia/parakeet-ctc-1.1b", ENGLISH, 4250, 7.40),
+    _parakeet("parakeet-ctc-0.6b", "nvidia/parakeet-ctc-0.6b", ENGLISH, 2440, 7.69),
+    _parakeet("parakeet-110m", "nvidia/parakeet-tdt_ctc-110m", ENGLISH, 460, 7.49),
 )
 OTHER_NAMES = {
     "turbo": "large-v3-turbo",
@@ -160,6 +177,12 @@ def is_trained_to_translate(name: str) -> bool:
     """Return whether a multilingual Whisper model learnt to translate. Those that were trained again, to be faster, did
     not, and write the spoken language (README of openai/whisper)."""
     return not re.search("turbo|distil", name, re.IGNORECASE)
+
+
+def engines_of(name: str) -> frozenset[str]:
+    """Return the engines that run a model of the table, by its short name or its name on the hub."""
+    name = OTHER_NAMES.get(name, name)
+    return frozenset(model.engine for model in KNOWN_MODELS if name in (model.name, model.hub) and not model.speaks)
 
 
 def find(name: str, engine: str | None = None) -> KnownModel | None:

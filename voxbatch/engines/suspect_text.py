@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -125,7 +126,11 @@ class _Speech:
     def __init__(self, samples: Samples, voice: Voice | None, start: float):
         self._samples, self.voice = samples, voice
         self.start, self.end = start, start + len(samples) / SAMPLING_RATE
-        self.seconds = self.between(self.start, self.end)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of the whole chunk that are likely speech. Most texts are judged without them."""
+        return self.between(self.start, self.end)
 
     def between(self, start: float, end: float) -> float:
         """Return the seconds of a stretch that are likely speech.
@@ -183,7 +188,8 @@ def _about_the_text(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
         missed = speech.without_text(speech.start, speech.end)
         if missed >= (EMPTY_S if speech.voice is None else LOST_VOICE_S):
             yield _suspicion(LOST_SPEECH, 3, f"no text over {missed:.1f} s of speech")
-    if speech.seconds >= SLOW_S and 0 < characters < FEWEST_CHARACTERS_A_SECOND * speech.seconds:
+    is_short = 0 < characters < FEWEST_CHARACTERS_A_SECOND * (speech.end - speech.start)
+    if is_short and speech.seconds >= SLOW_S and characters < FEWEST_CHARACTERS_A_SECOND * speech.seconds:
         yield _suspicion(SPEAKING_RATE, 2, f"only {characters} characters over {speech.seconds:.1f} s of speech")
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from voxbatch.config import Config, RunOptions
-from voxbatch.engines import EngineSpec, create
+from voxbatch.engines import EngineSpec, create, options_with_kernels
 from voxbatch.engines.refusals import language_refusal
 from voxbatch.errors import ConfigError
 from voxbatch.languages import primary_subtag
@@ -21,7 +22,7 @@ from voxbatch.output.cascade import Amount, chosen
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import FIRST, SECOND
 from voxbatch.runner.abilities import check_abilities
-from voxbatch.runner.prepare import Job, engine_options, worker_environments
+from voxbatch.runner.prepare import Job, choose_engine, engine_options, worker_environments
 from voxbatch.runner.transcribe import RemainingWork, resume
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
@@ -46,7 +47,21 @@ def second_config(config: _Options) -> _Options:
     return replace(config, cascade=None, model=config.cascade_models.large, shard=0, shards=1)
 
 
-def large_spec(config: RunOptions, engine: str, small: EngineSpec) -> EngineSpec:
+def large_engine(config: RunOptions, small: str) -> tuple[str, Mapping[str, str]]:
+    """Return the engine of the large model of a cascade, and its options.
+
+    --engine-option is for the engine of the small model: another engine knows other options.
+
+    Args:
+        small: the engine of the small model.
+    """
+    second = second_config(config)
+    name = choose_engine(second).name
+    options = engine_options(second if name == small else replace(second, engine_options={}), name)
+    return name, options_with_kernels(name, options, config.kernel_cache)
+
+
+def large_spec(config: RunOptions, small: EngineSpec) -> EngineSpec:
     """Return the properties of the large model of a cascade, which is not loaded.
 
     Raises:
@@ -54,7 +69,7 @@ def large_spec(config: RunOptions, engine: str, small: EngineSpec) -> EngineSpec
             what the options ask for.
     """
     second = second_config(config)
-    options = engine_options(second, engine)
+    engine, options = large_engine(config, small.name)
     with contextlib.closing(create(engine, second.model, options, config.store_options)) as created:
         spec = created.spec
     for model in (small, spec):
@@ -69,8 +84,11 @@ def large_spec(config: RunOptions, engine: str, small: EngineSpec) -> EngineSpec
 
 def second_pass(job: Job, large: EngineSpec, num_items: int) -> SecondPass:
     """Return the second pass of the job of a cascade."""
+    engine, options = large_engine(job.config, job.engine)
     second = replace(
         job,
+        engine=engine,
+        engine_options=options,
         config=second_config(job.config),
         run=replace(job.run, pass_name=SECOND),
         decoding=dict(large.decoding),

@@ -20,7 +20,8 @@ import numpy as np
 from voxbatch import engines
 from voxbatch.audio.waveforms import probe
 from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
-from voxbatch.engines import EngineChoice, EngineSpec
+from voxbatch.engines import EngineSpec
+from voxbatch.engines.choice import EngineChoice
 from voxbatch.engines.previews import ExpectedSpeed, expected_speed
 from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
@@ -156,7 +157,7 @@ def estimate_run(config: Config) -> list[RunEstimate]:
     known = known_rates(config, choice.name)
     passes = [_estimate(config, choice, spec, workload, known)]
     if config.cascade is not None:
-        large = large_spec(config, choice.name, spec)
+        large = large_spec(config, spec)
         unmeasured = replace(known, rtfx=None)  # the known speed is that of the small model
         second = _estimate(second_config(config), choice, large, workload, unmeasured)
         passes.append(second.part(config.cascade_models.share or DEFAULT_SHARE))

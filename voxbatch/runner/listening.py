@@ -13,6 +13,7 @@ import soxr
 from voxbatch import engines
 from voxbatch.config import RunOptions, SpeechOptions
 from voxbatch.engines import Engine, Feed
+from voxbatch.engines.choice import choose
 from voxbatch.engines.results import Result
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span, Speech
 from voxbatch.scoring.counts import count_errors
@@ -30,7 +31,7 @@ def listener_of(options: RunOptions) -> Engine:
     Raises:
         ConfigError: no engine that transcribes is installed.
     """
-    name = engines.choose("auto").name
+    name = choose("auto").name
     return engines.create(name, None, {}, options.store_options)
 
 

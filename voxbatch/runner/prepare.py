@@ -18,7 +18,8 @@ import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, RunOptions, digest
 from voxbatch.decoding.messages import Diarization
-from voxbatch.engines import EngineCache, EngineChoice, EngineSpec, multilingual_model
+from voxbatch.engines import EngineCache, EngineSpec, multilingual_model
+from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
@@ -119,10 +120,12 @@ def path_policy(config: RunOptions) -> PathPolicy:
 
 
 def choose_engine(config: RunOptions) -> EngineChoice:
-    """Return the engine of a config, which transcribes, aligns or speaks; see engines.choose."""
+    """Return the engine of a config, which transcribes, aligns or speaks; see `choice.choose`."""
     if config.task == ALIGN:
-        return engines.choose("ctc" if config.model and config.engine == "auto" else config.engine, engines.ALIGNERS)
-    return engines.choose(config.engine, engines.SPEECH_ENGINES if config.speech else engines.ENGINES)
+        return choose("ctc" if config.model and config.engine == "auto" else config.engine, engines.ALIGNERS)
+    if config.speech:
+        return choose(config.engine, engines.SPEECH_ENGINES)
+    return choose(config.engine, model=config.model)
 
 
 def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
@@ -183,7 +186,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     if config.cascade is not None:
         from voxbatch.runner.cascading import large_spec
 
-        large = large_spec(config, choice.name, spec)
+        large = large_spec(config, spec)
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)

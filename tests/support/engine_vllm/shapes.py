@@ -8,7 +8,7 @@ from typing import Any
 
 from scripts import imported
 
-from voxbatch.engines.vllm import gpu
+from voxbatch.engines import gpu
 
 L4 = gpu.GpuInfo("0", "NVIDIA L4", 24_152_899_584, 23_600_000_000, 470_000_000, (8, 9))
 H200 = gpu.GpuInfo("0", "NVIDIA H200", 150_754_820_096, 150_000_000_000, 640_000_000, (9, 0))

@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines import EngineSpec, Feed, gpu
 from voxbatch.engines.results import EngineMessage, Result, stop_if_all_fail
-from voxbatch.engines.vllm import compat, fp8, gpu, prefill
+from voxbatch.engines.vllm import compat, fp8, prefill
 from voxbatch.engines.vllm.arguments import (
     arguments_from_settings,
     concurrency,

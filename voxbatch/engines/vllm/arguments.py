@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch import vllm_plugin
+from voxbatch.engines import gpu
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.vllm import compat, fp8, gpu, memory, prefill
+from voxbatch.engines.vllm import compat, fp8, memory, prefill
 from voxbatch.engines.vllm.families.instruct import WINDOW_TOKENS
 from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS
 from voxbatch.engines.vllm.model import (

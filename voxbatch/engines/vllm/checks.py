@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from voxbatch import vllm_plugin
-from voxbatch.engines.vllm import fp8, gpu, prefill
+from voxbatch.engines import gpu
+from voxbatch.engines.vllm import fp8, prefill
 from voxbatch.engines.vllm.families import Family
 from voxbatch.engines.vllm.model import DEFAULT_QUESTION_MODEL, FAMILIES_OF, INSTRUCT, REALTIME, SPEECH, Model
 from voxbatch.engines.vllm.settings import VllmSettings

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from voxbatch import vllm_plugin
+from voxbatch.engines import gpu
 from voxbatch.engines.previews import ExpectedSpeed
-from voxbatch.engines.vllm import compat, gpu, memory, prefill, realtime_limits, speed
+from voxbatch.engines.vllm import compat, memory, prefill, realtime_limits, speed
 from voxbatch.engines.vllm.arguments import (
     OTHER_REQUESTS,
     arguments_from_settings,

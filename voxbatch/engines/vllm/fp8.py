@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from voxbatch.engines.vllm import gpu, prefill
+from voxbatch.engines import gpu
+from voxbatch.engines.vllm import prefill
 from voxbatch.engines.vllm.model import REALTIME, VOXTRAL, Model
 from voxbatch.engines.vllm.settings import DECODER, ENCODER, KV, VllmSettings
 from voxbatch.errors import ConfigError

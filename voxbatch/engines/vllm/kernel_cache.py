@@ -26,8 +26,8 @@ from typing import BinaryIO
 
 import voxbatch
 from voxbatch.config import digest
+from voxbatch.engines import gpu
 from voxbatch.engines.results import EngineMessage
-from voxbatch.engines.vllm import gpu
 from voxbatch.engines.vllm.model import Model, cache_folder
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import VoxbatchError

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from voxbatch.engines import gpu
 from voxbatch.engines.results import EngineMessage
-from voxbatch.engines.vllm import compat, gpu, prefill
+from voxbatch.engines.vllm import compat, prefill
 from voxbatch.engines.vllm.arguments import concurrency, llm_arguments, scheduler, serving_folder
 from voxbatch.engines.vllm.checks import check, check_installed
 from voxbatch.engines.vllm.model import INSTRUCT, SPEECH, complete, download, licence_warning, locate

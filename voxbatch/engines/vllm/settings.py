@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voxbatch.engines.vllm import gpu
+from voxbatch.engines import gpu
 from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, SPEECH, TRANSCRIPTION, WHISPER
 from voxbatch.errors import ConfigError
 from voxbatch.profiles import load_profile

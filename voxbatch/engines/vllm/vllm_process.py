@@ -28,7 +28,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from voxbatch.engines.vllm import compat, gpu
+from voxbatch.engines import gpu
+from voxbatch.engines.vllm import compat
 from voxbatch.engines.vllm.families import Request, TokenScores
 from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
 from voxbatch.log import STDERR_LOCK

@@ -10,6 +10,7 @@ from voxbatch.config import Config, RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.display import log_result, progress_events
 from voxbatch.engines import EngineCache
+from voxbatch.engines.choice import choose
 from voxbatch.errors import BusyError, ConfigError, StartError
 from voxbatch.log import Log
 from voxbatch.manifest import survey
@@ -63,12 +64,12 @@ class LocalExecutor:
         self._options, self._stop, self._log = options, stop, log
         self._engine_cache = EngineCache()
         run = options.run
-        name = engines.choose(run.engine).name
+        name = choose(run.engine, model=run.model).name
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
         engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
         check_abilities(run, engine.spec)
         if run.cascade is not None:
-            large = large_spec(run, name, engine.spec)
+            large = large_spec(run, engine.spec)
             text = f"each run loads {engine.spec.model} and then {large.model} anew; for many small runs, collect more"
             log.warning("loads_anew", text=f"{text} recordings for one run (--batch-window)")
         if (count := len(worker_environments(engine.spec, run.workers))) > 1:

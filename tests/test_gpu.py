@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from voxbatch.engines import has_gpu
-from voxbatch.engines.vllm import VllmEngine, gpu
+from voxbatch.engines import gpu, has_gpu
+from voxbatch.engines.vllm import VllmEngine
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")

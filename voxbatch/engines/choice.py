@@ -1,0 +1,72 @@
+"""Choose the engine of a run: by its name, or by the model and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+
+from voxbatch.engines import ENGINES, Registration, has_gpu, install_command
+from voxbatch.engines.known_models import engines_of
+from voxbatch.errors import ConfigError
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The engine that `choose` selected."""
+
+    name: str
+    reason: str
+    """One line for people that names the engine and the reason for it."""
+
+
+def choose(name: str, table: Mapping[str, Registration] = ENGINES, model: str | None = None) -> EngineChoice:
+    """Return the engine to use.
+
+    "auto" takes the first engine that is installed, that runs the model, and that this machine can run. A model that no
+    engine knows by its name or its files is left to the default engines, which will refuse it with their reasons.
+
+    Args:
+        name: the name of an engine, or "auto".
+        model: the value of --model.
+
+    Raises:
+        ConfigError: the engine is unknown or not installed; or "auto" finds no engine.
+    """
+    if name != AUTO:
+        if name not in table:
+            raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted(table))}")
+        if install := install_command(name, table):
+            raise ConfigError(f"engine {name} is not installed: {install}")
+        return EngineChoice(name, f"{name}: asked for")
+    fitting = _engines_for(model, table) if model else ()
+    candidates = {key: table[key] for key in fitting} or {key: entry for key, entry in table.items() if entry.use}
+    why = f"it runs {model}" if fitting else "the best one that is installed here"
+    installed = [key for key in candidates if install_command(key, table) is None]
+    for key in installed:
+        if has_gpu() or not candidates[key].uses_gpu:
+            where = " on this machine's GPU" if fitting and candidates[key].uses_gpu else ""
+            return EngineChoice(key, f"{key}: {why}{where}")
+    others = [entry.install for entry in candidates.values() if has_gpu() or not entry.uses_gpu]
+    if installed or not others:
+        remedy = f"without one: {' or '.join(others)}" if others else "`voxbatch models` lists models for the CPU"
+        what = f"is what runs {model}" if fitting and not installed else "is installed"
+        raise ConfigError(
+            f"the engine {(installed or [*candidates])[0]} {what}, and this machine shows no NVIDIA GPU: check "
+            f"nvidia-smi, or give the container its GPU; {remedy}"
+        )
+    what = f"no engine for {model} is installed" if fitting else "no engine is installed"
+    raise ConfigError(f"{what}: {' or '.join(others)}")
+
+
+def _engines_for(model: str, table: Mapping[str, Registration]) -> list[str]:
+    """Return the engines of a table that run a model, by its name in the table of models or by its files."""
+    if named := [key for key in table if key in engines_of(model)]:
+        return named
+    path = Path(model)
+    if not path.exists():
+        return []
+    return [key for key, entry in table.items() if entry.recognises and resolve_name(entry.recognises)(path)]

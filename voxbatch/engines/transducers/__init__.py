@@ -1,0 +1,233 @@
+"""The engine for NVIDIA's Parakeet and its family (CTC, RNN-T, TDT), by PyTorch, on NVIDIA GPUs.
+
+    chunks → groups of up to GROUP_CLIPS clips → batches of rows (packing) → network → tokens → words
+
+Three threads share the work: one chooses the next group and copies its samples to the GPU, one gives the GPU its work,
+and the caller's makes words. The GPU has its next group before it has ended one.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from voxbatch.engines import EngineSpec, Feed, gpu
+from voxbatch.engines.results import EngineMessage, Result
+from voxbatch.engines.suspect_text import PieceText, flags, suspicions
+from voxbatch.engines.transducers.model import download, locate
+from voxbatch.engines.transducers.words import Vocabulary
+from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
+from voxbatch.settings import parse, setting
+from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+
+if TYPE_CHECKING:
+    from voxbatch.engines.transducers.greedy import Tokens
+    from voxbatch.engines.transducers.network import Group, Network
+
+ROW_FRAMES = (312, 376, 440)
+"""Lengths of the rows in which clips are packed, in frames of 80 ms: 25, 30 and 35 s. Each is compiled once."""
+MAX_ROWS = 64
+"""Rows of a batch. 64 rows of 30 s are 30 minutes, which keep an H200 busy for 75 ms."""
+GROUP_CLIPS = 512
+"""Most clips that are decoded together: a step of 512 takes hardly longer than one of 256."""
+POOL_CLIPS = 1024
+"""Clips among which a group is chosen, so that its clips have similar lengths."""
+COMPILE_AFTER_S = 20.0
+"""Seconds of work after which the encoder is compiled. Compiling takes about as long, so a short job does without."""
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The engine options of transducers."""
+
+    dtype: str = setting(
+        "auto", choices=DTYPES, help="number format of the weights; `auto`: bfloat16 on a GPU that has it"
+    )
+    rows: int = setting(MAX_ROWS, minimum=1, maximum=256, help="rows of up to 35 s that the GPU works on at a time")
+    kernel_cache: str = setting("", help="set by --kernel-cache")
+    compile_after_s: float = setting(
+        COMPILE_AFTER_S, minimum=0, help="seconds of work after which a GPU's encoder is compiled, which takes as long"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """A group that the network has decoded."""
+
+    chunks: Sequence[Chunk]
+    tokens: Sequence[Tokens | None]
+    """None for a chunk that is too short for the network."""
+
+
+class TransducersEngine:
+    """The engine: see `Engine` for its methods."""
+
+    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+        self._options = parse(Options, "transducers", options)
+        self._model = located = locate(model)
+        self._network: Network | None = None
+        self._vocabulary: Vocabulary
+        self.spec = EngineSpec(
+            name="transducers",
+            model=located.name,
+            max_chunk_samples=round((ROW_FRAMES[-1] - 1) * located.frame_s * SAMPLING_RATE),
+            concurrency=POOL_CLIPS,
+            prefetch=64,
+            languages=located.languages,
+            uses_language=bool(located.prompts),
+            word_times=True,
+            confidence=True,
+            own_process=True,
+            license=located.license,
+            origin=located.origin,
+            versions={name: metadata.version(name) for name in ("torch", "transformers")},
+            decoding={"dtype": self._options.dtype, **located.identity},
+            workers=_workers(),
+        )
+
+    def stream(self, feed: Feed) -> Iterator[Result]:
+        """Transcribe the chunks of the feed; see `Engine.stream`."""
+        if self._network is None:
+            yield from download(self._model)
+            yield from self._load()
+        assert self._network is not None
+        # An encoder is compiled for GPUs only: PyTorch needs a C++ compiler for a CPU.
+        compile_after_s = self._options.compile_after_s if self._network.on_gpu else math.inf
+        work = _Work(self._network, feed, compile_after_s)
+        for decoded in work.results():
+            for chunk, tokens in zip(decoded.chunks, decoded.tokens, strict=True):
+                yield self._hypothesis(chunk, tokens)
+
+    def gpu_bytes(self) -> int | None:
+        """Return the bytes in use on the GPU; see `Engine.gpu_bytes`."""
+        from voxbatch.engines.gpu import visible_gpus
+
+        return next((info.used_bytes for info in visible_gpus()), None)
+
+    def close(self) -> None:
+        """Unload the model; see `Engine.close`."""
+        self._network = None
+
+    def _load(self) -> Iterator[EngineMessage]:
+        import torch
+
+        from voxbatch.engines.transducers.loading import load
+        from voxbatch.engines.transducers.network import Network
+
+        began = time.monotonic()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        name = self._options.dtype
+        if name == "auto":
+            name = "float32" if device == "cpu" else "bfloat16" if torch.cuda.is_bf16_supported(False) else "float16"
+        network, pieces = load(self._model, device, getattr(torch, name))
+        self._vocabulary = Vocabulary(pieces)
+        self._network = Network(self._model, network, ROW_FRAMES, self._options.rows, GROUP_CLIPS)
+        where = torch.cuda.get_device_name() if device == "cuda" else "the CPU"
+        yield EngineMessage(f"{self._model.name} in {name} on {where}, loaded in {time.monotonic() - began:.1f} s")
+
+    def _hypothesis(self, chunk: Chunk, tokens: Tokens | None) -> Hypothesis:
+        if tokens is None:
+            return Hypothesis(chunk.item, chunk.index, "")
+        frame_s, seconds = self._model.frame_s, len(chunk.samples) / SAMPLING_RATE
+        ends = (tokens.starts + tokens.frames) * frame_s
+        words = self._vocabulary.words(tokens.ids, tokens.starts * frame_s, ends, tokens.probabilities, seconds)
+        text = "".join(word.text for word in words).strip()
+        reasons = flags(suspicions(chunk.samples, PieceText(text, words)))
+        return Hypothesis(chunk.item, chunk.index, text, words, flags=reasons)
+
+
+class _Work:
+    """The threads of one stream.
+
+    The pool belongs to the preparing thread alone, and the network's state to the decoding thread; groups and results
+    pass between them through queues.
+    """
+
+    def __init__(self, network: Network, feed: Feed, compile_after_s: float):
+        self._network, self._feed, self._compile_after_s = network, feed, compile_after_s
+        self._pool: list[Chunk] = []
+        """Chunks without a group, the oldest first."""
+        self._slots = threading.Semaphore(2)
+        """One group that the GPU works on, and one that it finds ready then."""
+        self._prepared: queue.SimpleQueue[tuple[Sequence[Chunk], Group] | None] = queue.SimpleQueue()
+        self._decoded: queue.SimpleQueue[_Decoded | BaseException | None] = queue.SimpleQueue()
+
+    def results(self) -> Iterator[_Decoded]:
+        """Yield the decoded groups until the feed is closed and empty.
+
+        Raises:
+            Exception: the network failed.
+        """
+        for target in (self._prepare, self._decode):
+            threading.Thread(target=self._guarded, args=(target,), daemon=True, name=target.__name__).start()
+        while (decoded := self._decoded.get()) is not None:
+            if isinstance(decoded, BaseException):
+                raise decoded
+            yield decoded
+
+    def _guarded(self, target: Callable[[], None]) -> None:
+        try:
+            target()
+        except BaseException as e:  # noqa: BLE001 the caller's thread raises it
+            self._decoded.put(e)
+
+    def _prepare(self) -> None:
+        """Choose groups, and copy their samples to the device."""
+        from voxbatch.engines.transducers.network import MIN_SAMPLES
+
+        while True:
+            self._slots.acquire()
+            chunks = self._next_chunks()
+            if not chunks:
+                self._prepared.put(None)
+                return
+            long = [chunk for chunk in chunks if len(chunk.samples) >= MIN_SAMPLES]
+            if len(long) < len(chunks):
+                short = [chunk for chunk in chunks if len(chunk.samples) < MIN_SAMPLES]
+                self._decoded.put(_Decoded(short, [None] * len(short)))
+            if long:
+                self._prepared.put((long, self._network.prepare(long)))
+            else:
+                self._slots.release()
+
+    def _next_chunks(self) -> list[Chunk]:
+        """Return chunks of similar lengths, the oldest one among them. None are left if the list is empty."""
+        pool = self._pool
+        while len(pool) < POOL_CLIPS and (chunk := self._feed.get(wait=not pool)) is not None:
+            pool.append(chunk)
+        if self._feed.discarded:
+            return []
+        if len(pool) <= GROUP_CLIPS:
+            self._pool = []
+            return pool
+        by_length = sorted(range(len(pool)), key=lambda index: len(pool[index].samples))
+        first = min(by_length.index(0), len(pool) - GROUP_CLIPS)
+        chosen = set(by_length[first : first + GROUP_CLIPS])
+        self._pool = [chunk for index, chunk in enumerate(pool) if index not in chosen]
+        return [pool[index] for index in sorted(chosen)]
+
+    def _decode(self) -> None:
+        """Give the device its groups."""
+        busy_s = 0.0
+        while (prepared := self._prepared.get()) is not None:
+            chunks, group = prepared
+            if busy_s >= self._compile_after_s:
+                self._network.compile()
+            began = time.monotonic()
+            tokens = self._network.decode(group)
+            busy_s += time.monotonic() - began
+            self._slots.release()
+            self._decoded.put(_Decoded(chunks, tokens))
+        self._decoded.put(None)
+
+
+def _workers() -> tuple[Mapping[str, str], ...]:
+    """Return the environment of one worker for each GPU."""
+    return tuple({"CUDA_VISIBLE_DEVICES": info.device} for info in gpu.visible_gpus())
