@@ -12,6 +12,9 @@ openai, with a made-up vocabulary of the same size, whose special tokens have th
 `qwen3-asr-1.7b` and `granite-speech-1b` have made-up vocabularies, too, and the sizes of Qwen/Qwen3-ASR-1.7B (arXiv
 2601.21337) and ibm-granite/granite-4.0-1b-speech. The second has a dense decoder of the same layers.
 
+`parakeet-tdt-0.6b-v3` is nvidia's model of that name with random weights (1.2 GB) and a made-up vocabulary. The bias of
+blank is such that about 3.5 tokens and 2.3 words come of each second.
+
 `voxtral-4b-tts` is mistralai/Voxtral-4B-TTS-2603, with random weights and voices (8.3 GB, made by the GPU if there is
 one), because vLLM's loader of random weights does not know its parts. Its speeches have no end: see bench_speech.py.
 """
@@ -170,6 +173,63 @@ def write_tts(folder: Path) -> None:
     speaking_model.write_weights(folder, voxtral_tts(), VOICES, 0.0, random)
 
 
+PARAKEET = "parakeet-tdt-0.6b-v3"
+PARAKEET_ENCODER = {
+    "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "intermediate_size": 4096,
+    "num_mel_bins": 128, "attention_bias": False, "convolution_bias": False, "scale_input": False,
+}  # fmt: skip
+PARAKEET_TOKENS = 8192
+BLANK_BIAS = 1.7
+"""Added to blank, whose rivals are the highest of PARAKEET_TOKENS random numbers."""
+DURATION_BIASES = (-1.0, 1.0, 2.0, 2.0, 1.0)
+"""Added to the durations 0 to 4: few tokens take no time."""
+ENCODER_STD = 0.08
+"""Standard deviation of the encoder's weights. With the usual 0.02 all frames of a clip would be alike."""
+
+
+def parakeet() -> Any:
+    """Return PARAKEET with random weights, on the GPU if there is one."""
+    import torch
+    from transformers import ParakeetForTDT, ParakeetTDTConfig
+
+    torch.manual_seed(0)
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        config = ParakeetTDTConfig(encoder_config=PARAKEET_ENCODER, vocab_size=PARAKEET_TOKENS + 1, pad_token_id=2)
+        model = ParakeetForTDT(config)
+        with torch.no_grad():
+            for weight in model.encoder.parameters():
+                if weight.dim() > 1:
+                    weight.normal_(0.0, ENCODER_STD)
+            for weight in (model.encoder_projector.weight, model.decoder.decoder_projector.weight):
+                weight.normal_(0.0, weight.shape[1] ** -0.5)
+            model.decoder.embedding.weight.normal_(0.0, 1.0)
+            for name, weight in model.decoder.lstm.named_parameters():
+                weight.normal_(0.0, 0.05 if "weight" in name else 0.0)
+            model.joint.head.weight.normal_(0.0, model.joint.head.weight.shape[1] ** -0.5)
+            model.joint.head.bias.zero_()
+            model.joint.head.bias[PARAKEET_TOKENS] = BLANK_BIAS
+            model.joint.head.bias[-len(DURATION_BIASES) :] = torch.tensor(DURATION_BIASES)
+    return model.bfloat16().eval()
+
+
+def write_parakeet(folder: Path) -> None:
+    """Write PARAKEET into `folder`."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    parakeet().save_pretrained(folder)
+    letters = "etaoinshrdlucmfwypvbgkqjxz"
+    pieces = ["<unk>", *letters]
+    for number in range(PARAKEET_TOKENS - len(pieces)):
+        text = "".join(letters[number // 26**place % 26] for place in range(1 + number % 5))
+        pieces.append(f"{'▁' if number % 3 else ''}{text}{number}")
+    tokenizer = Tokenizer(models.Unigram([(piece, 0.0) for piece in pieces], unk_id=0))
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens([AddedToken("<blank>", special=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    preprocessor = {"feature_size": 128, "sampling_rate": 16_000}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+
+
 CLASSES: dict[str, tuple[str, Callable[[], tuple[Any, Any]]]] = {
     "qwen3-asr-1.7b": ("Qwen3ASRForConditionalGeneration", qwen3_asr),
     "granite-speech-1b": ("GraniteSpeechForConditionalGeneration", granite_speech),
@@ -212,6 +272,9 @@ def write(folder: Path, shape: str = REALTIME) -> None:
     if shape == TTS:
         write_tts(folder)
         return
+    if shape == PARAKEET:
+        write_parakeet(folder)
+        return
     if shape in CLASSES:
         name, make = CLASSES[shape]
         config, processor = make()
@@ -228,7 +291,7 @@ def write(folder: Path, shape: str = REALTIME) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=(*SHAPES, WHISPER, TTS, *CLASSES), default=REALTIME)
+    parser.add_argument("--shape", choices=(*SHAPES, WHISPER, TTS, PARAKEET, *CLASSES), default=REALTIME)
     parser.add_argument("folder", type=Path, metavar="MODEL_DIR")
     given = parser.parse_args()
     write(given.folder, given.shape)

@@ -38,7 +38,7 @@ def fed(engine: Any, chunks: Iterable[Chunk]) -> Iterator[tuple[float, Result]]:
     from voxbatch.engines import Feed
     from voxbatch.records import ChunkFailure
 
-    feed = Feed(engine.spec.prefetch * engine.spec.max_chunk_samples)
+    feed = Feed((engine.spec.prefetch + engine.spec.concurrency) * engine.spec.max_chunk_samples)
 
     def fill() -> None:
         for chunk in chunks:

@@ -130,7 +130,7 @@ class TransducersEngine:
         self._vocabulary = Vocabulary(pieces)
         self._network = Network(self._model, network, ROW_FRAMES, self._options.rows, GROUP_CLIPS)
         where = torch.cuda.get_device_name() if device == "cuda" else "the CPU"
-        yield EngineMessage(f"{self._model.name} in {name} on {where}, loaded in {time.monotonic() - began:.1f} s")
+        yield EngineMessage(f"{self._model.name} in {name} on {where}: ready in {time.monotonic() - began:.1f} s")
 
     def _hypothesis(self, chunk: Chunk, tokens: Tokens | None) -> Hypothesis:
         if tokens is None:

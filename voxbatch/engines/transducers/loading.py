@@ -23,6 +23,7 @@ def load(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]
     import transformers
     from tokenizers import Tokenizer
 
+    transformers.utils.logging.disable_progress_bar()
     config = transformers.AutoConfig.from_pretrained(model.path)
     name = next(iter(config.architectures or ()), "")
     cls = getattr(transformers, name, None)
