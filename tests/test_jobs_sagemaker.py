@@ -284,9 +284,11 @@ def test_hub_token_comes_from_the_secret(moto: str, tmp_path: Path) -> None:
     assert "hf_token" not in json.dumps(pipeline)
     step = step_of(pipeline)
     assert all(len(each) <= 256 for each in step["AppSpecification"]["ContainerEntrypoint"])
-    (tmp_path / "voxbatch").write_text('#!/bin/sh\nprintf "%s\\n" "$HF_TOKEN" "$$" "$@"\n')
-    (tmp_path / "voxbatch").chmod(0o755)
-    (tmp_path / "python3").symlink_to(sys.executable)
+    # through a link, the Python of an environment would not find the packages; in an image, python3 itself is on PATH
+    python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
+    for name, script in {"voxbatch": '#!/bin/sh\nprintf "%s\\n" "$HF_TOKEN" "$$" "$@"\n', "python3": python}.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
     env = environment(**step["Environment"], **login(moto), PATH=f"{tmp_path}:{os.environ['PATH']}")
     command = step["AppSpecification"]["ContainerEntrypoint"]
     process = subprocess.Popen(command, env=env, stdout=-1, text=True)

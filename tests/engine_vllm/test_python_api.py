@@ -44,9 +44,8 @@ def test_a_script_without_a_main_guard(realtime: Path, tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text('{"audio_filepath": "a.wav"}\n{"audio_filepath": "b.wav"}\n')
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM.format(model=str(realtime))))
-    done = subprocess.run(
-        [sys.executable, program], cwd=tmp_path, env=environment(**ENVIRONMENT), capture_output=True, text=True
-    )
+    env = environment(**ENVIRONMENT, PYTHONUNBUFFERED="")  # the first line waits in a buffer while vLLM is loaded
+    done = subprocess.run([sys.executable, program], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     begin, result = done.stdout.splitlines()
     assert (begin, json.loads(result)) == ("begin", [2, True])

@@ -10,6 +10,7 @@ are dropped and the work goes on.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
@@ -64,6 +65,41 @@ def text_stream(
     return io.TextIOWrapper(_Writer(fd, drops_errors), encoding, errors, write_through=True)  # type: ignore[type-var]
 
 
+def writes_to(stream: TextIO | None, fd: int) -> bool:
+    """Return whether a stream writes to a descriptor, and `lead` can change that. It cannot for a file that would close
+    its descriptor then."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return False
+    try:
+        if stream.fileno() != fd:
+            return False
+    except (OSError, ValueError):  # it has no descriptor, or is closed
+        return False
+    raw = _raw(stream)
+    return isinstance(raw, _Writer) or (isinstance(raw, io.FileIO) and not raw.closefd)
+
+
+def lead(stream: TextIO, fd: int) -> None:
+    """Let a stream for which `writes_to` is true write to another descriptor from now on, with the text in its buffer.
+
+    The object stays the same, because other code may have kept it: `csv.writer(sys.stdout)`, a log handler.
+    """
+    raw = _raw(stream)
+    if isinstance(raw, _Writer):
+        raw.lead(fd)
+    elif isinstance(raw, io.FileIO):
+        name = raw.name
+        io.FileIO.__init__(raw, fd, "wb", closefd=False)
+        raw.name = name
+    with contextlib.suppress(OSError):  # the next write raises it again, in the thread that writes
+        stream.flush()  # it waits for a thread that writes to the earlier descriptor
+
+
+def _raw(stream: TextIO) -> object:
+    """Return the unbuffered stream below a stream of text."""
+    return getattr(stream.buffer, "raw", stream.buffer)
+
+
 def _replacement(stream: TextIO, original: TextIO | None, drops_errors: bool) -> TextIO:
     if stream is not original or original is None:  # a process may have no standard streams
         return stream
@@ -78,9 +114,14 @@ class _Writer(io.RawIOBase):
     """time.monotonic() from which no write waits."""
 
     def __init__(self, fd: int, drops_errors: bool):
-        self._fd, self._drops_errors = fd, drops_errors
-        self._poll = select.poll()
-        self._poll.register(fd, select.POLLOUT)
+        self._drops_errors = drops_errors
+        self.lead(fd)
+
+    def lead(self, fd: int) -> None:
+        """Write to this descriptor from now on."""
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        self._fd, self._poll = fd, poll
 
     def writable(self) -> bool:
         """Return True."""

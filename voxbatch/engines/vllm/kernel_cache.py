@@ -15,13 +15,15 @@ import dataclasses
 import gzip
 import os
 import platform
+import shutil
+import stat
 import tarfile
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import voxbatch
@@ -152,7 +154,7 @@ class KernelCache:
                             raise VoxbatchError(f"its files have more than {UNPACKED_BYTES:,} bytes")
                         if not (member.isreg() or member.isdir()):
                             raise VoxbatchError(f"{member.name!r} in it is neither a file nor a folder")
-                        archive.extract(member, unpacked, filter="data")
+                        _extract(archive, member, unpacked)
                 while content.read(_BLOCK_BYTES):  # gzip checks its checksum at the end, behind the end of the archive
                     pass
             try:
@@ -195,6 +197,32 @@ class KernelCache:
             return EngineMessage(f"compiled kernels: another task has stored {self._name}")
         seconds = time.monotonic() - began
         return EngineMessage(f"compiled kernels: stored {self._name}, {size / 1e6:,.1f} MB, in {seconds:.1f} s")
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Write a file or a folder of an archive below a new folder.
+
+    `TarFile.extract` needs its argument `filter` to be safe, which Python has only from 3.11.4 on. As with
+    `filter="data"`, the owner and the set-user-ID bit of the archive do not count. A file keeps its time, by which
+    build tools see that it is up to date.
+
+    Raises:
+        VoxbatchError: the member's name leads out of the folder.
+    """
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts:
+        raise VoxbatchError(f"{member.name!r} in it leads out of its folder")
+    path = folder / name
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    content = archive.extractfile(member)
+    assert content is not None, "only links and devices have none"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with content, path.open("wb") as file:
+        shutil.copyfileobj(content, file, _BLOCK_BYTES)
+    path.chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
+    os.utime(path, (member.mtime, member.mtime))
 
 
 def _files(folder: Path) -> Iterable[Path]:

@@ -8,7 +8,6 @@ line.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import logging.config
 import os
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -34,7 +33,7 @@ from voxbatch.engines.vllm.families import Request, TokenScores
 from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
 from voxbatch.log import STDERR_LOCK
 from voxbatch.process.hang_detector import SilenceClock, is_stopped
-from voxbatch.process.streams import text_stream
+from voxbatch.process.streams import lead, writes_to
 from voxbatch.records import Samples
 from voxbatch.vllm_plugin import (
     LOAD_FORMAT,
@@ -368,6 +367,11 @@ def _scores(output: Any) -> TokenScores | None:
     return TokenScores(np.array([choices[token].logprob for token, choices in pairs], np.float32))
 
 
+_LOADING = threading.Lock()
+"""Held while processes of an engine are started, which changes the environment, the main module and the standard
+streams of this process. A Transcriber that was closed early may still be importing vLLM when the next one starts."""
+
+
 class _ParentThread(threading.Thread):
     """The thread that starts the engine's process and lives as long as the engine.
 
@@ -423,6 +427,7 @@ class _ParentThread(threading.Thread):
         """Return the context in which processes of the engine are started."""
         own_threads = threads(on_gpu=bool(gpu.visible_gpus()))
         with (
+            _LOADING,
             _environment({**allocator(self._num_gpus), **own_threads}),
             parent_watchdog.kills_children(),
             _outputs_to(self._log.file),
@@ -589,45 +594,68 @@ def _logging(full_log: Path, errors: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def _outputs_to(path: Path) -> Iterator[None]:
     """Send standard output and error to a file within this context: those of processes that start within it, of native
-    code here, and of Python code in this thread. The output of other threads still reaches the user."""
-    descriptors, python = (os.dup(1), os.dup(2)), sys.stderr
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(os.dup(2), "wb", 0) as user, path.open("a", buffering=1) as log:
-        split = _SplitByThread(log, text_stream(user.fileno()))
+    code here, and of Python code in this thread.
+
+    What other threads print still reaches the user, also through an object that kept a stream, and what they printed
+    before and is still in a buffer.
+    """
+    with path.open("a", buffering=1) as log, _output_to(log, 1, "stdout"), _output_to(log, 2, "stderr"):
+        yield
+
+
+@contextlib.contextmanager
+def _output_to(log: TextIO, fd: int, name: str) -> Iterator[None]:
+    """Send one standard stream to a file; see `_outputs_to`.
+
+    Args:
+        log: the file.
+        fd: descriptor of the stream.
+        name: name of the stream in `sys`.
+    """
+    usual, user = getattr(sys, name), os.dup(fd)
+    streams = [stream for stream in (usual, getattr(sys, f"__{name}__")) if writes_to(stream, fd)]
+    split = _SplitByThread(log, usual)
+    for stream in streams:
+        lead(stream, user)
+    with STDERR_LOCK:
+        os.dup2(log.fileno(), fd)
+        setattr(sys, name, split)
+    try:
+        yield
+    finally:
         with STDERR_LOCK:
-            sys.stderr = split
-            os.dup2(target, 1)
-            os.dup2(target, 2)
-        os.close(target)
-        try:
-            yield
-        finally:
-            with STDERR_LOCK:
-                for place, fd in enumerate(descriptors, 1):
-                    os.dup2(fd, place)
-                    os.close(fd)
-                sys.stderr = python
-                split.release(python)
+            os.dup2(user, fd)
+            if getattr(sys, name) is split:  # otherwise another thread has replaced it meanwhile
+                setattr(sys, name, usual)
+            split.release()
+        for stream in streams:
+            lead(stream, fd)
+        with STDERR_LOCK:  # no thread is writing a line to it
+            os.close(user)
 
 
-class _SplitByThread(io.TextIOBase):
-    """A standard error that writes the text of this thread to one file and the text of all other threads to another."""
+class _SplitByThread:
+    """A standard stream that writes the text of this thread to a file and the text of all other threads to the usual
+    stream, whose other attributes it has."""
 
-    def __init__(self, of_this_thread: TextIO, of_others: TextIO):
-        self._thread, self._of_this_thread, self._of_others = threading.get_ident(), of_this_thread, of_others
+    def __init__(self, of_this_thread: TextIO, usual: TextIO | None):
+        self._thread, self._of_this_thread, self._usual = threading.get_ident(), of_this_thread, usual
 
     def write(self, text: str) -> int:
-        return (self._of_this_thread if threading.get_ident() == self._thread else self._of_others).write(text)
+        stream = self._of_this_thread if threading.get_ident() == self._thread else self._usual
+        return len(text) if stream is None else stream.write(text)  # a program may have no standard streams
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def flush(self) -> None:
-        self._of_others.flush()
+        if self._usual is not None:
+            self._usual.flush()
 
-    def isatty(self) -> bool:
-        return self._of_others.isatty()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._usual, name)
 
-    def fileno(self) -> int:
-        return self._of_others.fileno()
-
-    def release(self, usual: TextIO) -> None:
-        """Write everything to the usual place from now on: a library's log handler may have kept this object."""
-        self._of_this_thread = self._of_others = usual
+    def release(self) -> None:
+        """Write everything to the usual stream from now on: a library's log handler may have kept this object."""
+        self._thread = 0
