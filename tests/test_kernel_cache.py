@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from servers import Server, led_through
 
-from voxbatch.engines import gpu
-from voxbatch.engines.vllm import kernel_cache
-from voxbatch.engines.vllm.kernel_cache import FOLDERS, KernelCache, cache_key
+from voxbatch.engines import gpu, kernel_cache
+from voxbatch.engines.kernel_cache import FOLDERS, KernelCache
+from voxbatch.engines.vllm.kernel_key import cache_key
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.storage import DEFAULT_STORE_OPTIONS

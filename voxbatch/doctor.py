@@ -228,8 +228,9 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
         VoxbatchError: the run would fail.
     """
     from voxbatch.engines import gpu
+    from voxbatch.engines.model_files import cache_folder
     from voxbatch.engines.vllm import arguments
-    from voxbatch.engines.vllm.model import cache_folder, check_weights, locate, missing_weights, weights_bytes
+    from voxbatch.engines.vllm.model import check_weights, locate, missing_weights, weights_bytes
     from voxbatch.engines.vllm.model_preview import preview
     from voxbatch.engines.vllm.settings import resolve
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 
-from voxbatch.engines import ENGINES, Registration, has_gpu, install_command
+from voxbatch import engines
+from voxbatch.engines import ENGINES, Registration
 from voxbatch.engines.known_models import engines_of
 from voxbatch.errors import ConfigError
 
@@ -39,18 +40,18 @@ def choose(name: str, table: Mapping[str, Registration] = ENGINES, model: str | 
     if name != AUTO:
         if name not in table:
             raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted(table))}")
-        if install := install_command(name, table):
+        if install := engines.install_command(name, table):
             raise ConfigError(f"engine {name} is not installed: {install}")
         return EngineChoice(name, f"{name}: asked for")
     fitting = _engines_for(model, table) if model else ()
     candidates = {key: table[key] for key in fitting} or {key: entry for key, entry in table.items() if entry.use}
     why = f"it runs {model}" if fitting else "the best one that is installed here"
-    installed = [key for key in candidates if install_command(key, table) is None]
+    installed = [key for key in candidates if engines.install_command(key, table) is None]
     for key in installed:
-        if has_gpu() or not candidates[key].uses_gpu:
+        if engines.has_gpu() or not candidates[key].uses_gpu:
             where = " on this machine's GPU" if fitting and candidates[key].uses_gpu else ""
             return EngineChoice(key, f"{key}: {why}{where}")
-    others = [entry.install for entry in candidates.values() if has_gpu() or not entry.uses_gpu]
+    others = [entry.install for entry in candidates.values() if engines.has_gpu() or not entry.uses_gpu]
     if installed or not others:
         remedy = f"without one: {' or '.join(others)}" if others else "`voxbatch models` lists models for the CPU"
         what = f"is what runs {model}" if fitting and not installed else "is installed"

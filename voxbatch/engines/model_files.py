@@ -1,4 +1,4 @@
-"""Tell models in local folders apart by the content of their files.
+"""The folder for the files that voxbatch caches; and models in local folders, told apart by the content of their files.
 
     fingerprint(Path("/models/whisper"), ["model.bin", "*.json"])  →  "9f2c…" (a SHA-256)
 
@@ -11,6 +11,7 @@ changes weights in all or many places, and is noticed. A change of a few bytes o
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -24,6 +25,11 @@ END_BYTES = 64 << 10
 SAMPLES, SAMPLE_BYTES = 128, 4 << 10
 """Number and bytes of the samples at equal distances within a large file. If a fine-tuning changes a tenth of the
 weights, all samples miss it with a probability of 0.9^128 = 1e-6."""
+
+
+def cache_folder() -> Path:
+    """Return the folder in which voxbatch caches files: `voxbatch` in XDG_CACHE_HOME, or else in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"
 
 
 def fingerprint(folder: Path, patterns: Iterable[str]) -> str:

@@ -8,7 +8,9 @@ and the caller's makes words. The GPU has its next group before it has ended one
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import os
 import queue
 import threading
 import time
@@ -18,6 +20,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from voxbatch.engines import EngineSpec, Feed, gpu
+from voxbatch.engines.kernel_cache import KernelCache, kernels_key
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, suspicions
 from voxbatch.engines.transducers.model import download, locate
@@ -69,10 +72,14 @@ class _Decoded:
 class TransducersEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(
+        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    ):
         self._options = parse(Options, "transducers", options)
         self._model = located = locate(model)
+        self._store_options = store_options
         self._network: Network | None = None
+        self._kernels: KernelCache | None = None
         self._vocabulary: Vocabulary
         self.spec = EngineSpec(
             name="transducers",
@@ -96,6 +103,11 @@ class TransducersEngine:
         """Transcribe the chunks of the feed; see `Engine.stream`."""
         if self._network is None:
             yield from download(self._model)
+            if place := self._options.kernel_cache:
+                facts = {"model": [*self._model.identity.values()], "settings": dataclasses.astuple(self._options)[:2]}
+                self._kernels = KernelCache(place, kernels_key(facts), self._store_options)
+                os.environ.update(self._kernels.environment())
+                yield self._kernels.fetch()  # before PyTorch is imported
             yield from self._load()
         assert self._network is not None
         # An encoder is compiled for GPUs only: PyTorch needs a C++ compiler for a CPU.
@@ -104,6 +116,8 @@ class TransducersEngine:
         for decoded in work.results():
             for chunk, tokens in zip(decoded.chunks, decoded.tokens, strict=True):
                 yield self._hypothesis(chunk, tokens)
+        if self._kernels is not None and not feed.discarded and (message := self._kernels.store()):
+            yield message
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the GPU; see `Engine.gpu_bytes`."""

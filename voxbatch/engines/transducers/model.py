@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -235,8 +234,3 @@ def _prompts(name: str, path: Path) -> Mapping[str, int]:
     except ImportError as e:
         raise EngineError(f"--model {name}: transformers cannot run it ({e}): pip install 'transformers>=5.16'") from e
     return dict(DEFAULT_PROMPT_DICTIONARY)
-
-
-def cache_folder() -> Path:
-    """Return the folder for what this engine compiles."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed, gpu
+from voxbatch.engines.kernel_cache import KernelCache
 from voxbatch.engines.results import EngineMessage, Result, stop_if_all_fail
 from voxbatch.engines.vllm import compat, fp8, prefill
 from voxbatch.engines.vllm.arguments import (
@@ -45,7 +46,7 @@ from voxbatch.engines.vllm.families.realtime import Realtime
 from voxbatch.engines.vllm.families.speaking import Speaking
 from voxbatch.engines.vllm.families.transcription import Transcription
 from voxbatch.engines.vllm.families.whisper import Whisper
-from voxbatch.engines.vllm.kernel_cache import KernelCache, cache_key
+from voxbatch.engines.vllm.kernel_key import cache_key
 from voxbatch.engines.vllm.model import (
     DEFAULT_SPEECH_MODEL,
     INSTRUCT,

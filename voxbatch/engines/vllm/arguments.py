@@ -10,6 +10,7 @@ from typing import Any
 from voxbatch import vllm_plugin
 from voxbatch.engines import gpu
 from voxbatch.engines.feed import Feed
+from voxbatch.engines.model_files import cache_folder
 from voxbatch.engines.vllm import compat, fp8, memory, prefill
 from voxbatch.engines.vllm.families.instruct import WINDOW_TOKENS
 from voxbatch.engines.vllm.families.questions import MAX_RECORDINGS
@@ -20,7 +21,6 @@ from voxbatch.engines.vllm.model import (
     TRANSCRIPTION,
     VOXTRAL,
     Model,
-    cache_folder,
     linked_folder,
     missing_weights,
     weights_bytes,

