@@ -150,8 +150,9 @@ class EngineProcess:
                 if self._is_closed:
                     self.end_child()
 
-    def gpu_bytes(self) -> None:
-        """Return None: the memory of an engine in a child process is not measured."""
+    def gpu_bytes(self) -> int | None:
+        """Return the bytes in use on the engine's GPU, which NVML tells any process; see `Engine.gpu_bytes`."""
+        return self._engine.gpu_bytes()
 
     def close(self) -> None:
         """End the child, now or at the end of the stream that runs; see `Engine.close`."""

@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 
 from voxbatch import prices
 from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
+from voxbatch.engines import ENGINES, uses_gpu
+from voxbatch.engines.choice import AUTO
+from voxbatch.engines.known_models import engines_of
 from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.submit.cloudrun import CloudRun
@@ -198,6 +201,15 @@ def size_run(
     return replace(submission, tasks=count, limit_s=limit_s), replace(forecast, limit_s=limit_s)
 
 
+def engine_on(target: Target, config: RunOptions) -> str:
+    """Return the engine of a config on a target: for "auto", one of the target's machines that runs the model."""
+    if config.engine != AUTO:
+        return config.engine
+    usual = target.engine()
+    fitting = [name for name in ENGINES if name in engines_of(config.model or "")]
+    return next((name for name in fitting if uses_gpu(name) == uses_gpu(usual)), usual)
+
+
 def _second_pass(config: Config, target: Target, engine: str, workload: Workload) -> SecondForecast:
     """Return the second pass, as if its recordings were like the others. --expected-rtfx is that of the small model."""
     models, gpus = config.cascade_models, target.gpus(engine)
@@ -210,7 +222,7 @@ def size_without_source(
     submission: Submission, config: RunOptions, target: Target, tasks: int, task_hours: float | None = None
 ) -> Submission:
     """Return the submission with a given number of tasks and their time limit, without a look at the source."""
-    engine = target.engine() if config.engine == "auto" else config.engine
+    engine = engine_on(target, config)
     return replace(submission, tasks=tasks, limit_s=target.limit_s(engine, task_hours or target.task_hours, None))
 
 
@@ -237,7 +249,7 @@ def _speed(
     config: RunOptions, target: Target, workload: Workload | None = None
 ) -> tuple[str, KnownRates, ExpectedSpeed | None]:
     """Return the engine on the target, its known speed and price, and its calculated speed if no speed is known."""
-    engine = target.engine() if config.engine == "auto" else config.engine
+    engine = engine_on(target, config)
     rates, gpus = known_rates(config, engine), target.gpus(engine)
     speed = calculate_speed(config, engine, workload, *gpus) if gpus and not rates.rtfx else None
     return engine, rates, speed
