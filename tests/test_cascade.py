@@ -152,7 +152,7 @@ def test_workers_give_the_same_bytes(undisturbed: dict[str, bytes], voxbatch: Vo
 
 def test_a_failure_of_the_large_model_keeps_the_text_of_the_small_one() -> None:
     """The row says why the large model has no text."""
-    small = {"engine": "e", "model": "s", "pred_text": "a b", "confidence": 0.4, "lang": "en"}
+    small = {"engine": "e", "model": "s", "pred_text": "a b", "confidence": 0.4, "lang": "en", "flags": []}
     first = [_entry(0, small), _entry(1, {"message": "bad"}, "failure"), _entry(3, small)]
     second = [_entry(0, {"message": "too loud"}, "failure"), _entry(1, small)]
     kept = [json.loads(entry.line) for entry in overlaid(first, iter(second))]
@@ -168,7 +168,9 @@ def _entry(index: int, line: dict[str, Any], kind: str = "transcript") -> PartEn
 
 def _choose(share: float, rows: Iterable[tuple[float | None, float, list[str]]]) -> list[int]:
     entries = [
-        _entry(index, {"confidence": confidence, "audio_duration": seconds, "flags": flags})
+        _entry(
+            index, {"confidence": confidence, "audio_duration": seconds, "flags": [{"kind": flag} for flag in flags]}
+        )
         for index, (confidence, seconds, flags) in enumerate(rows)
     ]
     return np.flatnonzero(list(chosen(entries, Amount(share), 5, 6))).tolist()
@@ -182,6 +184,30 @@ def test_the_least_sure_items_are_chosen_up_to_the_share() -> None:
     assert _choose(0.69, some) == [0, 1, 3], "item 4 is too long for the rest"
     assert _choose(0.7, some) == [1, 3, 4]
     assert _choose(0.3, []) == []
+
+
+def test_items_in_another_language_are_chosen_first() -> None:
+    """They count as sure of nothing, however sure the model is of its words; other flags change nothing."""
+    some = [(0.9, 10, []), (0.5, 10, []), (0.99, 10, ["other_language"]), (0.98, 10, ["repetition"])]
+    assert _choose(0.25, some) == [2]
+    assert _choose(0.5, some) == [1, 2]
+
+
+@pytest.mark.parametrize(("drifted", "model"), [("", "l"), ("s", "l"), ("l", "s"), ("sl", "s")])
+def test_a_text_in_the_language_asked_for_counts_before_a_sure_one(drifted: str, model: str) -> None:
+    """Confidences decide only between two texts that are both in the language asked for, or both not."""
+    surer = "l" if drifted in ("", "l") else "s"
+    small, large = (
+        {"engine": "e", "model": name, "pred_text": name, "confidence": 0.6 if name == surer else 0.5, "lang": "fr"}
+        | {"flags": [{"kind": "other_language"}] if name in drifted else []}
+        for name in ("s", "l")
+    )
+    (kept,) = (json.loads(entry.line) for entry in overlaid([_entry(0, small)], iter([_entry(0, large)])))
+    assert kept["model"] == model
+    if drifted in ("s", "l"):
+        assert kept["cascade"]["reason"] == f"the text of {drifted} is in another language than the one asked for"
+    else:
+        assert kept["cascade"]["reason"].startswith(f"{model} is at least as confident")
 
 
 FIT = Fit(0.0, 1.0, 0.0, 1.0, 1.0)
@@ -202,7 +228,7 @@ def test_by_a_word_error_rate_the_others_are_expected_to_have_it(wer: float, ite
             {
                 "confidence": float(np.mean(known)) if known else None,
                 "audio_duration": 1.0,
-                "flags": [] if known else ["lost_speech"],
+                "flags": [] if known else [{"kind": "lost_speech"}],
                 "words": [{"confidence": value} for value in known],
                 "pred_text": "w " * len(known),
             },

@@ -8,6 +8,9 @@ from voxbatch.records import Flag, Transcript, Word
 from voxbatch.text.item_flags import LOW_MEAN, item_flags
 from voxbatch.text.stitching import mean, segments
 
+FRENCH = "Nous avons parlé avec les habitants du quartier, et ils nous ont dit que la rue est dangereuse pour eux."
+ENGLISH = "I think that we have to look at the whole problem again, and then they will see what can be done about it."
+
 
 def transcript(*confidences: float | None, text: str = "", language: str | None = None) -> Transcript:
     """Return a transcript of one word a second; each fifth word ends a sentence."""
@@ -73,3 +76,24 @@ def test_a_detected_language_that_was_not_asked_for_is_flagged() -> None:
     assert flag == Flag("other_language", "the model detected de; en was asked for")
     assert not item_flags(transcript(text="Guten Tag", language="de"), None)
     assert not item_flags(transcript(text="Good day", language="en"), "en-GB")
+
+
+def spoken(*parts: str) -> Transcript:
+    """Return a transcript of parts, one word every half second."""
+    texts = " ".join(parts).split()
+    words = tuple(Word(f" {text}", i / 2, i / 2 + 0.5, 0.99) for i, text in enumerate(texts))
+    return Transcript(" ".join(texts), words, tuple(segments(words)), len(words) / 2)
+
+
+def test_a_drift_into_another_language_is_flagged_with_its_place() -> None:
+    """The flag names the language, and has the times of the drift."""
+    (flag,) = item_flags(spoken(FRENCH, ENGLISH, FRENCH), "fr-CA")
+    first, last = len(FRENCH.split()), len(f"{FRENCH} {ENGLISH}".split())
+    reason = f"{last - first} words are probably English; fr was asked for"
+    assert flag == Flag("other_language", reason, first / 2, last / 2)
+
+
+def test_the_script_counts_before_the_words() -> None:
+    """A text that is wholly in another script has one flag."""
+    (flag,) = item_flags(spoken("Я не знаю, что это такое, но мы были там, и она тоже была с нами весь день."), "fr")
+    assert flag.reason.endswith("letters are Cyrillic; fr was asked for")

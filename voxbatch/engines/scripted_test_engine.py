@@ -8,11 +8,12 @@ stitching can be checked exactly. A question is answered with its prompt and the
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -69,6 +70,9 @@ class ScriptedOptions:
     """Number of the worker, from 0, that dies or is killed. -1 means every worker that gives enough results."""
     workers: int = 1
     """Number of processes that work side by side."""
+    says: str = ""
+    """Path of a JSON file with the texts of each model: {"count": ["text of item 0", …]}. Their words take the place of
+    the numbered ones, and are never misheard."""
     words: bool = True
     confidence: bool = False
     """True to mishear words, with a confidence. Which words these are depends on the name of the model."""
@@ -93,6 +97,7 @@ class ScriptedTestEngine:
                 f"workers={script.workers}: scripted takes a max_chunk_s from {SHORTEST_LIMIT_S:g}, a concurrency from "
                 "1 and workers from 1"
             )
+        self._texts = _texts(script.says, model or "count")
         self._loaded = False
         asks = script.task == "ask"
         self._dies = str(script.only_worker) in ("-1", os.environ.get(WORKER, "0"))
@@ -149,6 +154,8 @@ class ScriptedTestEngine:
             answer = _answer(chunk)
             return Hypothesis(chunk.item, chunk.index, answer.text, answer=answer)
         words = tuple(count_words(chunk))
+        if self._texts:
+            words = tuple(said_words(words, self._texts[chunk.item].split()))
         if self._script.confidence:
             words = tuple(self._heard(word, chunk.item) for word in words)
         text = "".join(word.text for word in words)
@@ -157,7 +164,8 @@ class ScriptedTestEngine:
     def _heard(self, word: Word, item: int) -> Word:
         """Return a word with a confidence, misheard if that is low."""
         confidence = crc32(f"{self.spec.model} {item}{word.text}".encode()) % 1000 / 1000
-        return replace(word, text=word.text if confidence > MISHEARD else f" {self.spec.model}", confidence=confidence)
+        is_misheard = confidence <= MISHEARD and not self._texts
+        return replace(word, text=f" {self.spec.model}" if is_misheard else word.text, confidence=confidence)
 
     def gpu_bytes(self) -> None:
         """Return None, because there is no GPU."""
@@ -172,6 +180,15 @@ def _indexes(option: str, text: str) -> set[int]:
         return {int(index) for index in text.split(",") if index}
     except ValueError as e:
         raise ConfigError(f"engine option {option}={text!r}: scripted takes item indexes, such as 0,3") from e
+
+
+def _texts(path: str, model: str) -> list[str]:
+    """Return the texts that a model says, one for each item. Without a file, there are none."""
+    if not path:
+        return []
+    with open(path) as file:
+        texts: dict[str, list[str]] = json.load(file)
+    return texts[model]
 
 
 def _wait_while_held(folder: str, feed: Feed) -> None:
@@ -208,3 +225,11 @@ def count_words(chunk: Chunk) -> Iterator[Word]:
     for n in range(first, (chunk.span.end - step) // step + 1):
         start = (n * step - chunk.span.start) / SAMPLING_RATE
         yield Word(f" w{n}", start, start + WORD_SECONDS)
+
+
+def said_words(counted: Iterable[Word], texts: Sequence[str]) -> Iterator[Word]:
+    """Yield counted words with the words of a text in their place, as far as there are some."""
+    for word in counted:
+        number = int(word.text.removeprefix(" w"))
+        if number < len(texts):
+            yield replace(word, text=f" {texts[number]}")

@@ -1,14 +1,15 @@
 """The second pass of a cascade: choose the items that the large model does again, and lay its entries over the first.
 
-The first pass is an ordinary run of the small model. Its least confident items are chosen until they have the wanted
-share of the audio, or until the others have the wanted word error rate by a calibration of the small model. The choice
-is a function of the committed first pass and is stored nowhere, so that every process that continues the run makes the
-same one. The second pass has parts of its own beside those of the first:
+The first pass is an ordinary run of the small model. Its items with text in another language than the one asked for are
+chosen, and then the least confident ones, until they have the wanted share of the audio, or until the others have the
+wanted word error rate by a calibration of the small model. The choice is a function of the committed first pass and is
+stored nowhere, so that every process that continues the run makes the same one. The second pass has parts of its own
+beside those of the first:
 
     parts/shard-00000-of-00001/second-00007.jsonl, second-complete.json
 
 `Entries` lays them over the first pass with `overlaid`. The text of the more confident model is the `pred_text` of an
-item, and the key `cascade` of its line has both texts.
+item, unless only that text is in another language, and the key `cascade` of its line has both texts.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from voxbatch.output.lines import CASCADE_KEY, word_confidences
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
+from voxbatch.records import OTHER_LANGUAGE
 from voxbatch.scoring.counts import tokens
 from voxbatch.storage import Store
 from voxbatch.storage.columns import ItemSet
@@ -72,7 +74,8 @@ class Amount:
 
 
 def chosen(entries: Iterable[PartEntry], amount: Amount, num_items: int, size: int) -> ItemSet:
-    """Return the items that the second pass does again: those of the lowest confidence.
+    """Return the items that the second pass does again: those in another language than the one asked for, then those
+    of the lowest confidence.
 
         confidences 0.9, 0.5, 0.7 of 10 s each, share 0.4  →  item 1
 
@@ -96,13 +99,13 @@ def chosen(entries: Iterable[PartEntry], amount: Amount, num_items: int, size: i
             # Without a confidence, there are no words (or this engine cannot score them), and only a flag is a reason.
             if line["confidence"] is not None or line["flags"]:
                 indexes.append(entry.index)
-                confidences.append(line["confidence"] or 0.0)
+                confidences.append(0.0 if _is_other_language(line) else line["confidence"] or 0.0)
                 costs.append(cost)
     left, items = left * (1.0 if amount.share is None else amount.share), ItemSet(size)
     for number in np.argsort(np.asarray(confidences), kind="stable").tolist():
         if amount.fit is None:
             is_chosen = costs[number] <= left
-        else:  # without words, there are no errors to expect, and the flag is the reason
+        else:  # no errors can be expected without words, or in another language; the flag is the reason
             is_chosen = not confidences[number] or (left > 0 and costs[number] > 0)
         if is_chosen:
             left -= costs[number]
@@ -135,7 +138,7 @@ def overlaid(first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterato
 
 def combined(first: PartEntry, second: PartEntry | None) -> PartEntry:
     """Return the entry of an item of a cascade: the line of the more confident model, with CASCADE_KEY. Of equal
-    confidences, the large model counts.
+    confidences, the large model counts. A text in the language asked for counts before one that is in another.
 
     Args:
         first: the transcript of the small model.
@@ -147,12 +150,25 @@ def combined(first: PartEntry, second: PartEntry | None) -> PartEntry:
     if second.kind == "failure":
         reason = f"the large model failed: {large['message']}"
         return replace(first, line=_with_key(first.line, {"texts": [_text(small)], "agree": None, "reason": reason}))
-    is_better = (large["confidence"] or 0.0) >= (small["confidence"] or 0.0)
+    is_better = _rank(large) >= _rank(small)
     (kept, better), (_, other) = ((second, large), (first, small))[:: 1 if is_better else -1]
     agree = tokens(small["pred_text"], better["lang"]) == tokens(large["pred_text"], better["lang"])
-    reason = f"{better['model']} is at least as confident: {_shown(better)} to {_shown(other)}"
+    if _is_other_language(other) and not _is_other_language(better):
+        reason = f"the text of {other['model']} is in another language than the one asked for"
+    else:
+        reason = f"{better['model']} is at least as confident: {_shown(better)} to {_shown(other)}"
     record = {"texts": [_text(small), _text(large)], "agree": agree, "reason": reason}
     return replace(kept, line=_with_key(kept.line, record))
+
+
+def _rank(line: Mapping[str, Any]) -> tuple[bool, float]:
+    """Return how good the text of a line is beside another text of the same item."""
+    return not _is_other_language(line), line["confidence"] or 0.0
+
+
+def _is_other_language(line: Mapping[str, Any]) -> bool:
+    """Return whether a text, or a stretch of it, is in another language than the one asked for."""
+    return any(flag["kind"] == OTHER_LANGUAGE for flag in line["flags"])
 
 
 def _text(line: Mapping[str, Any]) -> dict[str, Any]:

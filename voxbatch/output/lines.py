@@ -92,7 +92,8 @@ def transcript_line(
 
         counts = count_errors(item.text, transcript.text, lang)
     confidence, answer, translates = transcript.confidence, transcript.answer, item.task == TRANSLATE
-    flags = transcript.flags if answer or translates else (*transcript.flags, *item_flags(transcript, given))
+    asked = None if item.task == ALIGN else given  # its text comes from the user
+    flags = transcript.flags if answer or translates else (*transcript.flags, *item_flags(transcript, asked))
     languages = {"lang": "en", SPOKEN_LANGUAGE: lang} if translates else {"lang": lang}
     return {
         **manifest_keys(item, folder), **languages, DETECTED_LANGUAGE: None if given else lang, "id": item.id,

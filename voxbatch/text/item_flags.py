@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from voxbatch.languages import primary_subtag
 from voxbatch.records import LOW_CONFIDENCE, OTHER_LANGUAGE, Flag, Transcript
+from voxbatch.text.drift import drift_flags
 from voxbatch.text.stitching import mean
 
 LOW_MEAN = 0.75
@@ -100,14 +101,20 @@ def _low_confidence(transcript: Transcript) -> Iterator[Flag]:
 
 def _other_language(transcript: Transcript, asked: str | None) -> Iterator[Flag]:
     """Yield a flag if the engine names another language than the one that was asked for, or if nearly all letters
-    are of scripts in which that language is not written. No other text can be told by its letters."""
+    are of scripts in which that language is not written. Otherwise, yield a flag for each stretch whose words are of
+    another language."""
     language = primary_subtag(asked or "")
     if not language:
         return
     if transcript.language and transcript.language != language:
         yield Flag(OTHER_LANGUAGE, f"the model detected {transcript.language}; {language} was asked for")
         return
-    letters = Counter(filter(str.isalpha, transcript.text))
+    yield from [*_other_script(transcript.text, language)] or drift_flags(transcript, language)
+
+
+def _other_script(text: str, language: str) -> Iterator[Flag]:
+    """Yield a flag if nearly all letters are of scripts in which a language is not written."""
+    letters = Counter(filter(str.isalpha, text))
     scripts, num_letters = _SCRIPTS.get(language), letters.total()
     if scripts is None or num_letters < MIN_LETTERS:
         return
