@@ -64,8 +64,9 @@ test-long: ## many seeds, soak tests and all stores, which `make test` leaves ou
 	@$(call BOTH_HALVES,-m long,test)
 
 # $(call BOTH_HALVES,OPTIONS OF PYTEST,THE TARGET OF THE OTHER TESTS). Both halves run, also if the first one fails. Each half
-# keeps two cores busy, so they run one after the other. The last line names what neither of them tested, and why.
-BOTH_HALVES = failed=0; >$(SKIPPED); $(call HALVES,$(1) --append-skips $(SKIPPED)); \
+# keeps two cores busy, so they run one after the other. The last line names what neither of them tested, and why. The option
+# and its file are one word, because pytest would take the file for a path of tests before it has read tests/conftest.py.
+BOTH_HALVES = failed=0; >$(SKIPPED); $(call HALVES,$(1) --append-skips=$(SKIPPED)); \
 	echo "Not tested:$$(<$(SKIPPED)) the tests of \`make $(2)\`"; exit $$failed
 
 # vLLM's CPU build exists for Linux on x86-64 only; elsewhere the tests in .venv report these tests as skipped.

@@ -31,7 +31,7 @@ case "$*" in
     *pytest*)
         echo "pytest $*" >>"$CALLS"
         arguments=$*
-        skips=${arguments##*--append-skips }
+        skips=${arguments##*--append-skips=}
         [[ $skips == "$arguments" ]] || printf ' 2 × takes %s;' "$(grep -c pytest "$CALLS")" >>"${skips%% *}"
         [[ -z ${FAILING-} || $* != *$FAILING* ]] ;;
 esac

@@ -33,8 +33,18 @@ def test_the_halves_append_their_reasons_to_one_file(tmp_path: Path, jobs: str) 
     (tmp_path / "test_b.py").write_text("import pytest\npytest.importorskip('nowhere', reason='nowhere is missing')\n")
     options = ["--confcutdir", str(ROOT), "-p", "conftest", "-p", "no:cacheprovider", "-n", jobs]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", *options, "--append-skips", file, tmp_path],
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", *options, f"--append-skips={file}", tmp_path],
         cwd=ROOT / "tests", capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert file.read_text() == " 1 × first; 2 × takes jq; 1 × nowhere is missing;"
+
+
+@pytest.mark.slow
+def test_the_option_is_known_without_a_path_of_tests(tmp_path: Path) -> None:
+    """pytest knows the option also where the Makefile names no tests, so that it takes those of pyproject.toml."""
+    file = tmp_path / "not-tested"
+    options = [f"--append-skips={file}", "--collect-only", "--quiet", "--deselect=tests", "-p", "no:cacheprovider"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stderr
+    assert file.exists()
