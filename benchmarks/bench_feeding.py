@@ -152,7 +152,7 @@ def measure(folder: Path, turn: int, checkout: Path) -> tuple[dict[str, float], 
     command = [sys.executable, __file__, "--run-here", str(folder / "rows.jsonl"), str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout), str(Path(__file__).parent)])}
     cpu_s = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout)
-    content = (out / "transcripts.jsonl").read_bytes()
+    content = (out / "transcripts.jsonl").read_bytes().replace(bytes(folder), b"")
     return cpu_s, content.count(b'"word":'), hashlib.sha256(content).hexdigest()[:16]
 
 

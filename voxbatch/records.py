@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.settings import QUESTION, setting
+from voxbatch.shared_samples import SharedSamples
 
 if TYPE_CHECKING:  # the command line needs some of the records before numpy is imported
     import numpy as np
@@ -243,8 +244,8 @@ class Chunk:
     """Item.index of the recording."""
     index: int
     """0-based position within the recording."""
-    samples: Samples
-    """Shape (span.end - span.start,)."""
+    audio: Samples | SharedSamples
+    """The samples of the span: in this process, or in memory that it has not mapped yet."""
     span: Span
     lang: str | None = None
     """Primary subtag of the language, e.g. "pt". None means that no language is given."""
@@ -260,6 +261,11 @@ class Chunk:
     """The text, with the task `align`. The chunks of a recording then come in order, silent ones too."""
     piece: Piece | None = None
     """The text to speak, for an engine that speaks. The chunk then has no samples, and its span is an estimate."""
+
+    @property
+    def samples(self) -> Samples:
+        """The samples in this process, shape (span.end - span.start,)."""
+        return self.audio.array if isinstance(self.audio, SharedSamples) else self.audio
 
 
 @dataclass(frozen=True, slots=True)

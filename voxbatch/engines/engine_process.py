@@ -18,15 +18,12 @@ process alone: if it is killed itself, nobody is blamed.
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
 
 import numpy as np
 
@@ -36,7 +33,8 @@ from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import ChildProcess
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Samples, Span
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Span
+from voxbatch.shared_samples import SharedSamples
 
 MAX_LONE_DEATHS = 2
 """Number of children that die with a chunk alone before the chunk is to blame."""
@@ -67,7 +65,7 @@ class BeginStream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentChunk:
-    """A chunk without its samples. A descriptor of shared memory follows, which has them as float32."""
+    """A chunk without its samples. Their descriptor follows: see SharedSamples."""
 
     chunk: Chunk
     num_samples: int
@@ -287,19 +285,11 @@ class _Stream:
 
     def _send(self, child: ChildProcess, pending: _Pending) -> None:
         """Send a chunk. Its samples go through shared memory, because a child that hangs does not empty its socket."""
-        chunk, size = pending.chunk, pending.chunk.samples.nbytes
-        fd = os.memfd_create("voxbatch-chunk")
-        try:
-            if size:
-                os.ftruncate(fd, size)
-                shared: Samples = np.frombuffer(mmap.mmap(fd, size), np.float32)
-                shared[:] = chunk.samples
-                pending.chunk = replace(chunk, samples=shared)  # the memory of the other samples becomes free
-            child.send(SentChunk(replace(chunk, samples=_EMPTY), len(chunk.samples)))
-            with contextlib.suppress(OSError):  # the child has ended
-                send_handle(child.connection, fd, child.pid)
-        finally:
-            os.close(fd)
+        chunk = pending.chunk
+        shared = chunk.audio if isinstance(chunk.audio, SharedSamples) else SharedSamples.of(chunk.audio)
+        child.send(SentChunk(replace(chunk, audio=_EMPTY), len(shared)))
+        with contextlib.suppress(OSError):  # the child has ended
+            shared.send(child.connection)
         self._held[chunk.item, chunk.index] = pending
 
     def _received(self, message: Result | Ready) -> Iterator[Result]:

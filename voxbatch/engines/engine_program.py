@@ -7,7 +7,6 @@ when the engine asks for its first chunk, the results, and a StreamEnded.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import queue
 import signal
@@ -17,9 +16,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
-
-import numpy as np
 
 from voxbatch.engines import Engine
 from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, SentChunk, StreamEnded
@@ -28,7 +24,8 @@ from voxbatch.engines.results import Result
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
-from voxbatch.records import Chunk, Samples
+from voxbatch.records import Chunk
+from voxbatch.shared_samples import receive
 
 OOM_SCORE = 500
 """The kernel's score of the child, up to 1000. If memory runs out, the OOM killer takes the child and not its parent,
@@ -95,18 +92,7 @@ def _receive(connection: Connection, feeds: queue.SimpleQueue[_SentFeed], send: 
                     feed = _SentFeed(message.is_last, lambda: send(Ready()))
                     feeds.put(feed)
                 case SentChunk() if feed is not None:
-                    samples = _received_samples(recv_handle(connection), message.num_samples)
-                    feed.put(replace(message.chunk, samples=samples))
+                    feed.put(replace(message.chunk, audio=receive(connection, message.num_samples)))
                 case CloseFeed() if feed is not None:
                     feed.close(message.discard)
     os.killpg(0, signal.SIGKILL)
-
-
-def _received_samples(fd: int, num_samples: int) -> Samples:
-    """Return the samples in shared memory, and close its descriptor. Changes of the samples stay in this process."""
-    try:
-        if not num_samples:
-            return np.zeros(0, np.float32)
-        return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY), np.float32)
-    finally:
-        os.close(fd)
