@@ -29,12 +29,8 @@ class Word(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]] = {}
 
 
-Word.__dataclass_fields__ |= dataclasses.make_dataclass(
-    "Word",
-    [
-        (field.name, field.type)
-        if field.required
-        else (field.name, field.type, dataclasses.field(default=field.default))
-        for field in msgspec.structs.fields(Word)
-    ],
-).__dataclass_fields__
+_SAME_FIELDS = dataclasses.make_dataclass("_SAME_FIELDS", [
+    (field.name, field.type, *([] if field.required else [dataclasses.field(default=field.default)]))
+    for field in msgspec.structs.fields(Word)
+])  # fmt: skip
+Word.__dataclass_fields__ |= vars(_SAME_FIELDS)["__dataclass_fields__"]

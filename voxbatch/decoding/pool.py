@@ -13,12 +13,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from multiprocessing.connection import wait
 
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
 from voxbatch.errors import RunError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.process.child import ChildProcess, for_voxbatch
+from voxbatch.process.child import ChildProcess, for_voxbatch, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.records import Chunk, Failure, Span
@@ -272,9 +271,10 @@ class DecoderPool:
             busy = [decoder for decoder in self._decoders if decoder.tasks]
             if not busy and not has_more:
                 return
-            ready = wait([decoder.connection for decoder in busy], NO_TASK_POLL_S if not busy else 1.0)
-            for decoder in busy:
-                if decoder.connection in ready:
+            files = [decoder.connection.fileno() for decoder in busy]
+            ready = readable(files, NO_TASK_POLL_S if not busy else 1.0)
+            for decoder, file in zip(busy, files, strict=True):
+                if file in ready:
                     yield from self._receive(decoder)
                 elif decoder.is_hung():
                     yield from self._restart(decoder, "hung")

@@ -23,14 +23,13 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
 
 import numpy as np
 
 from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
 from voxbatch.engines.results import Result, stop_if_all_fail
 from voxbatch.errors import EngineError, VoxbatchError
-from voxbatch.process.child import ChildProcess
+from voxbatch.process.child import ChildProcess, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Span
@@ -215,9 +214,10 @@ class _Stream:
                 self._process.end_child()
                 return None
             self._send_what_is_due(child)
-            self._wait(child)
-            yield from map(self._printed, child.printed())
-            if child.connection.poll():
+            ready = self._wait(child)
+            if child.output in ready:
+                yield from map(self._printed, child.printed())
+            if child.connection.fileno() in ready:
                 try:
                     message: Result | Ready | StreamEnded = child.connection.recv()
                 except (EOFError, OSError):
@@ -228,18 +228,17 @@ class _Stream:
                         raise message.error
                     return None
                 yield from self._received(message)
-            elif child.has_ended():
+            elif child.is_gone():
                 return (yield from self._end(child))
             elif self._hangs():
                 return (yield from self._end(child, hangs=True))
 
-    def _wait(self, child: ChildProcess) -> None:
-        """Wait until the child sends or prints something, or until there may be a chunk for it."""
-        channels: list[Connection | int] = [child.connection]
-        if child.output is not None:
-            channels.append(child.output)
+    def _wait(self, child: ChildProcess) -> set[int]:
+        """Wait until the child sends or prints something, or until there may be a chunk for it. Return what is ready:
+        the child's connection, its output, both or none."""
+        files = [child.connection.fileno(), *([] if child.output is None else [child.output])]
         takes_chunk = self._is_ready and self._close is None and self._has_room()
-        wait(channels, FEED_POLL_S if takes_chunk else POLL_S)
+        return readable(files, FEED_POLL_S if takes_chunk else POLL_S)
 
     def _hangs(self) -> bool:
         """Return whether the child, which has sent nothing now, hangs."""
@@ -253,8 +252,8 @@ class _Stream:
     @property
     def _is_one_at_a_time(self) -> bool:
         """True while a chunk may be to blame for a death."""
-        has_suspect = any(pending.is_suspect for pending in self._held.values())
-        return has_suspect or bool(self._suspects) or self._accused is not None
+        held = next(iter(self._held.values()), None)  # a suspect is alone
+        return (held is not None and held.is_suspect) or bool(self._suspects) or self._accused is not None
 
     def _has_room(self) -> bool:
         """Return whether the child may get another chunk."""

@@ -101,6 +101,8 @@ def _as_float(value: Any) -> float:
     raise TypeError(f"{type(value).__name__} is no value of an output")
 
 
-assert Word, "msgspec finds the annotation of a Hypothesis in its module, where this import has put Word"
+assert issubclass(Word, msgspec.Struct), (
+    "msgspec finds the annotation of a Hypothesis in its module, where this import has put Word"
+)
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_as_float)
 _DECODERS = {kind: msgspec.msgpack.Decoder(kind) for kind in (Hypothesis, ChunkFailure, ChunkProgress)}
