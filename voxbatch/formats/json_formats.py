@@ -69,10 +69,18 @@ def transcript_dict(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def _word(word: Word, confidence: str) -> dict[str, Any]:
+def _word(word: Word, confidence: str) -> dict[str, str | float]:
     """Return a word. `confidence` is the name of that key."""
-    score = {} if word.confidence is None else {confidence: _rounded(word.confidence)}
-    return {"word": word.text.strip(), **_span(word), **score, **_speaker(word)}
+    values: dict[str, str | float] = {
+        "word": word.text.strip(),
+        "start": _rounded(word.start),
+        "end": _rounded(word.end),
+    }
+    if word.confidence is not None:
+        values[confidence] = _rounded(word.confidence)
+    if word.speaker is not None:
+        values["speaker"] = word.speaker
+    return values
 
 
 def _segment(segment: Segment) -> dict[str, Any]:
