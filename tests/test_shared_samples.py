@@ -22,7 +22,6 @@ from conftest import ManifestWriter, Recorder, Voxbatch, environment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch import shared_samples
 from voxbatch.decoding import Decoded, DecoderPool, Task
 from voxbatch.decoding.decoder import MAX_SAMPLES_AHEAD, Allowance
 from voxbatch.engines import Feed
@@ -42,9 +41,10 @@ def connections() -> Iterator[tuple[Connection, Connection]]:
 def passed_on(shared: SharedSamples) -> SharedSamples:
     """Return what the other end of a connection receives."""
     with connections() as (sender, receiver):
+        sender.send(shared)
         shared.send(sender)
-        received = shared_samples.receive(receiver, len(shared))
-    assert isinstance(received, SharedSamples)
+        received: SharedSamples = receiver.recv()
+        received.receive(receiver)
     return received
 
 
@@ -77,13 +77,10 @@ def test_changes_stay_in_a_process() -> None:
 def test_samples_are_copied_if_descriptors_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """With half of the descriptors in use, the samples that arrive take none."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (open_files(), open_files()))
-    with connections() as (sender, receiver):
-        SharedSamples.of(np.ones(3, np.float32)).send(sender)
-        before = open_files()
-        received = shared_samples.receive(receiver, 3)
-        assert open_files() == before
-    assert isinstance(received, np.ndarray)
-    assert received.tolist() == [1, 1, 1]
+    before = open_files()
+    received = passed_on(SharedSamples.of(np.ones(3, np.float32)))
+    assert open_files() == before
+    assert received.array.tolist() == passed_on(received).array.tolist() == [1, 1, 1]
 
 
 @pytest.mark.slow

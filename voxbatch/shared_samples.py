@@ -5,7 +5,6 @@ The process that makes the samples writes them once. A process that only passes 
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import resource
@@ -26,15 +25,16 @@ _ITEM_BYTES = 4
 class SharedSamples:
     """Samples in shared memory. The memory becomes free when no process has the object or its array any more.
 
-    One thread at a time may use an object.
+    A message that has the object takes their number to another process, where `receive` takes their descriptor, which
+    `send` sends after the message. One thread at a time may use an object.
 
     Args:
-        fd: descriptor of the memory. The object closes it.
+        num_samples: number of the samples.
+        fd: descriptor of the memory, which the object closes. None before it is received.
     """
 
-    def __init__(self, fd: int, num_samples: int) -> None:
-        self._fd: int | None = fd
-        self._num_samples = num_samples
+    def __init__(self, num_samples: int, fd: int | None = None) -> None:
+        self._num_samples, self._fd = num_samples, fd
         self._array: Samples | None = None
 
     @classmethod
@@ -42,19 +42,18 @@ class SharedSamples:
         """Return a copy of samples in shared memory."""
         import numpy as np
 
-        shared = cls(os.memfd_create("voxbatch-samples"), len(samples))
+        fd = os.memfd_create("voxbatch-samples")
+        shared = cls(len(samples), fd)
         content = np.ascontiguousarray(samples, np.float32).data.cast("B")
         while content:
-            content = content[os.write(shared._descriptor, content) :]
+            content = content[os.write(fd, content) :]
         return shared
 
     def __len__(self) -> int:
         return self._num_samples
 
-    @property
-    def _descriptor(self) -> int:
-        assert self._fd is not None, "the array has taken its place"
-        return self._fd
+    def __reduce__(self) -> tuple[type[SharedSamples], tuple[int]]:
+        return SharedSamples, (self._num_samples,)
 
     @property
     def array(self) -> Samples:
@@ -62,24 +61,40 @@ class SharedSamples:
         if self._array is None:
             import numpy as np
 
+            assert self._fd is not None, "the descriptor is not received yet"
             size = self._num_samples * _ITEM_BYTES
-            memory = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_COPY) if size else b""
+            memory = mmap.mmap(self._fd, size, access=mmap.ACCESS_COPY) if size else b""
             self._array = np.frombuffer(memory, np.float32)
             self._close()  # the mapping has its own descriptor
         return self._array
 
     def send(self, connection: Connection) -> None:
-        """Send the descriptor after a message that tells of it.
+        """Send the descriptor.
 
         Raises:
             OSError: the other process has ended.
         """
         from multiprocessing.reduction import send_handle
 
-        if self._array is not None:
-            SharedSamples.of(self._array).send(connection)
+        if self._fd is None:
+            SharedSamples.of(self.array).send(connection)
         else:
-            send_handle(connection, self._descriptor, 0)  # Linux ignores the number of the process
+            send_handle(connection, self._fd, 0)  # Linux ignores the number of the process
+
+    def receive(self, connection: Connection) -> None:
+        """Receive the descriptor.
+
+        If half of the descriptors that this process may have are in use, the samples are copied, because the kernel
+        drops a descriptor for which there is no number.
+
+        Raises:
+            EOFError, OSError: the other process has ended.
+        """
+        from multiprocessing.reduction import recv_handle
+
+        self._fd = recv_handle(connection)
+        if self._fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:  # the kernel gives the lowest free number
+            self._array = self.array.copy()
 
     def _close(self) -> None:
         if self._fd is not None:
@@ -87,23 +102,4 @@ class SharedSamples:
             self._fd = None
 
     def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # the object was not made
-            self._close()
-
-
-def receive(connection: Connection, num_samples: int) -> SharedSamples | Samples:
-    """Receive the descriptor of samples.
-
-    If half of the descriptors that this process may have are in use, the samples are copied, because the kernel drops a
-    descriptor for which there is no number.
-
-    Raises:
-        EOFError, OSError: the other process has ended.
-    """
-    from multiprocessing.reduction import recv_handle
-
-    fd = recv_handle(connection)
-    shared = SharedSamples(fd, num_samples)
-    if fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:  # the kernel gives the lowest free number
-        return shared
-    return shared.array.copy()
+        self._close()

@@ -19,8 +19,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-import numpy as np
-
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
 from voxbatch.decoding.voices import Listener, cut_channels
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
@@ -45,7 +43,6 @@ EXIT_TIMEOUT_S = 0.5
 MIN_BYTES_PER_S = 1000
 """Bytes of a second of audio in a file whose header is certain to tell its length. Lossless speech takes ten times as
 many; a header that claims more seconds than that may be wrong, and its file is decoded."""
-_EMPTY = np.zeros(0, np.float32)
 _Received = tuple[Task, Prefetch] | Exception | None
 """A task and its recording, the error that keeps the threads from fetching it, or None: the parent is gone."""
 
@@ -111,7 +108,7 @@ def _decode_tasks(connection: Connection, store_options: StoreOptions, allowance
             if isinstance(message, Chunk):
                 allowance.take(len(message.samples))
                 shared = SharedSamples.of(message.samples)
-                connection.send(replace(message, audio=_EMPTY))
+                connection.send(replace(message, audio=shared))
                 shared.send(connection)
             else:
                 connection.send(message)

@@ -21,7 +21,7 @@ from voxbatch.process.child import ChildProcess, for_voxbatch, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.records import Chunk, Failure, Span
-from voxbatch.shared_samples import receive
+from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
 from voxbatch.storage.waits import RetryWait
@@ -108,9 +108,9 @@ class DecoderProcess(ChildProcess):
         if message is None or isinstance(message, RetryWait):
             self.has_started = True
         elif isinstance(message, Chunk):
-            num_samples = message.span.end - message.span.start
-            message = replace(message, audio=receive(self.connection, num_samples))
-            os.eventfd_write(self._received_fd, num_samples)
+            assert isinstance(message.audio, SharedSamples)
+            message.audio.receive(self.connection)
+            os.eventfd_write(self._received_fd, len(message.audio))
             self.spans.append(message.span)
         elif not isinstance(message, DecoderRefused):
             self.tasks.popleft()

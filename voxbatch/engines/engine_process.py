@@ -51,7 +51,6 @@ IDLE_LIMIT_S = 600.0
 """Seconds without a result and without work after which the child hangs: see HangDetector."""
 BUSY_LIMIT_S = 3000.0
 """Seconds without a result after which a child that works hangs. A run gives an engine up only after an hour."""
-_EMPTY = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +59,6 @@ class BeginStream:
 
     is_last: bool
     """See Feed."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SentChunk:
-    """A chunk without its samples. Their descriptor follows: see SharedSamples."""
-
-    chunk: Chunk
-    num_samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +277,7 @@ class _Stream:
         """Send a chunk. Its samples go through shared memory, because a child that hangs does not empty its socket."""
         chunk = pending.chunk
         shared = chunk.audio if isinstance(chunk.audio, SharedSamples) else SharedSamples.of(chunk.audio)
-        child.send(SentChunk(replace(chunk, audio=_EMPTY), len(shared)))
+        child.send(chunk if shared is chunk.audio else replace(chunk, audio=shared))
         with contextlib.suppress(OSError):  # the child has ended
             shared.send(child.connection)
         self._held[chunk.item, chunk.index] = pending

@@ -14,18 +14,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection
 
 from voxbatch.engines import Engine
-from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, SentChunk, StreamEnded
+from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, StreamEnded
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import Result
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
 from voxbatch.records import Chunk
-from voxbatch.shared_samples import receive
+from voxbatch.shared_samples import SharedSamples
 
 OOM_SCORE = 500
 """The kernel's score of the child, up to 1000. If memory runs out, the OOM killer takes the child and not its parent,
@@ -84,15 +83,16 @@ def _receive(connection: Connection, feeds: queue.SimpleQueue[_SentFeed], send: 
     """Put the chunks that arrive into the feed of their stream. When the parent is gone, end this process and all that
     it started."""
     feed: _SentFeed | None = None
-    message: BeginStream | SentChunk | CloseFeed
+    message: BeginStream | Chunk | CloseFeed
     with contextlib.suppress(EOFError, OSError):
         while True:
             match message := connection.recv():
                 case BeginStream():
                     feed = _SentFeed(message.is_last, lambda: send(Ready()))
                     feeds.put(feed)
-                case SentChunk() if feed is not None:
-                    feed.put(replace(message.chunk, audio=receive(connection, message.num_samples)))
+                case Chunk(audio=SharedSamples() as audio) if feed is not None:
+                    audio.receive(connection)
+                    feed.put(message)
                 case CloseFeed() if feed is not None:
                     feed.close(message.discard)
     os.killpg(0, signal.SIGKILL)

@@ -71,11 +71,8 @@ def transcript_dict(transcript: Transcript) -> dict[str, Any]:
 
 def _word(word: Word, confidence: str) -> dict[str, str | float]:
     """Return a word. `confidence` is the name of that key."""
-    values: dict[str, str | float] = {
-        "word": word.text.strip(),
-        "start": _rounded(word.start),
-        "end": _rounded(word.end),
-    }
+    start, end = round(float(word.start), 3), round(float(word.end), 3)
+    values: dict[str, str | float] = {"word": word.text.strip(), "start": start, "end": end}
     if word.confidence is not None:
         values[confidence] = _rounded(word.confidence)
     if word.speaker is not None:

@@ -78,9 +78,12 @@ def segments(words: Sequence[Word]) -> Iterator[Segment]:
     speaker."""
     begin = 0
     for i, (word, following) in enumerate(pairwise(words), 1):
-        too_long = following.end - words[begin].start > SEGMENT_SECONDS
-        is_pause = following.start - word.end >= PAUSE_SECONDS
-        if word.text.endswith(SENTENCE_END) or is_pause or too_long or following.speaker != word.speaker:
+        if (
+            word.text.endswith(SENTENCE_END)
+            or following.start - word.end >= PAUSE_SECONDS
+            or following.end - words[begin].start > SEGMENT_SECONDS
+            or following.speaker != word.speaker
+        ):
             yield _segment(words[begin:i])
             begin = i
     if words:
