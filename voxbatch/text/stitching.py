@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain, pairwise
 
 from voxbatch.records import SAMPLING_RATE, Flag, Hypothesis, Segment, Span, Transcript, Word
+from voxbatch.rounding import rounded
 
 PAUSE_SECONDS = 1.0
 """A segment ends at a pause of this length …"""
@@ -121,7 +122,7 @@ def _on_recording_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
     """Return the chunk's words on the recording's clock: inside the chunk's audio, in order, never ending before they
     begin."""
     zero, latest = span.start / SAMPLING_RATE, span.end / SAMPLING_RATE
-    moved = []
+    starts, ends = list[float](), list[float]()
     earliest = zero
     for word in hypothesis.words:  # 40,000 a second, so that calls of min and max would count
         start, end = zero + word.start, zero + word.end
@@ -133,9 +134,13 @@ def _on_recording_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
             end = start
         if end > latest:
             end = latest
-        moved.append(Word(word.text, round(start, 3), round(end, 3), word.confidence, word.speaker))
+        starts.append(start)
+        ends.append(end)
         earliest = start
-    return moved
+    return [
+        Word(word.text, start, end, word.confidence, word.speaker)
+        for word, start, end in zip(hypothesis.words, rounded(starts), rounded(ends), strict=True)
+    ]
 
 
 def without_overlaps(words: Sequence[Word]) -> tuple[Word, ...]:
