@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from voxbatch.records import Segment, Transcript, Word
@@ -73,13 +74,14 @@ def transcript_dict(transcript: Transcript) -> dict[str, Any]:
 
 def _words(words: Sequence[Word], confidence: str) -> list[dict[str, str | float]]:
     """Return words. `confidence` is the name of that key."""
-    starts, ends = rounded([word.start for word in words]), rounded([word.end for word in words])
-    scores = iter(rounded([word.confidence for word in words if word.confidence is not None]))
+    columns = (word.start for word in words), (word.end for word in words), (word.confidence or 0.0 for word in words)
+    numbers = rounded([*chain(*columns)])
     entries = []
-    for word, start, end in zip(words, starts, ends, strict=True):
+    for at, word in enumerate(words):
+        start, end, score = numbers[at :: len(words)]
         entry: dict[str, str | float] = {"word": word.text.strip(), "start": start, "end": end}
         if word.confidence is not None:
-            entry[confidence] = next(scores)
+            entry[confidence] = score
         if word.speaker is not None:
             entry["speaker"] = word.speaker
         entries.append(entry)

@@ -137,9 +137,10 @@ def _on_recording_clock(span: Span, hypothesis: Hypothesis) -> list[Word]:
         starts.append(start)
         ends.append(end)
         earliest = start
+    times, num_words = rounded([*starts, *ends]), len(starts)
     return [
         Word(word.text, start, end, word.confidence, word.speaker)
-        for word, start, end in zip(hypothesis.words, rounded(starts), rounded(ends), strict=True)
+        for word, start, end in zip(hypothesis.words, times[:num_words], times[num_words:], strict=True)
     ]
 
 
