@@ -19,7 +19,7 @@ PACKAGE = ROOT / "voxbatch"
 LAYERS = (
     ("failure_kinds",),
     ("errors", "languages", "safe_text", "__init__"),
-    ("answer_format", "settings"),
+    ("answer_format", "rounding", "settings", "shared_samples", "word"),
     ("log", "records"),
     ("process", "speech", "storage", "vllm_plugin", "voice"),
     (

@@ -113,6 +113,20 @@ def test_errors_of_limits_are_recognised(error: Exception) -> None:
     assert find_limit(error)
 
 
+@pytest.mark.slow
+def test_a_command_may_have_as_many_files_as_the_system_admits() -> None:
+    """The soft limit of open files becomes the hard one, also for child processes."""
+    program = (
+        "import resource, subprocess, sys\n"
+        "from voxbatch.process.limits import raise_open_files\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))\n"
+        "raise_open_files()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE), subprocess.getoutput('ulimit -n'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
+    assert done.stdout == "(256, 256) 256\n"
+
+
 def test_only_errors_of_limits_become_errors_of_the_run() -> None:
     """An error of a limit is raised as RunError, and any other as it is."""
     with pytest.raises(RunError, match="refuses a further thread or process"), limits_are_run_errors():

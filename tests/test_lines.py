@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.output.lines import failure_line, transcript_line
+from voxbatch.output.lines import failure_line, line_bytes, transcript_line
 from voxbatch.output.outcomes import read_transcript
-from voxbatch.records import Failure, Flag, Item, Transcript, Word
+from voxbatch.output.stored_json import json_bytes
+from voxbatch.records import Failure, Flag, Item, Segment, Transcript, Word
 
 
 def item(path: str, audio: str, **row: Any) -> Item:
@@ -18,8 +22,8 @@ def item(path: str, audio: str, **row: Any) -> Item:
     return Item(0, 1, "x", audio, text=row.get("text"), row=json.dumps(content).encode())
 
 
-def transcribed(given: Item, folder: str | None = "/day", lang: str | None = None) -> dict[str, Any]:
-    return transcript_line(given, Transcript("Hi.", audio_duration=1.0), "scripted", "count", lang, folder)
+def transcribed(row: Item, folder: str | None = "/day", lang: str | None = None) -> dict[str, Any]:
+    return transcript_line(row, Transcript("Hi.", audio_duration=1.0), "scripted", "count", lang, folder)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,27 @@ def test_each_line_has_the_same_keys() -> None:
     assert [key for key in with_all if key != "text"] == list(without)
     assert (without["lang"], without["wer"], without["reference_length"]) == (None, None, None)
     assert (with_all["lang"], with_all["wer"], with_all["reference_length"]) == ("en", 0.0, 1)
+
+
+_TEXT = st.text(st.characters(), max_size=9) | st.sampled_from([" w", ' "q"\\', "\x00\x1f\x7f\u2028", "\ud83d"])
+_TIME = st.floats(-1e6, 1e6) | st.sampled_from([0.0, -0.0, 1e-9, 0.0005, 1e15])
+
+
+@given(
+    st.lists(st.builds(Word, _TEXT, _TIME, _TIME, st.none() | _TIME, st.none() | _TEXT), max_size=4),
+    st.lists(st.builds(Segment, _TEXT, _TIME, _TIME, st.none() | _TEXT), max_size=2),
+    _TEXT,
+    st.dictionaries(_TEXT, st.floats() | st.integers() | _TEXT, max_size=3),
+)
+@example([Word("a", 0.0, 1.0)], [], "\ud83d", {})
+@example([], [], "", {"small": 1e-7, "large": 1e22, "nan": math.nan, "long": 10**40, "nested": {"words": []}})
+def test_the_bytes_of_a_line_are_those_of_json(
+    words: list[Word], segments: list[Segment], text: str, row: dict[str, Any]
+) -> None:
+    """The fast way to a line gives the bytes of `json`, for any words, texts and rows."""
+    transcript = Transcript(text, tuple(words), tuple(segments), 1.0)
+    line = row | transcript_line(item("a", "/a"), transcript, "scripted", "count", None, None)
+    assert line_bytes(line) == json_bytes(line)
 
 
 def test_confidence_and_flags_survive_the_line() -> None:

@@ -11,14 +11,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.settings import QUESTION, setting
+from voxbatch.shared_samples import SharedSamples
 
 if TYPE_CHECKING:  # the command line needs some of the records before numpy is imported
     import numpy as np
     from numpy.typing import NDArray
+
+    from voxbatch.word import Number
+    from voxbatch.word import Word as Word  # noqa: PLC0414 mypy then lets other modules import it from here
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Load Word when it is first used, because msgspec takes longer to import than the command line needs for its
+        help (PEP 562)."""
+        if name not in ("Number", "Word"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from voxbatch.word import Number, Word
+
+        globals().update(Number=Number, Word=Word)
+        return globals()[name]
+
 
 SAMPLING_RATE = 16_000
 """Samples per second of every waveform inside voxbatch. Whisper and Voxtral were trained on this rate."""
@@ -243,8 +259,8 @@ class Chunk:
     """Item.index of the recording."""
     index: int
     """0-based position within the recording."""
-    samples: Samples
-    """Shape (span.end - span.start,)."""
+    audio: Samples | SharedSamples
+    """The samples of the span: in this process, or in memory that it has not mapped yet."""
     span: Span
     lang: str | None = None
     """Primary subtag of the language, e.g. "pt". None means that no language is given."""
@@ -261,21 +277,10 @@ class Chunk:
     piece: Piece | None = None
     """The text to speak, for an engine that speaks. The chunk then has no samples, and its span is an estimate."""
 
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One word with its times."""
-
-    text: str
-    """The word with its leading space, if it was decoded with one. So joining words gives the text in any script."""
-    start: float
-    end: float
-    """Seconds of the start and the end. In a Hypothesis they count from the chunk's first sample, in a Transcript they
-    are on the recording's clock."""
-    confidence: float | None = None
-    """0 to 1, or None if the engine gives no confidence."""
-    speaker: str | None = None
-    """Label of the speaker, e.g. "Speaker 1", or the name of a channel. None if speakers are not told apart."""
+    @property
+    def samples(self) -> Samples:
+        """The samples in this process, shape (span.end - span.start,)."""
+        return self.audio.array if isinstance(self.audio, SharedSamples) else self.audio
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +345,8 @@ class Flag:
     """One of FLAG_KINDS."""
     reason: str
     """The reason as text for people, e.g. "no text over 12.4 s of speech"."""
-    start: float | None = None
-    end: float | None = None
+    start: Number | None = None
+    end: Number | None = None
     """Seconds of the stretch that the flag is about. In a Hypothesis they count from the chunk's first sample, in a
     Transcript they are on the recording's clock. In a Hypothesis, None means the whole chunk; in a Transcript, the
     whole recording."""
@@ -362,7 +367,7 @@ class Hypothesis:
     neither is the case, or if the text is empty."""
     flags: tuple[Flag, ...] = ()
     """Reasons to distrust the text."""
-    confidence: float | None = None
+    confidence: Number | None = None
     """0 to 1: the mean probability of the text's tokens, for an engine without word times. Otherwise None: the words
     have their own."""
     answer: Answer | None = None

@@ -27,6 +27,7 @@ from voxbatch.log import Log
 from voxbatch.output.layout import FAILURES
 from voxbatch.platforms.tasks import write_exit_message
 from voxbatch.process import streams
+from voxbatch.process.limits import raise_open_files
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested
 from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.safe_text import counted
@@ -65,6 +66,7 @@ def transcribe(
     Raises:
         UsageError: the config or the manifest is invalid, nothing was started, and the log is text for people.
     """
+    raise_open_files()
     stop = Stop()
     signals: list[int] = []
     latest: Progress | None = None

@@ -19,15 +19,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-import numpy as np
-
-from voxbatch.decoding.messages import Decoded, DecoderRefused, Message, Task, Undecodable
+from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
 from voxbatch.decoding.voices import Listener, cut_channels
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Waveform
+from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import LocalReadError, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
 from voxbatch.storage.errors import DamagedObject, UnusableObject
@@ -37,12 +36,13 @@ from voxbatch.storage.waits import longest_wait
 
 MEMORY_LIMIT = 2 << 30
 """Bytes of private memory that a decoder may use. Blocks need a hundredth of it; a wrong header may demand more."""
+MAX_SAMPLES_AHEAD = 1 << 20
+"""Samples that wait for the parent at most, unless one chunk has more: a minute, or 4 MB."""
 EXIT_TIMEOUT_S = 0.5
 """Seconds after the parent's end in which a decoder ends in order."""
 MIN_BYTES_PER_S = 1000
 """Bytes of a second of audio in a file whose header is certain to tell its length. Lossless speech takes ten times as
 many; a header that claims more seconds than that may be wrong, and its file is decoded."""
-_EMPTY = np.zeros(0, np.float32)
 _Received = tuple[Task, Prefetch] | Exception | None
 """A task and its recording, the error that keeps the threads from fetching it, or None: the parent is gone."""
 
@@ -60,7 +60,8 @@ def main(connection: Connection) -> None:
 
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         try:
-            _decode_tasks(connection, connection.recv())
+            settings: DecoderSettings = connection.recv()
+            _decode_tasks(connection, settings.store_options, Allowance(settings.received_fd))
         except (OSError, RuntimeError, MemoryError, AudioError) as e:
             if (limit := find_limit(e)) is None:
                 raise
@@ -69,7 +70,25 @@ def main(connection: Connection) -> None:
             connection.send(DecoderRefused(str(e)))
 
 
-def _decode_tasks(connection: Connection, store_options: StoreOptions) -> None:
+class Allowance:
+    """The samples that this process may send before the parent receives them, which bounds memory.
+
+    Args:
+        received_fd: eventfd to which the parent adds the samples that it receives.
+    """
+
+    def __init__(self, received_fd: int) -> None:
+        self._received_fd, self._num_samples = received_fd, 0
+        """Number of samples that were sent and not received."""
+
+    def take(self, num_samples: int) -> None:
+        """Wait until so many samples may be sent. A chunk that is longer than the allowance is sent alone."""
+        while self._num_samples and self._num_samples + num_samples > MAX_SAMPLES_AHEAD:
+            self._num_samples -= os.eventfd_read(self._received_fd)
+        self._num_samples += num_samples
+
+
+def _decode_tasks(connection: Connection, store_options: StoreOptions, allowance: Allowance) -> None:
     received: queue.SimpleQueue[_Received] = queue.SimpleQueue()
     prefetcher = Prefetcher(functools.partial(open_recording, store_options=store_options))
     threading.Thread(
@@ -87,8 +106,10 @@ def _decode_tasks(connection: Connection, store_options: StoreOptions) -> None:
         task, prefetch = next_task
         for message in _messages(task, prefetcher.opened(prefetch, heartbeat)):
             if isinstance(message, Chunk):
-                connection.send(replace(message, samples=_EMPTY))
-                connection.send_bytes(np.ascontiguousarray(message.samples).data)
+                allowance.take(len(message.samples))
+                shared = SharedSamples.of(message.samples)
+                connection.send(replace(message, audio=shared))
+                shared.send(connection)
             else:
                 connection.send(message)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from voxbatch.records import OVERLAP, SAMPLING_RATE, Chunk, Failure, Span, SpeakerCount, Turn
+from voxbatch.storage import StoreOptions
 from voxbatch.storage.address import is_remote
 from voxbatch.storage.circuit_breaker import Reachable, Report
 
@@ -28,6 +29,15 @@ class Diarization:
     weights: SpeakerWeights
     count: SpeakerCount
     voices: tuple[Voice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderSettings:
+    """First message to a decoder."""
+
+    store_options: StoreOptions
+    received_fd: int
+    """See decoder.Allowance."""
 
 
 @dataclass(frozen=True, slots=True)

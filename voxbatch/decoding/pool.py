@@ -13,17 +13,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from multiprocessing.connection import wait
 
-import numpy as np
-
-from voxbatch.decoding.messages import Decoded, DecoderRefused, Message, Task, Undecodable
+from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
 from voxbatch.errors import RunError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.process.child import ChildProcess, for_voxbatch
+from voxbatch.process.child import ChildProcess, for_voxbatch, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.records import Chunk, Failure, Span
+from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
 from voxbatch.storage.waits import RetryWait
@@ -54,8 +52,10 @@ class DecoderProcess(ChildProcess):
     def __init__(self, store_options: StoreOptions) -> None:
         self.environment = _environment(store_options)
         """Variables of this process that the decoder has for life."""
+        self._received_fd = os.eventfd(0)
         super().__init__(
             "voxbatch.decoding.decoder",
+            files=[self._received_fd],
             inherited=self.environment,
             dies_with_parent=True,
         )
@@ -70,7 +70,7 @@ class DecoderProcess(ChildProcess):
         self.killed_starts = 0
         """Number of decoders in succession before this one that were killed before their first message."""
         self._hang_detector = HangDetector(self.pid)
-        self.send(store_options)
+        self.send(DecoderSettings(store_options, self._received_fd))
 
     def has_capacity(self) -> bool:
         """Return whether the decoder takes another task."""
@@ -108,7 +108,9 @@ class DecoderProcess(ChildProcess):
         if message is None or isinstance(message, RetryWait):
             self.has_started = True
         elif isinstance(message, Chunk):
-            message = replace(message, samples=np.frombuffer(self.connection.recv_bytes(), np.float32))
+            assert isinstance(message.audio, SharedSamples)
+            message.audio.receive(self.connection)
+            os.eventfd_write(self._received_fd, len(message.audio))
             self.spans.append(message.span)
         elif not isinstance(message, DecoderRefused):
             self.tasks.popleft()
@@ -117,6 +119,12 @@ class DecoderProcess(ChildProcess):
             self._send_tasks()
         self._hang_detector.reset()
         return message
+
+    def end(self, patience_s: float = 0.0) -> list[str]:
+        """See ChildProcess."""
+        if not self.connection.closed:
+            os.close(self._received_fd)
+        return super().end(patience_s)
 
     def is_hung(self) -> bool:
         """Return whether the decoder and its ffmpeg hang. Call this about every second while no message comes."""
@@ -263,9 +271,10 @@ class DecoderPool:
             busy = [decoder for decoder in self._decoders if decoder.tasks]
             if not busy and not has_more:
                 return
-            ready = wait([decoder.connection for decoder in busy], NO_TASK_POLL_S if not busy else 1.0)
-            for decoder in busy:
-                if decoder.connection in ready:
+            files = [decoder.connection.fileno() for decoder in busy]
+            ready = readable(files, NO_TASK_POLL_S if not busy else 1.0)
+            for decoder, file in zip(busy, files, strict=True):
+                if file in ready:
                     yield from self._receive(decoder)
                 elif decoder.is_hung():
                     yield from self._restart(decoder, "hung")

@@ -18,25 +18,22 @@ process alone: if it is killed itself, nobody is blamed.
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
 import signal
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
 
 import numpy as np
 
 from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
 from voxbatch.engines.results import Result, stop_if_all_fail
 from voxbatch.errors import EngineError, VoxbatchError
-from voxbatch.process.child import ChildProcess
+from voxbatch.process.child import ChildProcess, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
-from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Samples, Span
+from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Span
+from voxbatch.shared_samples import SharedSamples
 
 MAX_LONE_DEATHS = 2
 """Number of children that die with a chunk alone before the chunk is to blame."""
@@ -54,7 +51,6 @@ IDLE_LIMIT_S = 600.0
 """Seconds without a result and without work after which the child hangs: see HangDetector."""
 BUSY_LIMIT_S = 3000.0
 """Seconds without a result after which a child that works hangs. A run gives an engine up only after an hour."""
-_EMPTY = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +59,6 @@ class BeginStream:
 
     is_last: bool
     """See Feed."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SentChunk:
-    """A chunk without its samples. A descriptor of shared memory follows, which has them as float32."""
-
-    chunk: Chunk
-    num_samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +206,10 @@ class _Stream:
                 self._process.end_child()
                 return None
             self._send_what_is_due(child)
-            self._wait(child)
-            yield from map(self._printed, child.printed())
-            if child.connection.poll():
+            ready = self._wait(child)
+            if child.output in ready:
+                yield from map(self._printed, child.printed())
+            if child.connection.fileno() in ready:
                 try:
                     message: Result | Ready | StreamEnded = child.connection.recv()
                 except (EOFError, OSError):
@@ -231,18 +220,17 @@ class _Stream:
                         raise message.error
                     return None
                 yield from self._received(message)
-            elif child.has_ended():
+            elif child.is_gone():
                 return (yield from self._end(child))
             elif self._hangs():
                 return (yield from self._end(child, hangs=True))
 
-    def _wait(self, child: ChildProcess) -> None:
-        """Wait until the child sends or prints something, or until there may be a chunk for it."""
-        channels: list[Connection | int] = [child.connection]
-        if child.output is not None:
-            channels.append(child.output)
+    def _wait(self, child: ChildProcess) -> set[int]:
+        """Wait until the child sends or prints something, or until there may be a chunk for it. Return what is ready:
+        the child's connection, its output, both or none."""
+        files = [child.connection.fileno(), *([] if child.output is None else [child.output])]
         takes_chunk = self._is_ready and self._close is None and self._has_room()
-        wait(channels, FEED_POLL_S if takes_chunk else POLL_S)
+        return readable(files, FEED_POLL_S if takes_chunk else POLL_S)
 
     def _hangs(self) -> bool:
         """Return whether the child, which has sent nothing now, hangs."""
@@ -256,8 +244,8 @@ class _Stream:
     @property
     def _is_one_at_a_time(self) -> bool:
         """True while a chunk may be to blame for a death."""
-        has_suspect = any(pending.is_suspect for pending in self._held.values())
-        return has_suspect or bool(self._suspects) or self._accused is not None
+        held = next(iter(self._held.values()), None)  # a suspect is alone
+        return (held is not None and held.is_suspect) or bool(self._suspects) or self._accused is not None
 
     def _has_room(self) -> bool:
         """Return whether the child may get another chunk."""
@@ -288,19 +276,11 @@ class _Stream:
 
     def _send(self, child: ChildProcess, pending: _Pending) -> None:
         """Send a chunk. Its samples go through shared memory, because a child that hangs does not empty its socket."""
-        chunk, size = pending.chunk, pending.chunk.samples.nbytes
-        fd = os.memfd_create("voxbatch-chunk")
-        try:
-            if size:
-                os.ftruncate(fd, size)
-                shared: Samples = np.frombuffer(mmap.mmap(fd, size), np.float32)
-                shared[:] = chunk.samples
-                pending.chunk = replace(chunk, samples=shared)  # the memory of the other samples becomes free
-            child.send(SentChunk(replace(chunk, samples=_EMPTY), len(chunk.samples)))
-            with contextlib.suppress(OSError):  # the child has ended
-                send_handle(child.connection, fd, child.pid)
-        finally:
-            os.close(fd)
+        chunk = pending.chunk
+        shared = chunk.audio if isinstance(chunk.audio, SharedSamples) else SharedSamples.of(chunk.audio)
+        child.send(chunk if shared is chunk.audio else replace(chunk, audio=shared))
+        with contextlib.suppress(OSError):  # the child has ended
+            shared.send(child.connection)
         self._held[chunk.item, chunk.index] = pending
 
     def _received(self, message: Result | Ready) -> Iterator[Result]:

@@ -7,7 +7,6 @@ when the engine asks for its first chunk, the results, and a StreamEnded.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import queue
 import signal
@@ -15,20 +14,17 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
-
-import numpy as np
 
 from voxbatch.engines import Engine
-from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, SentChunk, StreamEnded
+from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, StreamEnded
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import Result
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
-from voxbatch.records import Chunk, Samples
+from voxbatch.records import Chunk
+from voxbatch.shared_samples import SharedSamples
 
 OOM_SCORE = 500
 """The kernel's score of the child, up to 1000. If memory runs out, the OOM killer takes the child and not its parent,
@@ -87,26 +83,16 @@ def _receive(connection: Connection, feeds: queue.SimpleQueue[_SentFeed], send: 
     """Put the chunks that arrive into the feed of their stream. When the parent is gone, end this process and all that
     it started."""
     feed: _SentFeed | None = None
-    message: BeginStream | SentChunk | CloseFeed
+    message: BeginStream | Chunk | CloseFeed
     with contextlib.suppress(EOFError, OSError):
         while True:
             match message := connection.recv():
                 case BeginStream():
                     feed = _SentFeed(message.is_last, lambda: send(Ready()))
                     feeds.put(feed)
-                case SentChunk() if feed is not None:
-                    samples = _received_samples(recv_handle(connection), message.num_samples)
-                    feed.put(replace(message.chunk, samples=samples))
+                case Chunk(audio=SharedSamples() as audio) if feed is not None:
+                    audio.receive(connection)
+                    feed.put(message)
                 case CloseFeed() if feed is not None:
                     feed.close(message.discard)
     os.killpg(0, signal.SIGKILL)
-
-
-def _received_samples(fd: int, num_samples: int) -> Samples:
-    """Return the samples in shared memory, and close its descriptor. Changes of the samples stay in this process."""
-    try:
-        if not num_samples:
-            return np.zeros(0, np.float32)
-        return np.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY), np.float32)
-    finally:
-        os.close(fd)

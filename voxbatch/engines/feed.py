@@ -58,7 +58,7 @@ class Feed:
         Returns:
             False if the feed is closed; then the chunk is not added.
         """
-        size = len(chunk.samples)
+        size = len(chunk.audio)
         with self._changed:
             while size and not self._closed and self._chunks and self._num_samples + size > self._capacity:
                 self._changed.wait()
@@ -95,7 +95,7 @@ class Feed:
                 self.started_at = time.monotonic()
             chunk = self._chunks.popleft()
             self._taken[chunk.item, chunk.index] = time.monotonic()
-            self._num_samples -= len(chunk.samples)
+            self._num_samples -= len(chunk.audio)
             self._changed.notify_all()
             return chunk
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from voxbatch.errors import EngineError
-from voxbatch.records import ChunkFailure, Hypothesis, Speech
+from voxbatch.records import ChunkFailure, Hypothesis, Speech, Word
 
 GIVE_UP_AFTER = 8
 """Number of failed chunks, of several recordings and without any success, after which the engine counts as broken. The
@@ -76,10 +76,10 @@ def stop_if_all_fail(results: Iterable[Result]) -> Iterator[Result]:
 def find_wrong_value(result: Hypothesis | Speech | ChunkFailure | ChunkProgress) -> str | None:
     """Return why a result cannot go into the outputs, as text for people; None if all its values are right.
 
-    A result is right if JSON gives it back unchanged. So it has no number that is not finite, no half of a surrogate
+    A result is right if msgspec gives it back unchanged. So it has no number that is not finite, no half of a surrogate
     pair, and no value of another type than its field. An engine is code of others, which cannot be trusted with that.
 
-        Hypothesis(0, 0, "hi", (Word(" hi", nan, 1.0),))  →  "Expected `float`, got `null` - at `$.words[0].start`"
+        Hypothesis(0, 0, "hi", (Word(" hi", "0", 1.0),))  →  "Expected `float`, got `str` - at `$.words[0].start`"
     """
     if isinstance(result, Speech):
         import numpy as np
@@ -88,14 +88,21 @@ def find_wrong_value(result: Hypothesis | Speech | ChunkFailure | ChunkProgress)
             return "a sample is not finite"
         return None if np.abs(result.samples).max(initial=0.0) >= SILENCE else "the speech has no sound"
     try:
-        copy = msgspec.json.decode(msgspec.json.encode(result, enc_hook=_as_json), type=type(result))
+        copy = _DECODERS[type(result)].decode(_ENCODER.encode(result))
     except (TypeError, ValueError, RecursionError) as e:
         return str(e)
-    return None if copy == result else "a number is not finite, or a value has another type than its field"
+    return None if copy == result else "a value has another type than its field"
 
 
-def _as_json(value: Any) -> float:
+def _as_float(value: Any) -> float:
     """Return the float of NumPy's float64, which is a float for Python and an unknown type for msgspec."""
     if isinstance(value, float):
         return float(value)
-    raise TypeError(f"{type(value).__name__} is no value of JSON")
+    raise TypeError(f"{type(value).__name__} is no value of an output")
+
+
+assert issubclass(Word, msgspec.Struct), (
+    "msgspec finds the annotation of a Hypothesis in its module, where this import has put Word"
+)
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_as_float)
+_DECODERS = {kind: msgspec.msgpack.Decoder(kind) for kind in (Hypothesis, ChunkFailure, ChunkProgress)}

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from voxbatch.records import Segment, Transcript, Word
+from voxbatch.rounding import rounded
 
 if TYPE_CHECKING:
     from voxbatch.formats.document import Document
@@ -20,7 +23,7 @@ def to_json(document: Document) -> str:
     segment."""
     transcript = document.transcript
     segments = [
-        {"id": number, **_segment(segment), "words": [_word(word, "confidence") for word in words]}
+        {"id": number, **_segment(segment), "words": _words(words, "confidence")}
         for number, (segment, words) in enumerate(document.words_by_segment())
     ]
     content = {"version": 1, "id": document.item_id, **transcript_dict(transcript), "segments": segments}
@@ -30,10 +33,10 @@ def to_json(document: Document) -> str:
 def whisperx_json(document: Document) -> str:
     """Return the object that WhisperX writes: `segments` with their `words`, `word_segments`, and `language`."""
     segments = [
-        {**_span(segment), **_text(segment), "words": [_word(word, "score") for word in words]}
+        {**_span(segment), **_text(segment), "words": _words(words, "score")}
         for segment, words in document.words_by_segment()
     ]
-    words = [_word(word, "score") for word in document.transcript.words]
+    words = _words(document.transcript.words, "score")
     return _line({"segments": segments, "word_segments": words, "language": document.transcript.language})
 
 
@@ -62,17 +65,27 @@ def transcript_dict(transcript: Transcript) -> dict[str, Any]:
     """
     return {
         "text": transcript.text,
-        "words": [_word(word, "confidence") for word in transcript.words],
+        "words": _words(transcript.words, "confidence"),
         "segments": [_segment(segment) for segment in transcript.segments],
         "audio_duration": _rounded(transcript.audio_duration),
         "warnings": list(transcript.warnings),
     }
 
 
-def _word(word: Word, confidence: str) -> dict[str, Any]:
-    """Return a word. `confidence` is the name of that key."""
-    score = {} if word.confidence is None else {confidence: _rounded(word.confidence)}
-    return {"word": word.text.strip(), **_span(word), **score, **_speaker(word)}
+def _words(words: Sequence[Word], confidence: str) -> list[dict[str, str | float]]:
+    """Return words. `confidence` is the name of that key."""
+    columns = (word.start for word in words), (word.end for word in words), (word.confidence or 0.0 for word in words)
+    numbers = rounded([*chain(*columns)])
+    entries = []
+    for at, word in enumerate(words):
+        start, end, score = numbers[at :: len(words)]
+        entry: dict[str, str | float] = {"word": word.text.strip(), "start": start, "end": end}
+        if word.confidence is not None:
+            entry[confidence] = score
+        if word.speaker is not None:
+            entry["speaker"] = word.speaker
+        entries.append(entry)
+    return entries
 
 
 def _segment(segment: Segment) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
+from voxbatch.word import Number
+
+__all__ = ["Count", "Number", "json_bytes", "parse_json", "read_json", "record_of"]
 _T = TypeVar("_T")
 _lock = RLock()
 """Held while msgspec converts: its first conversion to a class keeps an unfinished description in the class, and
@@ -15,7 +18,6 @@ another thread that finds it crashes the process (msgspec 0.22)."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**15)]
 """A count of items, parts or bytes. No OUT has more."""
-Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 def json_bytes(value: Any, indent: int | None = None) -> bytes:

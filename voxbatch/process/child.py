@@ -25,13 +25,14 @@ import fcntl
 import importlib
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import FrameType, MappingProxyType
 
@@ -51,6 +52,17 @@ _OUTPUT_BLOCK = 1 << 16
 _POLL_S = 0.01
 STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 """Signals that ask a process to stop. Some service managers send them to all processes of a run."""
+
+
+def readable(files: Iterable[int], timeout_s: float) -> set[int]:
+    """Wait until a file can be read, or its other end is closed. Return all such files; none if the time is over.
+
+    multiprocessing's `wait` makes a selector and an object for each file in every call, which takes ten times as long.
+    """
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return {file for file, _ in poll.poll(timeout_s * 1000)}
 
 
 def run_main(module: str, connection_fd: int, lifeline_fd: int | None) -> None:

@@ -26,6 +26,14 @@ below, a lack of memory says nothing about the recording."""
 _ADVICE = "raise the limit, or start fewer processes with --decoders and --workers"
 
 
+def raise_open_files() -> None:
+    """Let this process, and those that it starts, have as many open files as the system admits: each chunk on its way
+    to the process of an engine is one."""
+    _, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+
+
 def max_tasks() -> int | None:
     """Return the number of threads and processes that this process's container may have, or None if it has no limit.
 

@@ -6,9 +6,9 @@ chunks into the feed (decode_thread.py). The engine's thread drives the engine (
 events in short steps, so it notices a signal and the time of the next commit. Long texts are scored in a process of
 their own (long_texts.py). What differs in a run of questions is in asking.py, and in one that speaks, in speaking.py.
 
-Each stage waits while the next one is full: the event queue, the feed and the decoders' sockets are bounded. So memory
-stays bounded, however long the manifest or a recording is. The module does not know where items come from or what
-happens after the last part.
+Each stage waits while the next one is full: the event queue, the feed and the samples that a decoder sends ahead are
+bounded. So memory stays bounded, however long the manifest or a recording is. The module does not know where items come
+from or what happens after the last part.
 """
 
 from __future__ import annotations

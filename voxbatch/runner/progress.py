@@ -145,7 +145,7 @@ class Progress:
 
     def fixed_of(self, seconds: float) -> float:
         """Return the work on the windows of a recording, without its audio."""
-        return float(self.windows.fixed_s(np.array(seconds)))
+        return float(self.windows.fixed_s(np.array(seconds))) if self.windows.work_s else 0.0
 
     @property
     def work_s(self) -> float:

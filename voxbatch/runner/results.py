@@ -10,7 +10,7 @@ from voxbatch.config import RunOptions
 from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineSpec, Feed
 from voxbatch.output.latency import Latency
-from voxbatch.output.lines import failure_line, transcript_line
+from voxbatch.output.lines import failure_line, line_bytes, transcript_line
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import ALIGN, SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Recording, Transcript
@@ -271,18 +271,19 @@ class Results:
         self._in_progress.free(item)
         lang, folder, flac = self._language(item), self._folder, b""
         if isinstance(outcome, Failure):
-            kind, line = "failure", failure_line(item, outcome, lang, folder)
+            kind, line = "failure", json_bytes(failure_line(item, outcome, lang, folder))
             self._progress.failed += 1
         elif isinstance(outcome, Recording):
             from voxbatch.runner.speaking import recording_line
 
-            kind, line = "transcript", recording_line(item, outcome, spec.name, spec.model, lang)
+            kind, line = "transcript", json_bytes(recording_line(item, outcome, spec.name, spec.model, lang))
             flac = outcome.flac
             self._progress.done += 1
         else:
-            kind, line = "transcript", transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts)
+            values = transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts)
+            kind, line = "transcript", line_bytes(values)
             self._progress.done += 1
-        self._part.add(PartEntry(item.index, kind, json_bytes(line), flac=flac))
+        self._part.add(PartEntry(item.index, kind, line, flac=flac))
         self._on_progress(self._progress)
 
     def _language(self, item: Item) -> str | None:

@@ -10,6 +10,7 @@ import unicodedata
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from voxbatch.languages import primary_subtag
 from voxbatch.records import LOW_CONFIDENCE, OTHER_LANGUAGE, Flag, Transcript
@@ -114,15 +115,20 @@ def _other_language(transcript: Transcript, asked: str | None) -> Iterator[Flag]
 
 def _other_script(text: str, language: str) -> Iterator[Flag]:
     """Yield a flag if nearly all letters are of scripts in which a language is not written."""
-    letters = Counter(filter(str.isalpha, text))
-    scripts, num_letters = _SCRIPTS.get(language), letters.total()
+    letters = {char: count for char, count in Counter(text).items() if char.isalpha()}
+    scripts, num_letters = _SCRIPTS.get(language), sum(letters.values())
     if scripts is None or num_letters < MIN_LETTERS:
         return
     script_counts = Counter[str]()
     for char, count in letters.items():
-        script_counts[unicodedata.name(char, "").partition(" ")[0]] += count
+        script_counts[_script(char)] += count
     num_others = sum(count for script, count in script_counts.items() if script not in scripts)
     if num_others > OTHER_LETTERS * num_letters:
         common = script_counts.most_common(1)[0][0]
         reason = f"{num_others:,} of {num_letters:,} letters are {common.capitalize()}; {language} was asked for"
         yield Flag(OTHER_LANGUAGE, reason)
+
+
+@lru_cache(4096)
+def _script(letter: str) -> str:
+    return unicodedata.name(letter, "").partition(" ")[0]
