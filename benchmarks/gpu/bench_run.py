@@ -1,6 +1,7 @@
-"""Measure the whole `voxbatch run` over FLAC files on this GPU against the engine alone: does decoding keep up?
+"""Measure the whole `voxbatch run` over FLAC or WAV files on this GPU against the engine alone: does decoding keep up?
 
     python benchmarks/gpu/bench_run.py MODEL_DIR [--hours H] [--workers N …] [--engine-option NAME=VALUE …] [--out FILE]
+        [--engine transducers] [--format wav]
 
 The benchmark writes recordings of swelling noise, 16 kHz mono, and runs voxbatch over them as a user does. Then it
 gives the same chunks, decoded and cut before the clock starts, to the same engine alone. Only a few recordings are
@@ -46,13 +47,13 @@ LOOK_S = 0.25
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
-def recordings(folder: Path, hours: float) -> Path:
+def recordings(folder: Path, hours: float, kind: str = "flac") -> Path:
     """Write recordings of at least `hours` hours, and return their manifest."""
-    encoded = [_encoded(folder / f"of{index}.flac", minutes) for index, minutes in enumerate(MINUTES)]
+    encoded = [_encoded(folder / f"of{index}.{kind}", minutes) for index, minutes in enumerate(MINUTES)]
     rows: list[dict[str, Any]] = []
     while sum(row["duration"] for row in rows) < hours * 3600:
         source = len(rows) % len(encoded)
-        name = f"r{len(rows):05d}.flac"
+        name = f"r{len(rows):05d}.{kind}"
         (folder / name).hardlink_to(encoded[source])
         rows.append({"audio_filepath": name, "duration": round(MINUTES[source] * 60, 3), "of": encoded[source].name})
     manifest = folder / "manifest.jsonl"
@@ -78,10 +79,11 @@ def whole(
     out: Path | None = None,
     *flags: str,
     verb: str = "run",
+    engine: str = "vllm",
 ) -> dict[str, Any]:
     """Run voxbatch into `out` (default: beside the manifest) and return the figures of the run, or its error."""
     command = [sys.executable, "-m", "voxbatch", verb, str(manifest), "-o", str(out or manifest.parent / "out"),
-               "--overwrite", "--engine", "vllm", "--model", model, "--log-format", "json", *flags]  # fmt: skip
+               "--overwrite", "--engine", engine, "--model", model, "--log-format", "json", *flags]  # fmt: skip
     command += [part for name, value in options.items() for part in ("--engine-option", f"{name}={value}")]
     command += ["--workers", str(workers)] if workers else []
     began = time.monotonic()
@@ -165,7 +167,7 @@ class Cores:
         if process.name() == "prompts":  # a fork of the engine's process, with its command line
             return "prompts"
         parts = {"voxbatch.decoding": "decoders", "voxbatch.runner.workers": "workers", "resource_tracker": "other"}
-        parts |= {"VLLM": "engine", "multiprocessing.spawn": "engine"}
+        parts |= {"engine_program": "engine", "VLLM": "engine", "multiprocessing.spawn": "engine"}
         return next((kind for part, kind in parts.items() if part in said), "other")
 
 
@@ -190,12 +192,12 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
             yield Chunk(item, index, samples, span)
 
 
-def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]:
+def alone(manifest: Path, name: str, model: str, options: dict[str, str]) -> dict[str, Any]:
     """Measure the engine alone, from its readiness on."""
     from voxbatch.engines import EngineMessage, create
     from voxbatch.records import OVERLAP
 
-    engine = create("vllm", model, options)
+    engine = create(name, model, options)
     made = list(chunks(manifest, engine.spec.max_chunk_samples, OVERLAP if engine.spec.word_times else 0))
     times, ready = list[float](), ""
     for when, result in fed(engine, made):
@@ -212,14 +214,14 @@ def alone(manifest: Path, model: str, options: dict[str, str]) -> dict[str, Any]
 
 def main() -> None:
     given = parsed()
-    options = {**DUMMY, **dict(each.split("=", 1) for each in given.engine_option)}
+    options = {**(DUMMY if given.engine == "vllm" else {}), **dict(each.split("=", 1) for each in given.engine_option)}
     if given.one:
-        print_results([alone(Path(given.one), given.model, options)])
+        print_results([alone(Path(given.one), given.engine, given.model, options)])
     ran = {}
     for workers in given.workers:
         with tempfile.TemporaryDirectory() as folder:
-            manifest = recordings(Path(folder), given.hours * max(1, workers))
-            ran[workers] = whole(manifest, given.model, options, workers)
+            manifest = recordings(Path(folder), given.hours * max(1, workers), given.format)
+            ran[workers] = whole(manifest, given.model, options, workers, engine=given.engine)
             tell({"name": "voxbatch run", "workers": workers, **ran[workers]}, given.out)
             if workers == given.workers[0] and not given.skip_alone:
                 for line in measured_lines(__file__, str(manifest)):
@@ -249,6 +251,8 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))
     parser.add_argument("--hours", type=float, default=12.0, help="of audio, for each worker")
+    parser.add_argument("--engine", default="vllm")
+    parser.add_argument("--format", choices=("flac", "wav"), default="flac")
     parser.add_argument("--engine-option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--workers", type=int, nargs="+", default=[0], help="one or more numbers; 0: voxbatch's choice")
     parser.add_argument("--skip-alone", action="store_true")
