@@ -1,0 +1,1 @@
+"""The transducers (Parakeet and its family): what their engines share."""
