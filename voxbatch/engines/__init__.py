@@ -185,6 +185,14 @@ ENGINES = {
         multilingual_model="base",
         default_profile="cpu",
     ),
+    "onnx-asr": Registration(
+        class_path="voxbatch.engines.onnx_asr:OnnxAsrEngine",
+        needs=("onnx_asr", "onnxruntime"),
+        install="pip install 'voxbatch[onnx]'",
+        use="for ONNX on a CPU",
+        weights="*.onnx",
+        multilingual_model="parakeet",
+    ),
     "scripted": Registration(
         class_path="voxbatch.engines.scripted_test_engine:ScriptedTestEngine",
         answers=True,
