@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from voxbatch.cli import cli
-from voxbatch.engines import hibari
+from voxbatch.engines import hibari, onnx_asr, transducers
 from voxbatch.engines.faster_whisper import Options
 from voxbatch.engines.vllm.model import REALTIME
 from voxbatch.engines.vllm.settings import VllmSettings, resolve
@@ -31,6 +31,8 @@ def reference() -> str:
         "For `--engine-option NAME=VALUE`. The defaults of vLLM are those of the profile ctx512-batch.\n",
         _table("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
         _table("faster-whisper", settings_of(Options), asdict(Options())),
+        _table("transducers", settings_of(transducers.Options), asdict(transducers.Options())),
+        _table("onnx-asr", settings_of(onnx_asr.Options), asdict(onnx_asr.Options())),
         _table("hibari", settings_of(hibari.Options), asdict(hibari.Options())),
     ]
     return "\n".join(parts)

@@ -31,6 +31,7 @@ DISTRIBUTIONS = {
     "imageio_ffmpeg": "imageio-ffmpeg",
     "markdown_it": "markdown-it-py",
     "mistral_common": "mistral-common",
+    "onnx_asr": "onnx-asr",
     "pynvml": "nvidia-ml-py",
     "whisper_normalizer": "whisper-normalizer",
     "yaml": "pyyaml",
@@ -87,7 +88,19 @@ def test_every_import_is_declared() -> None:
     declared = {
         each.name
         for each in requirements(
-            "cpu", "vllm", "gcs", "s3", "pubsub", "cloudrun", "parquet", "ray", "score", "speak", "align", "subtitles"
+            "cpu",
+            "onnx",
+            "vllm",
+            "gcs",
+            "s3",
+            "pubsub",
+            "cloudrun",
+            "parquet",
+            "ray",
+            "score",
+            "speak",
+            "align",
+            "subtitles",
         )
     }
     wanted = {name: BROUGHT[name][1] if name in BROUGHT else DISTRIBUTIONS.get(name, name) for name in foreign()}

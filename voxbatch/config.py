@@ -140,7 +140,11 @@ class RunOptions:
     """
 
     engine: str = setting(
-        "auto", use=RECORDING, group=MODEL, metavar="NAME", help="auto, vllm, faster-whisper or scripted."
+        "auto",
+        use=RECORDING,
+        group=MODEL,
+        metavar="NAME",
+        help="auto, vllm, transducers, faster-whisper, onnx-asr or scripted.",
     )
     model: str | None = setting(
         None, use=RECORDING, metavar="MODEL",

