@@ -55,9 +55,9 @@ def load(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]
 def _from_archive(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]:
     import transformers
 
-    from voxbatch.engines.transducers import nemo_archive
+    from voxbatch.engines.transducers.nemo_archive import read
 
-    archive = nemo_archive.read(model.path)
+    archive = read(model.path)
     names = {"tdt": "ParakeetForTDT", "rnnt": "ParakeetForRNNT", "ctc": "ParakeetForCTC"}
     cls = getattr(transformers, names[archive.architecture])
     with torch.device("meta"):

@@ -160,9 +160,9 @@ def _checked(name: str, path: Path, license_: str, origin: str, repository: str 
         ConfigError: the engine cannot run it.
     """
     if path.is_file():
-        from voxbatch.engines.transducers import nemo_archive
+        from voxbatch.engines.transducers.nemo_archive import summary
 
-        config, preprocessor = nemo_archive.summary(path)
+        config, preprocessor = summary(path)
     else:
         config = _config(path)
         preprocessor = _config(path, "preprocessor_config.json")
