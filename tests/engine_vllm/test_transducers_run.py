@@ -78,7 +78,7 @@ def test_a_run_gives_words_with_times_confidences_scores_and_subtitles(undisturb
         assert all(0 <= word["confidence"] <= 1 for word in line["words"])
         assert "".join(word["word"] for word in line["words"]).replace(" ", "") == line["pred_text"].replace(" ", "")
     assert sum(len(line["words"]) for line in outputs) > 100
-    assert json.loads((undisturbed / "summary.json").read_text())["wer"]["corpus"] is not None
+    assert all(line["wer"] is not None for line in outputs)
     assert len(list((undisturbed / "srt").iterdir())) == ITEMS
 
 

@@ -132,7 +132,7 @@ class TransducerDecoder:
         counts = self._count[:num_clips].cpu().numpy()
         most = int(counts.max(initial=0))
         columns = [
-            column[:num_clips, :most].cpu().numpy()
+            column[:num_clips, :most].to("cpu", copy=True).numpy()  # the next group overwrites the column
             for column in (self._ids, self._starts, self._spans, self._probabilities)
         ]
         return [Tokens(*(column[clip, :count] for column in columns)) for clip, count in enumerate(counts)]
