@@ -1,0 +1,1 @@
+"""Engine for transducers and CTC models of the Parakeet family."""
