@@ -1,9 +1,15 @@
 """Record what NVIDIA NeMo 3.0 gives for the tiny models of `tiny_weights`, as `nemo_reference.json` beside this file.
 
-Run it in an environment with NeMo's ASR collection on a CPU, without a model from anywhere:
+Run it in an environment of Python 3.11 with NeMo's ASR collection and PyTorch for CPUs. No model is needed. The table
+was made with these packages; `nemo_toolkit[asr]` asks for more, which decoding does not import:
 
     pip install torch==2.13.0
-    pip install "nemo_toolkit[asr]==3.0.0"
+    pip install --no-deps nemo_toolkit==3.0.0
+    pip install torch==2.13.0 "hydra-core<=1.3.2" "omegaconf<=2.3" "lightning<=2.4.0" "sentencepiece<1" torchmetrics
+    pip install torch==2.13.0 wrapt einops braceexpand soundfile scipy librosa editdistance text-unidecode onnx
+    pip install torch==2.13.0 smart-open lhotse kaldialign sacrebleu whisper_normalizer pandas scikit-learn webdataset
+    pip install torch==2.13.0 datasets transformers nv_one_logger_core nv_one_logger_training_telemetry
+    pip install torch==2.13.0 nv_one_logger_pytorch_lightning_integration
     python tests/support/engine_vllm/nemo_reference.py
 
 The table has the tokens, start frames, durations, scores and confidences of NeMo's greedy batched decoding (label
