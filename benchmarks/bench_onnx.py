@@ -168,7 +168,10 @@ def write_full(folder: Path) -> None:
         export(model, raw, [f"▁w{number}" for number in range(8_192)])
         del model
         for name in NAMES:  # PyTorch writes each tensor to a file of its own
-            onnx.save(onnx.load(raw / f"{name}.onnx"), whole / f"{name}.onnx", True, location=f"{name}.onnx.data")
+            network = onnx.load(raw / f"{name}.onnx")
+            beside = f"{name}.onnx.data"
+            onnx.save(network, whole / f"{name}.onnx", save_as_external_data=True, location=beside)
+            del network
             quantize_dynamic(whole / f"{name}.onnx", whole / f"{name}.int8.onnx")
         for name in ("vocab.txt", "config.json"):
             shutil.copy(raw / name, whole / name)

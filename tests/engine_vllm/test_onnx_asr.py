@@ -443,3 +443,48 @@ def test_a_killed_engine_changes_nothing(tdt: Exported, tmp_path: Path) -> None:
                     killed.set()
                     os.kill(engine.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     assert sorted(results, key=lambda result: result.item) == expected
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an export of the real Whisper tiny."""
+    import whisper_tiny
+    from onnx_export import export_whisper
+
+    try:
+        directory = whisper_tiny.whisper_tiny(whisper_tiny.default_cache())
+    except whisper_tiny.UnavailableError as e:
+        pytest.skip(str(e))
+    return export_whisper(directory, tmp_path_factory.mktemp("whisper") / "onnx")
+
+
+def test_real_whisper_writes_what_is_said(whisper: Path, corpus: Path) -> None:
+    """Whisper tiny, with real weights, writes about the words of the references in three languages, if it is told the
+    language and if it is not. Clips change nothing for each other, however loud they are."""
+    import soundfile
+    import soxr
+    from rapidfuzz import fuzz, utils
+
+    rows = [json.loads(line) for line in (corpus / "speech" / "manifest.jsonl").read_text().splitlines()]
+    said, feed = list[str](), Feed(10**9)
+    for lang in ("en", "de", "fr"):
+        row = next(
+            row
+            for row in rows
+            if row["lang"] == lang and 4 < row["duration"] < 12 and row["audio_filepath"].endswith(("flac", "wav"))
+        )
+        recorded, rate = soundfile.read(corpus / "speech" / row["audio_filepath"], dtype="float32", always_2d=True)
+        samples = soxr.resample(recorded[:, 0], rate, 16_000)
+        for told, gain in ((lang, 1.0), (None, 0.1)):
+            span = Span(0, len(samples), 0, len(samples))
+            feed.put(Chunk(len(said), 0, (samples * gain).astype(np.float32), span, told))
+            said.append(row["text"])
+    feed.close()
+    engine = engine_of(whisper)
+    assert (engine.spec.word_times, engine.spec.uses_language, engine.spec.knows("de")) == (False, True, True)
+    results = sorted(
+        (result for result in engine.stream(feed) if isinstance(result, Hypothesis)), key=lambda result: result.item
+    )
+    assert [result.language for result in results] == ["en", None, "de", None, "fr", None]
+    for result, text in zip(results, said, strict=True):
+        assert fuzz.ratio(result.text, text, processor=utils.default_process) > 60, (result.text, text)

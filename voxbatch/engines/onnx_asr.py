@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
-from voxbatch.engines.known_models import find, unknown_name
+from voxbatch.engines.known_models import WHISPER_CODES, find, unknown_name
 from voxbatch.engines.onnx_folder import FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
-from voxbatch.engines.onnx_networks import Network, load
+from voxbatch.engines.onnx_networks import Network, check_decoder, load
 from voxbatch.engines.pieces import Piece, joined, recut
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, reasons, suspicions, weight
@@ -67,6 +67,7 @@ class OnnxAsrEngine:
         self._located = located = _locate(model, self._options)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
         self._network: Network | None = None
+        check_decoder(located.model, located.name, located.quantization)
         kind, languages = located.model.kind, located.languages
         needs_language = kind.needs_language and len(languages or ()) > 1
         self.spec = EngineSpec(
@@ -91,7 +92,7 @@ class OnnxAsrEngine:
     @property
     def _group(self) -> int:
         """Return the number of clips that a thread takes at a time. In 8 bits it is one, as for the encoder."""
-        return GROUP if self._located.is_transducer and self._located.quantization == FLOAT32 else 1
+        return GROUP if self._located.model.is_transducer and self._located.quantization == FLOAT32 else 1
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of the feed in `threads` threads; see `Engine.stream`."""
@@ -221,11 +222,6 @@ class _Located:
 
             yield from hub.download(self.repository, self.model.folder.name, self.model.patterns(self.quantization))
 
-    @property
-    def is_transducer(self) -> bool:
-        """Return whether its clips are decoded together."""
-        return self.model.is_nemo and self.model.kind_name.endswith(("rnnt", "tdt"))
-
 
 def _locate(name: str | None, options: Options) -> _Located:
     """Find a model, and bring its small files here.
@@ -247,9 +243,8 @@ def _locate(name: str | None, options: Options) -> _Located:
         model = read_folder(Path(name), name, options.type)
         quantization = _quantization(model, name, options.quantization)
         files = {"model_files": fingerprint(model.folder, [*model.patterns(quantization), *SMALL_FILES[:-1]])}
-        languages = frozenset(model.languages) or None
         license_ = hub.license_of(model.folder)
-        return _Located(name, model, quantization, license_, "given by --model", "", files, languages)
+        return _Located(name, model, quantization, license_, "given by --model", "", files, _languages(model))
     if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no hub name
         raise ConfigError(f"--model {name}: no such folder; give a folder with ONNX files, or a hub name")
     if known is None and "/" not in name:
@@ -260,7 +255,6 @@ def _locate(name: str | None, options: Options) -> _Located:
     is_here = any(model.has(quantization) for quantization in (INT8, FLOAT32))
     names = None if is_here else list(hub.file_sizes(repository, folder.name, ["*.onnx"]))
     quantization = _quantization(model, name, options.quantization, names)
-    languages = frozenset(known.languages if known else model.languages) or None
     return _Located(
         name,
         model,
@@ -269,8 +263,14 @@ def _locate(name: str | None, options: Options) -> _Located:
         f"{repository}, revision {folder.name}",
         repository,
         {"revision": folder.name},
-        languages,
+        frozenset(known.languages) if known else _languages(model),
     )
+
+
+def _languages(model: OnnxModel) -> frozenset[str] | None:
+    """Return the languages of a model, with the codes that others write for those of Whisper. None if it names none."""
+    others = {code for code, whisper_code in WHISPER_CODES.items() if whisper_code in model.languages}
+    return frozenset({*model.languages, *others}) or None
 
 
 def _quantization(model: OnnxModel, name: str, asked: str, names: list[str] | None = None) -> str:

@@ -95,6 +95,11 @@ class OnnxModel:
         """Return whether the model is an export of NeMo."""
         return self.kind_name.startswith("nemo")
 
+    @property
+    def is_transducer(self) -> bool:
+        """Return whether the model is an RNN-T or TDT model of NeMo, with decoder and joint network in one file."""
+        return self.kind is _TRANSDUCER
+
     def longest_s(self, quantization: str) -> int:
         """Return the length of the longest clip in seconds."""
         return min(self.kind.longest_s, INT8_S) if quantization == INT8 and self.is_nemo else self.kind.longest_s

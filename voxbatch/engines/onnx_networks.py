@@ -113,12 +113,9 @@ def load(model: OnnxModel, name: str, quantization: str) -> Network:
         ConfigError: they do not, or a file is missing or no network.
         EngineError: the memory of this machine does not suffice.
     """
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # see `voice.speech_probabilities`
     import onnx_asr
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options = _session_options()
     try:
         asr: Any = onnx_asr.load_model(
             model.kind_name,
@@ -129,7 +126,7 @@ def load(model: OnnxModel, name: str, quantization: str) -> Network:
         ).asr
         if not model.kind.has_times:
             return TextNetwork(asr, model)
-        transducer = _transducer(asr, model, name) if hasattr(asr, "_decoder_joint") else None
+        transducer = _transducer(asr._decoder_joint, model, name) if hasattr(asr, "_decoder_joint") else None
         network = TimedNetwork(asr, model, transducer)
         if model.is_nemo:
             _check_encoder(asr, model, name, network)
@@ -145,13 +142,41 @@ def load(model: OnnxModel, name: str, quantization: str) -> Network:
     return network
 
 
-def _transducer(asr: Any, model: OnnxModel, name: str) -> Transducer:
+def check_decoder(model: OnnxModel, name: str, quantization: str) -> None:
+    """Check the decoder of a transducer of NeMo, which is small, if it is here. Other models are not looked at.
+
+    Raises:
+        ConfigError: see `_transducer`.
+    """
+    files = [path for pattern in model.patterns(quantization) for path in model.folder.glob(pattern)]
+    if model.is_transducer and (found := [path for path in files if path.name.startswith("decoder_joint-model")]):
+        options = _session_options()
+        import onnxruntime
+
+        try:
+            session = onnxruntime.InferenceSession(found[0], options, providers=["CPUExecutionProvider"])
+        except Exception as e:  # onnxruntime raises many types
+            raise ConfigError(f"--model {name}: onnxruntime cannot load {found[0].name} ({e}); copy it again") from e
+        _transducer(session, model, name)
+
+
+def _session_options() -> Any:
+    """Return the options of a network that each thread runs on one core."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # see `voice.speech_probabilities`
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return options
+
+
+def _transducer(session: Any, model: OnnxModel, name: str) -> Transducer:
     """Return the decoder of a model of NeMo, after a look at the number of its scores.
 
     Raises:
         ConfigError: its inputs have other types, or its scores do not fit to the vocabulary and the durations.
     """
-    types = {entry.name: entry.type for entry in asr._decoder_joint.get_inputs()}
+    types = {entry.name: entry.type for entry in session.get_inputs()}
     for integer in ("targets", "target_length"):
         if types.get(integer) not in INTEGERS:
             raise ConfigError(
@@ -161,8 +186,8 @@ def _transducer(asr: Any, model: OnnxModel, name: str) -> Transducer:
     size, is_tdt = len(model.pieces), model.kind_name.endswith("tdt")
     durations = list(model.config.get("durations") or DURATIONS) if is_tdt else None
     max_symbols = int(model.config.get("max_tokens_per_step", MAX_SYMBOLS))
-    transducer = Transducer(asr._decoder_joint, size, durations, max_symbols)
-    width = next(entry.shape[1] for entry in asr._decoder_joint.get_inputs() if entry.name == "encoder_outputs")
+    transducer = Transducer(session, size, durations, max_symbols)
+    width = next(entry.shape[1] for entry in session.get_inputs() if entry.name == "encoder_outputs")
     _, states = transducer.start(1)
     scores = transducer.step(np.zeros((1, width), np.float32), np.zeros(1, np.int64), states)[0].shape[1]
     if scores != size + len(durations or ()):

@@ -127,6 +127,30 @@ def export(model: Any, folder: Path, pieces: Sequence[str] = PIECES, integers: t
     return folder
 
 
+def export_whisper(directory: Path, folder: Path) -> Path:
+    """Write Whisper from a directory of transformers in the layout of onnx-community, and return the folder. The
+    decoder has no cache, so that a token costs more than with the published exports."""
+    from transformers import WhisperForConditionalGeneration
+
+    folder.mkdir()
+    model: Any = WhisperForConditionalGeneration.from_pretrained(directory, attn_implementation="eager").eval()
+    config, frames = model.config, {"encoder_hidden_states": {0: "batch"}}
+    features = torch.zeros(1, config.num_mel_bins, 2 * config.max_source_positions)
+    outputs = {"last_hidden_state": {0: "batch"}}
+    axes = {"input_features": {0: "batch"}}
+    _write(_WhisperEncoder(model), (features,), folder / "encoder_model.onnx", axes, outputs)
+    tokens = {"input_ids": {0: "batch", 1: "tokens"}, **frames}
+    inputs = torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, config.max_source_positions, config.d_model)
+    logits = {"logits": {0: "batch", 1: "tokens"}}
+    _write(_WhisperDecoder(model), inputs, folder / "decoder_model_merged.onnx", tokens, logits)
+    tokenizer = json.loads((directory / "tokenizer.json").read_bytes())
+    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    (folder / "vocab.json").write_text(json.dumps(tokenizer["model"]["vocab"]))
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    (folder / "config.json").write_text(json.dumps({"model_type": "whisper", "num_mel_bins": config.num_mel_bins}))
+    return folder
+
+
 def _write_decoder(model: Any, path: Path, integers: torch.dtype) -> None:
     width, layers = model.config.encoder_config.hidden_size, model.config.num_decoder_layers
     state = torch.zeros(layers, 2, model.config.decoder_hidden_size)
@@ -219,3 +243,18 @@ class _DecoderJoint(_Part):
         states, (hidden, cell) = decoder.lstm(decoder.embedding(targets.long()), (hidden, cell))
         frames = self.model.encoder_projector(encoder_outputs.transpose(1, 2))[:, :, None]
         return self.model.joint(decoder.decoder_projector(states)[:, None], frames), target_length, hidden, cell
+
+
+class _WhisperEncoder(_Part):
+    def forward(self, input_features: Tensor) -> Any:
+        return self.model.model.encoder(input_features).last_hidden_state
+
+
+class _WhisperDecoder(_Part):
+    def forward(self, input_ids: Tensor, encoder_hidden_states: Tensor) -> Any:
+        count = input_ids.shape[1]
+        mask = torch.full((count, count), torch.finfo(torch.float32).min).triu(1)[None, None]
+        states = self.model.model.decoder(
+            input_ids, mask, encoder_hidden_states, position_ids=torch.arange(count)[None], use_cache=False
+        )
+        return self.model.proj_out(states.last_hidden_state)
