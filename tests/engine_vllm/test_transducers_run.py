@@ -170,7 +170,7 @@ def test_weights_that_do_not_fit_are_refused(recordings: Path, tmp_path: Path) -
         def apply(folder: Path) -> None:
             content = json.loads((folder / "config.json").read_text())
             for name, value in changes.items():
-                (content["encoder_config"] if name in content["encoder_config"] else content)[name] = value
+                (content if name in content else content["encoder_config"])[name] = value
             (folder / "config.json").write_text(json.dumps(content))
 
         return apply

@@ -63,6 +63,8 @@ def _from_archive(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, l
     with torch.device("meta"):
         network = cls(cls.config_class(**archive.config))
     missing, unexpected = network.load_state_dict(archive.state, strict=False, assign=True)
+    positions = network.encoder.encode_positions  # its frequencies are no weights
+    positions.inv_freq = positions.compute_default_relative_positional_parameters(positions.config)
     _check(model, {"missing_keys": missing, "unexpected_keys": unexpected})
     return network.to(device, dtype).eval(), list(archive.pieces)
 
