@@ -210,13 +210,14 @@ def _is_known(language: str) -> bool:
 
 @functools.cache
 def _identifier() -> LanguageIdentifier | None:
-    """Return py3langid with its model. None if it is not installed: nothing is judged then, as `voxbatch doctor`
-    tells."""
+    """Return py3langid with its model. None if it is not installed, as `voxbatch doctor` tells, or if no temporary file
+    can be written, into which it unpacks its model: nothing is judged then."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
+
+        return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    except (ImportError, OSError):
         return None
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def _joined(drifts: Iterator[_Drift]) -> Iterator[_Drift]:

@@ -112,7 +112,9 @@ def reference(model: Any, kind: str, samples: Samples, prompt: int = 0) -> list[
             tokens, before = list[tuple[int, int, int, float]](), BLANK
             for frame, token in enumerate(logits[:length].argmax(-1).tolist()):
                 if token == before != BLANK:
-                    tokens[-1] = (*tokens[-1][:2], tokens[-1][2] + 1, tokens[-1][3])
+                    _, first, count, mean = tokens[-1]
+                    mean += (float(chances[frame, token]) - mean) / (count + 1)
+                    tokens[-1] = (token, first, count + 1, mean)
                 elif token != BLANK:
                     tokens.append((token, frame, 1, float(chances[frame, token])))
                 before = token

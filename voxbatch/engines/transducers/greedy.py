@@ -40,7 +40,8 @@ class Tokens:
     frames: NDArray[np.int32]
     """Number of frames that each token takes: those that a TDT predicts; otherwise those with the token."""
     probabilities: NDArray[np.float32]
-    """Probability of each token among all tokens and blank, at the frame where it was written."""
+    """Probability of each token among all tokens and blank, at the frame where it was written; with CTC, the mean over
+    its frames."""
 
 
 class CtcDecoder:
@@ -68,10 +69,13 @@ class CtcDecoder:
     def _tokens(self, frames: NDArray[np.float32]) -> Tokens:
         ids, probabilities = frames[:, 0].astype(np.int32), frames[:, 1]
         starts = np.flatnonzero(np.diff(ids, prepend=-1))
+        if not len(starts):
+            return Tokens(ids, ids, ids, probabilities)
         counts = np.diff(starts, append=len(ids))
+        means = np.add.reduceat(probabilities, starts) / counts
         written = ids[starts] != self._blank
-        starts = starts[written]
-        return Tokens(ids[starts], starts.astype(np.int32), counts[written].astype(np.int32), probabilities[starts])
+        columns = (ids[starts], starts.astype(np.int32), counts.astype(np.int32), means.astype(np.float32))
+        return Tokens(*(column[written] for column in columns))
 
 
 class TransducerDecoder:
