@@ -91,6 +91,7 @@ def test_every_import_is_declared() -> None:
             "cpu",
             "onnx",
             "vllm",
+            "parakeet",
             "gcs",
             "s3",
             "pubsub",

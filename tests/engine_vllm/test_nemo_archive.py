@@ -17,6 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
 import torch
 import yaml
 from conftest import ROOT

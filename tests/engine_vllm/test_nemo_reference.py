@@ -16,6 +16,9 @@ from typing import Any
 import nemo_reference
 import numpy as np
 import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
 import torch
 from nemo_archives import nemo_config, nemo_weights
 from tiny_weights import BLANK, DURATIONS, Architecture, Array, audio, encoder_outputs, tiny_model

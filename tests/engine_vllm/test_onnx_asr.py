@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
 onnx_asr = pytest.importorskip("onnx_asr")
 import torch  # noqa: E402
 from conftest import Voxbatch  # noqa: E402

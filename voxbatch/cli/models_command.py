@@ -46,7 +46,9 @@ def _table() -> Iterator[str]:
 
     for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
         install = install_command(engine)
-        yield f"engine {engine}, {use}{f'; not installed: {install}' if install else ''}"
+        yield f"engine {engine}, {use}"
+        if install:
+            yield f"  not installed: {install}"
         yield f"  {'MODEL':<39} {'LANG':>4} {'WER':>4} {'SPEED':>6} {'LICENCE':<12} HERE"
         for model in KNOWN_MODELS:
             if model.engine == engine:
