@@ -10,7 +10,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --no-compile transformers==5.19.0 torch==2.13.0 librosa==0.11.0 numpy==2.4.6
-"$folder/venv/bin/python" - "$folder" <<'PYTHON'
+"$folder/venv/bin/python" - "$folder" <<'PYTHON' || exit 1
 import logging
 import sys
 import warnings

@@ -11,7 +11,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --no-compile py3langid==0.4.0 numpy==2.4.6
-"$folder/venv/bin/python" - "$folder" <<'PYTHON'
+"$folder/venv/bin/python" - "$folder" <<'PYTHON' || exit 1
 import sys
 
 from importlib.metadata import version

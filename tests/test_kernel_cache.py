@@ -171,7 +171,7 @@ def test_archive_writes_only_into_its_folder(tmp_path: Path, home: Path, name: s
 
 
 def test_archive_gives_no_rights(tmp_path: Path) -> None:
-    """Of the mode of a file, only the owner's right to execute it counts. The file keeps its time."""
+    """A file keeps its time, and of its mode the owner's right to execute it alone."""
     packed(
         tmp_path / "kernels",
         member("triton", tarfile.DIRTYPE, mode=0),

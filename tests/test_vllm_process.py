@@ -157,7 +157,7 @@ print("out"); print("err", file=sys.stderr)
 @pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_no_line_of_a_script_is_lost_while_an_engine_loads(tmp_path: Path, unbuffered: str) -> None:
-    """What a script printed before, and what it writes meanwhile through an object that keeps a stream, reaches the
+    """Text that a script printed before, or writes meanwhile through an object that keeps a stream, reaches the
     user in its order. multiprocessing flushes the streams when it starts the engine's process, and so does a full
     buffer.
     """

@@ -41,7 +41,7 @@ def joined(ids: list[int]) -> str:
 
 @given(st.one_of(st.sampled_from(SPOKEN), st.text(st.sampled_from("ab ¿¡$5.,'Üß你好да𝄞"), min_size=1, max_size=20)))
 def test_texts_come_back(text: str) -> None:
-    """What SentencePiece encodes comes back from the words, with its bytes, spaces and signs."""
+    """Words give back each text that SentencePiece encodes, with its bytes, spaces and signs."""
     ids = MODEL.encode(text)  # type: ignore[attr-defined]
     decoded = MODEL.decode(ids)  # type: ignore[attr-defined]
     assert joined(ids).removeprefix(" ") == (decoded if decoded.strip() else "")
