@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.engines.onnx_decoding import Tokens, Transducer, ctc_tokens
+from voxbatch.engines.onnx_decoding import Transducer
 from voxbatch.engines.onnx_folder import FLOAT32, INT8, KINDS, read_folder, recognises
+from voxbatch.engines.transducers.tokens import Tokens, ctc_tokens
 from voxbatch.errors import ConfigError
 
 BLANK = 3
@@ -182,12 +183,12 @@ def test_tokens_of_ctc() -> None:
     best = [3, 1, 1, 3, 1, 2, 3]
     chances = np.full((len(best), 4), 0.1, np.float32)
     chances[np.arange(len(best)), best] = [0.7, 0.7, 0.5, 0.7, 0.6, 0.4, 0.7]
-    tokens = ctc_tokens(np.log(chances), BLANK)
+    tokens = ctc_tokens(chances.argmax(-1), chances.max(-1), BLANK)
     assert list(zip(tokens.ids.tolist(), tokens.starts.tolist(), tokens.ends.tolist(), strict=True)) == [
         (1, 1, 3), (1, 4, 5), (2, 5, 6),
     ]  # fmt: skip
     assert tokens.probabilities.tolist() == pytest.approx([0.6, 0.6, 0.4])
-    assert len(ctc_tokens(np.zeros((0, 4), np.float32), BLANK).ids) == 0
+    assert len(ctc_tokens(np.zeros(0, np.int64), np.zeros(0, np.float32), BLANK).ids) == 0
 
 
 @pytest.mark.parametrize("name", [None, "nothing", "./nothing", "a/b/c"])

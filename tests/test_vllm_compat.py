@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from shapes import params
 
-from voxbatch.engines import gpu, vllm
+from voxbatch.engines import gpu
 from voxbatch.engines.vllm import VllmEngine, compat, prefill, vllm_process
 from voxbatch.engines.vllm.checks import check
 from voxbatch.engines.vllm.model import REALTIME, Model
@@ -104,7 +104,7 @@ def test_each_group_of_gpus_gets_an_engine(monkeypatch: pytest.MonkeyPatch, size
     """There is one engine for each group of as many GPUs as an engine takes, and the remaining GPUs stay idle."""
     cards = [gpu.GpuInfo(str(i), "NVIDIA L4", 24 << 30, 24 << 30) for i in range(5)]
     monkeypatch.setattr(gpu, "visible_gpus", lambda: cards)
-    assert vllm._workers(size) == tuple({"CUDA_VISIBLE_DEVICES": group} for group in groups)
+    assert gpu.worker_environments(size) == tuple({"CUDA_VISIBLE_DEVICES": group} for group in groups)
 
 
 @pytest.mark.parametrize("plugin", [False, True])

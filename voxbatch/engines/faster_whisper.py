@@ -27,7 +27,7 @@ from voxbatch.engines.known_models import (
     bundled_folder,
     find,
     is_trained_to_translate,
-    unknown_name,
+    named,
 )
 from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
@@ -207,12 +207,8 @@ def _locate(model: str | None) -> _Located:
             raise ConfigError(f"--model {model}: no model.bin there; a CTranslate2 model directory has one")
         files = {"model_files": fingerprint(path, MODEL_FILES)}
         return _Located(model, path, hub.license_of(path), "given by --model", identity=files)
-    if model.startswith((".", "/", "~")) or model.count("/") > 1:  # no hub name
-        raise ConfigError(f"--model {model}: no such folder; give a CTranslate2 model directory or a hub name")
-    known_model = find(model, "faster-whisper")
-    if known_model is None and "/" not in model:
-        raise unknown_name(model, "faster-whisper")
-    repository = known_model.hub if known_model else model
+    missing = "no such folder; give a CTranslate2 model directory or a hub name"
+    repository, known_model = named(model, "faster-whisper", missing)
     path = hub.snapshot(repository, None, SMALL_FILES)
     if not (path / WEIGHTS).exists() and WEIGHTS not in hub.file_sizes(repository, path.name, [WEIGHTS]):
         raise ConfigError(

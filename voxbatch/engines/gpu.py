@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -98,6 +99,15 @@ def _gpu_info(nvml: Any, device: str) -> GpuInfo:
         reserved_bytes,
         capability,
     )
+
+
+def worker_environments(size: int = 1) -> tuple[Mapping[str, str], ...]:
+    """Return the environment of one worker for each group of `size` visible GPUs. GPUs that are left over stay
+    idle."""
+    devices = [info.device for info in visible_gpus()]
+    num_used = len(devices) // size * size
+    groups = (devices[i : i + size] for i in range(0, num_used, size))
+    return tuple({"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups)
 
 
 def use_only(devices: str) -> None:

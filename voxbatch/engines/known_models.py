@@ -208,6 +208,24 @@ def find(name: str, engine: str | None = None) -> KnownModel | None:
     return next((model for model in models if name in (model.name, model.hub)), None)
 
 
+def named(name: str, engine: str, missing: str) -> tuple[str, KnownModel | None]:
+    """Return a model's name on the hub, and its entry in the table if it has one.
+
+    Args:
+        name: the value of --model, which is no folder.
+        missing: what to say of a path, as text for people.
+
+    Raises:
+        ConfigError: the name is a path, or a short name that no model has.
+    """
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no hub name
+        raise ConfigError(f"--model {name}: {missing}")
+    known = find(name, engine)
+    if known is None and "/" not in name:
+        raise unknown_name(name, engine)
+    return known.hub if known else name, known
+
+
 def unknown_name(name: str, engine: str | None = None) -> ConfigError:
     """Return the error for a short name that no model has, with a suggestion."""
     names = [model.name for model in KNOWN_MODELS if engine in (None, model.engine)]

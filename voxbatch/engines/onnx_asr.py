@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
-from voxbatch.engines.known_models import WHISPER_CODES, find, unknown_name
+from voxbatch.engines.known_models import WHISPER_CODES, named
 from voxbatch.engines.onnx_folder import FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
 from voxbatch.engines.onnx_networks import Network, check_decoder, load
 from voxbatch.engines.pieces import Piece, joined, recut
@@ -238,18 +238,13 @@ def _locate(name: str | None, options: Options) -> _Located:
 
     if name is None:
         raise ConfigError("the engine onnx-asr needs --model: a folder, a hub name, or a short name such as parakeet")
-    known = find(name, NAME)
     if os.path.isdir(name):
         model = read_folder(Path(name), name, options.type)
         quantization = _quantization(model, name, options.quantization)
         files = {"model_files": fingerprint(model.folder, [*model.patterns(quantization), *SMALL_FILES[:-1]])}
         license_ = hub.license_of(model.folder)
         return _Located(name, model, quantization, license_, "given by --model", "", files, _languages(model))
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no hub name
-        raise ConfigError(f"--model {name}: no such folder; give a folder with ONNX files, or a hub name")
-    if known is None and "/" not in name:
-        raise unknown_name(name, NAME)
-    repository = known.hub if known else name
+    repository, known = named(name, NAME, "no such folder; give a folder with ONNX files, or a hub name")
     folder = hub.snapshot(repository, None, SMALL_FILES)
     model = read_folder(folder, name, options.type)
     is_here = any(model.has(quantization) for quantization in (INT8, FLOAT32))

@@ -11,48 +11,18 @@ duration in the list for the duration.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voxbatch.engines.transducers.tokens import Tokens
 from voxbatch.records import Samples
 
 MAX_SYMBOLS = 10
 """Tokens at one frame, if config.json gives no number (NeMo's max_symbols)."""
 INTEGERS = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}
 """Types of the decoder's inputs: newer exports have int32, older ones int64."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tokens:
-    """The tokens of one clip, each an array of shape (n,)."""
-
-    ids: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    """Frame of each token, in order."""
-    ends: NDArray[np.int64]
-    """Frame after the last one of the token. For a token of duration 0, its start."""
-    probabilities: NDArray[np.float32]
-
-
-def ctc_tokens(log_probabilities: NDArray[np.float32], blank: int) -> Tokens:
-    """Return the tokens of a CTC network: each run of the same best token, except blank.
-
-    The probability of a token is the mean over its frames.
-
-    Args:
-        log_probabilities: of shape (frames, vocabulary).
-    """
-    best = log_probabilities.argmax(-1)
-    starts = np.flatnonzero(np.diff(best, prepend=-1))
-    ends = np.append(starts[1:], len(best))
-    if not len(best):
-        return Tokens(best, starts, starts, np.zeros(0, np.float32))
-    means = np.add.reduceat(np.exp(log_probabilities.max(-1)), starts) / (ends - starts)
-    kept = best[starts] != blank
-    return Tokens(best[starts][kept], starts[kept], ends[kept], means[kept].astype(np.float32))
 
 
 class Transducer:

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from voxbatch.engines.known_models import WHISPER_CODES
-from voxbatch.engines.onnx_decoding import INTEGERS, MAX_SYMBOLS, Tokens, Transducer, ctc_tokens
+from voxbatch.engines.onnx_decoding import INTEGERS, MAX_SYMBOLS, Transducer
 from voxbatch.engines.onnx_folder import INT8, OnnxModel
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
+from voxbatch.engines.transducers.tokens import Tokens, ctc_tokens
 from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.process.limits import find_limit
@@ -59,7 +60,7 @@ class TimedNetwork:
         if self._transducer is not None:
             return self._transducer.decode(clips)
         if self._is_ctc:
-            return [ctc_tokens(clip, self._blank) for clip in clips]
+            return [ctc_tokens(clip.argmax(-1), np.exp(clip.max(-1)), self._blank) for clip in clips]
         return [self._decoded_by_onnx_asr(clip) for clip in clips]
 
     def _decoded_by_onnx_asr(self, clip: Samples) -> Tokens:

@@ -26,12 +26,12 @@ from voxbatch.engines.suspect_text import PieceText, flags, suspicions
 from voxbatch.engines.transducers.model import download, locate
 from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
-from voxbatch.settings import parse, setting
+from voxbatch.settings import check_settings, parse, setting
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
 
 if TYPE_CHECKING:
-    from voxbatch.engines.transducers.greedy import Tokens
     from voxbatch.engines.transducers.network import Group, Network
+    from voxbatch.engines.transducers.tokens import Tokens
 
 ROW_FRAMES = (312, 376, 440)
 """Lengths of the rows in which clips are packed, in frames of 80 ms: 25, 30 and 35 s. Each is compiled once."""
@@ -76,6 +76,7 @@ class TransducersEngine:
         self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
     ):
         self._options = parse(Options, "transducers", options)
+        check_settings(self._options)
         self._model = located = locate(model)
         self._store_options = store_options
         self._network: Network | None = None
@@ -96,7 +97,7 @@ class TransducersEngine:
             origin=located.origin,
             versions={name: metadata.version(name) for name in ("torch", "transformers")},
             decoding={"dtype": self._options.dtype, **located.identity},
-            workers=_workers(),
+            workers=gpu.worker_environments(),
         )
 
     def stream(self, feed: Feed) -> Iterator[Result]:
@@ -121,9 +122,7 @@ class TransducersEngine:
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the GPU; see `Engine.gpu_bytes`."""
-        from voxbatch.engines.gpu import visible_gpus
-
-        return next((info.used_bytes for info in visible_gpus()), None)
+        return next((info.used_bytes for info in gpu.visible_gpus()), None)
 
     def close(self) -> None:
         """Unload the model; see `Engine.close`."""
@@ -150,8 +149,8 @@ class TransducersEngine:
         if tokens is None:
             return Hypothesis(chunk.item, chunk.index, "")
         frame_s, seconds = self._model.frame_s, len(chunk.samples) / SAMPLING_RATE
-        ends = (tokens.starts + tokens.frames) * frame_s
-        words = self._vocabulary.words(tokens.ids, tokens.starts * frame_s, ends, tokens.probabilities, seconds)
+        starts, ends = tokens.starts * frame_s, tokens.ends * frame_s
+        words = self._vocabulary.words(tokens.ids, starts, ends, tokens.probabilities, seconds)
         text = "".join(word.text for word in words).strip()
         reasons = flags(suspicions(chunk.samples, PieceText(text, words)))
         return Hypothesis(chunk.item, chunk.index, text, words, flags=reasons)
@@ -240,8 +239,3 @@ class _Work:
             self._slots.release()
             self._decoded.put(_Decoded(chunks, tokens))
         self._decoded.put(None)
-
-
-def _workers() -> tuple[Mapping[str, str], ...]:
-    """Return the environment of one worker for each GPU."""
-    return tuple({"CUDA_VISIBLE_DEVICES": info.device} for info in gpu.visible_gpus())

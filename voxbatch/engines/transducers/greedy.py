@@ -16,32 +16,18 @@ one frame the next frame follows. transformers' TDT has no such limit, so that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn import functional
+
+from voxbatch.engines.transducers.tokens import Tokens, ctc_tokens
 
 MAX_SYMBOLS = 10
 """Largest number of tokens at one frame (NeMo: greedy.max_symbols of the published checkpoints)."""
 STEPS = 16
 """Steps between two looks at the clips that have ended."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tokens:
-    """The tokens of one clip, as columns of shape (num_tokens,)."""
-
-    ids: NDArray[np.int32]
-    starts: NDArray[np.int32]
-    """Frame at which each token was written."""
-    frames: NDArray[np.int32]
-    """Number of frames that each token takes: those that a TDT predicts; otherwise those with the token."""
-    probabilities: NDArray[np.float32]
-    """Probability of each token among all tokens and blank, at the frame where it was written; with CTC, the mean over
-    its frames."""
 
 
 class CtcDecoder:
@@ -64,18 +50,8 @@ class CtcDecoder:
 
     def decode(self, frames: torch.Tensor, lengths: Sequence[int]) -> list[Tokens]:
         """Decode clips; see TransducerDecoder.decode."""
-        return [self._tokens(clip[:length]) for clip, length in zip(frames.cpu().numpy(), lengths, strict=True)]
-
-    def _tokens(self, frames: NDArray[np.float32]) -> Tokens:
-        ids, probabilities = frames[:, 0].astype(np.int32), frames[:, 1]
-        starts = np.flatnonzero(np.diff(ids, prepend=-1))
-        if not len(starts):
-            return Tokens(ids, ids, ids, probabilities)
-        counts = np.diff(starts, append=len(ids))
-        means = np.add.reduceat(probabilities, starts) / counts
-        written = ids[starts] != self._blank
-        columns = (ids[starts], starts.astype(np.int32), counts.astype(np.int32), means.astype(np.float32))
-        return Tokens(*(column[written] for column in columns))
+        clips = zip(frames.cpu().numpy(), lengths, strict=True)
+        return [ctc_tokens(clip[:length, 0].astype(np.int32), clip[:length, 1], self._blank) for clip, length in clips]
 
 
 class TransducerDecoder:
@@ -135,10 +111,11 @@ class TransducerDecoder:
         self._run()
         counts = self._count[:num_clips].cpu().numpy()
         most = int(counts.max(initial=0))
-        columns = [
+        ids, starts, spans, probabilities = (
             column[:num_clips, :most].to("cpu", copy=True).numpy()  # the next group overwrites the column
             for column in (self._ids, self._starts, self._spans, self._probabilities)
-        ]
+        )
+        columns = (ids, starts, starts + spans, probabilities)
         return [Tokens(*(column[clip, :count] for column in columns)) for clip, count in enumerate(counts)]
 
     def _begin(self) -> None:

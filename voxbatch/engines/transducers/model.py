@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import hub
-from voxbatch.engines.known_models import find, unknown_name
+from voxbatch.engines.known_models import find, named
 from voxbatch.engines.model_files import fingerprint
 from voxbatch.engines.results import EngineMessage
 from voxbatch.errors import ConfigError, EngineError
@@ -107,15 +107,8 @@ def locate(model: str | None) -> Model:
     path = Path(name)
     if path.is_dir() or (path.suffix == ".nemo" and path.is_file()):
         return _checked(name, path, hub.license_of(path), "given by --model")
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:  # no hub name
-        raise ConfigError(
-            f"--model {name}: no such folder or file; give a folder with config.json and *.safetensors, a .nemo "
-            "archive, or a hub name"
-        )
-    known = find(name, "transducers")
-    if known is None and "/" not in name:
-        raise unknown_name(name, "transducers")
-    repository = known.hub if known else name
+    formats = "a folder with config.json and *.safetensors, a .nemo archive, or a hub name"
+    repository, known = named(name, "transducers", f"no such folder or file; give {formats}")
     path = hub.snapshot(repository, None, SMALL_FILES)
     if not any(path.glob(WEIGHTS)) and not hub.file_sizes(repository, path.name, [WEIGHTS]):
         path = _archive(repository, path)

@@ -18,9 +18,10 @@ from torch.nn import functional
 
 from voxbatch.engines.transducers.encoder import Encoder
 from voxbatch.engines.transducers.features import LogMel
-from voxbatch.engines.transducers.greedy import CtcDecoder, Tokens, TransducerDecoder
+from voxbatch.engines.transducers.greedy import CtcDecoder, TransducerDecoder
 from voxbatch.engines.transducers.model import CTC, TDT, Model
 from voxbatch.engines.transducers.packing import Batch, packed
+from voxbatch.engines.transducers.tokens import Tokens
 from voxbatch.records import SAMPLING_RATE, Chunk
 
 MIN_SAMPLES = 320

@@ -148,7 +148,7 @@ class VllmEngine:
             origin=f"revision {self._model.revision}" if self._model.revision else "given by --model",
             versions={distribution: version},
             decoding=_decoding(self._model, self._settings, self._family),
-            workers=_workers(self._settings.tensor_parallel_size),
+            workers=gpu.worker_environments(self._settings.tensor_parallel_size),
             torch_device="cpu" if self._on_cpu else "cuda" if gpu.visible_gpus() else None,
             warnings=(
                 *filter(None, (compat.warning(distribution, version), smaller, self._family.warning)),
@@ -279,15 +279,6 @@ def _write_errors_explained() -> Iterator[None]:
             f"{e}; the engine writes to its cache folder and to a log: set XDG_CACHE_HOME and TMPDIR to folders that "
             "can be written"
         ) from e
-
-
-def _workers(tensor_parallel_size: int) -> tuple[Mapping[str, str], ...]:
-    """Return the environment of one worker for each group of `tensor_parallel_size` GPUs. GPUs that are left over stay
-    idle."""
-    devices = [info.device for info in gpu.visible_gpus()]
-    num_used = len(devices) // tensor_parallel_size * tensor_parallel_size
-    groups = (devices[i : i + tensor_parallel_size] for i in range(0, num_used, tensor_parallel_size))
-    return tuple({"CUDA_VISIBLE_DEVICES": ",".join(group)} for group in groups)
 
 
 def _warnings(plugin: prefill.Decision, settings: VllmSettings, on_cpu: bool) -> tuple[str, ...]:
