@@ -2,6 +2,7 @@
 
     python benchmarks/gpu/bench_phases.py MODEL_DIR
     python benchmarks/gpu/bench_phases.py MODEL_DIR --runs cold warm warm warm --engine-option load_format=dummy
+    python benchmarks/gpu/bench_phases.py MODEL_DIR --engine transducers --runs cold warm warm warm
 
 The times are those of the lines that voxbatch and vLLM log, and of the file that the first commit writes. A cold run
 has empty folders for what vLLM, PyTorch and Triton compile; the files of the libraries may be in the memory of the
@@ -44,7 +45,8 @@ VLLM_PHASES = {
     "vLLM is warm": r"init engine \(profile",
 }
 """Phases → a pattern of the line that vLLM, or voxbatch within it, logs at their end."""
-OWN_PHASES = {"voxbatch has begun": "vLLM is loading", "ready": "vLLM ready"}
+OWN_PHASES = {"voxbatch has begun": r"vLLM is loading", "ready": r"vLLM ready|.*: ready in "}
+"""Phases → a pattern of the line that voxbatch logs at their end."""
 SECONDS = 30
 
 
@@ -102,7 +104,7 @@ def phases(command: list[str], folder: Path, out: Path, caches: Path, limit_s: f
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             at = datetime.fromisoformat(event["time"]).timestamp()
-            found |= {phase: at for phase, text in OWN_PHASES.items() if str(event.get("text", "")).startswith(text)}
+            found |= {phase: at for phase, line in OWN_PHASES.items() if re.match(line, str(event.get("text", "")))}
     for line in kept.read_text(errors="replace").splitlines() if kept.exists() else ():
         for phase, pattern in VLLM_PHASES.items():
             if re.search(pattern, line) and (stamp := re.match(r"[\d-]+ [\d:]+,\d+", line)):
@@ -133,6 +135,7 @@ def summary(runs: list[tuple[str, dict[str, float]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
+    parser.add_argument("--engine", default="vllm")
     parser.add_argument("--runs", nargs="+", default=["cold", "warm"], choices=["cold", "warm"])
     parser.add_argument("--engine-option", action="append", default=[])
     parser.add_argument("--limit-s", type=float, default=150.0, help="seconds after which a run is told to end")
@@ -147,8 +150,8 @@ def main() -> None:
             folder.mkdir()
             if kind == "cold":
                 shutil.rmtree(home / "caches", ignore_errors=True)
-            command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out), "--engine", "vllm"]
-            command += ["--model", given.model, "--log-format", "json", *options]
+            command = [sys.executable, "-m", "voxbatch", "run", str(manifest), "-o", str(out)]
+            command += ["--engine", given.engine, "--model", given.model, "--log-format", "json", *options]
             seen = phases(command, folder, out, home / "caches", given.limit_s)
             runs.append((kind, seen))
             print(f"\n| {kind}, {' '.join(given.engine_option)} | s | after the phase before |\n|---|---|---|")
