@@ -9,8 +9,8 @@ nothing is decoded. `compiled` is the engine with its encoder compiled before th
 longest; the time of its extractor, on the CPU, is left out. It gets a tenth of the hours. Weights are random: texts do
 not matter.
 
-`precision` measures no speed: it is the share of words that two runs over 600 clips have in common, for float32 and bfloat16
-in the same order and in another one, in which each clip has other company.
+`precision` measures no speed: it is the share of words that two runs over 600 clips have in common, for float32 and
+bfloat16, in the same order and in another one, in which each clip has other company.
 """
 
 from __future__ import annotations
