@@ -60,6 +60,12 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
 
 
+def hourly_prices() -> dict[str, list[str]]:
+    """Return the rows of the table of prices of an hour of audio: what it is → price, kind and date."""
+    found = (cells for cells in rows(PAGE) if len(cells) == 4 and re.fullmatch(r"2026-\d\d(-\d\d)?", cells[3]))
+    return {cells[0]: cells[1:] for cells in found}
+
+
 def test_the_page_has_each_price_with_its_date() -> None:
     """The table of machines has each price of the program, with the day on which it was read."""
     found = {cells[0].split("`")[1]: cells[1:] for cells in rows(PAGE) if cells[0].startswith("`")}
@@ -80,10 +86,8 @@ def test_the_page_calculates_our_prices_from_the_forecast() -> None:
         submit.SageMaker("i", "arn:aws:iam::123456789012:role/r").start_time("vllm"),
     }
     assert start is not None
-    beside = {
-        cells[0]: cells[1:] for cells in rows(PAGE) if len(cells) == 4 and re.fullmatch(r"2026-\d\d(-\d\d)?", cells[3])
-    }
-    assert len(beside) == 9
+    beside = hourly_prices()
+    assert len(beside) == 15
     assert all(re.search("modelled|measured|published", kind) for _, kind, _ in beside.values())
     for name in ("cloudrun-l4", "ml.g6.2xlarge"):
         price = prices.price_table()[name]
@@ -100,6 +104,28 @@ def test_the_page_calculates_our_prices_from_the_forecast() -> None:
         cells = " to ".join(dict.fromkeys(f"{usd:.2f}" for usd in work))
         assert [f"{hours}", cells, f"{start_usd:.2f}", f"{each[0]:.3f} to {each[1]:.3f}"] in rows(PAGE)
     assert f"270 s x {speed.rtfx:g} / 3600 = {start.average_s * speed.rtfx / 3600:.1f} hours" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpu", "usd"),
+    [("`cloudrun-l4`", "NVIDIA L4", 1.306), ("`ml.g6.2xlarge`", "NVIDIA L4", 1.222),
+     ("an H100 rented for 4 USD an hour", "NVIDIA H100 80GB HBM3", 4)],
+)  # fmt: skip
+def test_the_page_calculates_the_prices_of_parakeet(machine: str, gpu: str, usd: float) -> None:
+    """Prices of Parakeet, too, follow from the price of the machine and the forecast of its GPU."""
+    speed, start = (
+        previews.expected_speed("transducers", None, {}, None, gpu),
+        submit.CloudRun().start_time("transducers"),
+    )
+    assert speed is not None
+    assert start is not None
+    low, high = (speed.rtfx * (1 + sign * speed.error) for sign in (-1, 1))
+    assert usd == prices.usd_per_hour(machine.strip("`")) or machine.startswith("an H100")
+    price, kind, _ = hourly_prices()[f"Parakeet on {machine}, RTFx {low:,.0f} to {high:,.0f}"]
+    assert price == f"{usd / high:.4f} to {usd / low:.4f}"
+    assert kind.startswith("modelled, without the start")
+    if gpu == "NVIDIA L4":
+        assert f"270 s x {speed.rtfx:g} / 3600 = {start.average_s * speed.rtfx / 3600:g} hours" in PAGE
 
 
 CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}
