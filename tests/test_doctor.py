@@ -112,6 +112,26 @@ def test_errors_of_pytorch_fail_the_engine(
     assert found["engine"].state == "failed"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "faults"),
+    [({}, ""), ({"torch_cuda": None, "fault": "not compiled with CUDA"}, "cuda"), ({"cards": 0}, "gpu")],
+)
+def test_faults_of_a_gpu_fail_the_engine_for_parakeet(
+    diagnosed: Any, tmp_path: Path, machine: dict[str, Any], faults: str
+) -> None:
+    """The engine by PyTorch alone needs a GPU that works, too, where there is one."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "parakeet_tdt"}')
+    found = diagnosed(RunOptions(model=str(tmp_path / "model")), **machine)
+    assert found["transformers"].state == "ok"
+    if faults:
+        assert found["engine"].detail == f"transducers is installed and cannot start here: see {faults} above"
+    else:
+        assert (found["engine"].state, found["cuda"].state) == ("ok", "ok")
+        assert found["engine"].detail.startswith("transducers: it runs ")
+
+
 def test_driver_without_a_visible_gpu_fails_the_engine(diagnosed: Any) -> None:
     """A driver without a visible GPU cannot start vLLM either."""
     found = diagnosed(cards=0)

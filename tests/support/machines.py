@@ -70,6 +70,7 @@ def gpu_machine(
     package(folder, "vllm", vllm, __init__="")
     version = f"from typing import Optional\n__version__ = '2.13.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
     package(folder, "torch", "2.13.0", __init__=TORCH.format(fault=fault, cards=cards, hang=hang), version=version)
+    package(folder, "transformers", "5.19.0", __init__="")
     package(folder, "voxbatch", "0")
     (folder / "voxbatch-0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
     (folder / "pynvml.py").write_text(NVML.format(cards=cards, driver=driver, cuda=cuda))

@@ -25,6 +25,7 @@ from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, suspicions
 from voxbatch.engines.transducers.model import download, locate
 from voxbatch.engines.transducers.words import Vocabulary
+from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
 from voxbatch.settings import check_settings, parse, setting
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -136,6 +137,8 @@ class TransducersEngine:
 
         began = time.monotonic()
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu" and gpu.visible_gpus():  # a run on the CPU would take days, and the GPU would wait
+            raise EngineError(gpu.why_unusable(torch.version.cuda))
         name = self._options.dtype
         if name == "auto":
             name = "float32" if device == "cpu" else "bfloat16" if torch.cuda.is_bf16_supported(False) else "float16"
