@@ -24,9 +24,10 @@ from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.runner.prepare import Job, items_of_shard, open_manifest, prepare
+from voxbatch.runner.prepare import Job, items_of_shard, prepare
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
 from voxbatch.runner.transcribe import RemainingWork, log_engine_message, resume, transcribe
+from voxbatch.runner.work import work_of
 from voxbatch.storage import open_store
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
@@ -70,7 +71,7 @@ def run(
     with limits_are_run_errors(), contextlib.ExitStack() as resources:
         if engine_cache is None:
             engine_cache = resources.enter_context(contextlib.closing(EngineCache(one_run=True)))
-        with open_manifest(config) as source:
+        with work_of(config).open(config) as source:
             if source.note:
                 log.info("source", text=source.note)
             job = prepare(config, source, engine_cache, log)

@@ -9,7 +9,8 @@ from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineSpec
 from voxbatch.errors import ConfigError
 from voxbatch.manifest import PathPolicy, Source
-from voxbatch.records import ALIGN, SPLIT, TRANSLATE
+from voxbatch.records import SPLIT, TRANSLATE
+from voxbatch.runner.work import Work, work_of
 
 
 def check_abilities(
@@ -29,10 +30,7 @@ def check_abilities(
         from voxbatch.engines.refusals import require_language
 
         require_language(spec, options.language)
-    if options.speech is not None:
-        from voxbatch.runner.speaking import check_speech
-
-        check_speech(options.speech, spec)
+    work_of(options).check(spec)
     if (hints := ", ".join([*options.hints_given, *row_hints])) and not spec.takes_hints:
         raise ConfigError(
             f"{hints}: the engine {spec.name} cannot tell {spec.model} which words to expect; take a Whisper model, or "
@@ -50,22 +48,15 @@ def check_abilities(
     return diarization_of(options, spec, loads_networks)
 
 
-def check_recordings(config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
+def check_recordings(kind: Work, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
     """Check that an engine can do what the options ask for with the recordings of a manifest.
 
     Raises:
         UsageError: questions are too long, no recording has two channels for --channels split, or a text cannot be
             aligned.
     """
-    if config.questions and not config.questions.map_reduce:
-        from voxbatch.runner.asking import check_lengths
-
-        check_lengths(source, policy, config.limit, spec, config.store_options)
+    kind.check_recordings(config, source, policy, spec)
     if config.channels == SPLIT:
         from voxbatch.runner.split_channels import check_channels
 
         check_channels(config, source, policy)
-    if config.task == ALIGN:
-        from voxbatch.runner.aligning import check_texts
-
-        check_texts(config, source, policy, spec)

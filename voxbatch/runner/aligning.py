@@ -6,17 +6,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from voxbatch import engines
 from voxbatch.config import Config
-from voxbatch.decoding import Message
-from voxbatch.engines import EngineSpec
+from voxbatch.decoding import SPLIT_ADVICE, Message
+from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError, ManifestError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.source import BadLines
 from voxbatch.records import Chunk, GivenText, Item, Transcript
-from voxbatch.runner.shared import InProgress
+from voxbatch.runner.shared import EventQueue, InProgress
+from voxbatch.runner.work import Outcomes, Started, Transcripts, Work
 from voxbatch.speech.pieces import unreadable
 
 NOT_IN_AUDIO = "not in the audio: no word of the text"
@@ -60,3 +63,39 @@ def with_given_text(transcript: Transcript, item: Item) -> Transcript:
     if transcript.words:
         return replace(transcript, text=item.text or "")
     return replace(transcript, text=item.text or "", warnings=(*transcript.warnings, NOT_IN_AUDIO))
+
+
+class Align(Work):
+    """Find the times of given texts."""
+
+    engines = engines.ALIGNERS
+    overlap = 0
+    """A text that is aligned goes on from chunk to chunk."""
+
+    def choose_engine(self) -> EngineChoice:
+        """Return the engine: a model that is given is a CTC network."""
+        asked = "ctc" if self.options.model and self.options.engine == "auto" else self.options.engine
+        return choose(asked, self.engines)
+
+    def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
+        """See Work."""
+        check_texts(config, source, policy, spec)
+
+    def messages(
+        self, started: Started, decode: Callable[[int, str], Iterator[Message]], spec: EngineSpec, shared: InProgress
+    ) -> Iterator[Message]:
+        """See Work."""
+        return with_texts(decode(self.max_samples, SPLIT_ADVICE), shared)
+
+    def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
+        """See Work."""
+        return _Alignments(self.options)
+
+    def reference(self, item: Item) -> str | None:
+        """Return None: the text is given."""
+        return None
+
+
+class _Alignments(Transcripts):
+    def finished(self, transcript: Transcript, item: Item) -> Transcript:
+        return with_given_text(transcript, item)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import QuestionOptions
+from voxbatch.config import Config, QuestionOptions
 from voxbatch.decoding import SPLIT_ADVICE, Decoded, Message, Undecodable
 from voxbatch.engines import ENGINES, EngineSpec, Feed
 from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
@@ -38,7 +38,8 @@ from voxbatch.records import (
     Span,
     Transcript,
 )
-from voxbatch.runner.shared import InProgress, PendingItem
+from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
+from voxbatch.runner.work import Outcomes, Started, Work
 from voxbatch.storage import StoreOptions, is_remote
 from voxbatch.storage.recording import open_recording
 
@@ -253,6 +254,54 @@ class Answers:
             if pending.decoded and len(pending.decoded.spans) > 1 and pending.item.index not in self._asked:
                 return
         self._feed.close()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Ask(Work):
+    """Ask a question about each recording."""
+
+    proof_prompt = "Hello"
+
+    @property
+    def _questions(self) -> QuestionOptions:
+        assert self.options.questions is not None
+        return self.options.questions
+
+    @property
+    def feeds_itself(self) -> bool:  # type: ignore[override]
+        """True with --map-reduce: the last question is about answers."""
+        return self._questions.map_reduce
+
+    def path_policy(self) -> PathPolicy:
+        """See Work."""
+        from voxbatch.manifest.question_policy import QuestionPolicy
+
+        options, questions = self.options, self._questions
+        return QuestionPolicy(
+            options.allow_outside, options.only_under, prompt=questions.prompt, is_divided=questions.map_reduce
+        )
+
+    def engine_options(self, engine: str) -> Mapping[str, str]:
+        """See Work."""
+        return options_with_questions(engine, self.options.engine_options, self._questions.answer)
+
+    def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
+        """See Work."""
+        if not self._questions.map_reduce:
+            check_lengths(source, policy, config.limit, spec, config.store_options)
+
+    def messages(
+        self, started: Started, decode: Callable[[int, str], Iterator[Message]], spec: EngineSpec, shared: InProgress
+    ) -> Iterator[Message]:
+        """See Work."""
+        joiner = RecordingJoiner(self._questions, shared)
+        return joiner.joined(decode(*joiner.longest_samples(self.max_samples, spec)))
+
+    def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
+        """See Work."""
+        return Answers(self._questions, feed)
 
 
 def _answered(decoded: Decoded, answers: list[Hypothesis]) -> Transcript:

@@ -22,8 +22,9 @@ from voxbatch.output.cascade import Amount, chosen
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import FIRST, SECOND
 from voxbatch.runner.abilities import check_abilities
-from voxbatch.runner.prepare import Job, choose_engine, engine_options, worker_environments
+from voxbatch.runner.prepare import Job, worker_environments
 from voxbatch.runner.transcribe import RemainingWork, resume
+from voxbatch.runner.work import work_of
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
 
@@ -56,8 +57,8 @@ def large_engine(config: RunOptions, small: str) -> tuple[str, Mapping[str, str]
         small: the engine of the small model.
     """
     second = second_config(config)
-    name = choose_engine(second).name
-    options = engine_options(second if name == small else replace(second, engine_options={}), name)
+    name = work_of(second).choose_engine().name
+    options = work_of(second if name == small else replace(second, engine_options={})).engine_options(name)
     return name, options_with_kernels(name, options, config.kernel_cache)
 
 

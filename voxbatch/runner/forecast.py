@@ -30,14 +30,11 @@ from voxbatch.records import Item, Windows
 from voxbatch.runner.cascading import large_spec, second_config
 from voxbatch.runner.prepare import (
     Job,
-    choose_engine,
-    engine_options,
     items_of_shard,
-    open_manifest,
-    path_policy,
     worker_environments,
 )
 from voxbatch.runner.progress import Progress, known_audio
+from voxbatch.runner.work import work_of
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, parallel_map
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 from voxbatch.storage.columns import Column, ItemSet
@@ -148,10 +145,11 @@ def estimate_run(config: Config) -> list[RunEstimate]:
         UsageError: as in `runner.run`.
         StorageError: a place is unreachable or refuses access.
     """
-    choice = choose_engine(config)
-    with open_manifest(config) as source:
-        surveyed = survey(source, path_policy(config), config.limit)
-        engine = engines.create(choice.name, config.model, engine_options(config, choice.name), config.store_options)
+    kind = work_of(config)
+    choice = kind.choose_engine()
+    with kind.open(config) as source:
+        surveyed = survey(source, kind.path_policy(), config.limit)
+        engine = engines.create(choice.name, config.model, kind.engine_options(choice.name), config.store_options)
         spec = engine.spec
         workload = measure(surveyed, source, config)
     known = known_rates(config, choice.name)
@@ -194,8 +192,8 @@ def measure_workload(config: Config) -> Workload:
         UsageError: the config or the manifest is wrong.
         StorageError: a place is unreachable or refuses access.
     """
-    with open_manifest(config) as source:
-        return measure(survey(source, path_policy(config), config.limit), source, config)
+    with work_of(config).open(config) as source:
+        return measure(survey(source, work_of(config).path_policy(), config.limit), source, config)
 
 
 def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = True) -> Workload:
@@ -208,7 +206,7 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
     in_shard = items_of_shard(surveyed.durations, config)
     _, num_unknown, _ = known_audio(surveyed.durations, in_shard)
     in_sample = unknown_sample(surveyed.durations, in_shard, max(1, num_unknown // SAMPLE_SIZE))
-    every = items(source, path_policy(config), config.limit, in_sample)
+    every = items(source, work_of(config).path_policy(), config.limit, in_sample)
     sample = [replace(item, row=b"", text=None) for item in every]  # rows of 10 MB each would fill the memory
 
     def read_header(item: Item) -> tuple[float | None, Report | None]:

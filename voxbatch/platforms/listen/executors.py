@@ -22,7 +22,8 @@ from voxbatch.runner import Stop
 from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.cascading import large_spec
 from voxbatch.runner.forecast import measure
-from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
+from voxbatch.runner.prepare import worker_environments
+from voxbatch.runner.work import work_of
 from voxbatch.storage import open_store, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder
 
@@ -164,8 +165,8 @@ class CloudRunExecutor:
             if running is None and not is_finished(store):
                 log.info("start_awaited", text=f"{request.out}: {latest.dispatcher} is starting an execution")
                 return START_CHECK_S
-        with open_manifest(config) as source:
-            surveyed = survey(source, path_policy(config), config.limit)
+        with work_of(config).open(config) as source:
+            surveyed = survey(source, work_of(config).path_policy(), config.limit)
             manifest = surveyed.fingerprint
             is_done = starts.is_manifest_done(store, manifest, source.grows, latest)
             if is_done:
