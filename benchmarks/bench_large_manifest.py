@@ -59,14 +59,14 @@ def measure(folder: Path, rows: int, shards: int) -> dict[str, dict[str, float]]
     from voxbatch.runner import finish
     from voxbatch.runner.prepare import prepare
     from voxbatch.runner.shard import members
+    from voxbatch.runner.steps import steps_of
     from voxbatch.runner.transcribe import resume
-    from voxbatch.runner.work import work_of
 
     found: dict[str, dict[str, float]] = {}
     place, out = str(folder / f"{rows}.jsonl"), str(folder / f"out-{rows}-{shards}")
     config = Config(source=place, out=out, engine="scripted", shards=shards, report=False)
     log = Log(quiet=True)
-    with work_of(config).open(config) as source:
+    with steps_of(config).open(config) as source:
         with phase("survey, duplicates, list", found):
             job = prepare(config, source, EngineCache(), log)
         with phase("membership", found):

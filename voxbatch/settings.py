@@ -55,8 +55,6 @@ class Setting:
     """True if a profile may set it."""
     in_identity: bool = False
     """True if it decides the text of the outputs. Runs with other values then do not share an OUT."""
-    for_answers: bool = True
-    """False if it has no meaning for a run that asks questions."""
 
     @property
     def flag(self) -> str:

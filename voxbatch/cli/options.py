@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from voxbatch.cli.commands import GroupedCommand, format_name
 from voxbatch.config import (
     ANY_SPEAKERS,
-    FOR_SPEECH,
     LOG_FORMATS,
     RETRY_CHOICES,
     RunOptions,
@@ -280,7 +279,7 @@ def setting_option(declared: Setting) -> Callable[[Command], Command]:
 
 
 _DECLARED = settings_of(RunOptions)
-_MANIFEST = ("limit", "include", "allow_outside", "only_under")
+MANIFEST_SETTINGS = ("limit", "include", "allow_outside", "only_under")
 _OF_RUN = {
     **{name: setting_option(_DECLARED[name]) for name in ("profile", "engine", "model", "engine_options")},
     "prefill_encoder": option(
@@ -299,7 +298,7 @@ def _of_run(names: Iterable[str]) -> list[Callable[[Command], Command]]:
 
 
 include_option, prompt_option = _OF_RUN["include"], _OF_RUN["prompt"]
-manifest_options = combined(*(_OF_RUN[name] for name in _MANIFEST))
+manifest_options = combined(*(_OF_RUN[name] for name in MANIFEST_SETTINGS))
 _store_options = combined(*map(setting_option, settings_of(StoreOptions).values()))
 
 _OUT = option(
@@ -342,21 +341,19 @@ video_options = combined(
            help="The same with the subtitles in the picture, which is encoded again."),
 )  # fmt: skip
 
-_NAMES = _OF_RUN.keys() - {*_MANIFEST}
+_NAMES = _OF_RUN.keys() - {*MANIFEST_SETTINGS}
 run_options = combined(_OUT, *_FILES_FOR_VLLM, *_of_run(_NAMES), *_TASK, *_ENDING)
 
-_FOR_ANSWERS = {name for name in _NAMES & _DECLARED.keys() if _DECLARED[name].for_answers}
-ask_options = combined(_OUT, *_FILES_FOR_VLLM, *_of_run(_FOR_ANSWERS), *_TASK, *_ENDING)
-"""The options of `run` that also apply to `ask`: an answer has no language, no subtitles and no calibration."""
 
-speak_options = combined(_OUT, *_of_run({*FOR_SPEECH} - {"engine"}), *_TASK, *_ENDING)
+def work_options(names: Collection[str], files_for_vllm: bool = False) -> Callable[[Command], Command]:
+    """Return the options of a command for a kind of work.
 
-_NOT_FOR_ALIGNMENT = {
-    "engine", "task", "hotwords", "prompt", "channels", "channel_names", "calibration", "profile", "prefill_encoder",
-    "kernel_cache", "cascade",
-}  # fmt: skip
-align_options = combined(_OUT, *_of_run(_NAMES - _NOT_FOR_ALIGNMENT), *_TASK, *_ENDING)
-"""The options of `run` that also apply to an alignment."""
+    Args:
+        names: the settings of a run that hold for it, without those of `manifest_options`.
+        files_for_vllm: also take the files for vLLM.
+    """
+    return combined(_OUT, *(_FILES_FOR_VLLM if files_for_vllm else ()), *_of_run(names), *_TASK, *_ENDING)
+
 
 _FOR_ONE_PROCESS = {name for name, declared in _DECLARED.items() if declared.use == PROCESS}
 job_options = combined(*_of_run(_NAMES - _FOR_ONE_PROCESS - {"prompt"}), *_ENDING)

@@ -19,7 +19,7 @@ from voxbatch.languages import primary_subtag
 from voxbatch.process.limits import max_tasks
 from voxbatch.records import Chunk, Failure, Hints, Hypothesis, Item
 from voxbatch.runner.shared import ChunkResult, DecodingEnded, EventQueue, InProgress
-from voxbatch.runner.work import Work
+from voxbatch.runner.steps import Steps
 from voxbatch.storage.circuit_breaker import CircuitBreaker
 from voxbatch.storage.waits import RetryWait
 
@@ -63,7 +63,7 @@ class DecodeThread(threading.Thread):
         items: Iterator[Item],
         spec: EngineSpec,
         options: RunOptions,
-        work: Work,
+        steps: Steps,
         breaker: CircuitBreaker[Undecodable] | None,
         in_progress: InProgress,
         feed: Feed,
@@ -74,7 +74,7 @@ class DecodeThread(threading.Thread):
         super().__init__(daemon=True, name="decode")
         self._items, self._spec, self._options, self._breaker = items, spec, options, breaker
         self._in_progress, self._feed, self._events = in_progress, feed, events
-        self._failure, self._diarization, self._work = failure, diarization, work
+        self._failure, self._diarization, self._steps = failure, diarization, steps
         self._pool: DecoderPool | None = None
         """The decoders, while they are at work."""
         self.cpu_s = 0.0
@@ -90,7 +90,7 @@ class DecodeThread(threading.Thread):
         error: BaseException | None = None
         options = self._options
         try:
-            decoders = decoder_count(options.decoders) if self._work.reads_recordings else 0
+            decoders = decoder_count(options.decoders) if self._steps.reads_recordings else 0
             with DecoderPool(decoders, options.store_options, self._breaker) as pool:
                 self._pool = pool
                 for message in self._messages(pool):
@@ -99,7 +99,7 @@ class DecodeThread(threading.Thread):
                 self.cpu_s = pool.cpu_s
         except BaseException as e:  # noqa: BLE001 the main thread raises it again
             error = e
-        if not self._work.feeds_itself:
+        if not self._steps.feeds_itself:
             self._feed.close()
         self._events.send(DecodingEnded(error))
 
@@ -109,7 +109,7 @@ class DecodeThread(threading.Thread):
         def decode(max_samples: int, advice: str) -> Iterator[Message]:
             return pool.run(self._tasks(pool, max_samples, advice))
 
-        return self._work.messages(self._with_language(pool), decode, self._spec, self._in_progress)
+        return self._steps.messages(self._with_language(pool), decode, self._spec, self._in_progress)
 
     def _with_language(self, pool: DecoderPool) -> Iterator[tuple[Item, str | None] | None]:
         """Yield each item that has not failed yet, and its language. None means: no item while the rows of the items in
@@ -149,7 +149,7 @@ class DecodeThread(threading.Thread):
                     audio_stream=self._options.audio_stream,
                     max_samples=max_samples,
                     # Without word times, stitching cannot find the words that both chunks hold.
-                    overlap=self._work.overlap if self._spec.word_times else 0,
+                    overlap=self._steps.overlap if self._spec.word_times else 0,
                     advice=advice,
                     recording=number,
                     channels=self._options.channels,

@@ -20,7 +20,7 @@ from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.records import SAMPLING_RATE, Item, Outcome
 from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.progress import Progress, Stop
-from voxbatch.runner.work import work_of
+from voxbatch.runner.steps import steps_of
 from voxbatch.storage.circuit_breaker import CircuitBreaker
 
 PROOF_ITEM = -2
@@ -81,5 +81,5 @@ def transcribe_noise(
             noise.writeframes(samples.tobytes())
         file.flush()
         row = json.dumps({AUDIO_KEY: file.name}).encode()
-        item = Item(PROOF_ITEM, 0, "noise", file.name, channel=0, row=row, prompt=work_of(options).proof_prompt)
+        item = Item(PROOF_ITEM, 0, "noise", file.name, channel=0, row=row, prompt=steps_of(options).proof_prompt)
         transcribe_recording(engine, item, options, stop, on_engine_message)

@@ -32,8 +32,8 @@ from voxbatch.runner.shared import (
     InProgress,
     ThreadFailed,
 )
+from voxbatch.runner.steps import steps_of
 from voxbatch.runner.waiting import WaitMonitor
-from voxbatch.runner.work import work_of
 from voxbatch.storage.circuit_breaker import CircuitBreaker
 
 ENGINE_END_TIMEOUT_S = 600.0
@@ -92,15 +92,15 @@ class Pipeline:
         spec, options, progress, stop = self._engine.spec, self._options, self._progress, self._stop
         progress.concurrency = spec.concurrency
         feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples, self._is_last, self._on_first)
-        work = work_of(options)
-        events, in_progress = EventQueue(work.max_queued_events), InProgress()
+        steps = steps_of(options)
+        events, in_progress = EventQueue(steps.max_queued_events), InProgress()
         decode_thread = DecodeThread(
-            items, spec, options, work, self._breaker, in_progress, feed, events, self._failure, self._diarization
+            items, spec, options, steps, self._breaker, in_progress, feed, events, self._failure, self._diarization
         )
         engine_thread, memory = EngineThread(self._engine, feed, events), GpuMemoryThread(self._engine, events)
         part = NextPart(self._checkpoint, options, memory, progress)
         results = Results(
-            work, spec, options, in_progress, feed, part, events, progress, self._on_progress, stop, self._folder
+            steps, spec, options, in_progress, feed, part, events, progress, self._on_progress, stop, self._folder
         )
         monitor = WaitMonitor(spec.name, feed, decode_thread, progress, self._on_progress, self._on_engine_message)
         stop.graceful = True

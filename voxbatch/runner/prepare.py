@@ -29,14 +29,14 @@ from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
 from voxbatch.records import Windows
-from voxbatch.runner.abilities import check_abilities, check_recordings
-from voxbatch.runner.work import work_of
+from voxbatch.runner.abilities import check_abilities
+from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, open_store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
-    from voxbatch.runner.cascading import SecondPass
+    from voxbatch.runner.steps import SecondPass
     from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
 
@@ -108,22 +108,18 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         UsageError: the config, the manifest or OUT is wrong.
         StorageError: the source or OUT is unreachable.
     """
-    kind = work_of(config)
-    choice, policy = kind.choose_engine(), kind.path_policy()
+    steps = steps_of(config)
+    choice, policy = steps.choose_engine(), steps.path_policy()
     _keep_id_root(source, config)
     surveyed = survey(source, policy, config.limit)
-    options = kind.engine_options(choice.name)
+    options = steps.engine_options(choice.name)
     with_kernels = engines.options_with_kernels(choice.name, options, config.kernel_cache)
     engine = engine_cache.get(choice.name, config.model, with_kernels, config.store_options)
     spec = engine.spec
     hints = ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords)
     diarization = check_abilities(config, spec, hints, loads_networks=spec.torch_device is None)
-    check_recordings(kind, config, source, policy, spec)
-    large = None
-    if config.cascade is not None:
-        from voxbatch.runner.cascading import large_spec
-
-        large = large_spec(config, spec)
+    steps.check_recordings(config, source, policy, spec)
+    second = steps.second_model(spec)
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)
@@ -133,11 +129,9 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
 
         calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
     identity = _identity(config, spec, diarization.voices if diarization else ())
-    if large:
-        from voxbatch.runner.cascading import identity_of, kept_languages
-
-        _log_model("second pass", config, surveyed, large, log, kept_languages(surveyed, large))
-        identity["cascade"] = identity_of(config, large, calibration)
+    if second:
+        _log_model("second pass", config, surveyed, second.spec, log, second.notes(surveyed))
+        identity |= second.identity(calibration)
     environments = worker_environments(spec, config.workers)
     run = Run(
         run_id=digest({"manifest": surveyed.fingerprint, **identity}),
@@ -189,13 +183,9 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         windows=spec.windows,
         diarization=diarization,
         worker_environments=environments,
-        calibration=None if large else calibration,  # it is of the small model alone
+        calibration=None if second else calibration,  # it is of the small model alone
     )
-    if large:
-        from voxbatch.runner.cascading import second_pass
-
-        job = replace(job, second=second_pass(job, large, surveyed.items))
-    return job
+    return replace(job, second=second.second_pass(job, surveyed.items)) if second else job
 
 
 def _keep_id_root(source: Source, config: Config) -> None:

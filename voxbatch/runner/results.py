@@ -10,14 +10,12 @@ from voxbatch.config import RunOptions
 from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineSpec, Feed
 from voxbatch.output.latency import Latency
-from voxbatch.output.lines import failure_line
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import SAMPLING_RATE, Failure, Item, Outcome, Recording, Transcript
 from voxbatch.runner.engine_thread import GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop
 from voxbatch.runner.shared import ChunkResult, Counted, Encoded, EventQueue, InProgress, PendingItem
-from voxbatch.runner.work import Work
+from voxbatch.runner.steps import Steps
 
 if TYPE_CHECKING:
     from voxbatch.runner.long_texts import LongTextCounter
@@ -103,7 +101,7 @@ class Results:
 
     def __init__(
         self,
-        work: Work,
+        steps: Steps,
         spec: EngineSpec,
         options: RunOptions,
         in_progress: InProgress,
@@ -120,7 +118,7 @@ class Results:
         self._events, self._progress, self._on_progress, self._stop = events, progress, on_progress, stop
         self._long_texts: LongTextCounter | None = None
         """Counts the errors of long texts. None before the first of them."""
-        self._work, self._outcomes = work, work.outcomes(spec, feed, in_progress, events)
+        self._steps, self._outcomes = steps, steps.outcomes(spec, feed, in_progress, events)
 
     def close(self) -> None:
         """End the child process that counts errors, and the threads that encode recordings."""
@@ -207,7 +205,7 @@ class Results:
             self._progress.measure(item.index, pending.decoded.seconds if pending.decoded else 0.0)
         elif pending.decoded is None:
             self._progress.failed_s += item.duration + self._progress.fixed_of(item.duration)
-        reference = self._work.reference(item)
+        reference = item.text
         if isinstance(outcome, Transcript) and reference and len(reference) + len(outcome.text) >= LONG_TEXTS:
             from voxbatch.runner.long_texts import LongPair, LongTextCounter
 
@@ -224,10 +222,10 @@ class Results:
         self._in_progress.free(item)
         lang, folder = self._language(item), self._folder
         if isinstance(outcome, Failure):
-            entry = PartEntry(item.index, "failure", json_bytes(failure_line(item, outcome, lang, folder)))
+            entry = self._steps.failure_entry(item, outcome, lang, folder)
             self._progress.failed += 1
         else:
-            entry = self._work.entry(item, outcome, spec, lang, folder, counts)
+            entry = self._steps.entry(item, outcome, spec, lang, folder, counts)
             self._progress.done += 1
         self._part.add(entry)
         self._on_progress(self._progress)

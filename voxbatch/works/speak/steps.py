@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from voxbatch import engines
-from voxbatch.config import Config, SpeechOptions
+from voxbatch.config import Config
 from voxbatch.decoding import Decoded, Message, Undecodable
 from voxbatch.engines import Engine, EngineSpec, Feed
 from voxbatch.engines.choice import EngineChoice, choose
@@ -26,18 +26,19 @@ from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import PathPolicy, Source
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.manifest.texts import CUE_END, CUE_START, VOICE_KEY, TextPolicy, open_texts
 from voxbatch.output.layout import VERSION, item_file
 from voxbatch.output.lines import manifest_keys, score_keys
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import MISHEARD, SAMPLING_RATE, Chunk, Failure, Flag, Item, Piece, Recording, Span, Speech
-from voxbatch.runner.listening import ListeningEngine, listener_of, piece_wer
 from voxbatch.runner.shared import Encoded, EventQueue, InProgress, PendingItem, ThreadFailed
-from voxbatch.runner.work import Outcomes, Started, Work
+from voxbatch.runner.steps import Decode, Outcomes, Started, Steps
 from voxbatch.scoring.counts import count_errors
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND, plain, split, unreadable
 from voxbatch.storage.circuit_breaker import Reachable
+from voxbatch.works.speak.listening import ListeningEngine, listener_of, piece_wer
+from voxbatch.works.speak.options import SpeechOptions
+from voxbatch.works.speak.texts import CUE_END, CUE_START, VOICE_KEY, TextPolicy, open_texts
 
 MAX_CHARACTERS = 100_000
 """Characters of the longest text: two hours of speech, which are joined in memory."""
@@ -215,21 +216,22 @@ class Recordings:
         self._encoders.shutdown(wait=False, cancel_futures=True)
 
 
-class Speak(Work):
+class Speak(Steps):
     """Speak texts."""
 
     engines = engines.SPEECH_ENGINES
     reads_recordings = False
+    has_known_speed = False
     max_queued_events = 16
     """The results have the samples: 20 MB."""
 
     @property
     def _speech(self) -> SpeechOptions:
-        assert self.options.speech is not None
-        return self.options.speech
+        assert isinstance(self.options.own, SpeechOptions)
+        return self.options.own
 
     def open(self, config: Config) -> Source:
-        """See Work."""
+        """See Steps."""
         import sys
 
         if not isinstance(config.source, str):
@@ -237,26 +239,28 @@ class Speak(Work):
         return open_texts(config.source, sys.stdin.buffer, config.store_options)
 
     def path_policy(self) -> PathPolicy:
-        """See Work."""
+        """See Steps."""
         return TextPolicy()
 
     def choose_engine(self) -> EngineChoice:
-        """See Work."""
+        """See Steps."""
         return choose(self.options.engine, self.engines)
 
     def engine_options(self, engine: str) -> Mapping[str, str]:
-        """See Work."""
+        """See Steps."""
         options = self.options.engine_options
         return {**options, "task": "speak"} if engine == "vllm" else super().engine_options(engine)
 
     def check(self, spec: EngineSpec) -> None:
-        """See Work."""
+        """See Steps."""
         check_speech(self._speech, spec)
 
-    def messages(
-        self, started: Started, decode: Callable[[int, str], Iterator[Message]], spec: EngineSpec, shared: InProgress
-    ) -> Iterator[Message]:
-        """See Work."""
+    def size(self, audio_s: float, chunks: int) -> tuple[str, str]:
+        """See Steps."""
+        return "text", f"about {audio_s * CHARACTERS_PER_SECOND:,.0f} characters"
+
+    def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
+        """See Steps."""
         return pieces(started, self._speech, self.options.max_hours, spec)
 
     def engine(self, engine: Engine, resources: ExitStack) -> Engine:
@@ -266,12 +270,12 @@ class Speak(Work):
         return ListeningEngine(engine, resources.enter_context(closing(listener_of(self.options))), self._speech)
 
     def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
-        """See Work."""
+        """See Steps."""
         return Recordings(self._speech, spec, shared, events)
 
     def entry(
         self, item: Item, outcome: Any, spec: EngineSpec, lang: str | None, folder: str | None, counts: object
     ) -> PartEntry:
-        """See Work."""
+        """See Steps."""
         line = recording_line(item, outcome, spec.name, spec.model, lang)
         return PartEntry(item.index, "transcript", json_bytes(line), flac=outcome.flac)

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from voxbatch import engines
 from voxbatch.config import Config
@@ -17,10 +18,17 @@ from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError, ManifestError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.source import BadLines
+from voxbatch.output.lines import line_bytes, transcript_line
+from voxbatch.output.parts import PartEntry
 from voxbatch.records import Chunk, GivenText, Item, Transcript
 from voxbatch.runner.shared import EventQueue, InProgress
-from voxbatch.runner.work import Outcomes, Started, Transcripts, Work
+from voxbatch.runner.steps import Decode, Outcomes, Started, Steps, Transcripts
 from voxbatch.speech.pieces import unreadable
+from voxbatch.text.item_flags import item_flags
+from voxbatch.works.align.policy import GivenTextPolicy
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.counts import ErrorCounts
 
 NOT_IN_AUDIO = "not in the audio: no word of the text"
 
@@ -36,7 +44,7 @@ def check_texts(config: Config, source: Source, policy: PathPolicy, spec: Engine
         raise ConfigError("--channels: a text is aligned with all channels; leave it out, or give rows with `channel`")
     bad = BadLines()
     for item in items(source, policy, config.limit):
-        if reason := unreadable(item.text or "", spec.scripts):
+        if reason := unreadable(item.given or "", spec.scripts):
             bad.add(item.line, f"`text` cannot be aligned by {spec.model}: {reason}")
     if bad.total:
         raise ManifestError(source.name, [source.placed(line) for line in bad.first], bad.total)
@@ -51,7 +59,7 @@ def with_texts(messages: Iterable[Message], in_progress: InProgress) -> Iterator
     for message in messages:
         if (chunk := waiting.pop(message.item, None)) is not None:
             item = in_progress.items[message.item].item
-            yield replace(chunk, given=GivenText(item.text or "", is_last=not isinstance(message, Chunk)))
+            yield replace(chunk, given=GivenText(item.given or "", is_last=not isinstance(message, Chunk)))
         if isinstance(message, Chunk):
             waiting[message.item] = message
         else:
@@ -61,11 +69,11 @@ def with_texts(messages: Iterable[Message], in_progress: InProgress) -> Iterator
 def with_given_text(transcript: Transcript, item: Item) -> Transcript:
     """Return the transcript with the text of its item. The words that are not in the audio have no times."""
     if transcript.words:
-        return replace(transcript, text=item.text or "")
-    return replace(transcript, text=item.text or "", warnings=(*transcript.warnings, NOT_IN_AUDIO))
+        return replace(transcript, text=item.given or "")
+    return replace(transcript, text=item.given or "", warnings=(*transcript.warnings, NOT_IN_AUDIO))
 
 
-class Align(Work):
+class Align(Steps):
     """Find the times of given texts."""
 
     engines = engines.ALIGNERS
@@ -77,23 +85,36 @@ class Align(Work):
         asked = "ctc" if self.options.model and self.options.engine == "auto" else self.options.engine
         return choose(asked, self.engines)
 
-    def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
-        """See Work."""
-        check_texts(config, source, policy, spec)
+    def path_policy(self) -> PathPolicy:
+        """See Steps."""
+        return GivenTextPolicy(self.options.allow_outside, self.options.only_under, self.options.task)
 
-    def messages(
-        self, started: Started, decode: Callable[[int, str], Iterator[Message]], spec: EngineSpec, shared: InProgress
-    ) -> Iterator[Message]:
-        """See Work."""
+    def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
+        """See Steps."""
+        check_texts(config, source, policy, spec)
+        super().check_recordings(config, source, policy, spec)
+
+    def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
+        """See Steps."""
         return with_texts(decode(self.max_samples, SPLIT_ADVICE), shared)
 
     def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
-        """See Work."""
-        return _Alignments(self.options)
+        """See Steps."""
+        return _Alignments(self.additions)
 
-    def reference(self, item: Item) -> str | None:
-        """Return None: the text is given."""
-        return None
+    def entry(
+        self,
+        item: Item,
+        outcome: Any,
+        spec: EngineSpec,
+        lang: str | None,
+        folder: str | None,
+        counts: ErrorCounts | None,
+    ) -> PartEntry:
+        """See Steps. The text comes from the user, so its language is not doubted."""
+        flags = (*outcome.flags, *item_flags(outcome, None))
+        line = transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts, flags=flags)
+        return PartEntry(item.index, "transcript", line_bytes(line))
 
 
 class _Alignments(Transcripts):

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import Config, QuestionOptions
+from voxbatch.config import Config
 from voxbatch.decoding import SPLIT_ADVICE, Decoded, Message, Undecodable
 from voxbatch.engines import ENGINES, EngineSpec, Feed
 from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
@@ -24,6 +25,9 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.json_line import AUDIOS_KEY
 from voxbatch.manifest.source import BadLines
+from voxbatch.output.lines import failure_line, line_bytes, transcript_line
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import (
     SAMPLING_RATE,
     AnswerOptions,
@@ -39,9 +43,11 @@ from voxbatch.records import (
     Transcript,
 )
 from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
-from voxbatch.runner.work import Outcomes, Started, Work
+from voxbatch.runner.steps import Decode, Outcomes, Started, Steps
 from voxbatch.storage import StoreOptions, is_remote
 from voxbatch.storage.recording import open_recording
+from voxbatch.works.ask.lines import answer_keys, question_keys
+from voxbatch.works.ask.options import QuestionOptions
 
 MAX_PROBED = 1000
 """Number of local recordings without a duration in the manifest whose headers are read: a second or two. The item of a
@@ -259,15 +265,17 @@ class Answers:
         """Do nothing."""
 
 
-class Ask(Work):
+class Ask(Steps):
     """Ask a question about each recording."""
 
     proof_prompt = "Hello"
+    has_known_speed = False
+    """The lengths of the answers decide, and they are unknown."""
 
     @property
     def _questions(self) -> QuestionOptions:
-        assert self.options.questions is not None
-        return self.options.questions
+        assert isinstance(self.options.own, QuestionOptions)
+        return self.options.own
 
     @property
     def feeds_itself(self) -> bool:  # type: ignore[override]
@@ -275,8 +283,8 @@ class Ask(Work):
         return self._questions.map_reduce
 
     def path_policy(self) -> PathPolicy:
-        """See Work."""
-        from voxbatch.manifest.question_policy import QuestionPolicy
+        """See Steps."""
+        from voxbatch.works.ask.question_policy import QuestionPolicy
 
         options, questions = self.options, self._questions
         return QuestionPolicy(
@@ -284,24 +292,36 @@ class Ask(Work):
         )
 
     def engine_options(self, engine: str) -> Mapping[str, str]:
-        """See Work."""
+        """See Steps."""
         return options_with_questions(engine, self.options.engine_options, self._questions.answer)
 
     def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
-        """See Work."""
+        """See Steps."""
         if not self._questions.map_reduce:
             check_lengths(source, policy, config.limit, spec, config.store_options)
 
-    def messages(
-        self, started: Started, decode: Callable[[int, str], Iterator[Message]], spec: EngineSpec, shared: InProgress
-    ) -> Iterator[Message]:
-        """See Work."""
+    def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
+        """See Steps."""
         joiner = RecordingJoiner(self._questions, shared)
         return joiner.joined(decode(*joiner.longest_samples(self.max_samples, spec)))
 
     def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
-        """See Work."""
+        """See Steps."""
         return Answers(self._questions, feed)
+
+    def entry(
+        self, item: Item, outcome: Any, spec: EngineSpec, lang: str | None, folder: str | None, counts: object
+    ) -> PartEntry:
+        """See Steps."""
+        row, own = question_keys(item, folder), answer_keys(outcome.answer) if outcome.answer else {}
+        flags = outcome.flags if own else None
+        line = transcript_line(item, outcome, spec.name, spec.model, lang, folder, flags=flags, row=row, own=own)
+        return PartEntry(item.index, "transcript", line_bytes(line))
+
+    def failure_entry(self, item: Item, failure: Failure, lang: str | None, folder: str | None) -> PartEntry:
+        """See Steps."""
+        line = failure_line(item, failure, lang, folder, question_keys(item, folder))
+        return PartEntry(item.index, "failure", json_bytes(line))
 
 
 def _answered(decoded: Decoded, answers: list[Hypothesis]) -> Transcript:

@@ -1,0 +1,6 @@
+"""Tell speakers apart, by their voices or by their channels."""
+
+from voxbatch.work import Work
+
+WORK = Work(name="speakers", steps="voxbatch.works.speakers.steps:Speakers")
+CHANNELS = Work(name="channels", steps="voxbatch.works.speakers.steps:Channels")
