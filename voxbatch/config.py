@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from voxbatch.errors import ConfigError
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.records import ALIGN, CHANNEL_MODES, SPLIT, TASKS, TRANSCRIBE, SpeakerCount
+from voxbatch.records import CHANNEL_MODES, TASKS, TRANSCRIBE
 from voxbatch.settings import (
     MACHINE,
     MODEL,
@@ -34,7 +33,7 @@ from voxbatch.settings import (
     settings_of,
 )
 from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, parse_bucket_address, redacted
-from voxbatch.work import WorkOptions, stored_options
+from voxbatch.work import WorkOptions, additions_of, stored_options
 
 FORMATS = tuple(WRITERS)
 LOG_FORMATS = ("auto", "json", "text")
@@ -69,7 +68,7 @@ class RunOptions:
         f"SMALL is least sure: up to SHARE of the audio (default {DEFAULT_SHARE}) or, with wer=5 for SHARE and with a "
         "--calibration of SMALL, until the others have an expected WER of 5 %. The more confident text counts.",
     )  # fmt: skip
-    """See parse_cascade. `model` is then the small one."""
+    """See works.cascade.options.parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
         {}, use=RECORDING, group=MODEL, metavar="NAME=VALUE",
         help="An option of this engine only, e.g. beam_size=1. Repeatable.",
@@ -179,7 +178,7 @@ class RunOptions:
         "Default: mix them down.",
     )  # fmt: skip
     channel_names: tuple[str, ...] = setting(
-        (), use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
+        (), needs="channels", use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
         help="Names of the speakers of the channels, from the first one, e.g. agent,customer. Default: Speaker 1, "
         "Speaker 2.",
     )  # fmt: skip
@@ -187,14 +186,14 @@ class RunOptions:
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="[N|MIN-MAX]",
         help="Tell the speakers apart: N of them, MIN to MAX, or any number (auto). Words and segments get a speaker.",
     )  # fmt: skip
-    """See speaker_count."""
+    """See works.speakers.options.speaker_count."""
     speaker_model: str | None = setting(
-        None, use=RECORDING, group=MODEL, in_identity=True, metavar="MODEL",
+        None, needs="speakers", use=RECORDING, group=MODEL, in_identity=True, metavar="MODEL",
         help="The networks that tell the speakers apart: a folder, a name on the hub, gs:// or s3://. Default: "
         "pyannote's segmentation 3.0 and CAM++.",
     )  # fmt: skip
     speaker_names: str | None = setting(
-        None, use=RECORDING, group=SOURCE, metavar="FOLDER",
+        None, needs="speakers", use=RECORDING, group=SOURCE, metavar="FOLDER",
         help="Samples of known voices, NAME.wav or several in NAME/, a folder or gs:// or s3://. Speakers with such a "
         "voice get its name, others stay numbers.",
     )  # fmt: skip
@@ -245,12 +244,11 @@ class RunOptions:
             if reason := unknown_language(self.language):
                 raise ConfigError(f"--language {self.language}: {reason}")
         check_settings(self)
-        if self.cascade is not None:
-            check_cascade(self)
-            object.__setattr__(self, "model", self.cascade_models.small)
+        for addition in additions_of(self.marks, only_held=False):
+            if addition.checks:
+                for name, value in addition.resolve("checks")(self).items():
+                    object.__setattr__(self, name, value)
         check_formats(self.formats)
-        check_channels(self.channels, self.channel_names)
-        check_speakers(self)
         if self.beside:
             check_beside(self.formats)
         check_include(self.include)
@@ -274,12 +272,6 @@ class RunOptions:
         """The settings by their names, those of the kind of work by their key: see work.work_of."""
         marks = {entry.name: getattr(self, entry.name) for entry in fields(RunOptions)}
         return marks if self.own is None else {**marks, self.own.key: self.own}
-
-    @property
-    def cascade_models(self) -> Cascade:
-        """The models of a cascade. Only for a run with one."""
-        assert self.cascade is not None
-        return parse_cascade(self.cascade)
 
     @property
     def hints_given(self) -> list[str]:
@@ -351,74 +343,6 @@ _ADDRESSES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Cascade:
-    """The two models of a cascade."""
-
-    small: str
-    """The model that does everything."""
-    large: str
-    """The model that does the least sure recordings again."""
-    share: float | None
-    """Largest part of the audio that the large model does, from 0 to 1. None with `wer`."""
-    wer: float | None = None
-    """Highest expected word error rate of what the large model does not do, from 0 to 1. None with `share`."""
-
-
-def parse_cascade(text: str) -> Cascade:
-    """Return the models of a cascade.
-
-        "tiny.en,base.en:0.2"    →  Cascade("tiny.en", "base.en", 0.2)
-        "tiny.en,base.en:wer=5"  →  Cascade("tiny.en", "base.en", None, 0.05)
-
-    Raises:
-        ConfigError: the text is something else, the share or the rate is out of range, or both models are the same.
-    """
-    example = "give SMALL,LARGE or SMALL,LARGE:SHARE, such as tiny.en,base.en:0.3 or tiny.en,base.en:wer=5"
-    match = re.fullmatch(r"([^,]+),([^,]+?)(?::([^/,:]*))?", text)
-    if match is None:
-        raise ConfigError(f"--cascade {text}: {example}")
-    small, large = match[1].strip(), match[2].strip()
-    try:
-        by_wer = (match[3] or "").startswith("wer=")
-        share = DEFAULT_SHARE if match[3] is None else float(match[3].removeprefix("wer="))
-    except ValueError as e:
-        raise ConfigError(f"--cascade {text}: {match[3]!r} is no share of the audio; {example}") from e
-    if by_wer and not 0 < share < 100:
-        raise ConfigError(f"--cascade {text}: the word error rate is {share:g} %; it must be above 0 and below 100")
-    if not by_wer and not 0 < share < 1:
-        raise ConfigError(
-            f"--cascade {text}: the share is {match[3]}; it must be above 0 and below 1, because with 0 there is no "
-            "second pass, and with 1 the large model alone costs less"
-        )
-    if small == large:
-        raise ConfigError(f"--cascade {text}: both models are {small}; give two different ones")
-    return Cascade(small, large, None, share / 100) if by_wer else Cascade(small, large, share)
-
-
-def check_cascade(options: RunOptions) -> None:
-    """Check the settings of a cascade.
-
-    Raises:
-        ConfigError: see `parse_cascade`; or another setting contradicts the cascade.
-    """
-    if options.model not in (None, options.cascade_models.small):
-        raise ConfigError(f"--cascade names both models; leave out --model {redacted(options.model)}")
-    if options.task == ALIGN:
-        raise ConfigError("--cascade is for transcripts: an engine that aligns has no confidence in a text")
-    by_wer = options.cascade_models.wer is not None
-    if options.calibration is not None and not by_wer:
-        raise ConfigError(
-            "--calibration is of one model, and --cascade has two; leave out one of them, or choose by the word error "
-            "rate that it gives: SMALL,LARGE:wer=5"
-        )
-    if options.calibration is None and by_wer:
-        raise ConfigError(
-            f"--cascade {options.cascade}: a word error rate is estimated by a calibration of "
-            f"{options.cascade_models.small}; give --calibration FILE, which voxbatch calibrate makes from a run of it"
-        )
-
-
 def check_formats(formats: Iterable[str]) -> None:
     """Check the names of output formats.
 
@@ -437,55 +361,6 @@ def check_cues(limits: Mapping[str, float | None]) -> None:
     """
     for name, value in limits.items():
         settings_of(RunOptions)[name].check(value)
-
-
-def check_channels(channels: str | None, names: Sequence[str]) -> None:
-    """Check the names of channels.
-
-    Raises:
-        ConfigError: channels are named and not recognised alone, or two have the same name.
-    """
-    if names and channels is None:
-        raise ConfigError("--channel-names needs --channels split or --channels auto")
-    if not all(name.strip() for name in names) or len(set(names)) < len(names):
-        raise ConfigError(f"--channel-names {','.join(names)}: give each channel a name of its own")
-
-
-def check_speakers(options: RunOptions) -> None:
-    """Check the settings of speakers.
-
-    Raises:
-        ConfigError: the number of speakers makes no sense, or two settings contradict each other.
-    """
-    if options.speakers is not None:
-        speaker_count(options.speakers)
-        if options.channels == SPLIT:
-            raise ConfigError(
-                "--channels split makes each channel a speaker, and --speakers tells the voices of a mixdown apart; "
-                "leave out one of them, or give --channels auto"
-            )
-        return
-    for name in ("speaker_model", "speaker_names"):
-        if getattr(options, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} needs --speakers")
-
-
-def speaker_count(text: str) -> SpeakerCount:
-    """Return the number of speakers that a recording may have: "auto" → from 1, "2" → 2 to 2, "2-4" → 2 to 4.
-
-    Raises:
-        ConfigError: the text is something else, or no recording can have so many speakers.
-    """
-    if text == ANY_SPEAKERS:
-        return SpeakerCount()
-    match = re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", text, re.ASCII)
-    if match is None:
-        raise ConfigError(f"--speakers {text!r}: give a number, two numbers such as 2-4, or {ANY_SPEAKERS}")
-    least = int(match[1])
-    most = int(match[2] or least)
-    if not 1 <= least <= most:
-        raise ConfigError(f"--speakers {text}: the number must be at least 1, and the first one not above the second")
-    return SpeakerCount(least, most)
 
 
 def check_beside(formats: Iterable[str]) -> None:

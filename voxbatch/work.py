@@ -24,14 +24,14 @@ class Kind(NamedTuple):
 
     setting: str
     value: object = None
-    """None means any value that is not empty."""
+    """None means any value."""
     is_always_stored: bool = False
     """True if the stored settings of runs of other kinds have the setting, too."""
 
     def is_of(self, settings: Mapping[str, Any]) -> bool:
         """Return whether the settings of a run are of this kind."""
         value = settings.get(self.setting)
-        return bool(value) if self.value is None else value == self.value
+        return value is not None if self.value is None else value == self.value
 
 
 EVERY_KIND = frozenset((
@@ -78,6 +78,12 @@ class Work:
     """How `voxbatch submit` starts it elsewhere: a cli.submit_command.SubmittedKind."""
     command_tells_all: bool = True
     """True if the options of the command tell the whole run, and no texts or questions besides."""
+    checks: str | None = None
+    """A function that checks the settings of a run when they are built, and returns those that follow from them."""
+    names_speakers: bool = False
+    """True if the speakers of a recording have names that mean others in other recordings."""
+    example: str = "run recordings/"
+    """A command of this kind and its source, as an example."""
     sets_engine_task: bool = False
     """True if the kind sets the engine option `task` to its name."""
 
@@ -117,11 +123,15 @@ def work_of(settings: Mapping[str, Any]) -> Work:
     return work(next((name for name, kind in KINDS.items() if kind.is_of(settings) and exists(name)), TRANSCRIBE))
 
 
-def additions_of(settings: Mapping[str, Any]) -> Iterator[Work]:
-    """Yield what is added to the kind of a run; see `work_of`."""
+def additions_of(settings: Mapping[str, Any], only_held: bool = True) -> Iterator[Work]:
+    """Yield what is added to the kind of a run; see `work_of`.
+
+    Args:
+        only_held: leave out an addition whose setting does not hold for the kind.
+    """
     main = work_of(settings)
     for name, kind in ADDITIONS.items():
-        if kind.is_of(settings) and main.holds(kind.setting) and exists(name):
+        if kind.is_of(settings) and exists(name) and (main.holds(kind.setting) or not only_held):
             yield work(name)
 
 

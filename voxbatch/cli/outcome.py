@@ -27,7 +27,7 @@ from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.units import RATES, UNDETERMINED
 from voxbatch.storage import Store, StoreOptions, open_store
-from voxbatch.work import work_of
+from voxbatch.work import additions_of, work_of
 
 SHOWN_TRANSCRIPTS = 5
 SHOWN_CHARACTERS = 100
@@ -105,8 +105,8 @@ def outcome_lines(
     if summary.usd is not None:
         yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
     engine = summary.facts.engine
-    cascade = summary.facts.config.get("cascade")
-    second = f"; cascade {cascade}" if cascade else ""
+    config = summary.facts.config
+    second = "".join(f"; {added.name} {config[added.name]}" for added in additions_of(config) if added.overlay)
     yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}{second}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)

@@ -183,7 +183,6 @@ class DecodeThread(threading.Thread):
             message = replace(message, hints=Hints(hotwords, self._options.prompt))
         if self._options.task != message.task:
             message = replace(message, task=self._options.task)
-        # An engine could only invent text for silence.
-        if message.span.silent and message.question is None and message.given is None:
+        if message.span.silent and self._steps.skips_silence:
             return self._events.send(ChunkResult(Hypothesis(message.item, message.index, "")))
         return self._feed.put(message)

@@ -153,6 +153,8 @@ class Steps:
 
     engines: Mapping[str, EngineEntry] = engines.ENGINES
     reads_recordings = True
+    skips_silence = True
+    """True if no engine gets a silent chunk, for which it could only invent text."""
     overlap = OVERLAP
     """Seconds of the audio that two chunks share, if the engine gives word times."""
     max_queued_events = 1024

@@ -77,6 +77,7 @@ class Align(Steps):
     """Find the times of given texts."""
 
     engines = engines.ALIGNERS
+    skips_silence = False
     overlap = 0
     """A text that is aligned goes on from chunk to chunk."""
 

@@ -268,6 +268,7 @@ class Answers:
 class Ask(Steps):
     """Ask a question about each recording."""
 
+    skips_silence = False
     proof_prompt = "Hello"
     has_known_speed = False
     """The lengths of the answers decide, and they are unknown."""

@@ -5,5 +5,6 @@ from voxbatch.work import Work
 WORK = Work(
     name="cascade",
     steps="voxbatch.works.cascade.steps:Cascade",
+    checks="voxbatch.works.cascade.options:check",
     overlay="voxbatch.works.cascade.overlay:SECOND_PASS",
 )

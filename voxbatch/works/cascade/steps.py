@@ -26,6 +26,7 @@ from voxbatch.runner.steps import Addition, steps_of
 from voxbatch.runner.transcribe import RemainingWork, resume
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
+from voxbatch.works.cascade.options import models_of
 from voxbatch.works.cascade.overlay import Amount, chosen
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _Options = TypeVar("_Options", bound=RunOptions)
 
 def second_config(config: _Options) -> _Options:
     """Return the options of the second pass of a cascade: the large model does items of all shards."""
-    return replace(config, cascade=None, model=config.cascade_models.large, shard=0, shards=1)
+    return replace(config, cascade=None, model=models_of(config).large, shard=0, shards=1)
 
 
 def large_engine(config: RunOptions, small: str) -> tuple[str, Mapping[str, str]]:
@@ -113,7 +114,7 @@ class LargeModel:
 
     def identity(self, calibration: CalibrationFile | None) -> dict[str, Any]:
         """Return the part of a run's identity that is about its second pass."""
-        models, fit = self._options.cascade_models, calibration.calibration.fit if calibration else None
+        models, fit = models_of(self._options), calibration.calibration.fit if calibration else None
         amount = Amount(models.share, models.wer, fit)
         decided = {"model": self.spec.model, "decoding": dict(self.spec.decoding), **amount.to_dict()}
         return {"cascade": decided}
@@ -151,7 +152,7 @@ class Cascade(Addition):
 
     def second_options(self) -> LargeOptions:
         """See Addition."""
-        share = self.options.cascade_models.share
+        share = models_of(self.options).share
         return LargeOptions(share or DEFAULT_SHARE, by_wer=share is None)
 
     def second_model(self, spec: EngineSpec) -> LargeModel:

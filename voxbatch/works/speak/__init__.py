@@ -9,6 +9,7 @@ WORK = Work(
     settings=SETTINGS,
     steps="voxbatch.works.speak.steps:Speak",
     products="voxbatch.works.speak.products:PRODUCTS",
+    example="speak texts.jsonl",
     command_tells_all=False,
     sets_engine_task=True,
 )

@@ -2,5 +2,14 @@
 
 from voxbatch.work import Work
 
-WORK = Work(name="speakers", steps="voxbatch.works.speakers.steps:Speakers")
-CHANNELS = Work(name="channels", steps="voxbatch.works.speakers.steps:Channels")
+WORK = Work(
+    name="speakers",
+    steps="voxbatch.works.speakers.steps:Speakers",
+    checks="voxbatch.works.speakers.options:check_speakers",
+)
+CHANNELS = Work(
+    name="channels",
+    steps="voxbatch.works.speakers.steps:Channels",
+    checks="voxbatch.works.speakers.options:check_channels",
+    names_speakers=True,
+)
