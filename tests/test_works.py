@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, environment
 
 from voxbatch.work import ADDITIONS, KINDS
 
 PACKAGE = ROOT / "voxbatch"
+RECORDING = str(ROOT / "examples" / "recordings" / "weather.flac")
+FOLDERS = sorted({path.parent.name for path in (PACKAGE / "works").glob("*/__init__.py")} - {"transcribe"})
+OPTIONS = {"align": ("--task", "align"), "cascade": ("--cascade", "a,b"), "speakers": ("--speakers", "2")}
+"""Options of `run` that ask for a kind of work."""
 KIND_NAMES = {*KINDS, *ADDITIONS}
 CONSTANTS = {"ALIGN", "ASK", "SPEAK", "SPLIT"}
 """Values of settings that make a run one of a kind."""
@@ -97,3 +104,32 @@ def test_the_core_branches_on_no_kind() -> None:
 def test_branches_are_noticed(text: str) -> None:
     """The count sees each form of a branch."""
     assert branches(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_core_lives_without_the_folder_of_a_kind(folder: str, tmp_path: Path) -> None:
+    """Without a kind's folder, its command is gone, and everything else transcribes, merges and reads OUT."""
+    package = tmp_path / "voxbatch"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(package / "works" / folder)
+
+    def voxbatch(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=str(tmp_path))
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    commands = re.findall(r"^  ([a-z]+) ", voxbatch("--help").stdout, re.MULTILINE)
+    assert folder not in commands
+    assert {*KINDS, "run"} - {folder} <= {*commands}
+    for arguments in (
+        ("run", RECORDING, "-o", "out", "--engine", "scripted", "--formats", "srt", "-q"),
+        ("status", "out"),
+        ("merge", "out", "--formats", "txt"),
+        ("submit", "--help"),
+    ):
+        done = voxbatch(*arguments)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "srt" / "weather.srt").read_text()
+    if option := OPTIONS.get(folder):
+        done = voxbatch("run", RECORDING, "-o", "other", "--engine", "scripted", *option)
+        assert (done.returncode, "this installation of voxbatch cannot do" in done.stderr) == (2, True)

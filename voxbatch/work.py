@@ -1,7 +1,8 @@
 """The kinds of work, by their names, and what each kind tells the layers of the core.
 
 A kind of work is a folder of `works/`, whose `WORK` is a Work. The core never asks which kind a run is: it asks the
-Work. Nothing of a kind is imported before a run of that kind needs it. A kind whose folder is missing does not exist.
+Work. Nothing of a kind is imported before a run of that kind needs it. Without the folder of a kind,
+its command is gone, and a run of that kind is refused.
 
 To add a kind, write the folder and add a line to `KINDS`.
 """
@@ -15,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple
+
+from voxbatch.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "works"
 
@@ -108,7 +111,15 @@ def commands() -> list[str]:
 
 @functools.cache
 def work(name: str) -> Work:
-    """Return a kind of work by its name."""
+    """Return a kind of work by its name.
+
+    Raises:
+        ConfigError: its folder is missing.
+    """
+    if not exists(name):
+        raise ConfigError(
+            f"this installation of voxbatch cannot do {name!r}: {FOLDER / FOLDERS.get(name, name)} is missing"
+        )
     folder = import_module(f"voxbatch.works.{FOLDERS.get(name, name)}")
     found: Work = folder.WORK if name not in FOLDERS else getattr(folder, name.upper())
     return found
@@ -120,7 +131,7 @@ def work_of(settings: Mapping[str, Any]) -> Work:
     Args:
         settings: RunOptions.marks, a stored config, or the identity of a run.
     """
-    return work(next((name for name, kind in KINDS.items() if kind.is_of(settings) and exists(name)), TRANSCRIBE))
+    return work(next((name for name, kind in KINDS.items() if kind.is_of(settings)), TRANSCRIBE))
 
 
 def additions_of(settings: Mapping[str, Any], only_held: bool = True) -> Iterator[Work]:
@@ -131,7 +142,7 @@ def additions_of(settings: Mapping[str, Any], only_held: bool = True) -> Iterato
     """
     main = work_of(settings)
     for name, kind in ADDITIONS.items():
-        if kind.is_of(settings) and exists(name) and (main.holds(kind.setting) or not only_held):
+        if kind.is_of(settings) and (main.holds(kind.setting) or not only_held):
             yield work(name)
 
 

@@ -28,7 +28,6 @@ from voxbatch.errors import AudioError, ConfigError, UsageError
 from voxbatch.manifest import LineError, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
 from voxbatch.runner import Stop
-from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.one_recording import transcribe_recording
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
@@ -66,7 +65,7 @@ class Transcriber:
         """The last call's work. It may still be in progress if its caller was interrupted twice."""
         self._is_closed = False
         engine = self._engine()
-        self._diarization = check_abilities(self._options, engine.spec)
+        self._diarization = steps_of(self._options).check(engine.spec)
         for warning in engine.spec.warnings:
             self._log.warning("engine", text=warning)
         warm_pool.open()

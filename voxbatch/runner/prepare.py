@@ -29,14 +29,13 @@ from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
 from voxbatch.records import Windows
-from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, open_store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
-    from voxbatch.runner.steps import SecondPass
+    from voxbatch.runner.second_pass import SecondPass
     from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
 
@@ -117,7 +116,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     engine = engine_cache.get(choice.name, config.model, with_kernels, config.store_options)
     spec = engine.spec
     hints = ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords)
-    diarization = check_abilities(config, spec, hints, loads_networks=spec.torch_device is None)
+    diarization = steps.check(spec, hints, loads_networks=spec.torch_device is None)
     steps.check_recordings(config, source, policy, spec)
     second = steps.second_model(spec)
     has_no_kernels = config.kernel_cache is not None and with_kernels == options

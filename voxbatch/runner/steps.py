@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch import engines, work
 from voxbatch.config import Config, RunOptions
@@ -18,29 +18,33 @@ from voxbatch.engines import Engine, EngineMessage, EngineSpec, Feed
 from voxbatch.engines import Registration as EngineEntry
 from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError
-from voxbatch.manifest import PathPolicy, Source, Survey, open_source
+from voxbatch.manifest import PathPolicy, Source, open_source
 from voxbatch.output.lines import failure_line, line_bytes, transcript_line
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.records import OVERLAP, SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Recording, Transcript
+from voxbatch.records import (
+    OVERLAP,
+    SAMPLING_RATE,
+    TRANSLATE,
+    Failure,
+    Hypothesis,
+    Item,
+    Outcome,
+    Recording,
+    Transcript,
+)
 from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:
     from voxbatch.decoding.messages import Diarization
-    from voxbatch.runner.prepare import Job
+    from voxbatch.runner.second_pass import SecondModel, SecondOptions
     from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
-    from voxbatch.runner.transcribe import RemainingWork
-    from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.scoring.counts import ErrorCounts
-    from voxbatch.storage import Store
 
 Started = Iterator[tuple[Item, str | None] | None]
 """Items with their languages; None for a pause."""
 Decode = Callable[[int, str], Iterator[Message]]
 """Decodes the started items, up to a number of samples; gives an advice about longer ones."""
-
-
-OptionsT = TypeVar("OptionsT", bound=RunOptions)
 
 
 class Outcomes(Protocol):
@@ -54,47 +58,6 @@ class Outcomes(Protocol):
 
     def close(self) -> None:
         """End threads."""
-
-
-class SecondPass(Protocol):
-    """The second pass of a job."""
-
-    @property
-    def job(self) -> Job:
-        """The same run with the second model."""
-
-    def remaining(self, store: Store) -> RemainingWork:
-        """Return the items that it has to do. The first pass is complete."""
-
-
-class SecondModel(Protocol):
-    """A second model, which does some of the items again."""
-
-    spec: EngineSpec
-
-    def notes(self, surveyed: Survey) -> list[str]:
-        """Return what the user should know about the model."""
-
-    def identity(self, calibration: CalibrationFile | None) -> dict[str, Any]:
-        """Return its part of the identity of the run."""
-
-    def second_pass(self, job: Job, num_items: int) -> SecondPass:
-        """Return the second pass of a job."""
-
-
-class SecondOptions(Protocol):
-    """What is known of a second pass before its model is created."""
-
-    @property
-    def share(self) -> float:
-        """Expected part of the audio that it does again."""
-
-    @property
-    def by_wer(self) -> bool:
-        """True if an expected word error rate decides, and not the share."""
-
-    def of(self, options: OptionsT) -> OptionsT:
-        """Return the options of the second pass of a run with these options."""
 
 
 class Addition:
@@ -201,8 +164,39 @@ class Steps:
             options = {**addition.engine_options(engine), **options}
         return options
 
-    def check(self, spec: EngineSpec) -> None:
-        """Check that the engine can do this work."""
+    def check(self, spec: EngineSpec, row_hints: Iterable[str] = (), loads_networks: bool = True) -> Diarization | None:
+        """Check that an engine can do what the options ask for, and return the way in which the decoders tell speakers
+        apart, if they do.
+
+        Args:
+            row_hints: names of the keys of the manifest that give hints.
+            loads_networks: load the networks that tell speakers apart once, on the CPU.
+
+        Raises:
+            ConfigError, StorageError: the engine cannot; see `Addition.diarization`.
+        """
+        options = self.options
+        if options.language:
+            from voxbatch.engines.refusals import require_language
+
+            require_language(spec, options.language)
+        self.check_engine(spec)
+        if (hints := ", ".join([*options.hints_given, *row_hints])) and not spec.takes_hints:
+            raise ConfigError(
+                f"{hints}: the engine {spec.name} cannot tell {spec.model} which words to expect; take a Whisper "
+                "model, or leave it out"
+            )
+        if options.task == TRANSLATE and not spec.translates:
+            raise ConfigError(
+                f"--task translate: {spec.model} of the engine {spec.name} was not trained to translate; take a "
+                "multilingual Whisper model, such as --model large-v3 of faster-whisper or openai/whisper-large-v3 of "
+                "vllm"
+            )
+        ways = (addition.diarization(spec, loads_networks) for addition in self.additions)
+        return next(filter(None, ways), None)
+
+    def check_engine(self, spec: EngineSpec) -> None:
+        """Check that the engine can do this kind of work."""
 
     def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
         """Check the rows of the manifest against the engine.
@@ -212,11 +206,6 @@ class Steps:
         """
         for addition in self.additions:
             addition.check_recordings(config, source, policy)
-
-    def diarization(self, spec: EngineSpec, loads_networks: bool) -> Diarization | None:
-        """See Addition."""
-        ways = (addition.diarization(spec, loads_networks) for addition in self.additions)
-        return next(filter(None, ways), None)
 
     def second_options(self) -> SecondOptions | None:
         """See Addition."""

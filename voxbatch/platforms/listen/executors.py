@@ -19,7 +19,6 @@ from voxbatch.platforms.listen import starts
 from voxbatch.platforms.listen.message import RunRequest
 from voxbatch.platforms.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.runner import Stop
-from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.forecast import measure
 from voxbatch.runner.prepare import worker_environments
 from voxbatch.runner.steps import steps_of
@@ -67,7 +66,7 @@ class LocalExecutor:
         name = choose(run.engine, model=run.model).name
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
         engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
-        check_abilities(run, engine.spec)
+        steps_of(run).check(engine.spec)
         if (second := steps_of(run).second_model(engine.spec)) is not None:
             models = f"{engine.spec.model} and then {second.spec.model}"
             text = f"each run loads {models} anew; for many small runs, collect more recordings for one run"

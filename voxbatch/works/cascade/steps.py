@@ -20,7 +20,6 @@ from voxbatch.languages import primary_subtag
 from voxbatch.manifest import Survey
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import FIRST, SECOND
-from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.prepare import Job, worker_environments
 from voxbatch.runner.steps import Addition, steps_of
 from voxbatch.runner.transcribe import RemainingWork, resume
@@ -71,7 +70,7 @@ def large_spec(config: RunOptions, small: EngineSpec) -> EngineSpec:
                 f"--cascade chooses by confidence, and {model.model} of the engine {model.name} gives none; take "
                 "another model, or leave it out"
             )
-    check_abilities(second, spec)
+    steps_of(second).check(spec)
     return spec
 
 

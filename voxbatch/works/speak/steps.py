@@ -251,7 +251,7 @@ class Speak(Steps):
         options = self.options.engine_options
         return {**options, "task": "speak"} if engine == "vllm" else super().engine_options(engine)
 
-    def check(self, spec: EngineSpec) -> None:
+    def check_engine(self, spec: EngineSpec) -> None:
         """See Steps."""
         check_speech(self._speech, spec)
 
