@@ -40,8 +40,8 @@ PREFIX = "VOXBATCH_"
 LOG_FORMAT = "voxbatch.log_format"
 """Key of click's `obj`, which the console script reads: the value of --log-format."""
 
-_PROFILE_OPTIONS, PROFILE_ENGINE = "voxbatch.profile_options", "voxbatch.profile_engine"
-"""Keys of click's `meta`: the engine options and the engine of the profile that was given."""
+PROFILE = "voxbatch.profile"
+"""Key of click's `meta`: the profile that was given."""
 
 
 MUX, BURN = "mux", "burn"
@@ -125,14 +125,10 @@ def _read_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> s
     They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
     """
     if name:
-        from voxbatch.profiles import load_profile
+        from voxbatch.profiles import for_engine, load_profile
 
-        settings = load_profile(name)
-        settings.pop("description", None)
-        options = settings.pop("engine_options", {})
-        ctx.meta[_PROFILE_OPTIONS] = {key: str(value) for key, value in options.items()}
-        ctx.meta[PROFILE_ENGINE] = settings.get("engine")
-        ctx.default_map = {**(ctx.default_map or {}), **settings}
+        profile = ctx.meta[PROFILE] = load_profile(name)
+        ctx.default_map = {**(ctx.default_map or {}), **for_engine(profile, "auto")[0]}
     return name
 
 
@@ -457,10 +453,13 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
     if (prefill_encoder := values.pop("prefill_encoder", None)) is not None:
         options["prefill_encoder"] = str(prefill_encoder).lower()
     options |= values["engine_options"]
-    if values["engine"] in ("auto", ctx.meta.get(PROFILE_ENGINE)):
-        options = {**ctx.meta.get(_PROFILE_OPTIONS, {}), **options}
-    elif ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
-        values["model"] = None  # the model of a profile is for the profile's engine
+    if profile := ctx.meta.get(PROFILE):
+        from voxbatch.profiles import for_engine
+
+        held, profile_options = for_engine(profile, values["engine"])
+        options = {**{name: str(value) for name, value in profile_options.items()}, **options}
+        if "model" not in held and ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
+            values["model"] = None
     if place := values.get("hotwords"):
         from voxbatch.cli.text_files import read_hotwords
 
