@@ -1,10 +1,10 @@
 """The kinds of work, by their names, and what each kind tells the layers of the core.
 
 A kind of work is a folder of `works/`, whose `WORK` is a Work. The core never asks which kind a run is: it asks the
-Work. Nothing of a kind is imported before a run of that kind needs it. Without the folder of a kind,
-its command is gone, and a run of that kind is refused.
+Work. Nothing of a kind is imported before a run of that kind needs it. Without the folder of a kind, its command is
+gone, and a run of that kind is refused.
 
-To add a kind, write the folder and add a line to `KINDS`.
+To add a kind, write the folder and add a line to `KINDS`; or to `ADDITIONS`, if it adds something to another kind.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Work:
 
 def exists(name: str) -> bool:
     """Return whether the folder of a kind is there."""
-    return (FOLDER / FOLDERS.get(name, name)).is_dir()
+    return (FOLDER / FOLDERS.get(name, name) / "__init__.py").is_file()
 
 
 def commands() -> list[str]:
