@@ -17,13 +17,13 @@ from pathlib import Path
 from common import ROOT, Bars, english_rows, is_long, machine, parser, transcribed
 
 from voxbatch.config import DEFAULT_SHARE
-from voxbatch.output.cascade import Amount, chosen, combined
 from voxbatch.output.entries import Entries
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import read_existing
 from voxbatch.scoring.bootstrap import Pair, paired_difference
 from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.storage import open_store
+from voxbatch.works.cascade.overlay import Amount, chosen, combined
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from whisper_base import assemble

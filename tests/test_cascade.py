@@ -20,17 +20,18 @@ import voxbatch as api
 from voxbatch import runner
 from voxbatch.analysis.calibrate import calibrate_run
 from voxbatch.analysis.status import StatusReader
-from voxbatch.config import Config, parse_cascade
+from voxbatch.config import Config
 from voxbatch.errors import CheckpointError, ConfigError, UsageError
 from voxbatch.log import Log
 from voxbatch.output import lists
-from voxbatch.output.cascade import Amount, chosen, overlaid
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry, open_part
 from voxbatch.output.run_file import RunKey, read_existing
 from voxbatch.output.verify import verify
 from voxbatch.scoring.calibration import Calibration, Fit
 from voxbatch.storage import Store, open_store
+from voxbatch.works.cascade.options import parse_cascade
+from voxbatch.works.cascade.overlay import Amount, chosen, overlaid
 
 SECONDS = (1.0, 2.0, None, 1.5, 2.5, 1.2, 2.2, 1.7)
 """Durations of the recordings, of which one is missing."""

@@ -89,10 +89,7 @@ def export_dataset(
     if options.to == "hf" and find_spec("pyarrow") is None:
         raise ConfigError("--to hf writes Parquet, and pyarrow is missing; pip install 'voxbatch[parquet]'")
     run = run_file.read_existing(store)
-    if run.speaks:
-        raise ConfigError(f"{store.place}: its recordings are spoken by voxbatch, and parts/ has them with their texts")
-    if "questions" in run.identity:
-        raise ConfigError(f"{store.place} has answers, and no transcripts: give the OUT of voxbatch run")
+    run.products.check_data_set(store.place)
     exported, digest = Exported(), hashlib.sha256(repr((_VERSION, shard_s)).encode())
     entries = Entries(store, run)  # listed once: the run may go on
     for shard in _shards(store, run, entries, options, shard_s, exported.left_out):

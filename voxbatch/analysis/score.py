@@ -11,7 +11,7 @@ from voxbatch.analysis.speakers import Sessions
 from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.output import run_file
-from voxbatch.output.layout import FAILURES, RECORDINGS, RUN_FILE, TRANSCRIPTS
+from voxbatch.output.layout import FAILURES, RUN_FILE, TRANSCRIPTS
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, parse_merged_line
 from voxbatch.scoring.corpus import DEFAULT_OPTIONS, NO_VALUE, CorpusScore, ScoreOptions, line_language
 from voxbatch.scoring.records import SpeakerErrors, TimeAccuracy
@@ -129,11 +129,7 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
         CheckpointError: run.json or a merged output was changed or damaged.
     """
     run = run_file.read_existing(store)
-    if run.speaks:
-        raise ConfigError(
-            f"{store.place} holds spoken texts; transcribe them, and score that OUT: voxbatch run "
-            f"{store.place}/{RECORDINGS}"
-        )
+    run.products.check_score(store.place)
     if not store.exists(TRANSCRIPTS):
         raise ConfigError(
             f"{store.place} has no {TRANSCRIPTS} yet: the run is not finished; run the same command again"

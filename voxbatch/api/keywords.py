@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin
 
 from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
-from voxbatch.profiles import load_profile
+from voxbatch.profiles import for_engine, load_profile
 from voxbatch.settings import Setting, settings_of
 from voxbatch.storage import StoreOptions
 
@@ -49,12 +49,7 @@ def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
         settings[name] = checked(declared[name], value)
     options = settings.pop("engine_options", {})
     if settings.get("profile"):
-        profile = load_profile(settings["profile"])
-        profile.pop("description", None)
-        profile_options = profile.pop("engine_options", {})
-        if settings.get("engine", "auto") not in ("auto", profile.get("engine")):  # they are for the profile's engine
-            profile.pop("model", None)
-            profile_options = {}
+        profile, profile_options = for_engine(load_profile(settings["profile"]), settings.get("engine", "auto"))
         settings, options = {**profile, **settings}, {**profile_options, **options}
     for name, value in settings.items():
         if get_origin(declared[name].hint) is tuple:  # a string is split at commas, as on the command line

@@ -159,7 +159,7 @@ def listen(
     from voxbatch.platforms.listen.rules import Rules
     from voxbatch.platforms.submit import CloudRun
     from voxbatch.runner import Stop
-    from voxbatch.runner.prepare import path_policy
+    from voxbatch.runner.steps import steps_of
 
     asked_price = settings["usd_per_hour"] if is_given(ctx, "usd_per_hour") else None
     task = find(os.environ, sagemaker_root(os.environ))
@@ -174,7 +174,7 @@ def listen(
         options = ListenerOptions(rules, run_options.store_options, include, batch_window, drain)
         if backfills:
             leave(_backfill(options, (subscription, project, dead_letter), log))
-        path_policy(run_options)  # an invalid policy is an error of the options, not of a message
+        steps_of(run_options).path_policy()  # an invalid policy is an error of the options, not of a message
         if to == HERE:
             executor = LocalExecutor(shared, stop, log)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from voxbatch.cli.commands import GroupedCommand, format_name
 from voxbatch.config import (
     ANY_SPEAKERS,
-    FOR_SPEECH,
     LOG_FORMATS,
     RETRY_CHOICES,
     RunOptions,
@@ -41,8 +40,8 @@ PREFIX = "VOXBATCH_"
 LOG_FORMAT = "voxbatch.log_format"
 """Key of click's `obj`, which the console script reads: the value of --log-format."""
 
-_PROFILE_OPTIONS, PROFILE_ENGINE = "voxbatch.profile_options", "voxbatch.profile_engine"
-"""Keys of click's `meta`: the engine options and the engine of the profile that was given."""
+PROFILE = "voxbatch.profile"
+"""Key of click's `meta`: the profile that was given."""
 
 
 MUX, BURN = "mux", "burn"
@@ -126,14 +125,10 @@ def _read_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> s
     They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
     """
     if name:
-        from voxbatch.profiles import load_profile
+        from voxbatch.profiles import for_engine, load_profile
 
-        settings = load_profile(name)
-        settings.pop("description", None)
-        options = settings.pop("engine_options", {})
-        ctx.meta[_PROFILE_OPTIONS] = {key: str(value) for key, value in options.items()}
-        ctx.meta[PROFILE_ENGINE] = settings.get("engine")
-        ctx.default_map = {**(ctx.default_map or {}), **settings}
+        profile = ctx.meta[PROFILE] = load_profile(name)
+        ctx.default_map = {**(ctx.default_map or {}), **for_engine(profile, "auto")[0]}
     return name
 
 
@@ -280,7 +275,7 @@ def setting_option(declared: Setting) -> Callable[[Command], Command]:
 
 
 _DECLARED = settings_of(RunOptions)
-_MANIFEST = ("limit", "include", "allow_outside", "only_under")
+MANIFEST_SETTINGS = ("limit", "include", "allow_outside", "only_under")
 _OF_RUN = {
     **{name: setting_option(_DECLARED[name]) for name in ("profile", "engine", "model", "engine_options")},
     "prefill_encoder": option(
@@ -299,7 +294,7 @@ def _of_run(names: Iterable[str]) -> list[Callable[[Command], Command]]:
 
 
 include_option, prompt_option = _OF_RUN["include"], _OF_RUN["prompt"]
-manifest_options = combined(*(_OF_RUN[name] for name in _MANIFEST))
+manifest_options = combined(*(_OF_RUN[name] for name in MANIFEST_SETTINGS))
 _store_options = combined(*map(setting_option, settings_of(StoreOptions).values()))
 
 _OUT = option(
@@ -342,21 +337,19 @@ video_options = combined(
            help="The same with the subtitles in the picture, which is encoded again."),
 )  # fmt: skip
 
-_NAMES = _OF_RUN.keys() - {*_MANIFEST}
+_NAMES = _OF_RUN.keys() - {*MANIFEST_SETTINGS}
 run_options = combined(_OUT, *_FILES_FOR_VLLM, *_of_run(_NAMES), *_TASK, *_ENDING)
 
-_FOR_ANSWERS = {name for name in _NAMES & _DECLARED.keys() if _DECLARED[name].for_answers}
-ask_options = combined(_OUT, *_FILES_FOR_VLLM, *_of_run(_FOR_ANSWERS), *_TASK, *_ENDING)
-"""The options of `run` that also apply to `ask`: an answer has no language, no subtitles and no calibration."""
 
-speak_options = combined(_OUT, *_of_run({*FOR_SPEECH} - {"engine"}), *_TASK, *_ENDING)
+def work_options(names: Collection[str], files_for_vllm: bool = False) -> Callable[[Command], Command]:
+    """Return the options of a command for a kind of work.
 
-_NOT_FOR_ALIGNMENT = {
-    "engine", "task", "hotwords", "prompt", "channels", "channel_names", "calibration", "profile", "prefill_encoder",
-    "kernel_cache", "cascade",
-}  # fmt: skip
-align_options = combined(_OUT, *_of_run(_NAMES - _NOT_FOR_ALIGNMENT), *_TASK, *_ENDING)
-"""The options of `run` that also apply to an alignment."""
+    Args:
+        names: the settings of a run that hold for it, without those of `manifest_options`.
+        files_for_vllm: also take the files for vLLM.
+    """
+    return combined(_OUT, *(_FILES_FOR_VLLM if files_for_vllm else ()), *_of_run(names), *_TASK, *_ENDING)
+
 
 _FOR_ONE_PROCESS = {name for name, declared in _DECLARED.items() if declared.use == PROCESS}
 job_options = combined(*_of_run(_NAMES - _FOR_ONE_PROCESS - {"prompt"}), *_ENDING)
@@ -460,10 +453,13 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
     if (prefill_encoder := values.pop("prefill_encoder", None)) is not None:
         options["prefill_encoder"] = str(prefill_encoder).lower()
     options |= values["engine_options"]
-    if values["engine"] in ("auto", ctx.meta.get(PROFILE_ENGINE)):
-        options = {**ctx.meta.get(_PROFILE_OPTIONS, {}), **options}
-    elif ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
-        values["model"] = None  # the model of a profile is for the profile's engine
+    if profile := ctx.meta.get(PROFILE):
+        from voxbatch.profiles import for_engine
+
+        held, profile_options = for_engine(profile, values["engine"])
+        options = {**{name: str(value) for name, value in profile_options.items()}, **options}
+        if "model" not in held and ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
+            values["model"] = None
     if place := values.get("hotwords"):
         from voxbatch.cli.text_files import read_hotwords
 

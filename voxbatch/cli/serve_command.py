@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.options import PROFILE_ENGINE, file_for_vllm, option, run_options_of, server_options, store_options
+from voxbatch.cli.options import PROFILE, file_for_vllm, option, run_options_of, server_options, store_options
 from voxbatch.config import LOG_FORMATS
 from voxbatch.errors import ConfigError
 from voxbatch.log import is_json
@@ -100,7 +100,7 @@ def serve(
     if install := engines.install_command("vllm"):
         raise ConfigError(f"engine vllm is not installed, and only vllm has a server: {install}")
     served = file_for_vllm(serving_properties, vllm_config)
-    if (engine := ctx.meta.get(PROFILE_ENGINE)) not in (None, "vllm"):
+    if (engine := ctx.meta.get(PROFILE, {}).get("engine")) not in (None, "vllm"):
         raise ConfigError(
             f"--profile {profile} is for the engine {engine}, and only vllm has a server; see voxbatch profiles"
         )

@@ -83,17 +83,13 @@ def item_files(
             formats that are not written now: these files are deleted. None if this list was merged last.
     """
     ids, recordings = _names(store, entries, files)
-    encoder = None
-    if run.speaks:
-        from voxbatch.output.recordings import Encoder
-
-        encoder = Encoder(store, files.audio)
+    files_of_entry = run.products.files_of_entry(store, files)
     others = [] if since is None else [form for form in WRITERS if store.exists(f"{form}/")]
     newer = set() if since is None else {part.name for part in entries.parts if part.list_number > since}
     for entry, line in lines:
         written = set[str]()
-        if encoder and entry.audio:
-            yield from (ItemFile(name, content) for name, content in encoder.files(entry, line["id"]))
+        if files_of_entry:
+            yield from (ItemFile(name, content) for name, content in files_of_entry(entry, line["id"]))
         if ids and entry.kind == "transcript":
             name = ids.name(line["id"])
             document = Document(line["id"], read_transcript(line), name, files.limits)

@@ -22,6 +22,7 @@ from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import Progress, Stop, Usage, known_audio
 from voxbatch.runner.results import PartWriter
+from voxbatch.runner.steps import steps_of
 from voxbatch.storage import StoreOptions, open_store, parallel_map
 from voxbatch.storage.circuit_breaker import (
     CircuitBreaker,
@@ -103,24 +104,17 @@ def transcribe(
     if dict(engine.spec.decoding) != job.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {job.decoding}")
     resources = contextlib.ExitStack()
-    if job.config.speech and job.config.speech.verify:
-        from voxbatch.runner.listening import ListeningEngine, listener_of
-
-        listener = resources.enter_context(contextlib.closing(listener_of(job.config)))
-        engine = ListeningEngine(engine, listener, job.config.speech)
+    steps = steps_of(job.config)
+    engine = steps.engine(engine, resources)
     breaker = breaker or circuit_breaker(job)
     checkpoint: PartWriter = work.checkpoint
     if record.attempt.is_suspect and record.attempt.items == 1 and record.attempt.failure is None:
         checkpoint = Acquittal(work.checkpoint, record)
-        if job.config.speech is None:
+        if steps.reads_recordings:
             from voxbatch.runner.one_recording import transcribe_noise
 
             transcribe_noise(engine, job.config, stop, on_engine_message)
-    diarization = job.diarization
-    if diarization and engine.spec.torch_device:
-        from voxbatch.runner.diarizing import beside
-
-        diarization = beside(diarization, engine.spec.torch_device, resources, on_engine_message)
+    diarization = steps.beside(job.diarization, engine.spec.torch_device, resources, on_engine_message)
     pipeline = Pipeline(
         engine,
         checkpoint,
@@ -130,7 +124,7 @@ def transcribe(
         stop,
         on_engine_message,
         breaker,
-        folder=None if job.config.speech else job.folder,
+        folder=job.folder if steps.reads_recordings else None,
         is_last=engine_cache.one_run and record.is_last,
         on_first=functools.partial(record.create, work.checkpoint.store),
         failure=record.attempt.failure,

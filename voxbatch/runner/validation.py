@@ -93,7 +93,7 @@ def check_recordings(
         ManifestError: a line is bad.
         StorageError: a place is unreachable or refuses access.
     """
-    wanted = (replace(item, row=b"", text=None) for item in items(source, policy, limit))
+    wanted = (replace(item, row=b"", text=None, given=None) for item in items(source, policy, limit))
     if not read_headers:
         yield from map(_look_at, wanted)
         return

@@ -140,7 +140,7 @@ def _cue_rows(source: Source) -> tables.Rows:
 
 
 def _book_rows(source: Source) -> tables.Rows:
-    from voxbatch.manifest.books import chapter_rows
+    from voxbatch.works.speak.books import chapter_rows
 
     return chapter_rows(source)
 

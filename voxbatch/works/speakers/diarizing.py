@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from voxbatch.config import RunOptions, speaker_count
+from voxbatch.config import RunOptions
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineMessage, EngineSpec
 from voxbatch.errors import ConfigError
 from voxbatch.speakers import Diarizer, find_weights
 from voxbatch.speakers.network_process import beside_engine
+from voxbatch.works.speakers.options import speaker_count
 
 
 def diarization_of(options: RunOptions, spec: EngineSpec, loads_networks: bool) -> Diarization:

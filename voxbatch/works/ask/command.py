@@ -6,12 +6,11 @@ from typing import Any
 
 import click
 
-from voxbatch.answer_format import checked_schema, checked_tools
 from voxbatch.cli.options import (
     FILE,
+    MANIFEST_SETTINGS,
     ForwardedOption,
     RunCommand,
-    ask_options,
     combined,
     language,
     manifest_options,
@@ -19,14 +18,17 @@ from voxbatch.cli.options import (
     setting_option,
     source_argument,
     store_options,
+    work_options,
 )
 from voxbatch.cli.run_command import start
 from voxbatch.cli.text_files import read_text
-from voxbatch.config import QuestionOptions
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_name
 from voxbatch.records import AnswerOptions
 from voxbatch.settings import QUESTION, settings_of
+from voxbatch.works.ask import SETTINGS
+from voxbatch.works.ask.answer_format import checked_schema, checked_tools
+from voxbatch.works.ask.options import QuestionOptions
 
 _QUESTION = settings_of(QuestionOptions)
 further_question_options = combined(
@@ -48,7 +50,7 @@ question_options = combined(setting_option(_QUESTION["prompt"]), further_questio
 )
 @source_argument
 @question_options
-@ask_options
+@work_options(SETTINGS - {*MANIFEST_SETTINGS}, files_for_vllm=True)
 @manifest_options
 @store_options
 @click.pass_context
@@ -58,7 +60,7 @@ def ask(ctx: click.Context, /, **settings: Any) -> None:
     SOURCE is what `voxbatch run` takes. A manifest's line may have a `prompt` of its own, and several recordings in
     `audio_filepaths`. The answers are in OUT/transcripts.jsonl. Engine vllm with Voxtral Mini 3B or Small 24B.
     """
-    start(ctx, questions=questions_of(settings), **settings)
+    start(ctx, own=questions_of(settings), **settings)
 
 
 def questions_of(settings: dict[str, Any]) -> QuestionOptions:
@@ -91,3 +93,19 @@ def questions_of(settings: dict[str, Any]) -> QuestionOptions:
         tools=checked_tools(read_text("--tools", tools, access), tools) if tools else None,
     )
     return QuestionOptions(prompt=prompt, answer=answer, map_reduce=settings.pop("map_reduce"))
+
+
+class _SubmittedQuestions:
+    """See submit_command.SubmittedKind."""
+
+    command = ask
+    help = "Ask questions, as voxbatch ask does, with the options of --prompt."
+    prompt_help = (
+        "With --ask, the question about each recording. Otherwise, for Whisper models, a text that could stand before "
+        "each recording, in its style and with its names."
+    )
+    options = staticmethod(further_question_options)
+    own_options = staticmethod(questions_of)
+
+
+SUBMITTED = _SubmittedQuestions()
