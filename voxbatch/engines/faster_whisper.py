@@ -33,7 +33,7 @@ from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Windows
 from voxbatch.settings import parse, setting
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0)
 """A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_windows`). The next window begins at
@@ -66,7 +66,7 @@ class Options:
 class FasterWhisperEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         self._options = parse(Options, "faster-whisper", options)
         self._located = located = _locate(model)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))

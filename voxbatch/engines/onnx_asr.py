@@ -31,7 +31,7 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis
 from voxbatch.settings import check_settings, parse, setting
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 NAME = "onnx-asr"
 MIN_SAMPLES = SAMPLING_RATE // 40
@@ -60,7 +60,7 @@ class Options:
 class OnnxAsrEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         self._options = parse(Options, NAME, options)
         check_settings(self._options)
         _require_version(metadata.version("onnxruntime"))

@@ -174,7 +174,7 @@ class Steps:
 
     def open(self, config: Config) -> Source:
         """Open the source."""
-        return open_source(config.source, store_options=config.store_options, include=config.include)
+        return open_source(config.source, stores=config.stores, include=config.include)
 
     def path_policy(self) -> PathPolicy:
         """Return the rule for the rows of the manifest.

@@ -13,7 +13,7 @@ from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.settings import parse
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.storage.address import is_bucket_address
 
 
@@ -50,7 +50,7 @@ class AlignEngine:
 class PocketsphinxEngine(AlignEngine):
     """The acoustic model of English that pocketsphinx's package has."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         if model is not None:
             raise ConfigError(f"--model {model}: pocketsphinx has one model; take --engine ctc, or leave it out")
         parse(Options, "pocketsphinx", options)
@@ -73,9 +73,7 @@ class PocketsphinxEngine(AlignEngine):
 class CtcEngine(AlignEngine):
     """A CTC network from a folder or a bucket."""
 
-    def __init__(
-        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    ):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         from voxbatch.engines import hub
         from voxbatch.engines.align.ctc import FILES, Vocabulary
         from voxbatch.engines.model_files import fingerprint
@@ -87,7 +85,7 @@ class CtcEngine(AlignEngine):
         if is_bucket_address(model):
             from voxbatch.storage.model_download import download_model
 
-            self._folder = download_model(model, hub.cache_folder() / "models", store_options=store_options).path
+            self._folder = download_model(model, hub.cache_folder() / "models", stores=stores).path
         elif not self._folder.is_dir() and model.count("/") == 1 and not model.startswith((".", "/", "~")):
             self._folder = hub.snapshot(model, None, ["*.json", "*.onnx", "*.onnx_data"])
         if not (self._folder / "model.onnx").is_file():

@@ -36,7 +36,7 @@ def diarization_of(options: RunOptions, spec: EngineSpec, loads_networks: bool) 
     if options.speaker_names is not None:
         from voxbatch.speakers.enrolment import enrol
 
-        voices = enrol(options.speaker_names, diarization.weights, options.store_options)
+        voices = enrol(options.speaker_names, diarization.weights, options.stores)
         diarization = replace(diarization, voices=voices)
     if loads_networks:
         Diarizer(diarization.weights, diarization.count)
