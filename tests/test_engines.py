@@ -89,7 +89,7 @@ def test_a_missing_model_directory_is_refused(model: str) -> None:
     """A value that looks like a path is not looked up on a hub; a missing folder is refused."""
     with pytest.raises(ConfigError) as caught:
         engines.create("faster-whisper", model, {})
-    reason = "no such folder; give a CTranslate2 model directory or a hub name"
+    reason = "no such folder; give a CTranslate2 model directory, gs:// or s3://, or a hub name"
     assert str(caught.value) == f"--model {model}: {reason}"
 
 

@@ -193,7 +193,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     from voxbatch.engines.vllm import compat
 
     try:
-        choice = choose(asked.engine, model=asked.model)
+        choice = choose(asked.engine, model=asked.model, stores=asked.stores)
         if choice.name == "vllm":
             compat.installed()
         if choice.name == "vllm" and faulty and _is_vllm_for_gpus():

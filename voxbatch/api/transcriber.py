@@ -126,7 +126,7 @@ class Transcriber:
 
     def _engine(self) -> Engine:
         options = self._options
-        name = choose(options.engine, model=options.model).name
+        name = choose(options.engine, model=options.model, stores=options.stores).name
         engine_options = engines.options_with_kernels(name, options.engine_options, options.kernel_cache)
         return self._engine_cache.get(name, options.model, engine_options, options.stores)
 

@@ -186,7 +186,7 @@ class Steps:
 
     def choose_engine(self) -> EngineChoice:
         """Return the engine; see choice.choose."""
-        return choose(self.options.engine, self.engines, model=self.options.model)
+        return choose(self.options.engine, self.engines, model=self.options.model, stores=self.options.stores)
 
     def engine_options(self, engine: str) -> Mapping[str, str]:
         """Return the options with which the engine is created, without the place of compiled kernels.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.align import WINDOW_S, Model, aligned
@@ -14,7 +13,6 @@ from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.settings import parse
 from voxbatch.storage import DEFAULT_STORES, Stores
-from voxbatch.storage.address import is_bucket_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +74,13 @@ class CtcEngine(AlignEngine):
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         from voxbatch.engines import hub
         from voxbatch.engines.align.ctc import FILES, Vocabulary
-        from voxbatch.engines.model_files import fingerprint
+        from voxbatch.engines.model_files import fingerprint, local_path
 
         parse(Options, "ctc", options)
         if model is None:
             raise ConfigError("the engine ctc needs --model: a folder, gs:// or s3:// with model.onnx and vocab.json")
-        self._folder = Path(model)
-        if is_bucket_address(model):
-            from voxbatch.storage.model_download import download_model
-
-            self._folder = download_model(model, hub.cache_folder() / "models", stores=stores).path
-        elif not self._folder.is_dir() and model.count("/") == 1 and not model.startswith((".", "/", "~")):
+        self._folder = local_path(model, stores)
+        if not self._folder.is_dir() and model.count("/") == 1 and not model.startswith((".", "/", "~")):
             self._folder = hub.snapshot(model, None, ["*.json", "*.onnx", "*.onnx_data"])
         if not (self._folder / "model.onnx").is_file():
             raise ConfigError(f"--model {model}: no model.onnx there; give a folder with model.onnx and vocab.json")

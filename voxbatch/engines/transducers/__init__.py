@@ -75,7 +75,7 @@ class TransducersEngine:
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         self._options = parse(Options, "transducers", options)
         check_settings(self._options)
-        self._model = located = locate(model)
+        self._model = located = locate(model, stores)
         self._stores = stores
         self._network: Network | None = None
         self._kernels: KernelCache | None = None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import hub
-from voxbatch.engines.model_files import cache_folder, fingerprint
+from voxbatch.engines.model_files import fetched, fingerprint
 from voxbatch.engines.results import EngineMessage
 from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
@@ -152,9 +152,7 @@ def locate(name: str | None, revision: str | None, stores: Stores = DEFAULT_STOR
     """
     name = name or DEFAULT_MODEL
     if is_bucket_address(name):
-        from voxbatch.storage.model_download import download_model
-
-        downloaded = download_model(name, cache_folder() / "models", stores=stores)
+        downloaded = fetched(name, stores)
         model = _described(name, downloaded.path, downloaded.revision)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)

@@ -64,7 +64,7 @@ class LocalExecutor:
         self._options, self._stop, self._log = options, stop, log
         self._engine_cache = EngineCache()
         run = options.run
-        name = choose(run.engine, model=run.model).name
+        name = choose(run.engine, model=run.model, stores=run.stores).name
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
         engine = self._engine_cache.get(name, run.model, engine_options, run.stores)
         check_abilities(run, engine.spec)
