@@ -21,7 +21,7 @@ from voxbatch.manifest import survey
 from voxbatch.records import Piece, Speech
 from voxbatch.speech.pieces import MAX_CHARACTERS, plain, split, unreadable
 from voxbatch.speech.sound import trimmed
-from voxbatch.storage import DEFAULT_STORE_OPTIONS
+from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.speak.texts import TextPolicy, open_texts
 
 NEEDS_SENTENCEX = pytest.mark.skipif(
@@ -32,7 +32,7 @@ NEEDS_SENTENCEX = pytest.mark.skipif(
 def rows(path: Path, content: str | bytes) -> list[dict[str, Any]]:
     """Return the rows of a source, which a survey accepts."""
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with open_texts(str(path), io.BytesIO(), DEFAULT_STORE_OPTIONS) as source:
+    with open_texts(str(path), io.BytesIO(), DEFAULT_STORES) as source:
         found = [json.loads(line) for _, line in source.lines()]
         assert survey(source, TextPolicy()).items == len(found)
         return found

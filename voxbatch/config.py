@@ -32,7 +32,8 @@ from voxbatch.settings import (
     setting,
     settings_of,
 )
-from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, parse_bucket_address, redacted
+from voxbatch.storage import DEFAULT_STORES, Stores
+from voxbatch.storage.address import is_remote, parse_bucket_address, redacted
 from voxbatch.work import WorkOptions, additions_of, stored_options
 
 FORMATS = tuple(WRITERS)
@@ -161,7 +162,7 @@ class RunOptions:
         "Repeatable.",
     )  # fmt: skip
     """See manifest.recording_line.is_included."""
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    stores: Stores = DEFAULT_STORES
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,
         help="Record recordings as failed if their store is down or denies access. Default: stop, so that the run can "
@@ -300,7 +301,7 @@ class RunOptions:
             if name == "own":
                 settings |= stored_options(self.own)
             else:
-                settings |= value if name == "store_options" else {name: value}
+                settings |= value["options"] if name == "stores" else {name: value}
         for name in _ADDRESSES & settings.keys():
             value = settings[name]
             settings[name] = tuple(map(redacted, value)) if isinstance(value, tuple) else value and redacted(value)

@@ -21,7 +21,6 @@ from voxbatch.config import RunOptions
 from voxbatch.engines.choice import choose
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.safe_text import counted
-from voxbatch.storage import open_store
 from voxbatch.storage.address import is_bucket_address
 
 _PACKAGES = (
@@ -195,7 +194,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     from voxbatch.engines.vllm import compat
 
     try:
-        choice = choose(asked.engine, model=asked.model)
+        choice = choose(asked.engine, model=asked.model, stores=asked.stores)
         if choice.name == "vllm":
             compat.installed()
         if faulty and _needs_gpu(choice.name):
@@ -208,7 +207,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
             model, size = asked.model, ""
             if choice.name == "vllm":
                 model, size = _vllm_model(asked, Path(folder))
-            spec = engines.create(choice.name, model, asked.engine_options, asked.store_options).spec
+            spec = engines.create(choice.name, model, asked.engine_options, asked.stores).spec
     except VoxbatchError as e:
         yield Finding("engine", "ok", choice.reason)
         yield Finding("model", "failed", str(e))
@@ -244,11 +243,11 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
     from voxbatch.engines.vllm.settings import resolve
 
     if asked.model and is_bucket_address(asked.model):
-        listed = preview(asked.model, folder, asked.store_options)
+        listed = preview(asked.model, folder, asked.stores)
         model = locate(str(folder), None)
         weights, fetched, place = listed.weights_bytes(model), listed.bytes, cache_folder()
     else:
-        model = locate(asked.model, asked.engine_options.get("revision"), asked.store_options)
+        model = locate(asked.model, asked.engine_options.get("revision"), asked.stores)
         fetched, place = missing_weights(model), model.path
         if model.revision is None:  # a run completes a model of the hub itself
             check_weights(model)
@@ -282,7 +281,7 @@ def _free_bytes(place: Path) -> int:
 def _out(out: str, asked: RunOptions) -> Finding:
     """Return whether the outputs can be written."""
     try:
-        unsafe = open_store(out, asked.store_options).prepare()
+        unsafe = asked.stores.out(out).prepare()
     except VoxbatchError as e:
         return Finding("out", "failed", str(e))
     return Finding("out", "ok", unsafe or f"{out} can be written")

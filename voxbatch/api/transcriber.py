@@ -31,8 +31,7 @@ from voxbatch.runner import Stop
 from voxbatch.runner.one_recording import transcribe_recording
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
-from voxbatch.storage import is_remote
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import DEFAULT_STORES, is_remote
 
 Audio = str | os.PathLike[str] | NDArray[Any]
 """A path, an address (gs://, s3://, http(s)://), or samples: see array_file."""
@@ -126,16 +125,16 @@ class Transcriber:
 
     def _engine(self) -> Engine:
         options = self._options
-        name = choose(options.engine, model=options.model).name
+        name = choose(options.engine, model=options.model, stores=options.stores).name
         engine_options = engines.options_with_kernels(name, options.engine_options, options.kernel_cache)
-        return self._engine_cache.get(name, options.model, engine_options, options.store_options)
+        return self._engine_cache.get(name, options.model, engine_options, options.stores)
 
     def _outcome(self, item: Item) -> Outcome:
         """Transcribe an item in a thread of its own, so that an interrupt of this thread stops it in order."""
         options, stop = self._options, Stop(ends_process=False)
         if not is_remote(item.audio):  # a wrong path fails before the model is loaded
             try:
-                open_recording(item.audio).close()
+                DEFAULT_STORES.recording(item.audio).close()
             except AudioError as e:
                 return Failure(e.kind, str(e), e.retryable)
         if self._last is not None:

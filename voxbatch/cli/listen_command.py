@@ -171,7 +171,7 @@ def listen(
     executor: Executor
     try:
         rules = Rules.from_options(out, prefix, recordings)
-        options = ListenerOptions(rules, run_options.store_options, include, batch_window, drain)
+        options = ListenerOptions(rules, run_options.stores, include, batch_window, drain)
         if backfills:
             leave(_backfill(options, (subscription, project, dead_letter), log))
         steps_of(run_options).path_policy()  # an invalid policy is an error of the options, not of a message
@@ -194,7 +194,7 @@ def _backfill(options: ListenerOptions, source: tuple[str, str | None, str | Non
 
     try:
         with closing(Subscription(*source, log)) as messages:
-            count = backfill(options.rules, options.store_options, messages)
+            count = backfill(options.rules, options.stores, messages)
     except RunError as e:
         log.error("backfill_failed", text=f"{e}\nsome messages may have been sent; those that come twice do no harm")
         return e.exit_code

@@ -28,7 +28,7 @@ from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms import tasks
 from voxbatch.safe_text import counted
 from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, Setting, settings_of
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import StoreOptions, Stores
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.config_keys import FileSettings
@@ -364,20 +364,20 @@ server_options = combined(_OF_RUN["profile"], *_FILES_FOR_VLLM, _OF_RUN["model"]
 
 
 def store_options(command: Command) -> Command:
-    """Add the options for access to stores to a command, which gets them as one argument, `store_options`."""
+    """Add the options for access to stores to a command, which gets the Stores that they make, `stores`."""
 
     @functools.wraps(command)
-    def with_store_options(*args: Any, **settings: Any) -> Any:
-        return command(*args, **_with_store_options(settings))
+    def with_stores(*args: Any, **settings: Any) -> Any:
+        return command(*args, **_with_stores(settings))
 
-    return _store_options(with_store_options)
+    return _store_options(with_stores)
 
 
-def _with_store_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the options for access to stores as one StoreOptions."""
+def _with_stores(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the Stores in place of the options for access to stores."""
     names = settings_of(StoreOptions)
-    store_options = StoreOptions(**{name: value for name, value in settings.items() if name in names})
-    return {name: value for name, value in settings.items() if name not in names} | {"store_options": store_options}
+    stores = Stores(StoreOptions(**{name: value for name, value in settings.items() if name in names}))
+    return {name: value for name, value in settings.items() if name not in names} | {"stores": stores}
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
@@ -463,7 +463,7 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
     if place := values.get("hotwords"):
         from voxbatch.cli.text_files import read_hotwords
 
-        values["hotwords"] = read_hotwords(place, values["store_options"])
+        values["hotwords"] = read_hotwords(place, values["stores"])
     return RunOptions(**{**values, "engine_options": options})
 
 
@@ -495,7 +495,7 @@ def parsed_run_options(ctx: click.Context) -> RunOptions:
     Raises:
         ConfigError: see `run_options_of` and `file_for_vllm`.
     """
-    names = {*_OF_RUN, "store_options"}
-    settings = {name: value for name, value in _with_store_options(ctx.params).items() if name in names}
+    names = {*_OF_RUN, "stores"}
+    settings = {name: value for name, value in _with_stores(ctx.params).items() if name in names}
     served = file_for_vllm(ctx.params["serving_properties"], ctx.params["vllm_config"])
     return run_options_of(ctx, settings, served)

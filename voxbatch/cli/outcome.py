@@ -26,7 +26,7 @@ from voxbatch.output.summary import Summary
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.units import RATES, UNDETERMINED
-from voxbatch.storage import Store, StoreOptions, open_store
+from voxbatch.storage import Store, Stores
 from voxbatch.work import additions_of, work_of
 
 SHOWN_TRANSCRIPTS = 5
@@ -34,13 +34,13 @@ SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
 
 
-def print_outcome(summary: Summary, out: str, store_options: StoreOptions, argv: Sequence[str] = ()) -> None:
+def print_outcome(summary: Summary, out: str, stores: Stores, argv: Sequence[str] = ()) -> None:
     """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
 
     Args:
         argv: the arguments of this program. Empty if no command is to be advised.
     """
-    store = open_store(out, store_options)
+    store = stores.out(out)
     products: Products = work_of(summary.facts.config).resolve("products")
     texts, failures = first_texts(store, products), first_failures(store) if summary.failed else []
     places = list[tuple[str, str]]()

@@ -16,7 +16,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.log import is_json
 from voxbatch.platforms.tasks import in_job
 from voxbatch.safe_text import escape_controls
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import Stores
 from voxbatch.vllm_plugin.server_middleware import PERIODS, Rate
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def serve(
     rate_limit: str | None,
     log_format: str,
     dry_run: bool,
-    store_options: StoreOptions,
+    stores: Stores,
 ) -> None:
     """Serve one model on this machine's GPUs: vLLM's own server, started with exactly the arguments of a profile.
 
@@ -106,7 +106,7 @@ def serve(
         )
     settings = {"engine": "vllm", "model": model, "engine_options": engine_options}
     options = run_options_of(ctx, settings, served)
-    server = Server(options.model, options.engine_options, store_options)
+    server = Server(options.model, options.engine_options, stores)
     if served:
         _tell_unknown(served)
         switches = {"true": True, "false": False}

@@ -21,7 +21,7 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
-from voxbatch.storage import Store, StoreOptions, parallel_map
+from voxbatch.storage import Store, Stores, parallel_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class ItemFile:
 
 
 def write_item_files(
-    store: Store, files: Iterable[ItemFile], owner: Ownership, log: Log, beside_options: StoreOptions | None
+    store: Store, files: Iterable[ItemFile], owner: Ownership, log: Log, beside_stores: Stores | None
 ) -> None:
     """Write the files of single items that do not exist with the same content.
 
     Args:
-        beside_options: options of the stores of the recordings, beside which the files are written, too. None writes
-            them to OUT alone.
+        beside_stores: stores of the recordings, beside which the files are written, too. None writes them to OUT
+            alone.
     """
-    beside = Beside(beside_options) if beside_options is not None else None
+    beside = Beside(beside_stores) if beside_stores else None
 
     def put(file: ItemFile) -> None:
         name, content = file.name, file.content

@@ -30,7 +30,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_whole_summary, summarise
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, remove_command
+from voxbatch.storage import DEFAULT_STORES, Store, Stores, remove_command
 
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import CalibrationFile
@@ -46,7 +46,7 @@ def merge(
     run: Run,
     files: ItemFiles,
     log: Log | None = None,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
     calibration: CalibrationFile | None = None,
 ) -> Summary:
     """Write the merged outputs that do not exist yet, and replace those of earlier runs and lists.
@@ -97,7 +97,7 @@ def merge(
             from voxbatch.output.item_writer import item_files, write_item_files
 
             contents = item_files(store, run, files, entries, lines, since)
-            write_item_files(store, contents, owner, log, store_options if files.beside else None)
+            write_item_files(store, contents, owner, log, stores if files.beside else None)
         else:
             deque(lines, maxlen=0)  # the sinks take them all
         run.products.finish(store, run, entries, files, owner)

@@ -28,7 +28,6 @@ from voxbatch.runner.prepare import Job, items_of_shard, prepare
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import RemainingWork, log_engine_message, resume, transcribe
-from voxbatch.storage import open_store
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
@@ -75,7 +74,7 @@ def run(
             if source.note:
                 log.info("source", text=source.note)
             job = prepare(config, source, engine_cache, log)
-            store = open_store(job.config.out, job.config.store_options)
+            store = job.config.stores.out(job.config.out)
             if job.is_new and job.config.shards == 1:  # other shards may still load their models
                 resources.enter_context(released_if_empty(store, job.run))
             resources.enter_context(takeover_explained(store, job.run))
@@ -161,5 +160,5 @@ def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
     """
     if not is_complete(work):
         return None
-    store, files = open_store(job.config.out, job.config.store_options), ItemFiles.of(job.run.facts.config)
-    return merge.merge(store, replace(job.run, pass_name=FIRST), files, log, job.config.store_options, job.calibration)
+    store, files = job.config.stores.out(job.config.out), ItemFiles.of(job.run.facts.config)
+    return merge.merge(store, replace(job.run, pass_name=FIRST), files, log, job.config.stores, job.calibration)

@@ -91,7 +91,7 @@ class DecodeThread(threading.Thread):
         options = self._options
         try:
             decoders = decoder_count(options.decoders) if self._steps.reads_recordings else 0
-            with DecoderPool(decoders, options.store_options, self._breaker) as pool:
+            with DecoderPool(decoders, options.stores, self._breaker) as pool:
                 self._pool = pool
                 for message in self._messages(pool):
                     if not self._pass_on(message):

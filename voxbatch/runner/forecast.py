@@ -34,10 +34,10 @@ from voxbatch.runner.prepare import (
 )
 from voxbatch.runner.progress import Progress, known_audio
 from voxbatch.runner.steps import steps_of
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, parallel_map
+from voxbatch.storage import DEFAULT_STORES, Stores, parallel_map
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 from voxbatch.storage.columns import Column, ItemSet
-from voxbatch.storage.recording import Recording, open_recording
+from voxbatch.storage.recording import Recording
 
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
@@ -148,7 +148,7 @@ def estimate_run(config: Config) -> list[RunEstimate]:
     choice = steps.choose_engine()
     with steps.open(config) as source:
         surveyed = survey(source, steps.path_policy(), config.limit)
-        engine = engines.create(choice.name, config.model, steps.engine_options(choice.name), config.store_options)
+        engine = engines.create(choice.name, config.model, steps.engine_options(choice.name), config.stores)
         spec = engine.spec
         workload = measure(surveyed, source, config)
     known = known_rates(config, choice.name)
@@ -211,7 +211,7 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
     def read_header(item: Item) -> tuple[float | None, Report | None]:
         """Return the seconds of a recording, None if they cannot be read; and the report about its place."""
         try:
-            with _header(item.audio, config.store_options) as recording:
+            with _header(item.audio, config.stores) as recording:
                 return probe(recording, by_ffmpeg=by_ffmpeg), report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, report_error(item.index, item.audio, e)
@@ -279,24 +279,22 @@ def calculate_speed(
     return expected_speed(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
-def probe_duration(
-    path: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, certain: bool = False
-) -> float | None:
+def probe_duration(path: str, stores: Stores = DEFAULT_STORES, certain: bool = False) -> float | None:
     """Return the seconds of a recording from its header, or None if the header does not tell; see audio.probe.
 
     Raises:
         StorageError: the place of the recording is unreachable or refuses access.
     """
     try:
-        with _header(path, store_options) as recording:
+        with _header(path, stores) as recording:
             return probe(recording, certain)
     except AudioError:
         return None
 
 
-def _header(path: str, store_options: StoreOptions) -> contextlib.closing[Recording]:
+def _header(path: str, stores: Stores) -> contextlib.closing[Recording]:
     """Open a recording to read its header alone."""
-    return contextlib.closing(open_recording(path, store_options, PROBE_BLOCK_BYTES))
+    return contextlib.closing(stores.recording(path, PROBE_BLOCK_BYTES))
 
 
 def unknown_sample(durations: Column, items: ItemSet, step: int) -> ItemSet:
@@ -333,7 +331,7 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
                     return
                 if progress.sample.get(index, 0.0) is not None:
                     continue  # it is decoded or finished
-                with contextlib.suppress(VoxbatchError), _header(audio, job.config.store_options) as recording:
+                with contextlib.suppress(VoxbatchError), _header(audio, job.config.stores) as recording:
                     if (seconds := probe(recording)) is not None:
                         progress.sample[index] = max(0.0, seconds - offset)
                     elif not offset:

@@ -31,7 +31,7 @@ from voxbatch.output.run_file import read as read_run
 from voxbatch.records import Windows
 from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import counted
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     surveyed = survey(source, policy, config.limit)
     options = steps.engine_options(choice.name)
     with_kernels = engines.options_with_kernels(choice.name, options, config.kernel_cache)
-    engine = engine_cache.get(choice.name, config.model, with_kernels, config.store_options)
+    engine = engine_cache.get(choice.name, config.model, with_kernels, config.stores)
     spec = engine.spec
     hints = ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords)
     diarization = steps.check(spec, hints, loads_networks=spec.torch_device is None)
@@ -126,7 +126,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     if config.calibration:
         from voxbatch.scoring.calibration import calibration_for
 
-        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
+        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.stores)
     identity = _identity(config, spec, diarization.voices if diarization else ())
     if second:
         _log_model("second pass", config, surveyed, second.spec, log, second.notes(surveyed))
@@ -142,8 +142,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         id_root=source.id_root,
         facts=_facts(config, spec, max(1, len(environments))),
     )
-    store = open_store(config.out, config.store_options)
-    refuse_nested(store.place, config.store_options)
+    store = config.stores.out(config.out)
+    refuse_nested(store.place, config.stores)
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
     listing = Listing(
@@ -192,7 +192,7 @@ def _keep_id_root(source: Source, config: Config) -> None:
     if config.overwrite or not (source.id_root or source.grows or config.update):
         return
     with contextlib.suppress(ConfigError, CheckpointError):  # `reserve` reports it
-        if (run := read_run(open_store(config.out, config.store_options))) is not None:
+        if (run := read_run(config.stores.out(config.out))) is not None:
             source.id_root = run.id_root
 
 

@@ -137,7 +137,7 @@ class Steps:
 
     def open(self, config: Config) -> Source:
         """Open the source."""
-        return open_source(config.source, store_options=config.store_options, include=config.include)
+        return open_source(config.source, stores=config.stores, include=config.include)
 
     def path_policy(self) -> PathPolicy:
         """Return the rule for the rows of the manifest.
@@ -149,7 +149,7 @@ class Steps:
 
     def choose_engine(self) -> EngineChoice:
         """Return the engine; see choice.choose."""
-        return choose(self.options.engine, self.engines, model=self.options.model)
+        return choose(self.options.engine, self.engines, model=self.options.model, stores=self.options.stores)
 
     def engine_options(self, engine: str) -> Mapping[str, str]:
         """Return the options with which the engine is created, without the place of compiled kernels.

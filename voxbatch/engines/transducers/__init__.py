@@ -28,7 +28,7 @@ from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
 from voxbatch.settings import check_settings, parse, setting
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 if TYPE_CHECKING:
     from voxbatch.engines.transducers.network import Group, Network
@@ -73,13 +73,11 @@ class _Decoded:
 class TransducersEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(
-        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    ):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         self._options = parse(Options, "transducers", options)
         check_settings(self._options)
-        self._model = located = locate(model)
-        self._store_options = store_options
+        self._model = located = locate(model, stores)
+        self._stores = stores
         self._network: Network | None = None
         self._kernels: KernelCache | None = None
         self._vocabulary: Vocabulary
@@ -107,7 +105,7 @@ class TransducersEngine:
             yield from download(self._model)
             if place := self._options.kernel_cache:
                 facts = {"model": [*self._model.identity.values()], "settings": dataclasses.astuple(self._options)[:2]}
-                self._kernels = KernelCache(place, kernels_key(facts), self._store_options)
+                self._kernels = KernelCache(place, kernels_key(facts), self._stores)
                 os.environ.update(self._kernels.environment())
                 yield self._kernels.fetch()  # before PyTorch is imported
             yield from self._load()

@@ -22,7 +22,7 @@ from voxbatch.runner import Stop
 from voxbatch.runner.forecast import measure
 from voxbatch.runner.prepare import worker_environments
 from voxbatch.runner.steps import steps_of
-from voxbatch.storage import open_store, redacted
+from voxbatch.storage import redacted
 from voxbatch.storage.address import is_bucket_address, is_folder
 
 START_CHECK_S = 4.0
@@ -63,9 +63,9 @@ class LocalExecutor:
         self._options, self._stop, self._log = options, stop, log
         self._engine_cache = EngineCache()
         run = options.run
-        name = choose(run.engine, model=run.model).name
+        name = choose(run.engine, model=run.model, stores=run.stores).name
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
-        engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
+        engine = self._engine_cache.get(name, run.model, engine_options, run.stores)
         steps_of(run).check(engine.spec)
         if (second := steps_of(run).second_model(engine.spec)) is not None:
             models = f"{engine.spec.model} and then {second.spec.model}"
@@ -150,7 +150,7 @@ class CloudRunExecutor:
             RunError: nothing can be started here and now.
         """
         config, log = self._options.config(request), self._log.with_fields(out=request.out)
-        store = open_store(request.out, config.store_options)
+        store = config.stores.out(request.out)
         arguments = (
             *(argument for argument in self._arguments if not (request.only_under and argument == "--allow-outside")),
             *(text for place in request.only_under for text in ("--only-under", place)),

@@ -67,7 +67,7 @@ def questions_of(settings: dict[str, Any]) -> QuestionOptions:
     """Return what `ask` asks, and remove the values of `question_options` from the settings.
 
     Args:
-        settings: the values of the options, with store_options among them.
+        settings: the values of the options, with `stores` among them.
 
     Raises:
         ConfigError: an option is invalid, a file holds something else, or two options contradict each other.
@@ -77,10 +77,10 @@ def questions_of(settings: dict[str, Any]) -> QuestionOptions:
     flags = [f"--{name.replace('_', '-')}" for name, value in prompts.items() if value is not None]
     if len(flags) > 1:
         raise ConfigError(f"{' and '.join(flags)} each give the question; leave out all but one")
-    access = settings["store_options"]
+    stores = settings["stores"]
     prompt = prompts["prompt"]
     if file := prompts["prompt_file"]:
-        prompt = read_text("--prompt-file", file, access).strip()
+        prompt = read_text("--prompt-file", file, stores).strip()
     elif tag := prompts["translate_to"]:
         prompt = (
             f"Translate everything that is said in the recording into {language_name(tag)}. Answer with the "
@@ -89,8 +89,8 @@ def questions_of(settings: dict[str, Any]) -> QuestionOptions:
     schema, tools = settings.pop("json_schema"), settings.pop("tools")
     answer = AnswerOptions(
         **{name: settings.pop(name) for name in settings_of(AnswerOptions) if name in settings},
-        json_schema=checked_schema(read_text("--json-schema", schema, access), schema) if schema else None,
-        tools=checked_tools(read_text("--tools", tools, access), tools) if tools else None,
+        json_schema=checked_schema(read_text("--json-schema", schema, stores), schema) if schema else None,
+        tools=checked_tools(read_text("--tools", tools, stores), tools) if tools else None,
     )
     return QuestionOptions(prompt=prompt, answer=answer, map_reduce=settings.pop("map_reduce"))
 

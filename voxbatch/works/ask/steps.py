@@ -44,8 +44,7 @@ from voxbatch.records import (
 )
 from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
 from voxbatch.runner.steps import Decode, Outcomes, Started, Steps
-from voxbatch.storage import StoreOptions, is_remote
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores, is_remote
 from voxbatch.works.ask.lines import answer_keys, question_keys
 from voxbatch.works.ask.options import QuestionOptions
 
@@ -71,9 +70,7 @@ def options_with_questions(engine: str, options: Mapping[str, str], answer: Answ
     return {**options, "task": "ask", "max_answer_tokens": str(answer.max_tokens)}
 
 
-def check_lengths(
-    source: Source, policy: PathPolicy, limit: int | None, spec: EngineSpec, store_options: StoreOptions
-) -> None:
+def check_lengths(source: Source, policy: PathPolicy, limit: int | None, spec: EngineSpec, stores: Stores) -> None:
     """Check that the engine takes the recordings of each question.
 
     The lengths are those of the manifest, or else of the headers of local files. An unreadable header is no error here:
@@ -97,7 +94,7 @@ def check_lengths(
             lengths = [item.duration]
         else:
             local = [place for place in places if not is_remote(place) and next(probed) < MAX_PROBED]
-            lengths = [_header_s(place, item, store_options) for place in local]
+            lengths = [_header_s(place, item, stores) for place in local]
         if max(lengths, default=0) > longest_s:
             seen = f"a recording has {max(lengths) / 60:.1f} minutes, and one question takes {longest_s / 60:.3g}"
             bad.add(item.line, f"{seen}; ask about its parts with --map-reduce, or give `offset` and `duration`")
@@ -108,10 +105,10 @@ def check_lengths(
         raise ManifestError(source.name, [source.placed(line) for line in bad.first], bad.total)
 
 
-def _header_s(place: str, item: Item, store_options: StoreOptions) -> float:
+def _header_s(place: str, item: Item, stores: Stores) -> float:
     """Return the seconds of a recording after the item's offset, by its header; 0 if it does not tell."""
     try:
-        with contextlib.closing(open_recording(place, store_options)) as recording:
+        with contextlib.closing(stores.recording(place)) as recording:
             return max(0.0, (probe(recording) or 0.0) - item.offset)
     except (AudioError, StorageError):
         return 0.0
@@ -299,7 +296,7 @@ class Ask(Steps):
     def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
         """See Steps."""
         if not self._questions.map_reduce:
-            check_lengths(source, policy, config.limit, spec, config.store_options)
+            check_lengths(source, policy, config.limit, spec, config.stores)
 
     def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
         """See Steps."""

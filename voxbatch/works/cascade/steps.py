@@ -62,7 +62,7 @@ def large_spec(config: RunOptions, small: EngineSpec) -> EngineSpec:
     """
     second = second_config(config)
     engine, options = large_engine(config, small.name)
-    with contextlib.closing(create(engine, second.model, options, config.store_options)) as created:
+    with contextlib.closing(create(engine, second.model, options, config.stores)) as created:
         spec = created.spec
     for model in (small, spec):
         if not model.confidence:

@@ -33,7 +33,7 @@ def listener_of(options: RunOptions) -> Engine:
         ConfigError: no engine that transcribes is installed.
     """
     name = choose("auto").name
-    return engines.create(name, None, {}, options.store_options)
+    return engines.create(name, None, {}, options.stores)
 
 
 class ListeningEngine:

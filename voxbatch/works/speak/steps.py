@@ -236,7 +236,7 @@ class Speak(Steps):
 
         if not isinstance(config.source, str):
             raise ConfigError(f"{len(config.source)} sources: voxbatch speak takes one; write one list of all texts")
-        return open_texts(config.source, sys.stdin.buffer, config.store_options)
+        return open_texts(config.source, sys.stdin.buffer, config.stores)
 
     def path_policy(self) -> PathPolicy:
         """See Steps."""

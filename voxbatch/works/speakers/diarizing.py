@@ -32,11 +32,11 @@ def diarization_of(options: RunOptions, spec: EngineSpec, loads_networks: bool) 
             f"--speakers needs the times of words, and {spec.model} of the engine {spec.name} gives none; take another "
             "model, or leave out --speakers"
         )
-    diarization = Diarization(find_weights(options.speaker_model), speaker_count(options.speakers))
+    diarization = Diarization(find_weights(options.speaker_model, options.stores), speaker_count(options.speakers))
     if options.speaker_names is not None:
         from voxbatch.speakers.enrolment import enrol
 
-        voices = enrol(options.speaker_names, diarization.weights, options.store_options)
+        voices = enrol(options.speaker_names, diarization.weights, options.stores)
         diarization = replace(diarization, voices=voices)
     if loads_networks:
         Diarizer(diarization.weights, diarization.count)
