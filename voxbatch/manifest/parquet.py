@@ -16,9 +16,7 @@ from itertools import chain
 from typing import Any
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest.json_line import AUDIO_KEY, quote
-from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import (
+from voxbatch.manifest.columns import (
     END,
     OF_ANOTHER_FILE,
     Row,
@@ -28,6 +26,8 @@ from voxbatch.manifest.tables import (
     names_recordings,
     renamed,
 )
+from voxbatch.manifest.json_line import AUDIO_KEY, quote
+from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.storage import Stores, is_remote
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.parquet_members import BYTES, ParquetMember, member_name

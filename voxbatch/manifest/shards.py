@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from voxbatch.errors import ManifestError
 from voxbatch.manifest.kinds import KINDS, TAR
 from voxbatch.manifest.manifest_file import json_lines, manifest_rows, open_file
-from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern, is_recording
+from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern
 from voxbatch.manifest.prefix import translated_pattern
+from voxbatch.manifest.recording_path import is_recording
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, Shard, Source, manifest_error
 from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized

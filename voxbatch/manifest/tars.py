@@ -17,21 +17,14 @@ import tarfile
 from itertools import groupby
 from typing import Any
 
+from voxbatch.manifest.columns import Row, Rows, facts_of, of_supervisions
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
+from voxbatch.manifest.kinds import is_text
 from voxbatch.manifest.manifest_file import file_beside
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import Row, Rows, facts_of, of_supervisions
 from voxbatch.storage import Stores
 from voxbatch.storage.tar_members import TarMember
-
-_TEXT_SUFFIXES = (".json", ".txt")
-
-
-def is_text(name: str) -> bool:
-    """Return whether the bytes of a file in an archive are needed to list it."""
-    return name.lower().endswith(_TEXT_SUFFIXES)
-
 
 _NUMBERED = re.compile(r"(?P<kind>audio|recording)_?\.?(?P<number>[0-9]+)\.tar")
 _BESIDE = {
