@@ -28,7 +28,7 @@ from voxbatch.manifest.source import (
     is_binary,
     manifest_error,
 )
-from voxbatch.storage import DEFAULT_STORES, WEB_PAGE, Stores, is_remote, is_web_page, redacted
+from voxbatch.storage import WEB_PAGE, Stores, is_remote, is_web_page, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, normalized
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
@@ -54,7 +54,7 @@ def open_manifest(name: str, stdin: BinaryIO, stores: Stores) -> Source:
         return source
     source = open_file(name, stores)
     try:
-        rows, base = manifest_rows(source, stores)
+        rows, base = manifest_rows(source)
         if rows is not None:
             with source:
                 source = converted(source, rows, base)
@@ -89,7 +89,7 @@ def described_folder(folder: str, include: Sequence[str]) -> Source | None:
         if not os.path.isfile(path):
             continue
         with Source(path, folder, open(path, "rb")) as source:
-            rows, base = manifest_rows(source, DEFAULT_STORES, _FILE_NAME)
+            rows, base = manifest_rows(source, _FILE_NAME)
             if rows is not None:
                 note = f"{path} names the recordings; other files of the folder are left out"
                 return converted(source, rows, base, include, folder, note)
@@ -107,7 +107,7 @@ def described_texts(path: str, decoder: TextDecoder) -> dict[str, str] | None:
     try:
         with Source(path, folder, open(path, "rb"), decoder=decoder) as source:
             required = _FILE_NAME if os.path.basename(path).lower().startswith("metadata.") else None
-            rows, base = manifest_rows(source, DEFAULT_STORES, required)
+            rows, base = manifest_rows(source, required)
             if rows is None:
                 return None
             return {
@@ -134,31 +134,31 @@ def open_file(name: str, stores: Stores) -> Source:
     return source
 
 
-def manifest_rows(source: Source, stores: Stores, required: str | None = None) -> tuple[Rows | None, str]:
+def manifest_rows(source: Source, required: str | None = None) -> tuple[Rows | None, str]:
     """Return the rows of a manifest that is not in JSON lines with our keys, or None; and the folder of its paths.
 
     Args:
-        stores: credentials and settings of the stores, for files beside the manifest.
         required: key or column that the rows must have. Without it, there are no rows; Kaldi's files need none.
 
     Raises:
         ManifestError: it cannot be read.
     """
     read = resolve_name(f"voxbatch.manifest.{kind_of(source.name).rows}")
-    rows: tuple[Rows | None, str] = read(source, stores, required)
+    rows: tuple[Rows | None, str] = read(source, required)
     return rows
 
 
-def file_beside(manifest: Source, name: str, stores: Stores) -> Source | None:
-    """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder. An archive
-    in a bucket is without its recordings."""
+def file_beside(manifest: Source, name: str) -> Source | None:
+    """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder and the
+    stores. An archive in a bucket is without its recordings."""
     place = os.path.join(manifest.base, name)
     try:
         return Source(
             place,
             manifest.base,
-            _open_remote(place, stores) if is_remote(place) else open(place, "rb"),
+            _open_remote(place, manifest.stores) if is_remote(place) else open(place, "rb"),
             decoder=manifest.decoder,
+            stores=manifest.stores,
         )
     except (FileNotFoundError, ObjectNotFound):
         return None
@@ -220,7 +220,7 @@ def _remote_manifest(spec: str, stores: Stores) -> Source:
     name = redacted(spec)
     try:
         uri = normalized(spec)
-        source = Source(name, folder_of(uri), _open_remote(uri, stores))
+        source = Source(name, folder_of(uri), _open_remote(uri, stores), stores=stores)
         if is_web_page(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
             source.close()
             raise manifest_error(name, WEB_PAGE)

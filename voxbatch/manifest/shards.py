@@ -113,7 +113,7 @@ def joined_shards(shards: Shards, stores: Stores) -> Source:
             of_shard = BadLines()
             source.base = folder
             with source:
-                for block in _lines(source, of_shard, stores):
+                for block in _lines(source, of_shard):
                     yield block
                     line += block.count(b"\n")
             for bad_line in of_shard.first:
@@ -139,9 +139,9 @@ def joined_shards(shards: Shards, stores: Stores) -> Source:
     return source
 
 
-def _lines(source: Source, bad: BadLines, stores: Stores) -> Iterator[bytes]:
+def _lines(source: Source, bad: BadLines) -> Iterator[bytes]:
     """Yield the JSON lines of a shard. Add the rows that cannot be used to `bad`."""
-    rows, _ = manifest_rows(source, stores)
+    rows, _ = manifest_rows(source)
     if rows is not None:
         yield from json_lines(rows, bad)
         return

@@ -36,7 +36,7 @@ from voxbatch.manifest.kinds import JSON_LINES, kind_of
 from voxbatch.manifest.recording_path import LIST_MARK, is_recording
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.manifest.tars import tarred_rows
-from voxbatch.storage import Stores, is_remote
+from voxbatch.storage import is_remote
 
 Records = Iterator[tuple[int, list[str] | str]]
 """(first line number, the fields of a record or the reason why there are none)."""
@@ -44,7 +44,7 @@ Records = Iterator[tuple[int, list[str] | str]]
 DELIMITERS = {"CSV": ",;\t|", "TSV": "\t"}
 
 
-def text_manifest(source: Source, _: Stores, required: str | None) -> tuple[Rows | None, str]:
+def text_manifest(source: Source, required: str | None) -> tuple[Rows | None, str]:
     """Return the rows of a CSV or TSV file; see manifest_file.manifest_rows."""
     try:
         header, rows = text_table(source, required)
@@ -57,7 +57,7 @@ def text_manifest(source: Source, _: Stores, required: str | None) -> tuple[Rows
     return rows, clips if is_common_voice and (is_remote(clips) or os.path.isdir(clips)) else source.base
 
 
-def json_manifest(source: Source, stores: Stores, required: str | None) -> tuple[Rows | None, str]:
+def json_manifest(source: Source, required: str | None) -> tuple[Rows | None, str]:
     """Return the rows of a JSON array, or of JSON lines with the keys of others; see manifest_file.manifest_rows.
 
     Raises:
@@ -76,7 +76,7 @@ def json_manifest(source: Source, stores: Stores, required: str | None) -> tuple
     if AUDIO_KEY.encode() in line:
         if b'"shard_id"' not in line:
             return None, source.base
-        return tarred_rows(source, stores), source.base
+        return tarred_rows(source), source.base
     try:
         row = renamed(parse_json_line(line))
         is_row = AUDIO_KEY in row and ("text" in row or b'file_name"' in line)  # else a wrong key is a mistake
