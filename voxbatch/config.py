@@ -161,7 +161,7 @@ class RunOptions:
         help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
         "Repeatable.",
     )  # fmt: skip
-    """See manifest.recording_line.is_included."""
+    """See manifest.recording_path.is_included."""
     stores: Stores = DEFAULT_STORES
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,

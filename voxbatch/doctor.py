@@ -19,7 +19,7 @@ from voxbatch import engines
 from voxbatch.audio import ffmpeg
 from voxbatch.config import RunOptions
 from voxbatch.engines.choice import choose
-from voxbatch.errors import EngineError, VoxbatchError
+from voxbatch.errors import EngineError, StorageError, VoxbatchError
 from voxbatch.safe_text import counted
 from voxbatch.storage.address import is_bucket_address
 
@@ -199,6 +199,9 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
             compat.installed()
         if faulty and _needs_gpu(choice.name):
             raise EngineError(f"{choice.name} is installed and cannot start here: see {' and '.join(faulty)} above")
+    except StorageError as e:  # the bucket of the model decides on the engine
+        yield Finding("model", "failed", str(e))
+        return
     except VoxbatchError as e:
         yield Finding("engine", "failed", str(e))
         return

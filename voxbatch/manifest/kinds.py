@@ -9,7 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.storage import redacted
 
 
@@ -47,6 +47,7 @@ KINDS = (
 )
 """All kinds. The metadata files are those of the audio folders of Hugging Face's datasets."""
 SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
+_TEXT_SUFFIXES = (".json", ".txt")
 _BARE_SUFFIXES = (".txt", *(suffix for suffix in SUFFIXES if not suffix.endswith(".gz")))
 _SUFFIX = re.compile(rf"({'|'.join(map(re.escape, _BARE_SUFFIXES))})?(\.gz)?$", re.IGNORECASE)
 
@@ -55,6 +56,11 @@ def kind_of(name: str) -> Kind:
     """Return the kind of a file by its name or its address. A file with another extension is read as JSON lines."""
     suffix = os.path.splitext(redacted(name, "").lower().removesuffix(".gz"))[1]
     return next((kind for kind in KINDS if suffix in kind.suffixes), JSON_LINES)
+
+
+def is_text(name: str) -> bool:
+    """Return whether the bytes of a file in a tar archive are needed to list it."""
+    return name.lower().endswith(_TEXT_SUFFIXES)
 
 
 def without_suffix(name: str) -> str:

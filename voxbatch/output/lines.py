@@ -22,7 +22,7 @@ from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest import LineError, PathPolicy
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.manifest.recording_line import json_path
+from voxbatch.manifest.recording_path import json_path
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.output.parts import PartEntry, damaged_part
 from voxbatch.output.stored_json import Count, Number, json_bytes, parse_json, record_of

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from voxbatch.errors import ConfigError, RunError, UsageError
 from voxbatch.log import Log
-from voxbatch.manifest.recording_line import is_included
+from voxbatch.manifest.recording_path import is_included
 from voxbatch.platforms.listen import lease
 from voxbatch.platforms.listen.batch_window import BatchWindow, UploadRuns, batch_window_of
 from voxbatch.platforms.listen.executors import Executor
@@ -69,7 +69,7 @@ class ListenerOptions:
     rules: Rules
     stores: Stores
     include: tuple[str, ...] = ()
-    """Globs that an uploaded recording must match; see manifest.recording_line.is_included."""
+    """Globs that an uploaded recording must match; see manifest.recording_path.is_included."""
     batch_window_s: float = 0.0
     """Recordings that arrive within this many seconds are one run; 0: each recording is one run."""
     drain: bool = False

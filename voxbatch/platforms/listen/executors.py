@@ -36,7 +36,7 @@ class SharedOptions:
 
     run: RunOptions
     include: tuple[str, ...] = ()
-    """Patterns for the recordings of a folder; see manifest.recording_line.is_included."""
+    """Patterns for the recordings of a folder; see manifest.recording_path.is_included."""
 
     def config(self, request: RunRequest) -> Config:
         """Return the Config of one run. A manifest that the listener wrote may name only its own recordings."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from voxbatch.errors import MessageError
 from voxbatch.manifest.kinds import JSON_LINES, without_suffix
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.safe_text import redact_secrets
 from voxbatch.storage import is_remote, redacted

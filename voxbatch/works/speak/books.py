@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
-from voxbatch.manifest import tables
+from voxbatch.manifest.columns import Rows
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.speech.pieces import split_paragraphs
 from voxbatch.works.speak.texts import MAX_TEXT_BYTES, TITLE_KEY, whole_text
@@ -40,7 +40,7 @@ class Chapter:
     """Paragraphs with a blank line between them. The title is the first if the book prints it."""
 
 
-def chapter_rows(source: Source) -> tables.Rows:
+def chapter_rows(source: Source) -> Rows:
     """Yield the rows of a book.
 
     Raises:

@@ -1,20 +1,20 @@
-"""Describe a file with a recording as a line of a manifest, with its reference and its state.
+"""Describe the path of a recording: what it may be called, how a manifest writes it, and the state of its file.
 
-{"audio_filepath": "day1/talk.wav", "size": 480044, "modified": "2026-11-23T09:15:02.000417Z", "text": "…"}
+{"audio_filepath": "day1/talk.wav", "size": 480044, "modified": "2026-11-23T09:15:02.000417Z"}
 """
 
 from __future__ import annotations
 
-import json
+import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
-from voxbatch.errors import BadLine
-from voxbatch.manifest.references import Reference, References, bad_reference
+from voxbatch.storage import redacted
 
 _SUFFIXES = (
     ".3g2 .3ga .3gp .3gpp .aac .aacp .ac3 .adts .aif .aifc .aiff .alaw .amr .ape .asf .au .avi .awb .bwf .caf"
@@ -26,30 +26,11 @@ _SUFFIXES = (
 RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
 """Extensions of recordings, in lower case. Headerless PCM (.raw, .pcm) is not among them, because nothing
 gives its rate."""
+LIST_MARK = "@"
+LISTED_NAMES = 100_000
+"""Names of a folder that are looked at for a message, at most."""
 FILE_SCHEME = "file:"
 """Begin of a path that is percent-encoded."""
-
-
-def file_line(root: str, path: str, references: References, facts: Mapping[str, Any]) -> str | BadLine:
-    """Return the line of one recording with its reference, or the reason why there is none.
-
-    Args:
-        root: the manifest's folder.
-        path: path of the recording, absolute or relative to `root`.
-        facts: further keys of the line, such as those of `file_state`.
-    """
-    row, top = {"audio_filepath": manifest_path(path), **facts}, os.path.abspath(root)
-    reference = references.find(os.path.join(top, path), top)
-    try:
-        if reference is not None:
-            row["text"] = reference.read(references.decoder)
-        return json.dumps(row, ensure_ascii=False)
-    except (OSError, ValueError) as error:
-        return bad_reference(_shown(reference, top), error)
-
-
-def _shown(reference: Reference | None, top: str) -> str:
-    return reference.path.removeprefix(os.path.join(top, "")) if reference else ""
 
 
 def file_state(path: str) -> dict[str, Any]:
@@ -64,6 +45,11 @@ def file_state(path: str) -> dict[str, Any]:
     except (OSError, OverflowError):  # a file system may give a year that has no date
         return {}
     return {"size": status.st_size, "modified": modified.strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+
+
+def is_recording(name: str) -> bool:
+    """Return whether the extension of a path, or of an address, is a recording's."""
+    return os.path.splitext(redacted(name, ""))[1].lower() in RECORDING_SUFFIXES
 
 
 def is_included(path: str, globs: Sequence[str]) -> bool:
@@ -95,3 +81,16 @@ def json_path(path: str) -> str:
     except UnicodeEncodeError:
         return FILE_SCHEME + quote(os.fsencode(path), safe="/ :")
     return path
+
+
+def missing(name: str) -> str:
+    """Return the sentence about a file that does not exist, with the name that was perhaps meant."""
+    folder, base = os.path.split(name)
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            names = [entry.name for entry in islice(entries, LISTED_NAMES)]
+    except OSError:
+        return f"does not exist: there is no folder {folder}"
+    close = difflib.get_close_matches(base, names, 1)
+    meant = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
+    return f"does not exist in {folder or os.getcwd()}{meant}"
