@@ -27,7 +27,8 @@ from voxbatch.cli.submit_command import forwarded, tasks_option
 from voxbatch.config import RunOptions
 from voxbatch.errors import RunError, UsageError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import find, in_job, sagemaker_root
+from voxbatch.platforms.tasks import find, in_job
+from voxbatch.platforms.tasks.known import sagemaker_root
 from voxbatch.platforms.tasks.task import usd_per_hour
 from voxbatch.settings import settings_of
 

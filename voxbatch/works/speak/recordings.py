@@ -29,7 +29,8 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store
-from voxbatch.works.speak.texts import CUE_END, CUE_START, TITLE_KEY
+from voxbatch.works.speak.books import TITLE_KEY
+from voxbatch.works.speak.texts import CUE_END, CUE_START
 
 CHAPTER_PAUSE_S = 1.0
 """Seconds of silence after each row of an audiobook."""
