@@ -126,6 +126,16 @@ def test_the_check_can_fail() -> None:
     assert LAYER_OF[package_of("voxbatch.runner.prepare")] > LAYER_OF[package_of("voxbatch.engines.feed")]
 
 
+def test_no_two_public_classes_have_one_name() -> None:
+    """A name of a class means one thing in the whole package."""
+    owners: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in owners.items() if len(modules) > 1}
+
+
 def test_no_test_module_imports_another_one() -> None:
     """Test modules share code by tests/support only."""
     tests = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}

@@ -157,7 +157,7 @@ def listen(
     from voxbatch.cli.session import leave, refuse
     from voxbatch.platforms.listen import ListenerOptions
     from voxbatch.platforms.listen.executors import CloudRunExecutor, LocalExecutor, SharedOptions
-    from voxbatch.platforms.listen.rules import Rules
+    from voxbatch.platforms.listen.rules import PlaceRules
     from voxbatch.platforms.submit import CloudRun
     from voxbatch.runner import Stop
     from voxbatch.runner.steps import steps_of
@@ -171,7 +171,7 @@ def listen(
     shared, stop = SharedOptions(run_options, include), Stop()
     executor: Executor
     try:
-        rules = Rules.from_options(out, prefix, recordings)
+        rules = PlaceRules.from_options(out, prefix, recordings)
         options = ListenerOptions(rules, run_options.stores, include, batch_window, drain)
         if backfills:
             leave(_backfill(options, (subscription, project, dead_letter), log))

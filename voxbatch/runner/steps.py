@@ -22,7 +22,7 @@ from voxbatch.manifest import PathPolicy, Source, Survey, open_source
 from voxbatch.output.lines import failure_line, line_bytes, transcript_line
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.records import OVERLAP, SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Recording, Transcript
+from voxbatch.records import OVERLAP, SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, SpokenRecording, Transcript
 from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ OptionsT = TypeVar("OptionsT", bound=RunOptions)
 class Outcomes(Protocol):
     """Makes the outcomes of items from the results of their chunks. The main thread alone uses it."""
 
-    def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | Recording | None:
+    def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | SpokenRecording | None:
         """Return the outcome of an item all of whose chunks have results. None if something else is still missing."""
 
     def end_questions(self, pending_items: Iterable[PendingItem]) -> None:

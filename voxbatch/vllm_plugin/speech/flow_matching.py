@@ -54,9 +54,9 @@ class FlowMatching:
         heads, kv_heads, head_dim = (int(sizes[name]) for name in ("n_heads", "n_kv_heads", "head_dim"))
         self._ops = LayerOps(heads, kv_heads, head_dim, float(sizes.get("norm_eps", 1e-5)))
         if weights["norm.weight"].is_cuda:
-            from voxbatch.vllm_plugin.speech.fused_ops import FusedOps  # needs vLLM's kernels
+            from voxbatch.vllm_plugin.speech.fused_ops import FusedLayerOps  # needs vLLM's kernels
 
-            self._ops = FusedOps(*astuple(self._ops))
+            self._ops = FusedLayerOps(*astuple(self._ops))
         self.num_acoustic, self._levels = int(args["n_acoustic_codebook"]), int(args["acoustic_codebook_size"])
         self._num_semantic = NUM_SPECIAL + int(args["semantic_codebook_size"])
         self._semantic = weights["semantic_codebook_output.weight"]

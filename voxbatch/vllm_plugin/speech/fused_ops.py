@@ -16,7 +16,7 @@ TOKENS = 3
 """Tokens of a row of the flow matching."""
 
 
-class FusedOps(LayerOps):
+class FusedLayerOps(LayerOps):
     """The operations of `LayerOps`, for contiguous tensors on a GPU."""
 
     def norm(
