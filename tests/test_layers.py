@@ -1,5 +1,5 @@
-"""Tests for the layers: imports go strictly down, and no heavy library is imported before it is needed. Test modules
-import from tests/support, never from each other.
+"""Tests for the layers: imports go strictly down and form no circle, and no heavy library is imported before it is
+needed. Test modules import from tests/support, never from each other.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,8 @@ HEAVY = (
 )  # fmt: skip
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
-
-
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+INTERFACES = ("voxbatch", "voxbatch.output.products", "voxbatch.runner.steps")
+"""Modules whose type hints name what uses them: the Python interface, and what each kind of work is given."""
 
 
 def package_of(dotted: str) -> str:
@@ -65,46 +64,76 @@ def dotted_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+MODULES = {dotted_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 def imports(path: Path) -> Iterator[str]:
-    """Yield the modules of voxbatch that a module imports, including lazy imports and imports for type checking."""
+    """Yield the modules of voxbatch that a module imports, including lazy imports and imports for type checking.
+
+    `from voxbatch.text import chunking, Words` names the module voxbatch.text.chunking, and the package for `Words`.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "voxbatch")
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports hide the package"
-            if node.module == "voxbatch":
-                yield from (f"voxbatch.{alias.name}" if _is_package(alias.name) else "voxbatch" for alias in node.names)
-            elif node.module and node.module.startswith("voxbatch."):
-                yield node.module
+            if node.module in MODULES:
+                names = (f"{node.module}.{alias.name}" for alias in node.names)
+                yield from (name if name in MODULES else node.module for name in names)
 
 
-def _is_package(name: str) -> bool:
-    return (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()
+def hints(path: Path) -> set[str]:
+    """Return the modules that a module imports for type checking alone."""
+    tree = ast.parse(path.read_text())
+    blocks = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    return {node.module or "" for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)}
 
 
 def test_every_module_belongs_to_a_package_of_the_table() -> None:
     """Every package is in the table, which decides its layer, and every entry of the table exists."""
-    assert {package_of(dotted_name(path)) for path in modules()} == set(LAYER_OF)
+    assert {package_of(name) for name in MODULES} == set(LAYER_OF)
 
 
 # The package itself names the Python interface, and imports it only when it is used: see the next tests.
-@pytest.mark.parametrize("path", [path for path in modules() if path != PACKAGE / "__init__.py"], ids=dotted_name)
-def test_imports_go_down(path: Path) -> None:
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "voxbatch"])
+def test_imports_go_down(module: str) -> None:
     """A package imports from lower layers and from itself, never from its own or a higher layer."""
-    package = package_of(dotted_name(path))
+    package = package_of(module)
     wrong = [
         name
-        for name in imports(path)
+        for name in imports(MODULES[module])
         if package_of(name) != package and LAYER_OF[package_of(name)] >= LAYER_OF[package]
     ]
-    assert not wrong, f"{dotted_name(path)} imports {wrong}"
+    assert not wrong, f"{module} imports {wrong}"
+
+
+def test_no_modules_import_each_other() -> None:
+    """The imports of the modules form no circle. Lazy imports count, and imports for type checking, except those of
+    INTERFACES.
+    """
+    graph = {
+        name: set(imports(path)) - {name} - (hints(path) if name in INTERFACES else set())
+        for name, path in MODULES.items()
+    }
+    list(TopologicalSorter(graph).static_order())  # a CycleError names the modules of a circle
 
 
 def test_the_check_can_fail() -> None:
     """The check finds an import that goes up, also a lazy one."""
-    found = set(imports(PACKAGE / "cli" / "out_commands.py"))
+    found = set(imports(MODULES["voxbatch.cli.out_commands"]))
     assert {"voxbatch.output.merge_again", "voxbatch.storage", "voxbatch.errors"} <= found
+    assert "voxbatch.manifest.manifest_file" in imports(MODULES["voxbatch.manifest.references"])
     assert LAYER_OF[package_of("voxbatch.runner.prepare")] > LAYER_OF[package_of("voxbatch.engines.feed")]
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """A name of a class means one thing in the whole package."""
+    owners: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in owners.items() if len(modules) > 1}
 
 
 def test_no_test_module_imports_another_one() -> None:

@@ -25,9 +25,10 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.erase import erase, find_old_files
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.latency import Latency, LatencyPercentiles, Percentiles
+from voxbatch.output.lists import Listing
 from voxbatch.output.merged_file import MergedFile
 from voxbatch.output.parts import Measurements, PartEntry
-from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.reserve import reserve
 from voxbatch.output.run_file import Ownership
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise

@@ -16,7 +16,7 @@ from conftest import understood
 from voxbatch.api.keyword_types import RunKeywords
 from voxbatch.cli import cli
 from voxbatch.config import Config, RunOptions
-from voxbatch.engines.faster_whisper import Options
+from voxbatch.engines.faster_whisper import FasterWhisperOptions
 from voxbatch.engines.scripted_test_engine import ScriptedOptions
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError
@@ -38,7 +38,7 @@ def test_a_setting_is_an_option_a_variable_and_a_keyword(declared: Setting) -> N
     assert declared.use in USES
 
 
-@pytest.mark.parametrize("kind", [RunOptions, StoreOptions, VllmSettings, Options])
+@pytest.mark.parametrize("kind", [RunOptions, StoreOptions, VllmSettings, FasterWhisperOptions])
 def test_a_declared_default_is_in_range(kind: type) -> None:
     """The default of each setting has the declared type and keeps the declared limits."""
     for declared in settings_of(kind).values():
@@ -83,7 +83,7 @@ def test_engine_options_are_parsed_by_their_types() -> None:
     options = parse(ScriptedOptions, "scripted", {"delay_s": "0.5", "shuffle": "TRUE", "concurrency": "3"})
     assert options == ScriptedOptions(delay_s=0.5, shuffle=True, concurrency=3)
     with pytest.raises(ConfigError, match="engine option 'beam' is unknown to faster-whisper; known are beam_size, "):
-        parse(Options, "faster-whisper", {"beam": "1"})
+        parse(FasterWhisperOptions, "faster-whisper", {"beam": "1"})
 
 
 def test_the_identity_holds_the_settings_that_decide_the_text() -> None:
@@ -99,7 +99,7 @@ def test_the_help_shows_each_option_once_under_its_title(command: str) -> None:
     """The groups of options follow each other in one order, the common options first."""
     text = CliRunner().invoke(cli, [command, "--help"]).stdout
     titles = re.findall(r"^(\w+):$", text, re.MULTILINE)
-    assert titles[0] == "Options"
+    assert titles[0] == "FasterWhisperOptions"
     assert titles == [title for title in GROUPS if title in titles]
     shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text.partition("\nOptions:\n")[2], re.MULTILINE)
     long = [param.opts[-1] for param in cli.commands[command].params if isinstance(param, click.Option)]

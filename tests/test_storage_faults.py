@@ -24,9 +24,10 @@ from voxbatch.errors import TakenOverError
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.lists import Listing
 from voxbatch.output.merge import merge
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.reserve import reserve
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import StoreOptions, connect, reply_deadline, retrying_client
 from voxbatch.storage.retry import STORE_REQUEST

@@ -22,8 +22,9 @@ from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.erase import erase
 from voxbatch.output.layout import list_name, part_names
+from voxbatch.output.lists import Listing
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.reserve import reserve
 from voxbatch.process.hang_detector import is_stopped
 from voxbatch.storage import Stores
 

@@ -326,7 +326,7 @@ def test_kernels_compile_for_the_supported_gpus(tmp_path: Path) -> None:
 
 THREE_TOKENS = """
 import torch
-from voxbatch.vllm_plugin.speech.flow_matching import LayerOps
+from voxbatch.vllm_plugin.speech.layer_ops import LayerOps
 from voxbatch.vllm_plugin.speech.fused_ops import FusedOps
 
 torch.manual_seed(0)

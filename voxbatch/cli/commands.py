@@ -58,13 +58,16 @@ class _CommandModules(Mapping[str, click.Command]):
         return len(MODULES)
 
 
+COMMANDS = _CommandModules()
+
+
 class Commands(click.Group):
     """The commands of voxbatch, in the order of their use."""
 
     def __init__(self, *args: Any, **settings: Any):
         """Begin with all commands; see click.Group."""
         super().__init__(*args, **settings)
-        self.commands = _CommandModules()  # type: ignore[assignment]  # no command is added later
+        self.commands = COMMANDS  # type: ignore[assignment]  # no command is added later
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -27,7 +27,8 @@ from voxbatch.cli.submit_command import forwarded, tasks_option
 from voxbatch.config import RunOptions
 from voxbatch.errors import RunError, UsageError
 from voxbatch.log import Log, is_json
-from voxbatch.platforms.tasks import find, in_job, sagemaker_root
+from voxbatch.platforms.tasks import find, in_job
+from voxbatch.platforms.tasks.known import sagemaker_root
 from voxbatch.platforms.tasks.task import usd_per_hour
 from voxbatch.settings import settings_of
 
@@ -156,7 +157,7 @@ def listen(
     from voxbatch.cli.session import leave, refuse
     from voxbatch.platforms.listen import ListenerOptions
     from voxbatch.platforms.listen.executors import CloudRunExecutor, LocalExecutor, SharedOptions
-    from voxbatch.platforms.listen.rules import Rules
+    from voxbatch.platforms.listen.rules import PlaceRules
     from voxbatch.platforms.submit import CloudRun
     from voxbatch.runner import Stop
     from voxbatch.runner.steps import steps_of
@@ -170,7 +171,7 @@ def listen(
     shared, stop = SharedOptions(run_options, include), Stop()
     executor: Executor
     try:
-        rules = Rules.from_options(out, prefix, recordings)
+        rules = PlaceRules.from_options(out, prefix, recordings)
         options = ListenerOptions(rules, run_options.stores, include, batch_window, drain)
         if backfills:
             leave(_backfill(options, (subscription, project, dead_letter), log))

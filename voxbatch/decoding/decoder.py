@@ -18,8 +18,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
-from voxbatch.decoding.voices import Listener, cut_channels
+from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
+from voxbatch.decoding.voices import VoiceListener, cut_channels
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import handle_stop_signals
@@ -42,7 +42,7 @@ EXIT_TIMEOUT_S = 0.5
 MIN_BYTES_PER_S = 1000
 """Bytes of a second of audio in a file whose header is certain to tell its length. Lossless speech takes ten times as
 many; a header that claims more seconds than that may be wrong, and its file is decoded."""
-_Received = tuple[Task, Prefetch] | Exception | None
+_Received = tuple[DecodeTask, Prefetch] | Exception | None
 """A task and its recording, the error that keeps the threads from fetching it, or None: the parent is gone."""
 
 
@@ -121,7 +121,7 @@ def _receive_tasks(
     """Receive tasks as they arrive, and begin to fetch their recordings. When the parent is gone, end this process."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            task: Task = connection.recv()
+            task: DecodeTask = connection.recv()
             try:
                 received.put((task, prefetcher.start(task.audio)))
             except RuntimeError as e:  # the threads that fetch cannot start
@@ -131,11 +131,11 @@ def _receive_tasks(
     os.killpg(0, signal.SIGKILL)  # it waits for a store or is in native code; ffmpeg must end, too
 
 
-def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator[Message]:
+def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> Iterator[Message]:
     """Yield the chunks of a task and its final message, which is the task's failure for any error."""
     spans: list[Span] = []
     warnings: list[str] = []
-    listener = Listener(task.diarization)
+    listener = VoiceListener(task.diarization)
     recording: Recording | None = None
     try:
         with opened as recording:
@@ -162,7 +162,7 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
         yield _failed(task, e, tuple(spans), recording)
 
 
-def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
+def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
     report = report_error(task.item, task.audio, error)
     match error:
         case ItemError():
@@ -184,7 +184,9 @@ def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Re
     return Undecodable(task.item, failure, report, retry, task.recording)
 
 
-def chunks(task: Task, recording: Recording, warnings: list[str], listener: Listener) -> Iterator[tuple[Samples, Span]]:
+def chunks(
+    task: DecodeTask, recording: Recording, warnings: list[str], listener: VoiceListener
+) -> Iterator[tuple[Samples, Span]]:
     """Yield the chunks of one recording, decoded in this process.
 
     Raises:
@@ -223,7 +225,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str], listener: List
         raise type(e)(f"cannot decode {redacted(task.audio)}: {e}", e.kind) from e
 
 
-def _check_claimed_length(task: Task, recording: Recording) -> None:
+def _check_claimed_length(task: DecodeTask, recording: Recording) -> None:
     """Refuse a recording that is certainly too long before any chunk of it is sent.
 
     Raises:
@@ -242,7 +244,7 @@ def _check_claimed_length(task: Task, recording: Recording) -> None:
         raise _too_long(f"{wanted_s / 3600:,.2f}", task)
 
 
-def _limited(waveforms: Iterator[Waveform], task: Task) -> Iterator[Waveform]:
+def _limited(waveforms: Iterator[Waveform], task: DecodeTask) -> Iterator[Waveform]:
     """Yield the waveforms as long as they are not more than the task's `max_samples`.
 
     Raises:
@@ -256,7 +258,7 @@ def _limited(waveforms: Iterator[Waveform], task: Task) -> Iterator[Waveform]:
         yield waveform
 
 
-def _too_long(hours: str, task: Task) -> AudioError:
+def _too_long(hours: str, task: DecodeTask) -> AudioError:
     most = f"{task.max_samples / SAMPLING_RATE / 3600:,.10g}"
     text = f"it has {hours} hours of audio, and at most {most} are allowed; {task.advice}"
     return AudioError(text, FailureKind.TOO_LONG)

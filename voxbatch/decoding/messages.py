@@ -41,7 +41,7 @@ class DecoderSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DecodeTask:
     """Part of an Item that a decoder needs."""
 
     item: int
@@ -92,7 +92,7 @@ class Decoded:
     report: Reachable
     """Report that the recording's place answers."""
     recording: int = 0
-    """See Task."""
+    """See DecodeTask."""
     levels: tuple[bytes, ...] = ()
     """Levels of the channels that were recognised alone, one byte for each LEVEL_FRAME samples of each channel: dB
     above MIN_LEVEL_DB. Twelve hours of a channel take 2 MB. Empty if the channels were mixed down."""
@@ -113,11 +113,11 @@ class Undecodable:
     failure: Failure
     report: Report | None = None
     """Report about the recording's place; None if the failure says nothing about the place."""
-    retry: Task | None = None
+    retry: DecodeTask | None = None
     """Task to give out again. If `report` says that the place is unreachable, the retry waits until the place answers.
     Without a report, ffmpeg was killed, and the retry is immediate. None if a retry cannot help."""
     recording: int = 0
-    """See Task."""
+    """See DecodeTask."""
 
 
 @dataclass(frozen=True, slots=True)

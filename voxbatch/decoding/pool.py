@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
+from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
 from voxbatch.errors import RunError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import ChildProcess, for_voxbatch, readable
@@ -60,7 +60,7 @@ class DecoderProcess(ChildProcess):
             dies_with_parent=True,
         )
         self.stores = stores
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[DecodeTask] = deque()
         self._num_sent = 0
         """Number of `tasks` that the decoder has, the first ones."""
         self.spans: list[Span] = []
@@ -78,10 +78,10 @@ class DecoderProcess(ChildProcess):
 
     @property
     def last_row_group(self) -> str | None:
-        """The row group of the last task; see Task."""
+        """The row group of the last task; see DecodeTask."""
         return self.tasks[-1].row_group if self.tasks else None
 
-    def add_task(self, task: Task) -> None:
+    def add_task(self, task: DecodeTask) -> None:
         """Give the decoder a task, which is sent to it as soon as it has room."""
         if not self.tasks:
             self._hang_detector.reset()
@@ -208,7 +208,7 @@ class DecoderPool:
         """CPU seconds that the decoders spent on decoding and cutting."""
         self.retry: tuple[float, RetryWait] | None = None
         """The last report of a store that does not answer, with its time.monotonic(). Another thread may read it."""
-        self._retries: deque[Task] = deque()
+        self._retries: deque[DecodeTask] = deque()
         """Tasks of recordings whose ffmpeg was killed, or that were unreachable and whose place answers again."""
 
     def __enter__(self) -> DecoderPool:
@@ -222,7 +222,7 @@ class DecoderPool:
         """Return whether no decoder has a task."""
         return not any(decoder.tasks for decoder in self._decoders)
 
-    def run(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
+    def run(self, tasks: Iterator[DecodeTask | None]) -> Iterator[Message]:
         """Decode all tasks and yield the messages of the decoders.
 
         None in `tasks` means that the next task comes later: the pool asks again when it has read its messages.
@@ -238,7 +238,7 @@ class DecoderPool:
         yield from self._judged(iter(()))  # the retries
         yield from self._breaker.finish()
 
-    def _judged(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
+    def _judged(self, tasks: Iterator[DecodeTask | None]) -> Iterator[Message]:
         """Yield the messages of the decoders, as far as the circuit breaker does not hold them back."""
         for message in self._messages(tasks):
             if isinstance(message, Undecodable) and isinstance(message.report, Unreachable | Refused):
@@ -263,7 +263,7 @@ class DecoderPool:
             else:
                 self._retries.append(message.retry)
 
-    def _messages(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
+    def _messages(self, tasks: Iterator[DecodeTask | None]) -> Iterator[Message]:
         """Give out the tasks and the retries, and yield the messages of all decoders as they arrive."""
         tasks = iter(tasks)
         while True:
@@ -279,7 +279,7 @@ class DecoderPool:
                 elif decoder.is_hung():
                     yield from self._restart(decoder, "hung")
 
-    def _give_out(self, tasks: Iterator[Task | None]) -> bool:
+    def _give_out(self, tasks: Iterator[DecodeTask | None]) -> bool:
         """Give the decoders as many retries and tasks as they take. Return whether more may come.
 
         All tasks of a row group go to the decoder of the first one, so that no other decoder fetches the group. So that

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from voxbatch.speakers import Diarizer
 
 
-class Listener:
-    """Listens to one recording.
+class VoiceListener:
+    """Finds the voices of one recording: the turns of its speakers, or the levels of its channels.
 
     Args:
         diarization: the way to tell its speakers apart. None does not.

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any
 
 from voxbatch.engines.feed import Feed
+from voxbatch.engines.interface import Engine, EngineSpec
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, Windows
@@ -25,6 +26,8 @@ from voxbatch.storage import DEFAULT_STORES, Stores
 __all__ = [
     "ALIGNERS",
     "ENGINES",
+    "NO_WINDOWS",
+    "SAMPLING_RATE",
     "SPEECH_ENGINES",
     "ChunkProgress",
     "ConfigError",
@@ -33,102 +36,14 @@ __all__ = [
     "EngineMessage",
     "EngineSpec",
     "Feed",
+    "Result",
+    "Windows",
     "create",
     "install_command",
     "known_details",
     "options_with_kernels",
     "uses_gpu",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """The properties of an engine that the pipeline needs before the run. They are known without loading the model."""
-
-    name: str
-    model: str
-    max_chunk_samples: int
-    """Length of the longest chunk that the engine takes whole, in samples at `sampling_rate`."""
-    concurrency: int
-    """Number of chunks that the engine works on at a time."""
-    prefetch: int = 0
-    """Number of chunks of maximum length that the feed holds for the engine. 0 means the value of `concurrency`."""
-    languages: frozenset[str] | None = None
-    """Primary language subtags that the engine knows, e.g. {"en"}. None means that the engine decides per chunk whether
-    it knows a language."""
-    windows: Windows = NO_WINDOWS
-    uses_language: bool = True
-    """True if the model is told the language of a chunk. Otherwise it recognises the language by itself."""
-    takes_hints: bool = False
-    """True if the engine heeds the hints of a chunk."""
-    translates: bool = False
-    """True if the model was trained to translate into English."""
-    word_times: bool = False
-    confidence: bool = False
-    """True if the engine gives words, or texts without word times, a confidence."""
-    own_process: bool = False
-    """True if the engine runs native code that may crash. `create` then puts it into a child process: see
-    engine_process. Before its model is loaded, such an engine can be pickled."""
-    max_recordings: int = 0
-    """Number of recordings that a question may have. 0 means that the engine cannot answer questions; see
-    runner.asking.options_with_questions."""
-    max_question_samples: int = 0
-    """Length of all recordings of a question together for which the context of the model suffices, in samples."""
-    sampling_rate: int = SAMPLING_RATE
-    """Samples per second that the engine takes, or that it speaks."""
-    voices: tuple[str, ...] = ()
-    """Voices of an engine that speaks, the default one first."""
-    scripts: tuple[str, ...] = ()
-    """Scripts that an engine that speaks can read, by their names in Unicode."""
-    license: str = "unknown"
-    origin: str = "given by --model"
-    versions: Mapping[str, str] = field(default_factory=dict)
-    decoding: Mapping[str, Any] = field(default_factory=dict)
-    """The options that influence the text. They are part of a run's identity."""
-    workers: tuple[Mapping[str, str], ...] = ()
-    """Environment variables of each worker process that this host should run in parallel, e.g.
-    {"CUDA_VISIBLE_DEVICES": "0"}. With no entry or one entry, this process does the work alone."""
-    torch_device: str | None = None
-    """The device on which PyTorch can run further networks beside the engine, e.g. "cuda". None if there is none."""
-    warnings: tuple[str, ...] = ()
-    """Warnings for the user before a run, e.g. that the run is slower than it could be. They appear in the log and in
-    the summary, and are not part of a run's identity."""
-
-    @property
-    def only_language(self) -> str | None:
-        """Return the language of an engine that knows exactly one, otherwise None."""
-        return next(iter(self.languages)) if self.languages and len(self.languages) == 1 else None
-
-    def knows(self, lang: str) -> bool:
-        """Return whether the engine accepts a language, given as a primary subtag; see the module `refusals`."""
-        return self.languages is None or lang in self.languages
-
-
-class Engine(Protocol):
-    """The interface that every engine implements."""
-
-    spec: EngineSpec
-
-    def stream(self, feed: Feed) -> Iterator[Result]:
-        """Load the model and transcribe or speak chunks until the feed is closed and empty.
-
-        The model is not loaded again if an earlier stream left it loaded. Only one stream may run at a time.
-
-        Each chunk that the engine takes gives exactly one Hypothesis, Speech or ChunkFailure, in any order, as soon as
-        it is ready. An error in one chunk becomes the ChunkFailure of that chunk.
-
-        Raises:
-            EngineError: the engine cannot start, or it died and cannot be started again.
-        """
-
-    def gpu_bytes(self) -> int | None:
-        """Return the bytes in use now on the fullest GPU that the engine uses, or None without a GPU.
-
-        Any thread may call this method, at any time.
-        """
-
-    def close(self) -> None:
-        """Unload the model for good. A stream that is still running unloads it at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +215,7 @@ def create(name: str, model: str | None, options: Mapping[str, str], stores: Sto
     engine: Engine = factory(model, options, stores)
     if not engine.spec.own_process:
         return engine
-    from voxbatch.engines.engine_process import EngineProcess
+    from voxbatch.engines.engine_process import EngineProcess  # its modules are those of processes
 
     return EngineProcess(engine)
 

@@ -26,8 +26,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
-from voxbatch.engines.results import Result, stop_if_all_fail
+from voxbatch.engines.feed import Feed
+from voxbatch.engines.interface import Engine
+from voxbatch.engines.results import ChunkProgress, EngineMessage, Result, stop_if_all_fail
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import ChildProcess, readable
 from voxbatch.process.hang_detector import HangDetector

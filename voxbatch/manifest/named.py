@@ -49,7 +49,7 @@ def named_source(names: Sequence[str], stores: Stores, include: Sequence[str], s
         names = list(dict.fromkeys(normalized(name) if is_remote(name) else name for name in names))
     except ValueError as error:
         raise manifest_error(title, f"cannot be opened: {error}") from error
-    recordings = _Recordings(names, title, common_folder(names), stores, include, stdin)
+    recordings = _NamedRecordings(names, title, common_folder(names), stores, include, stdin)
     file = temporary_file(title, ((line + "\n").encode() for line in recordings.lines()))
     source = Source(title, recordings.base, file, grows=True, note=recordings.note())
     if source.size == 0:
@@ -82,7 +82,7 @@ def is_pattern(name: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Recordings:
+class _NamedRecordings:
     """Everything that is named."""
 
     names: Sequence[str]

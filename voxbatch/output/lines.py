@@ -199,21 +199,21 @@ def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
     return known if len(known) == len(confidences) and (known or not line["pred_text"].strip()) else None
 
 
-class _Span(msgspec.Struct):
+class _SpanKeys(msgspec.Struct):
     start: Number
     end: Number
 
 
-class _Word(_Span):
+class _WordKeys(_SpanKeys):
     word: str
     confidence: Number | None = None
 
 
-class _Segment(_Span):
+class _SegmentKeys(_SpanKeys):
     text: str
 
 
-class _Flag(msgspec.Struct):
+class _FlagKeys(msgspec.Struct):
     kind: str
     reason: str
     start: Number | None = None
@@ -230,9 +230,9 @@ class _Line(msgspec.Struct, kw_only=True):
 
 
 class _DoneLine(_Line, kw_only=True):
-    segments: list[_Segment]
+    segments: list[_SegmentKeys]
     audio_duration: Number
-    flags: list[_Flag] = []
+    flags: list[_FlagKeys] = []
     warnings: list[str]
     substitutions: Count | None = None
     insertions: Count | None = None
@@ -242,7 +242,7 @@ class _DoneLine(_Line, kw_only=True):
 
 class _TranscriptLine(_DoneLine, kw_only=True):
     pred_text: str
-    words: list[_Word]
+    words: list[_WordKeys]
     confidence: Number | None = None
 
 
@@ -250,7 +250,7 @@ class _RecordingLine(_DoneLine, kw_only=True):
     """The line of a text that was spoken. It has the text that was heard, and its errors, if an engine listened."""
 
     voice: str
-    flags: list[_Flag]
+    flags: list[_FlagKeys]
     pred_text: str | None = None
 
 

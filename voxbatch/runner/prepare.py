@@ -25,7 +25,8 @@ from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, survey
 from voxbatch.output.attempts import AttemptRecord
 from voxbatch.output.layout import list_name
-from voxbatch.output.reserve import Listing, refuse_nested, reserve
+from voxbatch.output.lists import Listing
+from voxbatch.output.reserve import refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
 from voxbatch.records import Windows

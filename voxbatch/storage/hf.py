@@ -33,7 +33,7 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 _ACCESS = "accept its terms on its page of the hub, and set HF_TOKEN to a token of that account"
 
 
-class _Place(NamedTuple):
+class _HubPlace(NamedTuple):
     """Place of a file or a folder."""
 
     name: str
@@ -42,10 +42,10 @@ class _Place(NamedTuple):
     path: str
 
 
-def _parsed(key: str) -> _Place:
+def _parsed(key: str) -> _HubPlace:
     match = _KEY.fullmatch(key)
     assert match is not None, "address.parse_bucket_address refuses it"
-    return _Place(match["name"], match["revision"] or "main", match["path"] or "")
+    return _HubPlace(match["name"], match["revision"] or "main", match["path"] or "")
 
 
 def pinned(uri: str, options: StoreOptions) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from voxbatch.engines import Feed, create
 from voxbatch.engines.vllm.families import speaking
-from voxbatch.records import Chunk, ChunkFailure, Piece, Span, Speech
+from voxbatch.records import Chunk, ChunkFailure, Span, Speech, TextPiece
 
 
 class Spoken(NamedTuple):
@@ -26,7 +26,7 @@ class Spoken(NamedTuple):
     lengths: list[int]
 
 
-def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spoken:
+def speak(model: Path, pieces: Sequence[TextPiece], options: dict[str, str]) -> Spoken:
     """Return what the engine makes of pieces that are all offered at once."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     engine: Any = create("vllm", str(model), {"task": "speak", **options})
@@ -53,7 +53,7 @@ def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spok
 
 
 def speak_with_preemptions(
-    model: Path, pieces: Sequence[Piece], frames: int, options: dict[str, str]
+    model: Path, pieces: Sequence[TextPiece], frames: int, options: dict[str, str]
 ) -> tuple[Spoken, int]:
     """Return the same of an engine that has one slot and preempts each request once, when it has a number of frames;
     and the number of preemptions. Codes that are calculated again are other ones, as they may be on a GPU.
@@ -102,7 +102,7 @@ def speak_with_preemptions(
 
 
 def speak_with_few_blocks(
-    model: Path, pieces: Sequence[Piece], blocks: int, options: dict[str, str]
+    model: Path, pieces: Sequence[TextPiece], blocks: int, options: dict[str, str]
 ) -> tuple[Spoken, int]:
     """Return the same of an engine whose K/V cache has a number of blocks, and the number of preemptions."""
     from voxbatch.engines.vllm.vllm_process import VllmProcess

@@ -14,7 +14,7 @@ from voxbatch.storage.address import parse_bucket_address
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ModelListing:
     """The files of a model in a bucket."""
 
     uri: str
@@ -38,7 +38,7 @@ class Listing:
         return sum(weight_sizes)
 
 
-def preview(uri: str, folder: Path, stores: Stores) -> Listing:
+def preview(uri: str, folder: Path, stores: Stores) -> ModelListing:
     """List a model in a bucket, and fetch the files that are read before the weights.
 
     Args:
@@ -59,4 +59,4 @@ def preview(uri: str, folder: Path, stores: Stores) -> Listing:
         if any(fnmatch(name, pattern) for pattern in SMALL_FILES):
             with stores.open(uri + name) as file:
                 (folder / name).write_bytes(file.read())
-    return Listing(uri, sizes)
+    return ModelListing(uri, sizes)

@@ -57,7 +57,7 @@ class PreloadedProcess:
     def Process(self, target: Callable[..., object], name: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: N802
         """Return the object of a process that is not started yet."""
         usual = self._context.Process(target=target, name=name, kwargs=kwargs)
-        return usual if self._is_used else _EngineProcess(self, usual, target, kwargs)
+        return usual if self._is_used else _StartedLate(self, usual, target, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -82,7 +82,7 @@ def _fixed() -> dict[str, str]:
     return {name: os.environ[name] for name in FIXED if name in os.environ}
 
 
-class _EngineProcess:
+class _StartedLate:
     """An object like multiprocessing's Process, whose `start` takes the preloaded process if it can."""
 
     def __init__(

@@ -80,7 +80,7 @@ SHARED = realtime_limits.LEFT_PAD - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerStack:
     """The layers of the encoder or of the decoder."""
 
     layers: int
@@ -98,8 +98,8 @@ class Part:
 class ModelSizes:
     """The sizes of a model that determine its speed."""
 
-    encoder: Part
-    decoder: Part
+    encoder: LayerStack
+    decoder: LayerStack
     window: int
     """Number of frames that the encoder looks back."""
 
@@ -119,7 +119,7 @@ class RunMode:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TypicalChunk:
     """A typical chunk."""
 
     seconds: float
@@ -148,16 +148,16 @@ def model_sizes(params: Mapping[str, Any]) -> ModelSizes:
     return ModelSizes(_part(encoder, adapter), _part(params, embedding), encoder["sliding_window"])
 
 
-def _part(args: Mapping[str, Any], other_weights: float) -> Part:
+def _part(args: Mapping[str, Any], other_weights: float) -> LayerStack:
     weights = memory.layer_weights(args, gated=True) + other_weights
     heads = memory.kv_heads(args)
     kv_bytes = memory.BYTES * memory.kv_numbers(args)
-    return Part(args["n_layers"], weights, heads, args["n_heads"] // heads, args["head_dim"], kv_bytes)
+    return LayerStack(args["n_layers"], weights, heads, args["n_heads"] // heads, args["head_dim"], kv_bytes)
 
 
-def chunk(seconds: float, delay: int) -> Chunk:
+def chunk(seconds: float, delay: int) -> TypicalChunk:
     """Return a chunk of so many seconds, at a transcription delay in tokens."""
-    return Chunk(
+    return TypicalChunk(
         seconds, realtime_limits.prompt_tokens(delay), realtime_limits.positions(round(seconds * SAMPLING_RATE), delay)
     )
 
@@ -182,7 +182,7 @@ def rtfx(spec: GpuSpec, model: ModelSizes, mode: RunMode, seconds: float, chunks
     return chunks * seconds / (mean_chunk.steps * (rounds * full + tail * step_s(spec, model, mode, mean_chunk, 1)))
 
 
-def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chunk, requests: float) -> float:
+def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: TypicalChunk, requests: float) -> float:
     """Return the seconds of a step with a number of requests, with the step's share of the admissions."""
     layers = model.decoder.layers + (0 if mode.prefilled else model.encoder.layers)
     host = requests * HOST_REQUEST_S + (layers * LAYER_LAUNCH_S if mode.eager else 0.0)
@@ -199,7 +199,7 @@ def step_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chunk, r
     return step + requests / mean_chunk.steps * (admission_s(spec, model, mode, mean_chunk) + waiting)
 
 
-def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chunk) -> float:
+def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: TypicalChunk) -> float:
     """Return the seconds that the admission of a request takes.
 
     In stock vLLM the prompt passes through the encoder and the decoder. With the plugin the prompt passes through the
@@ -213,7 +213,7 @@ def admission_s(spec: GpuSpec, model: ModelSizes, mode: RunMode, mean_chunk: Chu
     return max((prompt + encoding_s(spec, model, mean_chunk.positions, SHARED)) / BUSY, launching)
 
 
-def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_attention: bool = False) -> float:
+def decoder_s(spec: GpuSpec, part: LayerStack, requests: float, context: float, own_attention: bool = False) -> float:
     """Return the seconds that the GPU needs to decode one position of each request.
 
     Args:
@@ -227,7 +227,7 @@ def decoder_s(spec: GpuSpec, part: Part, requests: float, context: float, own_at
     return products_s(spec, part, requests) + attention + REST_S + requests * REST_BYTES / (STREAM * spec.bytes_per_s)
 
 
-def frames_s(spec: GpuSpec, model: ModelSizes, requests: float, mean_chunk: Chunk) -> float:
+def frames_s(spec: GpuSpec, model: ModelSizes, requests: float, mean_chunk: TypicalChunk) -> float:
     """Return the seconds that stock vLLM's encoder takes in a step, for four frames of each request."""
     part, frames = model.encoder, memory.FRAMES_PER_TOKEN
     behind = (
@@ -259,7 +259,7 @@ def encoding_s(spec: GpuSpec, model: ModelSizes, positions: int, shared: int = 0
     )
 
 
-def products_s(spec: GpuSpec, part: Part, rows: float) -> float:
+def products_s(spec: GpuSpec, part: LayerStack, rows: float) -> float:
     """Return the seconds of all matrix products for a number of rows.
 
     The slower one of two counts, with a smooth transition: reading the weights, or computing.
@@ -270,7 +270,7 @@ def products_s(spec: GpuSpec, part: Part, rows: float) -> float:
     return float((reading**SHARPNESS + computing**SHARPNESS) ** (1 / SHARPNESS))
 
 
-def attention_s(spec: GpuSpec, part: Part, requests: float, queries: int, keys: float) -> float:
+def attention_s(spec: GpuSpec, part: LayerStack, requests: float, queries: int, keys: float) -> float:
     """Return the seconds of attention for a few new queries of each request over its K/V cache.
 
     The slower one of two counts: reading the cache, or computing whole tiles of scores.
@@ -284,7 +284,7 @@ def attention_s(spec: GpuSpec, part: Part, requests: float, queries: int, keys: 
     return part.layers * ATTENTION_S + max(reading, _tiles_s(spec, part, requests * tiles, keys))
 
 
-def own_attention_s(spec: GpuSpec, part: Part, requests: float, keys: float) -> float:
+def own_attention_s(spec: GpuSpec, part: LayerStack, requests: float, keys: float) -> float:
     """Return the seconds of attention for one new query of each request, by voxbatch's own kernel.
 
     Only reading the K/V cache counts.
@@ -292,7 +292,7 @@ def own_attention_s(spec: GpuSpec, part: Part, requests: float, keys: float) -> 
     return part.layers * WALK_S + requests * keys * part.position_bytes / (STREAM * spec.bytes_per_s)
 
 
-def _tiles_s(spec: GpuSpec, part: Part, tiles: float, keys: float) -> float:
+def _tiles_s(spec: GpuSpec, part: LayerStack, tiles: float, keys: float) -> float:
     """Return the seconds of attention tiles that are spread over the GPU.
 
     Args:
@@ -304,5 +304,5 @@ def _tiles_s(spec: GpuSpec, part: Part, tiles: float, keys: float) -> float:
     return tiles * part.heads * part.layers * busy / spec.multiprocessors
 
 
-def _tile_rows(spec: GpuSpec, part: Part) -> int:
+def _tile_rows(spec: GpuSpec, part: LayerStack) -> int:
     return spec.tile_rows[part.head_dim > 64]

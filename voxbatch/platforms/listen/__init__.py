@@ -23,7 +23,7 @@ from voxbatch.platforms.listen import lease
 from voxbatch.platforms.listen.batch_window import BatchWindow, UploadRuns, batch_window_of
 from voxbatch.platforms.listen.executors import Executor
 from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
-from voxbatch.platforms.listen.rules import Rules
+from voxbatch.platforms.listen.rules import PlaceRules
 from voxbatch.platforms.listen.subscription import Subscription
 from voxbatch.storage import Stores
 
@@ -66,7 +66,7 @@ class ListenerOptions:
         ConfigError: the batch window is too long, or there are no recordings to put into it.
     """
 
-    rules: Rules
+    rules: PlaceRules
     stores: Stores
     include: tuple[str, ...] = ()
     """Globs that an uploaded recording must match; see manifest.recording_path.is_included."""

@@ -11,7 +11,7 @@ from itertools import islice
 
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.listen.message import FINALIZED, Ignored, ReceivedMessage, read
-from voxbatch.platforms.listen.rules import Rules
+from voxbatch.platforms.listen.rules import PlaceRules
 from voxbatch.platforms.listen.subscription import Subscription
 from voxbatch.storage import Stores
 from voxbatch.storage.address import parse_bucket_address
@@ -20,7 +20,7 @@ MESSAGES_AT_A_TIME = 1000
 """Messages in one request (Pub/Sub quotas)."""
 
 
-def backfill(rules: Rules, stores: Stores, subscription: Subscription) -> int:
+def backfill(rules: PlaceRules, stores: Stores, subscription: Subscription) -> int:
     """Send a message for each manifest and recording that lies in the places of the rules, and return their number.
 
     Raises:
@@ -43,7 +43,7 @@ def backfill(rules: Rules, stores: Stores, subscription: Subscription) -> int:
     return count
 
 
-def _uploads(place: str, rules: Rules, stores: Stores) -> Iterator[dict[str, str]]:
+def _uploads(place: str, rules: PlaceRules, stores: Stores) -> Iterator[dict[str, str]]:
     """Yield the attributes of each object below a place that starts a run."""
     bucket = parse_bucket_address(place).bucket
     for stat in stores.list(place):

@@ -19,7 +19,7 @@ from itertools import chain
 from voxbatch.errors import ManifestError, MessageError
 from voxbatch.manifest.prefix import upload_line, uploads_manifest
 from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
-from voxbatch.platforms.listen.rules import Rules
+from voxbatch.platforms.listen.rules import PlaceRules
 from voxbatch.storage import Store, Stores
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.objects import Stat
@@ -68,7 +68,7 @@ def batch_window_of(upload: UploadedRecording, created: float, seconds: float) -
 class UploadRuns:
     """The runs of uploaded recordings, and their manifests in OUT."""
 
-    def __init__(self, rules: Rules, stores: Stores, include: Sequence[str]):
+    def __init__(self, rules: PlaceRules, stores: Stores, include: Sequence[str]):
         assert rules.out is not None
         self._rules, self._stores, self._include = rules, stores, include
         self._store: Store = stores.out(rules.out)

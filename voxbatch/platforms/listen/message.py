@@ -17,7 +17,7 @@ from typing import Any
 from voxbatch.errors import MessageError
 from voxbatch.manifest.kinds import JSON_LINES, without_suffix
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
-from voxbatch.platforms.listen.rules import Rules
+from voxbatch.platforms.listen.rules import PlaceRules
 from voxbatch.safe_text import redact_secrets
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
@@ -58,7 +58,7 @@ class UploadedRecording:
     uri: str
     generation: str
     prefix: str
-    """The place of recordings (see Rules) that the recording lies in."""
+    """The place of recordings (see PlaceRules) that the recording lies in."""
     out: str
     """OUT for a run of this recording alone."""
 
@@ -74,7 +74,7 @@ _KEYS = ("manifest", "output")
 _FORM = 'a message is {"manifest": "gs://…/calls.jsonl", "output": "gs://…/out"}, or a notification of Cloud Storage'
 
 
-def read(message: ReceivedMessage, rules: Rules) -> RunRequest | UploadedRecording | Ignored:
+def read(message: ReceivedMessage, rules: PlaceRules) -> RunRequest | UploadedRecording | Ignored:
     """Return the request of a message.
 
     Raises:
@@ -94,7 +94,7 @@ def read(message: ReceivedMessage, rules: Rules) -> RunRequest | UploadedRecordi
     return _run(fields, rules)
 
 
-def _notification(attributes: Mapping[str, str], rules: Rules) -> RunRequest | UploadedRecording | Ignored:
+def _notification(attributes: Mapping[str, str], rules: PlaceRules) -> RunRequest | UploadedRecording | Ignored:
     """Return the request of a Cloud Storage notification, from its attributes."""
     event, bucket, key = (attributes.get(name, "") for name in ("eventType", "bucketId", "objectId"))
     if event != FINALIZED:
@@ -118,7 +118,7 @@ def _notification(attributes: Mapping[str, str], rules: Rules) -> RunRequest | U
     return RunRequest(uri, rules.out_of(_stem(uri)))
 
 
-def _run(fields: Mapping[str, Any], rules: Rules) -> RunRequest:
+def _run(fields: Mapping[str, Any], rules: PlaceRules) -> RunRequest:
     """Return the run of a JSON object."""
     source = _given(fields, "manifest")
     if is_folder(source) and not is_bucket_address(source):

@@ -13,7 +13,7 @@ from voxbatch.storage.address import name_of, normalized
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class PlaceRules:
     """The places whose objects are run: normalised addresses of folders, which end in /."""
 
     out: str | None
@@ -27,7 +27,7 @@ class Rules:
     """
 
     @classmethod
-    def from_options(cls, out: str | None, prefixes: Iterable[str], recordings: Iterable[str]) -> Rules:
+    def from_options(cls, out: str | None, prefixes: Iterable[str], recordings: Iterable[str]) -> PlaceRules:
         """Return the rules that the options -o, --prefix and --recordings make.
 
         Raises:

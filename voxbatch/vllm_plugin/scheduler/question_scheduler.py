@@ -13,16 +13,16 @@ from typing import ClassVar
 from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler, BatchScheduler
 
 
-class _Questions:
+class _QuestionMixin:
     """Mixin for either of the schedulers for batch jobs."""
 
     _max_text: ClassVar[int] = sys.maxsize  # an answer has the length that was asked for
     _enlarges_encoder_cache: ClassVar[bool] = False
 
 
-class QuestionScheduler(_Questions, BatchScheduler):
+class QuestionScheduler(_QuestionMixin, BatchScheduler):
     """The scheduler of vLLM's CPU build."""
 
 
-class AsyncQuestionScheduler(_Questions, AsyncBatchScheduler):
+class AsyncQuestionScheduler(_QuestionMixin, AsyncBatchScheduler):
     """The scheduler that prepares a step while the GPU computes the step before."""

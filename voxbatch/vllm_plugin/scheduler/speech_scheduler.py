@@ -13,7 +13,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 
-class _Speech:
+class _SpeechMixin:
     """Mixin for either of vLLM's schedulers."""
 
     def _preempt_request(self, request: Any, timestamp: float, drop_stale_output: bool = False) -> None:
@@ -21,9 +21,9 @@ class _Speech:
         request.skip_reading_prefix_cache = True
 
 
-class SpeechScheduler(_Speech, Scheduler):  # type: ignore[misc]
+class SpeechScheduler(_SpeechMixin, Scheduler):  # type: ignore[misc]
     """The scheduler of vLLM's CPU build."""
 
 
-class AsyncSpeechScheduler(_Speech, AsyncScheduler):  # type: ignore[misc]
+class AsyncSpeechScheduler(_SpeechMixin, AsyncScheduler):  # type: ignore[misc]
     """The scheduler that prepares a step while the GPU computes the step before."""

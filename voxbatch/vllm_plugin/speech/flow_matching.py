@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from voxbatch.vllm_plugin.speech.layer_ops import LayerOps
+
 EMPTY_CODE, END_CODE, NUM_SPECIAL = 0, 1, 2
 """Codes that are no sound; the codes of sounds follow them."""
 STEPS = 7
@@ -38,43 +40,6 @@ class _Layer:
     down: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class LayerOps:
-    """The operations of a layer that are no matrix products, in PyTorch. Those of a derived class may write into their
-    arguments."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-
-    def norm(
-        self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the RMS norm of `residual + delta`, and the sum. None as `delta` adds nothing."""
-        residual = residual if delta is None else residual + delta
-        return functional.rms_norm(residual, weight.shape, weight, self.eps), residual
-
-    def gate(self, x: torch.Tensor) -> torch.Tensor:
-        """Return SwiGLU's product: SiLU of the left half of x times its right half."""
-        gate, up = x.chunk(2, -1)
-        return functional.silu(gate) * up
-
-    def attend(self, qkv: torch.Tensor) -> torch.Tensor:
-        """Return what each of the three tokens reads from all of them, [rows, 3, heads * head_dim].
-
-        Args:
-            qkv: [rows, 3, (heads + 2 * kv_heads) * head_dim]: queries, keys and values.
-        """
-        rows, tokens, _ = qkv.shape
-        queries, dim = self.heads // self.kv_heads, self.head_dim
-        q, k, v = qkv.split([self.heads * dim, self.kv_heads * dim, self.kv_heads * dim], -1)
-        q = q.view(rows, tokens, self.kv_heads, queries, dim).permute(0, 2, 3, 1, 4).flatten(2, 3) * dim**-0.5
-        k, v = (tensor.view(rows, tokens, self.kv_heads, dim).transpose(1, 2) for tensor in (k, v))
-        read = (q @ k.transpose(2, 3)).softmax(-1) @ v
-        return read.view(rows, self.kv_heads, queries, tokens, dim).permute(0, 3, 1, 2, 4).flatten(2)
-
-
 class FlowMatching:
     """The flow matching of a model.
 
@@ -89,9 +54,9 @@ class FlowMatching:
         heads, kv_heads, head_dim = (int(sizes[name]) for name in ("n_heads", "n_kv_heads", "head_dim"))
         self._ops = LayerOps(heads, kv_heads, head_dim, float(sizes.get("norm_eps", 1e-5)))
         if weights["norm.weight"].is_cuda:
-            from voxbatch.vllm_plugin.speech.fused_ops import FusedOps
+            from voxbatch.vllm_plugin.speech.fused_ops import FusedLayerOps  # needs vLLM's kernels
 
-            self._ops = FusedOps(*astuple(self._ops))
+            self._ops = FusedLayerOps(*astuple(self._ops))
         self.num_acoustic, self._levels = int(args["n_acoustic_codebook"]), int(args["acoustic_codebook_size"])
         self._num_semantic = NUM_SPECIAL + int(args["semantic_codebook_size"])
         self._semantic = weights["semantic_codebook_output.weight"]

@@ -10,13 +10,13 @@ import triton
 import triton.language as tl
 from vllm import _custom_ops
 
-from voxbatch.vllm_plugin.speech.flow_matching import LayerOps
+from voxbatch.vllm_plugin.speech.layer_ops import LayerOps
 
 TOKENS = 3
 """Tokens of a row of the flow matching."""
 
 
-class FusedOps(LayerOps):
+class FusedLayerOps(LayerOps):
     """The operations of `LayerOps`, for contiguous tensors on a GPU."""
 
     def norm(

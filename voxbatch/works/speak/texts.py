@@ -28,13 +28,12 @@ from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
 from voxbatch.storage import Stores, redacted
 from voxbatch.storage.address import name_of
+from voxbatch.works.speak.books import chapter_rows, whole_text
 
-VOICE_KEY, TITLE_KEY = "voice", "title"
+VOICE_KEY = "voice"
 CUE_START, CUE_END = "cue_start", "cue_end"
 _OF_RECORDINGS = ("offset", "channel", "prompt", "audio_filepaths")
 """Keys of manifests that are about recordings which exist. A line of texts loses them."""
-MAX_TEXT_BYTES = 50_000_000
-"""Size of the largest file that is read at once: 20 times the Bible."""
 
 
 class TextPolicy(PathPolicy):
@@ -59,17 +58,6 @@ def open_texts(name: str, stdin: BinaryIO, stores: Stores) -> Source:
         suffix = os.path.splitext(redacted(source.name, "").lower().removesuffix(".gz"))[1]
         rows = _READERS.get(suffix, _json_rows)(source)
         return converted(source, _completed(rows), os.curdir)
-
-
-def whole_text(source: Source) -> str:
-    """Return a file as one text, with LF as the line end.
-
-    Raises:
-        ManifestError: the file is too large.
-    """
-    if source.size > MAX_TEXT_BYTES:
-        raise manifest_error(source.name, f"has {source.size:,} bytes, at most {MAX_TEXT_BYTES:,} are read; divide it")
-    return source.text(b"".join(source.pieces())).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _completed(rows: Rows) -> Rows:
@@ -140,15 +128,9 @@ def _cue_rows(source: Source) -> Rows:
         yield number, {"id": f"{number:06d}", "text": " ".join(words), CUE_START: cue.start, CUE_END: cue.end}
 
 
-def _book_rows(source: Source) -> Rows:
-    from voxbatch.works.speak.books import chapter_rows
-
-    return chapter_rows(source)
-
-
 _READERS: dict[str, Callable[[Source], Iterator[tuple[int, Row | str]]]] = {
     **dict.fromkeys((".csv", ".tsv"), _table_rows),
     **dict.fromkeys((".srt", ".vtt"), _cue_rows),
-    **dict.fromkeys((".txt", ".md", ".markdown", ".epub"), _book_rows),
+    **dict.fromkeys((".txt", ".md", ".markdown", ".epub"), chapter_rows),
 }
 """The reader of each extension. A file with another extension has JSON lines, or a JSON array."""

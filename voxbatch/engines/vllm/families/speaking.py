@@ -21,8 +21,8 @@ from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.engines.vllm.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.errors import ConfigError
 from voxbatch.process.child import for_program
-from voxbatch.records import Piece as Text
 from voxbatch.records import Samples, Speech
+from voxbatch.records import TextPiece as Text
 from voxbatch.vllm_plugin import speech
 
 TEXT_TOKENS = 128
