@@ -332,8 +332,9 @@ class TestCpu:
         out.mkdir()
         out.chmod(0o777)
         options = ["--engine", "scripted", "--engine-option", "delay_s=3", "--engine-option", "concurrency=1"]
-        volumes = {"/examples": ROOT / "examples", "/out": out}
-        with cpu.start("run", "/examples/manifest.jsonl", "-o", "/out", *options, volumes=volumes) as process:
+        volumes = {"/examples": ROOT / "examples", "/out": out, "/engines": ROOT / "tests" / "support" / "engines"}
+        command = ("run", "/examples/manifest.jsonl", "-o", "/out", *options)
+        with cpu.start(*command, volumes=volumes, PYTHONPATH="/engines") as process:
             try:
                 until((out / "run.json").exists)
                 first = first_process(process.pid)

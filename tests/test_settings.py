@@ -12,12 +12,12 @@ import click
 import pytest
 from click.testing import CliRunner
 from conftest import understood
+from scripted_engine import ScriptedOptions
 
 from voxbatch.api.keyword_types import RunKeywords
 from voxbatch.cli import cli
 from voxbatch.config import Config, RunOptions
 from voxbatch.engines.faster_whisper import FasterWhisperOptions
-from voxbatch.engines.scripted_test_engine import ScriptedOptions
 from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError
 from voxbatch.settings import GROUPS, USES, Setting, parse, setting, settings_of

@@ -57,7 +57,7 @@ class RunOptions:
         use=RECORDING,
         group=MODEL,
         metavar="NAME",
-        help="auto, vllm, transducers, faster-whisper, onnx-asr or scripted.",
+        help="auto, vllm, transducers, faster-whisper, onnx-asr, or one of an installed package.",
     )
     model: str | None = setting(
         None, use=RECORDING, metavar="MODEL",

@@ -18,6 +18,7 @@ import voxbatch
 from voxbatch import engines
 from voxbatch.audio import ffmpeg
 from voxbatch.config import RunOptions
+from voxbatch.engines import entry_points
 from voxbatch.engines.choice import choose
 from voxbatch.errors import EngineError, StorageError, VoxbatchError
 from voxbatch.safe_text import counted
@@ -100,6 +101,7 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
         except metadata.PackageNotFoundError:
             install = f"pip install 'voxbatch[{extra}]'" if extra else f"pip install {name}"
             yield Finding(name, "missing", f"for {use}: {install}")
+    yield from _other_engines()
     try:
         yield Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
     except VoxbatchError as e:
@@ -183,6 +185,15 @@ def _is_vllm_for_gpus() -> bool:
 
     installed = compat.find()
     return installed is not None and installed[0] == "vllm"
+
+
+def _other_engines() -> Iterator[Finding]:
+    """Yield the engines of other packages."""
+    for name, registration in entry_points.installed():
+        if isinstance(registration, EngineError):
+            yield Finding(f"engine {name}", "warning", str(registration))
+        else:
+            yield Finding(f"engine {name}", "ok", f"of {registration.package}")
 
 
 def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:

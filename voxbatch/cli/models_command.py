@@ -41,8 +41,9 @@ USD_PER_HOUR = 5.0
 
 
 def _table() -> Iterator[str]:
-    from voxbatch.engines import ENGINES, install_command
+    from voxbatch.engines import ENGINES, entry_points, install_command
     from voxbatch.engines.known_models import KNOWN_MODELS, LEADERBOARD
+    from voxbatch.errors import EngineError
     from voxbatch.speakers.weights import EMBEDDING, SEGMENTATION
 
     for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
@@ -57,6 +58,12 @@ def _table() -> Iterator[str]:
                 wer = "" if model.wer is None else f"{model.wer:.2f}"
                 speed = f"{model.rtfx:,}" if model.rtfx else ""
                 yield f"  {model.name:<39} {languages:>4} {wer:>4} {speed:>6} {model.license:<12} {model.place}"
+        yield ""
+    for name, registration in entry_points.installed():
+        if isinstance(registration, EngineError):
+            yield str(registration)
+        else:
+            yield f"engine {name}{registration.use and f', {registration.use}'}: of the package {registration.package}"
         yield ""
     yield "networks of --speakers, from the hub"
     for network in (SEGMENTATION, EMBEDDING):

@@ -63,7 +63,7 @@ class DecodeTask:
     recording: int = 0
     """Number of the recording among those of its item's question, from 0. The indexes of its chunks start with it."""
     is_retry: bool = False
-    """True if a decoder died with this task, or its ffmpeg was killed. There is only one such retry."""
+    """True if a decoder died with this task, or its ffmpeg was killed. Then ffmpeg is not started a third time."""
     received: tuple[Span, ...] = ()
     """Spans of the chunks that were received before the retry. They are not sent again."""
     channels: str | None = None

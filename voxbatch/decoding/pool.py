@@ -2,8 +2,9 @@
 recordings as the circuit breaker decides.
 
 A killed process says nothing about the recording: the OOM killer or a person may have ended it. Neither does a process
-that hangs: a drive may not answer. Therefore the current task of a decoder that died or hangs, or whose ffmpeg was
-killed, is retried once."""
+that hangs: a drive may not answer. Therefore the current task of a decoder that died or hangs is retried until it is to
+blame by the rules of `process.suspects`: once, because a decoder works on one task at a time. So is one whose ffmpeg
+was killed."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import ChildProcess, for_voxbatch, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
+from voxbatch.process.suspects import Rules, Suspects
 from voxbatch.records import Chunk, Failure, Span
 from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import DEFAULT_STORES, Stores, redacted
@@ -208,6 +210,8 @@ class DecoderPool:
         """CPU seconds that the decoders spent on decoding and cutting."""
         self.retry: tuple[float, RetryWait] | None = None
         """The last report of a store that does not answer, with its time.monotonic(). Another thread may read it."""
+        self._suspects = Suspects[tuple[int, int]](Rules())
+        """(item, recording) of the tasks with which decoders died."""
         self._retries: deque[DecodeTask] = deque()
         """Tasks of recordings whose ffmpeg was killed, or that were unreachable and whose place answers again."""
 
@@ -312,6 +316,7 @@ class DecoderPool:
             raise RunError(f"a decoder process cannot work here: {message.reason}")
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
+            self._suspects.ended((message.item, message.recording))
         if isinstance(message, RetryWait):
             self.retry = time.monotonic(), message
         elif message is not None:
@@ -325,7 +330,7 @@ class DecoderPool:
 
     def _restart(self, decoder: DecoderProcess, fate: str) -> Iterator[Undecodable]:
         """Replace a decoder that died or hangs, and give its tasks to the new decoder. Yield the failure of the current
-        task if that was a retry already.
+        task if a decoder died with it before.
 
         Raises:
             RunError: the decoder could not start.
@@ -342,8 +347,8 @@ class DecoderPool:
         tasks = list(decoder.tasks)
         if not decoder.has_started:  # no task is to blame
             new_decoder.killed_starts = decoder.killed_starts + 1
-        elif not tasks[0].is_retry:
-            tasks[0] = replace(tasks[0], is_retry=True, received=tuple(decoder.spans))
+        elif self._suspects.died([(tasks[0].item, tasks[0].recording)])[1] is None:
+            tasks[0] = replace(tasks[0], is_retry=True, received=(*tasks[0].received, *decoder.spans))
         else:
             failed = tasks.pop(0)
             text = f"cannot decode {redacted(failed.audio)}: the decoder of the retry {fate}"

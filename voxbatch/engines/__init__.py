@@ -3,8 +3,9 @@
 An engine pulls a chunk from a Feed whenever it can take one, and yields each result as soon as it is ready. There is no
 barrier per recording or per batch. So an engine that works on hundreds of chunks at a time always has enough of them.
 
-To add an engine, write a class with the members of `Engine`, and add a record to `ENGINES`. An engine that speaks takes
-Chunks with a Piece, yields Speech in place of Hypotheses, and has its record in `SPEECH_ENGINES`.
+To add an engine, write a class with the members of `Engine`, and add a record to `ENGINES`, or register it from another
+package: see `entry_points`. An engine that speaks takes Chunks with a Piece, yields Speech in place of Hypotheses, and
+has its record in `SPEECH_ENGINES`.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ __all__ = [
     "EngineMessage",
     "EngineSpec",
     "Feed",
+    "Registration",
     "Result",
     "Windows",
     "create",
     "install_command",
     "known_details",
     "options_with_kernels",
+    "registered",
     "uses_gpu",
 ]
 
@@ -78,6 +81,8 @@ class Registration:
     """True if the engine compiles kernels, and takes the option kernel_cache."""
     answers: bool = False
     """True if the engine can answer questions, and takes the option task=ask."""
+    package: str = ""
+    """The name and version of the package that registers the engine. Empty if voxbatch does. Set by `entry_points`."""
 
 
 ENGINES = {
@@ -124,12 +129,9 @@ ENGINES = {
         weights="*.onnx",
         multilingual_model="parakeet",
     ),
-    "scripted": Registration(
-        class_path="voxbatch.engines.scripted_test_engine:ScriptedTestEngine",
-        answers=True,
-    ),
 }
-"""The engines by their names, in the order in which `auto` tries them."""
+"""The engines of voxbatch by their names, in the order in which `auto` tries them. Those of other packages are taken by
+their names alone."""
 SPEECH_ENGINES = {
     "hibari": Registration(
         class_path="voxbatch.engines.hibari:HibariEngine",
@@ -169,7 +171,26 @@ def has_gpu() -> bool:
 
 def uses_gpu(name: str) -> bool:
     """Return whether an engine needs an NVIDIA GPU. An unknown engine needs none."""
-    return name in ENGINES and ENGINES[name].uses_gpu
+    engine = registered(name, ENGINES)
+    return engine is not None and engine.uses_gpu
+
+
+def registered(name: str, table: Mapping[str, Registration] | None = None) -> Registration | None:
+    """Return the entry of an engine. None if there is none.
+
+    Args:
+        table: the table that may have it. None means any. Engines of other packages count as those of ENGINES.
+
+    Raises:
+        EngineError: the entry of another package is broken.
+    """
+    if engine := (_ALL if table is None else table).get(name):
+        return engine
+    if table is not None and table is not ENGINES:
+        return None
+    from voxbatch.engines import entry_points
+
+    return entry_points.find(name)
 
 
 def install_command(name: str, table: Mapping[str, Registration] | None = None) -> str | None:
@@ -178,7 +199,8 @@ def install_command(name: str, table: Mapping[str, Registration] | None = None) 
     Args:
         table: the table that has it. None means any.
     """
-    engine = (table or _ALL)[name]
+    engine = registered(name, table)
+    assert engine is not None
     return None if all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
 
 
@@ -190,12 +212,14 @@ def known_details(*details: str) -> str:
 
 def multilingual_model(engine: str) -> str:
     """Return the name of a model of an engine that knows many languages, for messages; "" if there is none."""
-    return ENGINES[engine].multilingual_model if engine in ENGINES else ""
+    registration = registered(engine, ENGINES)
+    return registration.multilingual_model if registration else ""
 
 
 def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: str | None) -> Mapping[str, str]:
     """Return the options of an engine with the place of its compiled kernels, if it compiles any."""
-    return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ALL[name].compiles else options
+    engine = registered(name) if kernel_cache else None
+    return {"kernel_cache": str(kernel_cache), **options} if engine and engine.compiles else options
 
 
 def create(name: str, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES) -> Engine:
@@ -208,10 +232,16 @@ def create(name: str, model: str | None, options: Mapping[str, str], stores: Sto
         ConfigError: the engine does not accept the model or an option.
         EngineError: the library of the engine is installed but cannot be imported.
     """
+    registration = registered(name)
+    assert registration is not None
     try:
-        factory = resolve_name(_ALL[name].class_path)
-    except ImportError as e:
-        raise EngineError(f"engine {name} cannot be imported: {e}; install it with {_ALL[name].install}") from e
+        factory = resolve_name(registration.class_path)
+    except (ImportError, AttributeError) as e:
+        whose = f" of {registration.package}" if registration.package else ""
+        remedy = (
+            f"install it with {registration.install}" if registration.install else "update or uninstall the package"
+        )
+        raise EngineError(f"engine {name}{whose} cannot be imported: {e}; {remedy}") from e
     engine: Engine = factory(model, options, stores)
     if not engine.spec.own_process:
         return engine

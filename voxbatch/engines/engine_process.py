@@ -1,12 +1,14 @@
 """Run an engine in a child process, so that a chunk that crashes native code costs that process and not the run.
 
 The parent sends chunks, at most as many as the engine works on at a time, and keeps them until their results are there.
-So it knows the chunks of a child that has died. They are transcribed again, one at a time. A chunk with which alone
-several children die is a ChunkFailure, and the others go on:
+So it knows the chunks of a child that has died. They are transcribed again: after a first death together, after a
+second one in ever smaller groups (`process.suspects`). A chunk with which alone several children die is a ChunkFailure,
+and the others go on:
 
-    death with chunks 4, 5, 6   →  4 alone: a result
-                                   5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
-                                   6 alone: a result; then 7, 8 and 9 as before
+    death with chunks 4, 5, 6      →  4, 5, 6 and 7
+    death with chunks 4, 5, 6, 7   →  4 alone: a result
+                                      5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
+                                      6, 7, 8 and 9 as before
 
 A death blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of
 the noise, this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this
@@ -33,13 +35,10 @@ from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import ChildProcess, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
+from voxbatch.process.suspects import Cause, Rules, Suspects
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Span
 from voxbatch.shared_samples import SharedSamples
 
-MAX_LONE_DEATHS = 2
-"""Number of children that die with a chunk alone before the chunk is to blame."""
-MAX_LONE_KILLS = 3
-"""The same if SIGKILL ended the last of them. The OOM killer sends this signal, but a person may, too."""
 MAX_IDLE_DEATHS = 3
 """Number of children in succession that may die without a chunk, most of them while they load the model."""
 POLL_S = 0.2
@@ -82,15 +81,8 @@ class StreamEnded:
     error: VoxbatchError | None
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A chunk without a result."""
-
-    chunk: Chunk
-    is_suspect: bool = False
-    """True if a child died while it had this chunk."""
-    num_lone_deaths: int = 0
-    """Number of children that died while they had this chunk alone."""
+_Key = tuple[int, int]
+"""(item, chunk) of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +91,7 @@ class _Death:
 
     fate: str
     """Text for people that follows "its process", e.g. "was killed by signal 11 (SIGSEGV)"."""
-    is_kill: bool
-    """True if somebody sent SIGKILL."""
+    cause: Cause
 
 
 class EngineProcess:
@@ -172,10 +163,11 @@ class _Stream:
 
     def __init__(self, process: EngineProcess, feed: Feed):
         self._process, self._feed, self._spec = process, feed, process.spec
-        self._held: dict[tuple[int, int], _Pending] = {}
-        """(item, chunk) → chunk that the child has."""
-        self._suspects: deque[_Pending] = deque()
-        """The chunks of children that died. They are sent before those of the feed, each alone."""
+        self._held: dict[_Key, Chunk] = {}
+        """The chunks that the child has."""
+        self._again: deque[Chunk] = deque()
+        """The chunks of children that died. They are sent before those of the feed."""
+        self._suspects = Suspects[_Key](Rules())
         self._accused: ChunkFailure | None = None
         """The failure of a chunk that is to blame if the child survives the noise."""
         self._num_idle_deaths = 0
@@ -243,46 +235,45 @@ class _Stream:
     # -- chunks -------------------------------------------------------------------------------------------------------
 
     @property
-    def _is_one_at_a_time(self) -> bool:
-        """True while a chunk may be to blame for a death."""
-        held = next(iter(self._held.values()), None)  # a suspect is alone
-        return (held is not None and held.is_suspect) or bool(self._suspects) or self._accused is not None
+    def _has_more(self) -> bool:
+        """True if there are chunks besides those of the feed."""
+        return bool(self._again) or self._accused is not None
 
     def _has_room(self) -> bool:
-        """Return whether the child may get another chunk."""
-        return len(self._held) < (1 if self._is_one_at_a_time else self._spec.concurrency)
+        """Return whether the child may get the next chunk."""
+        if self._accused is not None:
+            return not self._held
+        following = _key(self._again[0]) if self._again else None
+        beside = next(iter(self._held), None)
+        return len(self._held) < self._spec.concurrency and self._suspects.admits(following, len(self._held), beside)
 
     def _send_what_is_due(self, child: ChildProcess) -> None:
         """Send as many chunks as the child may get and as there are, and the end of the feed. Wait for a chunk if the
         child has none."""
-        while self._is_ready and self._close is None and self._has_room() and (pending := self._next()) is not None:
+        while self._is_ready and self._close is None and self._has_room() and (chunk := self._next()) is not None:
             if not self._held and child.has_ended():  # it ended without a chunk, and this one is not to blame
-                self._suspects.appendleft(pending)
+                self._again.appendleft(chunk)
                 return
-            self._send(child, pending)
-        if self._feed.closed and not self._is_one_at_a_time:
+            self._send(child, chunk)
+        if self._feed.closed and not self._has_more:
             close = CloseFeed(self._feed.discarded)
             if close != self._close:
                 self._close = close
                 child.send(close)
 
-    def _next(self) -> _Pending | None:
+    def _next(self) -> Chunk | None:
         """Return the next chunk to send. None if there is none now, or no more."""
         if self._accused is not None:
-            return _Pending(_noise())
-        if self._suspects:
-            return self._suspects.popleft()
-        chunk = self._feed.get(wait=not self._held)
-        return None if chunk is None else _Pending(chunk)
+            return _noise()
+        return self._again.popleft() if self._again else self._feed.get(wait=not self._held)
 
-    def _send(self, child: ChildProcess, pending: _Pending) -> None:
+    def _send(self, child: ChildProcess, chunk: Chunk) -> None:
         """Send a chunk. Its samples go through shared memory, because a child that hangs does not empty its socket."""
-        chunk = pending.chunk
         shared = chunk.audio if isinstance(chunk.audio, SharedSamples) else SharedSamples.of(chunk.audio)
         child.send(chunk if shared is chunk.audio else replace(chunk, audio=shared))
         with contextlib.suppress(OSError):  # the child has ended
             shared.send(child.connection)
-        self._held[chunk.item, chunk.index] = pending
+        self._held[_key(chunk)] = chunk
 
     def _received(self, message: Result | Ready) -> Iterator[Result]:
         """Take a message of the child, and yield it unless it is about the noise."""
@@ -298,6 +289,7 @@ class _Stream:
         else:
             if not isinstance(message, ChunkProgress):
                 self._held.pop((message.item, message.chunk), None)
+                self._suspects.ended((message.item, message.chunk))
                 self._num_idle_deaths = 0
             yield message
 
@@ -312,11 +304,12 @@ class _Stream:
         self._process.end_child()
         code = child.exit_code or 0
         if hangs:
-            return _Death("gave no result and was killed", is_kill=False)
+            return _Death("gave no result and was killed", Cause.CRASH)
         if code >= 0:
-            return _Death(f"ended with exit code {code}", is_kill=False)
+            return _Death(f"ended with exit code {code}", Cause.CRASH)
         name = next((number.name for number in signal.Signals if number == -code), "unknown")
-        return _Death(f"was killed by signal {-code} ({name})", is_kill=code == -signal.SIGKILL)
+        cause = Cause.KILL if code == -signal.SIGKILL else Cause.CRASH
+        return _Death(f"was killed by signal {-code} ({name})", cause)
 
     def _assign_blame(self, death: _Death) -> Iterator[Result]:
         """Decide which chunk, if any, is to blame for a death, and what becomes of the chunks that the child had.
@@ -324,9 +317,7 @@ class _Stream:
         Raises:
             EngineError: no chunk is to blame, and a further child would die, too.
         """
-        lost, self._held = list(self._held.values()), {}
-        for pending in lost:
-            pending.is_suspect = True
+        lost, self._held = self._held, {}
         its_process = f"engine {self._spec.name}: its process {death.fate}"
         if self._accused is not None and lost:
             raise EngineError(
@@ -341,20 +332,23 @@ class _Stream:
                 raise EngineError(f"{text}{f'; {limits}' if limits else ''}")
             yield EngineMessage(f"{its_process} without any recording; it is started again", is_warning=True)
             return
-        if len(lost) > 1:
-            text = f"{its_process} with {len(lost)} chunks; they are transcribed again, one at a time"
-            yield EngineMessage(text, is_warning=True)
-            self._suspects.extendleft(reversed(lost))
-            return
-        (pending,) = lost
-        pending.num_lone_deaths += 1
-        if pending.num_lone_deaths < (MAX_LONE_KILLS if death.is_kill else MAX_LONE_DEATHS):
-            self._suspects.appendleft(pending)
+        again, guilty = self._suspects.died(list(lost), death.cause)
+        self._again.extendleft(lost[key] for key in reversed(again))
+        if guilty is not None:
+            yield EngineMessage(f"{its_process} once more with the same chunk alone", is_warning=True)
+            text = f"the engine's process {death.fate} each time with this audio alone"
+            self._accused = ChunkFailure(*guilty, text, crashes=True)
+        elif len(lost) == 1:
             yield EngineMessage(f"{its_process} with one chunk; it is transcribed again alone", is_warning=True)
-            return
-        yield EngineMessage(f"{its_process} once more with the same chunk alone", is_warning=True)
-        text = f"the engine's process {death.fate} each time with this audio alone"
-        self._accused = ChunkFailure(pending.chunk.item, pending.chunk.index, text, crashes=True)
+        else:
+            width = self._suspects.width(again[0])
+            how = {None: "", 1: ", one at a time"}.get(width, f", {width} at a time")
+            text = f"{its_process} with {len(lost):,} chunks; they are transcribed again{how}"
+            yield EngineMessage(text, is_warning=True)
+
+
+def _key(chunk: Chunk) -> _Key:
+    return chunk.item, chunk.index
 
 
 _NOISE_ITEM = -1

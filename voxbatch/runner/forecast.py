@@ -252,7 +252,7 @@ def known_rates(config: RunOptions, engine: str) -> KnownRates:
     No profile knows the speed of questions. The price is that of this machine: it was given, or the platform of the
     task has it. No profile knows it.
     """
-    registration = engines.ENGINES.get(engine)
+    registration = engines.registered(engine, engines.ENGINES)
     name = config.profile or (registration and registration.default_profile)
     profile = load_profile(name) if name else {}
     if profile.get("engine") != engine or not steps_of(config).has_known_speed:

@@ -6,9 +6,9 @@ decoded a second time, in two halves (`suspect_text`, `pieces`). A question has 
 it is.
 
 When the engine dies, a new engine is started, and the unfinished chunks are submitted again. After each death only an
-eighth of the chunks that were in the engine are submitted at a time. So a chunk that kills the engine is soon alone in
-the engine. If two engines die with it alone, and the next one transcribes a second of silence, the chunk fails, and the
-other chunks are transcribed.
+eighth of the chunks that were in the engine are submitted at a time, so that a chunk that kills the engine is soon
+alone in the engine (`process.suspects`). If two engines die with it alone, and the next one transcribes a second of
+silence, the chunk fails, and the other chunks are transcribed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, 
 from voxbatch.engines.vllm.families import Family, Request, UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
+from voxbatch.process.suspects import Cause, Rules, Suspects
 from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions, Chunk, ChunkFailure, Hypothesis, Question, Speech
 
 AHEAD = 1 / 8
@@ -38,12 +38,9 @@ replaces a finished request within the step.
 
 If the engine runs one request at a time, no request waits behind it, so that its latency is its own, as the published
 profile ctx512 measures it. The GPU then idles only while a request is made: some milliseconds every few seconds."""
-SHRINK = 8
-"""Divisor of the number of chunks after a death: only one in SHRINK of the chunks that were in the engine is in the new
-engine at a time, until all of them have a result."""
-
-MAX_LONE_DEATHS = 2
-"""Number of engines that die with a chunk alone before the chunk is to blame."""
+RULES = Rules(together=1, parts=8)
+"""The chunks of a first death are on trial at once, because vLLM takes a minute to start. They are fewer than those of
+other engines, and each takes seconds: with more parts, the engine would have too little work at a time."""
 MAX_SAMPLES = 2**30
 """Number of samples of audio from which on the engine gets no further chunk: 4 GB, or 18 hours. Only questions about
 long recordings reach it. The audio is held here and in the engine's process."""
@@ -69,10 +66,6 @@ class _PendingChunk:
     """The reasons for a second round."""
     warnings: dict[str, None] = field(default_factory=dict)
     """The warnings of its requests, each once."""
-    may_have_killed: bool = False
-    """True if the chunk was in the engine when the engine died last."""
-    num_lone_deaths: int = 0
-    """Number of engines that died while they had this chunk alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +100,7 @@ class RequestLoop:
         """The id, the request and the prompt for vLLM of each submitted request that the engine has not got yet."""
         self._to_resubmit: deque[_PendingChunk] = deque()
         """Chunks to submit before any new chunk is taken: after a death, or for the second round."""
-        self._max_suspects = 0
-        """Number of chunks that may have killed the engine and may be in it together. Nothing else is in the engine
-        then. 0 means that there are no such chunks."""
+        self._suspects = Suspects[_PendingChunk](RULES)
         self._deaths = 0
         """Number of deaths since the last result."""
         self._accused: Hypothesis | ChunkFailure | None = None
@@ -158,13 +149,13 @@ class RequestLoop:
     def _fill(self, process: VllmProcess, feed: Feed) -> Iterator[Result]:
         """Submit chunks until the engine has enough requests or no chunk is available now."""
         room = MAX_SAMPLES - sum(len(pending.pieces[index].samples) for pending, index in self._in_flight.values())
-        while len(self._in_flight) < self._max_in_flight() and room > 0:
+        while self._has_room() and room > 0:
             if self._to_resubmit:
                 pending = self._to_resubmit.popleft()
-            elif not self._max_suspects and (chunk := feed.get(wait=not self._in_flight)):
+            elif chunk := feed.get(wait=not self._in_flight):
                 pending = _PendingChunk(chunk, [_first_piece(chunk)])
             else:
-                return  # no chunk is available, or suspects are in the engine, which no new chunk joins
+                return
             try:
                 for index in range(len(pending.pieces)):
                     if index not in pending.texts:
@@ -199,15 +190,13 @@ class RequestLoop:
             except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
                 yield self._given_up(self._in_flight[request_id][0], _as_text(e), retryable=True)
 
-    def _max_in_flight(self) -> int:
-        """Return the number of requests that may be in the engine now."""
-        if self._max_suspects:
-            unfinished = chain((pending for pending, _ in self._in_flight.values()), self._to_resubmit)
-            if any(pending.may_have_killed for pending in unfinished):
-                return self._max_suspects
-            self._max_suspects = 0
+    def _has_room(self) -> bool:
+        """Return whether the engine may get the next chunk now."""
+        following = self._to_resubmit[0] if self._to_resubmit else None
+        beside, _ = next(iter(self._in_flight.values()), (None, 0))
         ahead = max(1, int(self._concurrency * AHEAD)) if self._concurrency > 1 else 0
-        return self._concurrency + ahead
+        count = len(self._in_flight)
+        return count < self._concurrency + ahead and self._suspects.admits(following, count, beside)
 
     def _submit(self, process: VllmProcess, pending: _PendingChunk, index: int) -> None:
         request = self._family.request(pending.pieces[index])
@@ -265,6 +254,7 @@ class RequestLoop:
             result = self._given_up(pending, _as_text(e), retryable=not isinstance(e, UNABLE))
         if result is not None:
             self._deaths = 0
+            self._suspects.ended(pending)
             yield result
 
     def _judge(self, pending: _PendingChunk) -> Hypothesis | None:
@@ -319,6 +309,7 @@ class RequestLoop:
             A failure, or the result of the first round if there is one.
         """
         self._in_flight = {name: request for name, request in self._in_flight.items() if request[0] is not pending}
+        self._suspects.ended(pending)
         if pending.first_text is None:
             return ChunkFailure(pending.chunk.item, pending.chunk.index, message, retryable, crashes)
         return self._first_result(pending, f"{reasons(pending.suspicions)}: could not be decoded again ({message})")
@@ -343,24 +334,19 @@ class RequestLoop:
         self._to_resubmit.extendleft(reversed([pending for pending in dict.fromkeys(unsent) if pending not in lost]))
         self._in_flight.clear()
         self._unsent.clear()
-        if len(lost) == 1 and not death.out_of_memory:
-            lost[0].num_lone_deaths += 1
         with_requests = ""
         if death.out_of_memory:
             if self._concurrency == 1:
                 raise EngineError(f"vLLM ran out of memory with one request at a time: {death}")
             self._concurrency //= 2
             with_requests = f", with {self._concurrency} requests at a time"
-        elif len(lost) == 1 and lost[0].num_lone_deaths == MAX_LONE_DEATHS:
-            self._accused = self._given_up(lost.pop(), f"vllm died of this chunk: {death.cause}", crashes=True)
-        elif lost:
-            self._max_suspects = max(1, len(lost) // SHRINK)
-            for pending in (*self._to_resubmit, *lost):
-                pending.may_have_killed = pending in lost  # this death clears the chunks that were not in the engine
-        for pending in lost:
+        again, guilty = self._suspects.died(lost, Cause.MACHINE if death.out_of_memory else Cause.CRASH)
+        if guilty is not None:
+            self._accused = self._given_up(guilty, f"vllm died of this chunk: {death.cause}", crashes=True)
+        for pending in again:
             pending.texts.clear()
-        self._to_resubmit.extendleft(reversed(lost))
-        for_chunks = f" for the {len(lost)} chunks that it had" if lost else ""
+        self._to_resubmit.extendleft(reversed(again))
+        for_chunks = f" for the {len(again)} chunks that it had" if again else ""
         yield EngineMessage(f"vLLM died ({death}); starting it again{for_chunks}{with_requests}", is_warning=True)
 
 

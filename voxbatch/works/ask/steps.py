@@ -19,7 +19,7 @@ import numpy as np
 from voxbatch.audio.waveforms import probe
 from voxbatch.config import Config
 from voxbatch.decoding import SPLIT_ADVICE, Decoded, Message, Undecodable
-from voxbatch.engines import ENGINES, EngineSpec, Feed
+from voxbatch.engines import ENGINES, EngineSpec, Feed, registered
 from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import PathPolicy, Source, items
@@ -63,7 +63,8 @@ def options_with_questions(engine: str, options: Mapping[str, str], answer: Answ
     Raises:
         ConfigError: the engine cannot answer questions.
     """
-    if not ENGINES[engine].answers:
+    registration = registered(engine, ENGINES)
+    if registration is None or not registration.answers:
         raise ConfigError(
             f"the engine {engine} transcribes and cannot answer questions; take --engine vllm, on a machine with a GPU"
         )

@@ -17,13 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from voxbatch.engines import EngineMessage, EngineSpec, Feed
+from voxbatch.engines import EngineMessage, EngineSpec, Feed, Registration
 from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Answer, Chunk, ChunkFailure, Hypothesis, Word
 from voxbatch.settings import parse
 from voxbatch.storage import DEFAULT_STORES, Stores
 
+REGISTRATION = Registration(class_path="scripted_engine:ScriptedTestEngine", answers=True)
+"""What the entry point of this package names; see voxbatch.engines.entry_points."""
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
 """Minimum of `max_chunk_s`, because cutting in pauses needs it (see chunk.cut)."""
