@@ -27,7 +27,7 @@ import voxbatch as vb
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.config import RunOptions
 from voxbatch.runner import forecast
-from voxbatch.runner.prepare import Job
+from voxbatch.runner.job import Job
 from voxbatch.storage import StoreOptions
 from voxbatch.storage.columns import ItemSet
 

@@ -35,7 +35,7 @@ from voxbatch.output.parts import PartEntry, read_header, read_part
 from voxbatch.output.reserve import reserve
 from voxbatch.output.run_file import Ownership, create_list
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.runner.prepare import Job
+from voxbatch.runner.job import Job
 from voxbatch.runner.transcribe import resume
 from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import Column, ItemSet

@@ -99,7 +99,7 @@ def test_the_help_shows_each_option_once_under_its_title(command: str) -> None:
     """The groups of options follow each other in one order, the common options first."""
     text = CliRunner().invoke(cli, [command, "--help"]).stdout
     titles = re.findall(r"^(\w+):$", text, re.MULTILINE)
-    assert titles[0] == "FasterWhisperOptions"
+    assert titles[0] == "Options"
     assert titles == [title for title in GROUPS if title in titles]
     shown = re.findall(r"^  (?:-\w, )?(--[\w-]+)", text.partition("\nOptions:\n")[2], re.MULTILINE)
     long = [param.opts[-1] for param in cli.commands[command].params if isinstance(param, click.Option)]

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.process.suspects import Cause, Rules, Suspects, Trial
+from voxbatch.process.suspects import Cause, SearchRules, Suspects, Trial
 
-RULES = st.builds(Rules, together=st.integers(1, 3), parts=st.sampled_from((2, 8, 32)), alone=st.integers(1, 3))
+RULES = st.builds(SearchRules, together=st.integers(1, 3), parts=st.sampled_from((2, 8, 32)), alone=st.integers(1, 3))
 
 
 @dataclass
 class Simulation:
     """Processes that share their suspects, until every request has ended."""
 
-    rules: Rules
+    rules: SearchRules
     requests: int
     concurrency: int = 8
     processes: int = 1
@@ -94,8 +94,8 @@ few = st.frozensets(st.integers(0, 59), max_size=4)
 
 @given(RULES, st.integers(1, 60), st.integers(1, 70), st.integers(1, 3), few, few, st.booleans(), st.integers(0, 10**6))
 def test_each_request_ends_once_and_only_the_guilty_are_blamed(
-    rules: Rules, requests: int, concurrency: int, processes: int, killers: frozenset[int], losers: frozenset[int],
-    at_once: bool, seed: int,
+    rules: SearchRules, requests: int, concurrency: int, processes: int, killers: frozenset[int],
+    losers: frozenset[int], at_once: bool, seed: int,
 ) -> None:  # fmt: skip
     """With several guilty requests and several processes, all of these are blamed and nobody else, within the bound."""
     losers -= killers
@@ -111,8 +111,8 @@ causes = st.dictionaries(st.integers(1, 300), st.sampled_from((Cause.CRASH, Caus
 
 @given(RULES, st.integers(1, 60), st.integers(1, 70), st.integers(1, 3), few, causes, st.integers(0, 10**6))
 def test_deaths_from_outside_blame_nobody(
-    rules: Rules, requests: int, concurrency: int, processes: int, killers: frozenset[int], outside: dict[int, Cause],
-    seed: int,
+    rules: SearchRules, requests: int, concurrency: int, processes: int, killers: frozenset[int],
+    outside: dict[int, Cause], seed: int,
 ) -> None:  # fmt: skip
     """Kills from outside, fewer than a request alone needs, blame no innocent one, and hide no guilty one. Each of them
     can at most make a search begin anew."""
@@ -127,7 +127,7 @@ def test_deaths_from_outside_blame_nobody(
 
 @given(RULES, st.integers(1, 60), st.integers(1, 70), st.integers(1, 100), st.integers(0, 10**6))
 def test_deaths_by_the_machine_leave_no_suspects(
-    rules: Rules, requests: int, concurrency: int, often: int, seed: int
+    rules: SearchRules, requests: int, concurrency: int, often: int, seed: int
 ) -> None:
     """However often the machine ends a process, no request is on trial, let alone blamed."""
     outside = dict.fromkeys(range(1, 1 + often), Cause.MACHINE)
@@ -140,15 +140,15 @@ def test_deaths_by_the_machine_leave_no_suspects(
 @pytest.mark.parametrize(("cause", "deaths"), [(Cause.CRASH, 5), (Cause.KILL, 6)])
 def test_one_of_a_thousand_is_found_after_a_few_deaths(killer: int, cause: Cause, deaths: int) -> None:
     """The deaths of the docstring: 1,024 twice, 32, and one alone, which SIGKILL must end once more."""
-    simulation = Simulation(Rules(), 2000, 1024, killers=frozenset({killer}), at_once=True, cause=cause)
+    simulation = Simulation(SearchRules(), 2000, 1024, killers=frozenset({killer}), at_once=True, cause=cause)
     assert simulation.run()[1] == {killer}
     assert simulation.most == [1024, 1024, 32, *[1] * (deaths - 3)]
-    assert deaths <= Rules().max_deaths(1024) == 6
+    assert deaths <= SearchRules().max_deaths(1024) == 6
 
 
 def test_the_first_death_puts_nobody_on_trial() -> None:
     """Requests of a first death go on beside new ones, and those of a second one without others."""
-    suspects = Suspects[str](Rules())
+    suspects = Suspects[str](SearchRules())
     assert suspects.died(["a", "b"]) == (["a", "b"], None)
     assert suspects.admits("a", 5, "new")
     assert suspects.admits(None, 5, "a")
@@ -163,7 +163,7 @@ def test_the_first_death_puts_nobody_on_trial() -> None:
 
 def test_a_death_clears_suspects_that_were_not_in_the_process() -> None:
     """A death with one suspect explains the last one. The others are on trial again at their next death."""
-    suspects = Suspects[str](Rules(parts=2))
+    suspects = Suspects[str](SearchRules(parts=2))
     suspects.died(["a", "b", "c", "d"])
     suspects.died(["a", "b", "c", "d"])
     assert [suspects.width(request) for request in "abcd"] == [2] * 4
@@ -175,7 +175,7 @@ def test_a_death_clears_suspects_that_were_not_in_the_process() -> None:
 
 def test_a_process_that_loses_results_makes_each_of_them_suspect() -> None:
     """A lost result is tried again alone, and then blamed: nobody else can have caused it."""
-    suspects = Suspects[str](Rules())
+    suspects = Suspects[str](SearchRules())
     assert suspects.died(["a", "b"], Cause.LOSS) == (["a", "b"], None)
     assert not suspects.admits("b", 1, "a")
     assert suspects.died(["a"], Cause.LOSS) == ([], "a")
@@ -184,7 +184,7 @@ def test_a_process_that_loses_results_makes_each_of_them_suspect() -> None:
 
 def test_a_proof_before_each_trial_counts_only_the_deaths_after_it() -> None:
     """A request that was alone by chance is not blamed for the deaths before its trial."""
-    rules, trial, deaths = Rules(proves_first=True), Trial(), 0
+    rules, trial, deaths = SearchRules(proves_first=True), Trial(), 0
     while not rules.blames(trial, Cause.KILL):
         trial, deaths = rules.after_death(trial, 1, is_alone=True), deaths + 1
     assert deaths == rules.together + rules.alone + 1

@@ -21,7 +21,7 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import ChildProcess, for_voxbatch, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
-from voxbatch.process.suspects import Rules, Suspects
+from voxbatch.process.suspects import SearchRules, Suspects
 from voxbatch.records import Chunk, Failure, Span
 from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import DEFAULT_STORES, Stores, redacted
@@ -210,7 +210,7 @@ class DecoderPool:
         """CPU seconds that the decoders spent on decoding and cutting."""
         self.retry: tuple[float, RetryWait] | None = None
         """The last report of a store that does not answer, with its time.monotonic(). Another thread may read it."""
-        self._suspects = Suspects[tuple[int, int]](Rules())
+        self._suspects = Suspects[tuple[int, int]](SearchRules())
         """(item, recording) of the tasks with which decoders died."""
         self._retries: deque[DecodeTask] = deque()
         """Tasks of recordings whose ffmpeg was killed, or that were unreachable and whose place answers again."""

@@ -18,7 +18,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.interface import Engine, EngineSpec
+from voxbatch.engines.interface import Engine, EngineSpec, Registration
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, Windows
@@ -47,42 +47,6 @@ __all__ = [
     "registered",
     "uses_gpu",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """The entry of an engine in the table, with all that the rest of voxbatch knows about it before it is imported.
-
-    A path is written as module:name. The module is imported only when it is needed.
-    """
-
-    class_path: str
-    needs: tuple[str, ...] = ()
-    """Names of the modules that must be installed."""
-    install: str = ""
-    use: str = ""
-    """The machines that the engine is for, as text for people. Empty if `auto` takes it only for its own models."""
-    recognises: str = ""
-    """The function that tells by the names of its files whether the engine runs a folder or file: a path. Empty if the
-    engine is not chosen by a folder."""
-    uses_gpu: bool = False
-    """True if the engine needs an NVIDIA GPU. `auto` takes it only on a machine with a GPU."""
-    weights: str = "*.safetensors"
-    """Pattern of the files that hold the weights of a model, in a folder of the hub's cache."""
-    multilingual_model: str = ""
-    """Name of a model that knows many languages, for messages. Empty if there is none to name."""
-    default_profile: str | None = None
-    """The profile whose speed the engine has if no profile is given."""
-    speed_path: str = ""
-    """The function that calculates the expected speed: a path; see the module `previews`. Empty if there is none."""
-    preview_path: str = ""
-    """The function that shows the arguments of the engine's library: a path; see `previews`. Empty if there is none."""
-    compiles: bool = False
-    """True if the engine compiles kernels, and takes the option kernel_cache."""
-    answers: bool = False
-    """True if the engine can answer questions, and takes the option task=ask."""
-    package: str = ""
-    """The name and version of the package that registers the engine. Empty if voxbatch does. Set by `entry_points`."""
 
 
 ENGINES = {

@@ -35,7 +35,7 @@ from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import ChildProcess, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
-from voxbatch.process.suspects import Cause, Rules, Suspects
+from voxbatch.process.suspects import Cause, SearchRules, Suspects
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Span
 from voxbatch.shared_samples import SharedSamples
 
@@ -167,7 +167,7 @@ class _Stream:
         """The chunks that the child has."""
         self._again: deque[Chunk] = deque()
         """The chunks of children that died. They are sent before those of the feed."""
-        self._suspects = Suspects[_Key](Rules())
+        self._suspects = Suspects[_Key](SearchRules())
         self._accused: ChunkFailure | None = None
         """The failure of a chunk that is to blame if the child survives the noise."""
         self._num_idle_deaths = 0

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 
-from voxbatch.engines import Registration
+from voxbatch.engines.interface import Registration
 from voxbatch.errors import EngineError
 
 GROUP = "voxbatch.engines"

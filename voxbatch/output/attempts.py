@@ -38,12 +38,12 @@ from voxbatch.output.layout import attempt_name, attempt_numbers
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import Count, json_bytes, read_json
-from voxbatch.process.suspects import Cause, Rules, Trial
+from voxbatch.process.suspects import Cause, SearchRules, Trial
 from voxbatch.records import Failure
 from voxbatch.storage import Store
 from voxbatch.storage.columns import ItemSet
 
-RULES = Rules(proves_first=True)
+RULES = SearchRules(proves_first=True)
 """The deaths are those of processes that are killed and have committed nothing. More parts need fewer starts, which may
 be limited and take minutes; but the engine is idle at the end of each group."""
 

@@ -11,9 +11,9 @@ the process together, until one is alone, and only a request that is alone can b
     death with one alone                    →  the same alone
     death with one alone                    →  it is to blame
 
-So each request to blame costs at most `Rules.max_deaths` processes, whatever else is to blame, and each death with a
-cause outside costs the one process that it ended, or a trial that clears everybody. The largest number is 6 for 1,024
-requests, of which a process had all.
+So each request to blame costs at most `SearchRules.max_deaths` processes, whatever else is to blame, and each death
+with a cause outside costs the one process that it ended, or a trial that clears everybody. The largest number is 6 for
+1,024 requests, of which a process had all.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Cause(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SearchRules:
     """The numbers by which a place finds the request to blame."""
 
     together: int = 2
@@ -107,7 +107,7 @@ class Suspects(Generic[Request]):
     Its owner keeps the requests, and calls `ended` for each one that has a result.
     """
 
-    def __init__(self, rules: Rules):
+    def __init__(self, rules: SearchRules):
         self._rules = rules
         self._trials: dict[Request, Trial] = {}
         """Those that died together and are on trial share a Trial."""

@@ -27,11 +27,8 @@ from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.profiles import load_profile
 from voxbatch.records import Item, Windows
-from voxbatch.runner.prepare import (
-    Job,
-    items_of_shard,
-    worker_environments,
-)
+from voxbatch.runner.job import Job
+from voxbatch.runner.prepare import items_of_shard, worker_environments
 from voxbatch.runner.progress import Progress, known_audio
 from voxbatch.runner.steps import steps_of
 from voxbatch.storage import DEFAULT_STORES, Stores, parallel_map

@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,71 +17,24 @@ import numpy as np
 import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, digest
-from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineSpec, multilingual_model
 from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
-from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, survey
-from voxbatch.output.attempts import AttemptRecord
+from voxbatch.manifest import Source, Survey, survey
 from voxbatch.output.layout import list_name
 from voxbatch.output.lists import Listing
 from voxbatch.output.reserve import refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
-from voxbatch.records import Windows
+from voxbatch.runner.job import Job
 from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
-    from voxbatch.runner.second_pass import SecondPass
-    from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Job:
-    """A run that may begin: the manifest is valid, the engine exists, and OUT belongs to the run.
-
-    A Job can be pickled for a process that inherits the descriptors of `source` and `durations`. It names the engine
-    and does not hold it, because each process loads its own.
-    """
-
-    config: Config
-    run: Run
-    """The run, with this process's own facts. The list in OUT may have the facts of another process."""
-    is_new: bool
-    """True if this process has created run.json in OUT."""
-    source: InheritableSource
-    """The manifest. The process that prepared the job keeps it open."""
-    path_policy: PathPolicy
-    """Rule for the paths that the manifest may name."""
-    durations: Column
-    """Seconds of each item of the list, float32, NaN if unknown. Transcripts of earlier lists that are not in the
-    manifest follow its items; see output.lists."""
-    keys: Column
-    """Keys of each item of the list; see manifest.Survey."""
-    folder: str | None
-    """Place that relative paths of the manifest become absolute with in the output lines."""
-    engine: str
-    engine_options: Mapping[str, str]
-    """Options with which the engine is created: those of the config, completed."""
-    decoding: dict[str, Any]
-    """Options of the engine that influence the text; see EngineSpec. The run's identity contains them."""
-    windows: Windows
-    diarization: Diarization | None
-    """The way in which the decoders tell speakers apart. None if they do not."""
-    worker_environments: tuple[Mapping[str, str], ...]
-    """Environment of each process that transcribes. With fewer than two, the process that prepared the job
-    transcribes."""
-    calibration: CalibrationFile | None
-    """Calibration with which the merge estimates the WER."""
-    attempt: AttemptRecord | None = None
-    """Record of the items that are transcribed now. None until the checkpoint is loaded."""
-    second: SecondPass | None = None
-    """The second pass of a cascade."""
 
 
 def items_of_shard(durations: Column, config: Config) -> ItemSet:

@@ -37,7 +37,7 @@ from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:
     from voxbatch.decoding.messages import Diarization
-    from voxbatch.runner.second_pass import SecondModel, SecondOptions
+    from voxbatch.runner.job import SecondModel, SecondOptions
     from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
     from voxbatch.scoring.counts import ErrorCounts
 

@@ -29,7 +29,7 @@ from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, 
 from voxbatch.engines.vllm.families import Family, Request, UnsupportedPiece, UnusableAnswer
 from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
-from voxbatch.process.suspects import Cause, Rules, Suspects
+from voxbatch.process.suspects import Cause, SearchRules, Suspects
 from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions, Chunk, ChunkFailure, Hypothesis, Question, Speech
 
 AHEAD = 1 / 8
@@ -38,7 +38,7 @@ replaces a finished request within the step.
 
 If the engine runs one request at a time, no request waits behind it, so that its latency is its own, as the published
 profile ctx512 measures it. The GPU then idles only while a request is made: some milliseconds every few seconds."""
-RULES = Rules(together=1, parts=8)
+RULES = SearchRules(together=1, parts=8)
 """The chunks of a first death are on trial at once, because vLLM takes a minute to start. They are fewer than those of
 other engines, and each takes seconds: with more parts, the engine would have too little work at a time."""
 MAX_SAMPLES = 2**30
