@@ -10,6 +10,7 @@ and the others go on:
                                       5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
                                       6, 7, 8 and 9 as before
 
+A chunk that is alone is a stream of its own. So a chunk that a stream has lost, without a death, shows when it is alone.
 A death blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of
 the noise, this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this
 process alone: if it is killed itself, nobody is blamed.
@@ -87,7 +88,7 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The end of a child."""
+    """The end of a child, or of its stream."""
 
     fate: str
     """Text for people that follows "its process", e.g. "was killed by signal 11 (SIGSEGV)"."""
@@ -180,20 +181,24 @@ class _Stream:
 
     def results(self) -> Iterator[Result]:
         """Yield the results of all chunks, from as many children as that takes."""
-        while (death := (yield from self._serve(self._process.child()))) is not None:
-            yield from self._assign_blame(death)
+        while True:
+            death = yield from self._serve(self._process.child())
+            if death is not None:
+                yield from self._assign_blame(death)
+            elif self._close is None or self._feed.discarded or (self._feed.closed and not self._has_more):
+                return
 
     def _serve(self, child: ChildProcess) -> Generator[Result, None, _Death | None]:
         """Send chunks to a child, and yield their results.
 
         Returns:
-            The death of the child. None if the stream is over.
+            The death of the child, or its loss of results. None if the stream is over.
 
         Raises:
             EngineError: the engine raised it.
         """
         self._is_ready, self._close, self._hang_detector = False, None, HangDetector(child.pid)
-        child.send(BeginStream(self._feed.is_last))
+        child.send(BeginStream(self._feed.is_last and not self._has_more))
         while True:
             if self._feed.discarded and not self._is_ready:  # nobody waits for the model any more
                 self._process.end_child()
@@ -211,7 +216,8 @@ class _Stream:
                 if isinstance(message, StreamEnded):
                     if message.error is not None:
                         raise message.error
-                    return None
+                    is_loss = self._held and not self._feed.discarded
+                    return _Death("ended its work without a result", Cause.LOSS) if is_loss else None
                 yield from self._received(message)
             elif child.is_gone():
                 return (yield from self._end(child))
@@ -255,7 +261,9 @@ class _Stream:
                 self._again.appendleft(chunk)
                 return
             self._send(child, chunk)
-        if self._feed.closed and not self._has_more:
+        beside = next(iter(self._held), None)
+        is_alone = beside is not None and (self._accused is not None or self._suspects.width(beside) == 1)
+        if is_alone or (self._feed.closed and not self._has_more):
             close = CloseFeed(self._feed.discarded)
             if close != self._close:
                 self._close = close
@@ -337,7 +345,7 @@ class _Stream:
         if guilty is not None:
             yield EngineMessage(f"{its_process} once more with the same chunk alone", is_warning=True)
             text = f"the engine's process {death.fate} each time with this audio alone"
-            self._accused = ChunkFailure(*guilty, text, crashes=True)
+            self._accused = ChunkFailure(*guilty, text, crashes=death.cause is not Cause.LOSS)
         elif len(lost) == 1:
             yield EngineMessage(f"{its_process} with one chunk; it is transcribed again alone", is_warning=True)
         else:

@@ -61,6 +61,8 @@ class ScriptedOptions:
     """Indexes of the items at which the process of the engine crashes, separated by commas."""
     crash_signal: int = signal.SIGSEGV
     """Number of the signal with which it crashes. 0 means that it hangs."""
+    lose_items: str = ""
+    """Indexes of the items whose chunks get no result, separated by commas."""
     notices: bool = False
     """True to follow each result by a notice."""
     hold: str = ""
@@ -93,6 +95,7 @@ class ScriptedTestEngine:
         script = self._script = parse(ScriptedOptions, "scripted", options)
         self._failing_items = _indexes("fail_items", script.fail_items)
         self._crashing_items = _indexes("crash_items", script.crash_items)
+        self._lost_items = _indexes("lose_items", script.lose_items)
         if script.max_chunk_s < SHORTEST_LIMIT_S or min(script.concurrency, script.workers) < 1:
             raise ConfigError(
                 f"engine options max_chunk_s={script.max_chunk_s:g}, concurrency={script.concurrency}, "
@@ -138,6 +141,8 @@ class ScriptedTestEngine:
             if done == self._script.hold_after:
                 _wait_while_held(self._script.hold, feed)
             _, chunk = in_flight.pop() if self._script.shuffle else in_flight.popleft()
+            if chunk.item in self._lost_items:
+                continue
             yield self._result(chunk)
             done += 1
             if self._script.notices:
