@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
