@@ -147,10 +147,15 @@ class ScriptedTestEngine:
             done += 1
             if self._script.notices:
                 yield EngineMessage(f"scripted has done {done}")
-            if self._dies and done == self._script.kill_after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self._dies and done == self._script.die_after:
-                raise EngineError(f"scripted to die after {done} results")
+            if self._dies:
+                self._die(done)
+
+    def _die(self, done: int) -> None:
+        """Die, or raise an error, if that is due after so many results."""
+        if done == self._script.kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if done == self._script.die_after:
+            raise EngineError(f"scripted to die after {done} results")
 
     def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
         if chunk.item in self._crashing_items:
