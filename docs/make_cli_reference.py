@@ -13,9 +13,9 @@ import click
 from voxbatch.cli import cli
 from voxbatch.engines import hibari, onnx_asr, transducers
 from voxbatch.engines.faster_whisper import FasterWhisperOptions
-from voxbatch.engines.vllm.model import REALTIME
-from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.settings import Setting, settings_of
+from voxbatch.vllm.engine.model import REALTIME
+from voxbatch.vllm.engine.settings import VllmSettings, resolve
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 110

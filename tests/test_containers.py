@@ -21,8 +21,8 @@ from dockerfile_parse import DockerfileParser
 from scripts import imported
 from waits import until
 
-from voxbatch.engines.vllm.model import SMALL_FILES
-from voxbatch.vllm_plugin import vllm_version
+from voxbatch.vllm.engine.model import SMALL_FILES
+from voxbatch.vllm.plugin import vllm_version
 
 ROOT = Path(__file__).parents[1]
 PINNED = {"protobuf": "6.33.6", "grpcio": "1.83.0", "click": "8.4.2", "urllib3": "2.7.0"}

@@ -35,9 +35,9 @@ from cloudrun_deployment import (
 from cloudrun_plan import PROJECT, bindings, container, of_kind, planned
 from conftest import ROOT
 
+from voxbatch.clouds.listen.message import Ignored, ReceivedMessage, RunRequest, read
+from voxbatch.clouds.listen.rules import PlaceRules
 from voxbatch.manifest.kinds import JSON_LINES
-from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, read
-from voxbatch.platforms.listen.rules import PlaceRules
 
 SUFFIXES = JSON_LINES.certain
 """Extensions of the manifests that an upload may have."""

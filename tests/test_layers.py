@@ -22,7 +22,8 @@ LAYERS = (
     ("errors", "languages", "safe_text", "__init__"),
     ("rounding", "settings", "shared_samples", "word"),
     ("log", "records", "work"),
-    ("process", "speech", "storage", "vllm_plugin", "voice"),
+    ("process", "speech", "storage", "voice"),
+    ("stores",),
     (
         "audio",
         "formats",
@@ -33,6 +34,7 @@ LAYERS = (
     ("config",),
     ("profiles",),
     ("engines", "scoring"),
+    ("vllm",),
     ("speakers",),
     ("decoding", "report"),
     ("output",),
@@ -40,6 +42,7 @@ LAYERS = (
     ("api", "display"),
     ("platforms", "ray"),
     ("cli",),
+    ("clouds",),
     ("works",),
     ("__main__",),
 )

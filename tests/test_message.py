@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxbatch.clouds.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
+from voxbatch.clouds.listen.rules import PlaceRules
 from voxbatch.errors import MessageError
-from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
-from voxbatch.platforms.listen.rules import PlaceRules
 
 OUT = "gs://calls/out/"
 HERE = PlaceRules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))

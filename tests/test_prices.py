@@ -11,8 +11,8 @@ import pytest
 from conftest import ROOT, ManifestWriter, Voxbatch
 
 from voxbatch import engines, prices
+from voxbatch.clouds import submit
 from voxbatch.engines import previews
-from voxbatch.platforms import submit
 from voxbatch.platforms.tasks.known import PLATFORMS
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")

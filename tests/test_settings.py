@@ -18,10 +18,10 @@ from voxbatch.api.keyword_types import RunKeywords
 from voxbatch.cli import cli
 from voxbatch.config import Config, RunOptions
 from voxbatch.engines.faster_whisper import FasterWhisperOptions
-from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError
 from voxbatch.settings import GROUPS, USES, Setting, parse, setting, settings_of
 from voxbatch.storage import StoreOptions
+from voxbatch.vllm.engine.settings import VllmSettings
 
 RUN = {**settings_of(RunOptions), **settings_of(StoreOptions)}
 OPTIONS = {param.name: param for param in cli.commands["run"].params if isinstance(param, click.Option)}

@@ -29,9 +29,10 @@ from voxbatch.output.merge import merge
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import reserve
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.storage import StoreOptions, connect, reply_deadline, retrying_client
+from voxbatch.storage import StoreOptions, connect, retrying_client
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.waits import RetryWait, longest_wait
+from voxbatch.stores import reply_deadline
 
 pytestmark = pytest.mark.slow  # starts servers
 

@@ -2,8 +2,8 @@
 
 Each setting comes from the first source that gives it: flag > VOXBATCH_* > a file for vLLM > profile > default.
 
-The command line's parser resolves flags and variables. `engines/vllm/serving_properties` and
-`engines/vllm/vllm_config` read the file for vLLM. A profile is a YAML file in `profiles/` that gives other defaults.
+The command line's parser resolves flags and variables. `vllm/engine/serving_properties` and
+`vllm/engine/vllm_config` read the file for vLLM. A profile is a YAML file in `profiles/` that gives other defaults.
 All settings are validated once, here. The resolved Config is written next to the outputs. The settings that decide the
 text of the transcripts are the identity of the run.
 """

@@ -110,9 +110,9 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
     yield from gpus
     yield _vllm()
 
-    from voxbatch.engines.vllm import prefill
-    from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, in_hub_cache
-    from voxbatch.engines.vllm.settings import resolve
+    from voxbatch.vllm.engine import prefill
+    from voxbatch.vllm.engine.model import DEFAULT_MODEL, REALTIME, in_hub_cache
+    from voxbatch.vllm.engine.settings import resolve
 
     if _is_vllm_for_gpus():
         plugin = prefill.decide(REALTIME, resolve(REALTIME, {}))
@@ -169,7 +169,7 @@ def _cuda() -> Finding:
 
 
 def _vllm() -> Finding:
-    from voxbatch.engines.vllm import compat
+    from voxbatch.vllm.engine import compat
 
     installed = compat.find()
     if installed is None:
@@ -181,7 +181,7 @@ def _vllm() -> Finding:
 
 def _is_vllm_for_gpus() -> bool:
     """Return whether vLLM's build for GPUs is installed."""
-    from voxbatch.engines.vllm import compat
+    from voxbatch.vllm.engine import compat
 
     installed = compat.find()
     return installed is not None and installed[0] == "vllm"
@@ -202,7 +202,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     Args:
         faulty: names of the findings about GPUs that are not "ok". No engine for GPUs starts with any of them.
     """
-    from voxbatch.engines.vllm import compat
+    from voxbatch.vllm.engine import compat
 
     try:
         choice = choose(asked.engine, model=asked.model, stores=asked.stores)
@@ -251,10 +251,10 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
     """
     from voxbatch.engines import gpu
     from voxbatch.engines.model_files import cache_folder
-    from voxbatch.engines.vllm import arguments
-    from voxbatch.engines.vllm.model import check_weights, locate, missing_weights, weights_bytes
-    from voxbatch.engines.vllm.model_preview import preview
-    from voxbatch.engines.vllm.settings import resolve
+    from voxbatch.vllm.engine import arguments
+    from voxbatch.vllm.engine.model import check_weights, locate, missing_weights, weights_bytes
+    from voxbatch.vllm.engine.model_preview import preview
+    from voxbatch.vllm.engine.settings import resolve
 
     if asked.model and is_bucket_address(asked.model):
         listed = preview(asked.model, folder, asked.stores)

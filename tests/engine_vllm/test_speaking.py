@@ -122,9 +122,9 @@ def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
 def test_on_a_gpu_requests_share_their_voice(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The K/V cache of a voice is shared, and vLLM leaves memory for the graphs and the codec."""
     from voxbatch.engines import gpu
-    from voxbatch.engines.vllm import arguments, compat
-    from voxbatch.engines.vllm.model import locate
-    from voxbatch.engines.vllm.settings import VllmSettings
+    from voxbatch.vllm.engine import arguments, compat
+    from voxbatch.vllm.engine.model import locate
+    from voxbatch.vllm.engine.settings import VllmSettings
 
     card = gpu.GpuInfo("0", "NVIDIA H100", 85_520_809_984, 84_000_000_000, 600_000_000, (9, 0))
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [card])
@@ -152,10 +152,10 @@ def test_a_speech_is_fitted_to_its_cue(speaker: Path) -> None:
     """A speech that is too long for its cue becomes faster, at most 1.7 times, and keeps its pitch. One that still does
     not fit has a warning with both lengths."""
     from voxbatch.engines.pieces import SpokenPiece
-    from voxbatch.engines.vllm.families.speaking import Speaking
-    from voxbatch.engines.vllm.model import locate
-    from voxbatch.engines.vllm.settings import VllmSettings
     from voxbatch.records import TextPiece
+    from voxbatch.vllm.engine.families.speaking import Speaking
+    from voxbatch.vllm.engine.model import locate
+    from voxbatch.vllm.engine.settings import VllmSettings
 
     family = Speaking(locate(str(speaker), None), VllmSettings(max_model_len=1024))
     tone = (0.5 * np.sin(2 * np.pi * 440 * np.arange(3 * 24_000) / 24_000)).astype(np.float32)

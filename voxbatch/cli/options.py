@@ -31,7 +31,7 @@ from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, Setting,
 from voxbatch.storage import StoreOptions, Stores
 
 if TYPE_CHECKING:
-    from voxbatch.engines.vllm.config_keys import FileSettings
+    from voxbatch.vllm.engine.config_keys import FileSettings
 
 Command = Callable[..., Any]
 
@@ -477,11 +477,11 @@ def file_for_vllm(serving_properties: str | None, vllm_config: str | None) -> Fi
             "of them"
         )
     if serving_properties:
-        from voxbatch.engines.vllm import serving_properties as properties_file
+        from voxbatch.vllm.engine import serving_properties as properties_file
 
         return properties_file.read(serving_properties)
     if vllm_config:
-        from voxbatch.engines.vllm import vllm_config as config_file
+        from voxbatch.vllm.engine import vllm_config as config_file
 
         return config_file.read(vllm_config)
     return None

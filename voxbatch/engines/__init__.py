@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -50,15 +51,15 @@ __all__ = [
 
 ENGINES = {
     "vllm": Registration(
-        class_path="voxbatch.engines.vllm:VllmEngine",
+        class_path="voxbatch.vllm.engine:VllmEngine",
         needs=("vllm",),
         install="pip install 'voxbatch[vllm]'",
         use="on NVIDIA GPUs",
         multilingual_model="openai/whisper-large-v3-turbo",
         uses_gpu=True,
         default_profile="ctx512-batch",
-        speed_path="voxbatch.engines.vllm.forecast:expected_speed",
-        preview_path="voxbatch.engines.vllm.forecast:preview_arguments",
+        speed_path="voxbatch.vllm.engine.forecast:expected_speed",
+        preview_path="voxbatch.vllm.engine.forecast:preview_arguments",
         compiles=True,
         answers=True,
     ),
@@ -103,7 +104,7 @@ SPEECH_ENGINES = {
         use="for English on a CPU",
     ),
     "vllm": Registration(
-        class_path="voxbatch.engines.vllm:VllmEngine",
+        class_path="voxbatch.vllm.engine:VllmEngine",
         needs=("vllm", "pyloudnorm", "sentencex"),
         install="pip install 'voxbatch[vllm,speak]'",
         uses_gpu=True,
@@ -164,7 +165,15 @@ def install_command(name: str, table: Mapping[str, Registration] | None = None) 
     """
     engine = registered(name, table)
     assert engine is not None
-    return None if all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
+    folder = engine.class_path.partition(":")[0]  # voxbatch may be installed without it
+    is_there = bool(engine.package) or _is_there(folder)
+    return None if is_there and all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
+
+
+def _is_there(module: str) -> bool:
+    """Return whether a module of voxbatch is installed, without importing a package of it."""
+    path = Path(__file__).parents[1].joinpath(*module.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def known_details(*details: str) -> str:

@@ -85,10 +85,10 @@ def _pinned(name: str, stores: Stores) -> str:
     """Return a data set of the hub at the commit that it has now. Other names stay."""
     if scheme_of(name) != "hf":
         return name
-    from voxbatch.storage import hf
+    from voxbatch.storage import connect  # the clients, of which a local list needs none
 
     try:
-        return hf.pinned(name, stores.options)
+        return connect.pinned(name, stores.options)
     except (ValueError, ObjectNotFound) as error:
         raise manifest_error(name, str(error)) from error
 

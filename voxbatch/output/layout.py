@@ -14,7 +14,7 @@ m4b/book.m4b, track.flac                       all recordings together; see the 
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
-starts/start-00001.json                        the executions that a dispatcher started; see platforms.listen.starts
+starts/start-00001.json                        the executions that a dispatcher started; see clouds.listen.starts
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REPORT = "report.html"
 BOOK, TRACK = "m4b/book.m4b", "track.flac"
 """Files that a run that speaks makes of all recordings: an audiobook, and the track of subtitles."""
 LEASE = "claim.json"
-"""Lease of a listener that works on the run. It is there only during the work; see platforms.listen.lease."""
+"""Lease of a listener that works on the run. It is there only during the work; see clouds.listen.lease."""
 STARTS = "starts"
 """Folder of the starts of executions elsewhere."""
 PARTS, LISTS = "parts", "lists"
