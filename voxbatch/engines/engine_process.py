@@ -10,10 +10,10 @@ and the others go on:
                                       5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
                                       6, 7, 8 and 9 as before
 
-A chunk that is alone is a stream of its own. So a chunk that a stream has lost, without a death, shows when it is
-alone. A death blames no chunk that was not alone, and none before the child has loaded its model. If the child also
-dies of the noise, this machine or its software is to blame: the run ends, and no item fails. The suspects are known to
-this process alone: if it is killed itself, nobody is blamed.
+A chunk that is alone is a stream of its own, so that it shows if the engine loses its result without a death. A death
+blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of the noise,
+this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this process alone:
+if it is killed itself, nobody is blamed.
 
 `engine_program` is the program of the child.
 """

@@ -132,7 +132,7 @@ class ScriptedTestEngine:
         in_flight: deque[tuple[float, Chunk]] = deque()
         done = 0
         while True:
-            while len(in_flight) < self._script.concurrency and (chunk := feed.get(wait=not in_flight)):
+            while len(in_flight) < self._script.concurrency and (chunk := self._next(feed, not in_flight)):
                 in_flight.append((time.monotonic() + self._script.delay_s, chunk))
             if not in_flight:
                 return
@@ -141,8 +141,6 @@ class ScriptedTestEngine:
             if done == self._script.hold_after:
                 _wait_while_held(self._script.hold, feed)
             _, chunk = in_flight.pop() if self._script.shuffle else in_flight.popleft()
-            if chunk.item in self._lost_items:
-                continue
             yield self._result(chunk)
             done += 1
             if self._script.notices:
@@ -156,6 +154,12 @@ class ScriptedTestEngine:
             os.kill(os.getpid(), signal.SIGKILL)
         if done == self._script.die_after:
             raise EngineError(f"scripted to die after {done} results")
+
+    def _next(self, feed: Feed, wait: bool) -> Chunk | None:
+        """Return the next chunk that gets a result; see Feed.get."""
+        while (chunk := feed.get(wait)) is not None and chunk.item in self._lost_items:
+            pass
+        return chunk
 
     def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
         if chunk.item in self._crashing_items:
