@@ -139,6 +139,17 @@ def test_no_two_public_classes_have_one_name() -> None:
     assert not {name: modules for name, modules in owners.items() if len(modules) > 1}
 
 
+def test_functions_are_short() -> None:
+    """No function has more than 80 lines."""
+    functions = [
+        (module, node)
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert not [f"{module}.{node.name}" for module, node in functions if (node.end_lineno or 0) - node.lineno >= 80]
+
+
 def test_no_test_module_imports_another_one() -> None:
     """Test modules share code by tests/support only."""
     tests = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}

@@ -96,9 +96,6 @@ def _lines(flagged: Flagged, out: str) -> Iterator[str]:
         open_items = flagged.items - flagged.transcripts - failed
         counts = f"{counted(failed, 'item')} failed{f' ({kinds})' if kinds else ''}, {open_items:,} not done yet"
         yield from (*_wrapped(counts), f"  see: voxbatch status {shlex.quote(out)}")
-    if flagged.without_flags_key:
-        without = counted(flagged.without_flags_key, "transcript")
-        yield from _wrapped(f"{without} of an earlier version of voxbatch, which wrote no flags")
     for item in flagged.worst:
         yield ""
         yield from _item(item)

@@ -102,7 +102,7 @@ class Report:
         columns["id"] = [row_id[len(folder) :] for row_id in columns["id"]]
         head = {"columns": columns, "folder": self._title.folder}
         places = {row.audio.partition(":")[0] for row in rows if "://" in row.audio}
-        last_commit = max((part.committed_at or 0.0 for part in parts), default=0.0)
+        last_commit = max((part.committed_at for part in parts), default=0.0)
         page = {
             "title": self._title,
             "summary": summary,
