@@ -26,6 +26,7 @@ from voxbatch.report.figures import CONFIDENCE_CLASSES, Figures, PartSpeed, work
 from voxbatch.report.items import encode_texts, row_of, table_columns
 from voxbatch.report.selection import Selection
 from voxbatch.safe_text import escape_controls
+from voxbatch.scoring.units import RATES
 from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
 from voxbatch.work import work_of
@@ -239,7 +240,6 @@ def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
 def _rate_charts(errors: Errors) -> Iterable[_Chart]:
     """Yield the charts of the error rates, for items with references."""
     from voxbatch.report.errors import RATE_CLASSES, RATE_STEP, duration_class
-    from voxbatch.scoring.units import RATES
 
     for name, unit in RATES.items():
         classes = sorted((at, tally) for (at, tally_unit), tally in errors.by_duration.items() if tally_unit == unit)
