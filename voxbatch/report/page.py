@@ -170,7 +170,7 @@ def _common_folder(ids: Sequence[str]) -> str:
 
 def command_of(config: Mapping[str, Any]) -> str:
     """Return the command line of a run: its settings that differ from their defaults, wherever they came from. Return
-    "" for a run that asks or speaks, whose questions or texts are more than options, and for one of an old version.
+    "" for a run that asks or speaks, whose questions or texts are more than options.
 
         {"source": "my calls", "out": "out", "formats": ["srt", "txt"], …}  →
         "voxbatch run 'my calls' -o out --formats srt,txt"
