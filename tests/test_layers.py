@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import cast
 
 import pytest
 from conftest import ROOT, environment
@@ -53,8 +54,8 @@ HEAVY = (
 )  # fmt: skip
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
-INTERFACES = ("voxbatch", "voxbatch.output.products", "voxbatch.runner.steps")
-"""Modules whose type hints name what uses them: the Python interface, and what each kind of work is given."""
+INTERFACES = ("voxbatch", "voxbatch.output.products")
+"""Modules whose type hints name what uses them: the Python interface, and what a kind of work writes into OUT."""
 
 
 def package_of(dotted: str) -> str:
@@ -70,26 +71,34 @@ def dotted_name(path: Path) -> str:
 MODULES = {dotted_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the modules of voxbatch that a module imports, including lazy imports and imports for type checking.
-
-    `from voxbatch.text import chunking, Words` names the module voxbatch.text.chunking, and the package for `Words`.
+def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the modules that an import names: "from voxbatch.text import chunking, Words" names the module
+    voxbatch.text.chunking, and the package for `Words`.
     """
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    package = node.module or ""
+    names = (f"{package}.{alias.name}" for alias in node.names)
+    return [name if name in MODULES else package for name in names]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the modules of voxbatch that a module imports, including lazy imports and imports for type checking."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in MODULES)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide the package"
-            if node.module in MODULES:
-                names = (f"{node.module}.{alias.name}" for alias in node.names)
-                yield from (name if name in MODULES else node.module for name in names)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert isinstance(node, ast.Import) or node.level == 0, f"{path}: relative imports hide the package"
+            yield from (name for name in modules_of(node) if name in MODULES)
+
+
+def hint_blocks(tree: ast.Module) -> list[ast.If]:
+    """Return the blocks of a module that only a type checker reads."""
+    return [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
 
 
 def hints(path: Path) -> set[str]:
     """Return the modules that a module imports for type checking alone."""
-    tree = ast.parse(path.read_text())
-    blocks = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    return {node.module or "" for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)}
+    blocks = hint_blocks(ast.parse(path.read_text()))
+    return {name for block in blocks for node in block.body for name in modules_of(cast(ast.ImportFrom, node))}
 
 
 def test_every_module_belongs_to_a_package_of_the_table() -> None:
@@ -129,6 +138,46 @@ def test_the_check_can_fail() -> None:
     assert LAYER_OF[package_of("voxbatch.runner.prepare")] > LAYER_OF[package_of("voxbatch.engines.feed")]
 
 
+def imports_at(path: Path) -> tuple[set[str], list[set[str]]]:
+    """Return the modules that a module imports when it is imported, and those of each import inside a function."""
+    tree = ast.parse(path.read_text())
+    lazy = [
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    hidden = {id(node) for block in hint_blocks(tree) for node in block.body} | set(map(id, lazy))
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    at_once = {name for node in statements if id(node) not in hidden for name in modules_of(node)}
+    return at_once, [set(modules_of(node)) for node in lazy]
+
+
+def test_an_import_inside_a_function_delays_something() -> None:
+    """A module that is loaded anyhow is imported at the top."""
+    at_once = {name: imports_at(path)[0] for name, path in MODULES.items()}
+
+    def loaded_with(module: str) -> set[str]:
+        loaded, waiting = set[str](), [module]
+        while waiting:
+            parts = waiting.pop().split(".")
+            for name in {".".join(parts[:count]) for count in range(1, len(parts) + 1)} - loaded:
+                loaded.add(name)
+                waiting += at_once.get(name, ())
+        return loaded
+
+    useless = [
+        f"{module}: {sorted(names)}"
+        for module, path in MODULES.items()
+        if (lazy := imports_at(path)[1])
+        for loaded in [loaded_with(module)]
+        for names in lazy
+        if names <= loaded
+    ]
+    assert not useless
+
+
 def test_no_two_public_classes_have_one_name() -> None:
     """A name of a class means one thing in the whole package."""
     owners: dict[str, list[str]] = {}
@@ -137,6 +186,17 @@ def test_no_two_public_classes_have_one_name() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 owners.setdefault(node.name, []).append(module)
     assert not {name: modules for name, modules in owners.items() if len(modules) > 1}
+
+
+def test_functions_are_short() -> None:
+    """No function has more than 80 lines."""
+    functions = [
+        (module, node)
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert not [f"{module}.{node.name}" for module, node in functions if (node.end_lineno or 0) - node.lineno >= 80]
 
 
 def test_no_test_module_imports_another_one() -> None:

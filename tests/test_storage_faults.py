@@ -336,7 +336,7 @@ def test_merge_of_a_zombie_replaces_nothing_of_a_later_run(place: Place) -> None
     store, other, done = place.store(), place.store(), list[int]()
 
     def failures(text: str) -> list[PartEntry]:
-        line = {"audio_filepath": "/r.wav", "error": text, "message": text, "retryable": False}
+        line = {"audio_filepath": "/r.wav", "error": text, "error_kind": text, "message": text, "retryable": False}
         return [PartEntry(i, "failure", json_bytes({"id": str(i), **line})) for i in range(2)]
 
     def take_over(asked: Asked) -> Fault:

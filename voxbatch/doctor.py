@@ -20,6 +20,7 @@ from voxbatch.audio import ffmpeg
 from voxbatch.config import RunOptions
 from voxbatch.engines import entry_points
 from voxbatch.engines.choice import choose
+from voxbatch.engines.model_files import cache_folder
 from voxbatch.errors import EngineError, StorageError, VoxbatchError
 from voxbatch.safe_text import counted
 from voxbatch.storage.address import is_bucket_address
@@ -250,7 +251,6 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
         VoxbatchError: the run would fail.
     """
     from voxbatch.engines import gpu
-    from voxbatch.engines.model_files import cache_folder
     from voxbatch.vllm.engine import arguments
     from voxbatch.vllm.engine.model import check_weights, locate, missing_weights, weights_bytes
     from voxbatch.vllm.engine.model_preview import preview

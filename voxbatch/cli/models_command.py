@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from voxbatch.cli.commands import HELP_WIDTH, WIDTH
+from voxbatch.cli.options import parsed_run_options
+from voxbatch.errors import EngineError
+from voxbatch.languages import language_name
 from voxbatch.safe_text import escape_controls
 from voxbatch.work import work
 
@@ -43,7 +46,6 @@ USD_PER_HOUR = 5.0
 def _table() -> Iterator[str]:
     from voxbatch.engines import ENGINES, entry_points, install_command
     from voxbatch.engines.known_models import KNOWN_MODELS, LEADERBOARD
-    from voxbatch.errors import EngineError
     from voxbatch.speakers.weights import EMBEDDING, SEGMENTATION
 
     for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
@@ -83,7 +85,6 @@ def _details(model: KnownModel) -> Iterator[str]:
     from voxbatch.engines import install_command
     from voxbatch.engines.hub import cache_folder
     from voxbatch.engines.known_models import LEADERBOARD
-    from voxbatch.languages import language_name
 
     if len(model.languages) == 1:
         languages = "English only: for other languages take one that knows more, such as base"
@@ -134,7 +135,6 @@ def profiles(ctx: click.Context, name: str | None) -> None:
         return
     import yaml
 
-    from voxbatch.cli.options import parsed_run_options
     from voxbatch.cli.run_command import run
     from voxbatch.engines.previews import preview_arguments
 

@@ -28,7 +28,7 @@ from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms.tasks.known import AUTO, NONE, PLATFORMS
 from voxbatch.safe_text import counted
 from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, Setting, settings_of
-from voxbatch.storage import StoreOptions, Stores
+from voxbatch.storage import StoreOptions, Stores, is_remote
 
 if TYPE_CHECKING:
     from voxbatch.vllm.engine.config_keys import FileSettings
@@ -213,8 +213,6 @@ class PathOrAddress(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return an address as it is; check that a local path exists."""
-        from voxbatch.storage import is_remote
-
         return value if is_remote(str(value)) else super().convert(value, param, ctx)
 
 

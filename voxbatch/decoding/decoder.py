@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import queue
+import resource
 import signal
 import threading
 import time
@@ -51,8 +52,6 @@ def main(connection: Connection) -> None:
 
     A stop signal to all processes of a run ends no decoder: its parent commits the finished items and then kills it.
     """
-    import resource
-
     handle_stop_signals(lambda *_: None)  # unlike SIG_IGN, ffmpeg does not inherit a handler
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     import voxbatch.audio.waveforms  # noqa: F401 an import error stops the decoder here, once, and not in each task

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines import EngineSpec, Feed, hub
 from voxbatch.engines.known_models import WHISPER_CODES, named
+from voxbatch.engines.model_files import fingerprint, local_path
 from voxbatch.engines.onnx_folder import FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
 from voxbatch.engines.onnx_networks import OnnxNetwork, check_decoder, load
 from voxbatch.engines.pieces import Piece, joined, recut
@@ -219,8 +220,6 @@ class _Located:
     def downloaded(self) -> Iterator[EngineMessage]:
         """Bring the networks here, if they are not. Yield the progress."""
         if self.repository and not self.model.has(self.quantization):
-            from voxbatch.engines import hub
-
             yield from hub.download(self.repository, self.model.folder.name, self.model.patterns(self.quantization))
 
 
@@ -235,9 +234,6 @@ def _locate(name: str | None, options: OnnxAsrOptions, stores: Stores) -> _Locat
         EngineError: the hub cannot be reached.
         StorageError: the bucket cannot be read.
     """
-    from voxbatch.engines import hub
-    from voxbatch.engines.model_files import fingerprint, local_path
-
     if name is None:
         raise ConfigError(
             "the engine onnx-asr needs --model: a folder, gs:// or s3://, a hub name, or a name such as parakeet"

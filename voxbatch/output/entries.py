@@ -38,7 +38,7 @@ class Part:
     shard: str
     worker: int
     wall_s: float
-    committed_at: float | None
+    committed_at: float
     """See PartHeader."""
     first: int
     last: int

@@ -54,11 +54,7 @@ _PART_FILE = rf"/({FIRST}|{SECOND})-\d{{5,9}}\.jsonl"
 _COMPLETE_FILE, _LIST_FILE = rf"/({SECOND}-)?complete(-\d{{5,9}})?\.json", r"/\d{5,9}\.bin"
 _ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
 _AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
-_OLD_FILES = r"/(items\.bin|next\.json)"
-"""Files that older versions wrote in the folder of a generation."""
-_IN_PARTS = re.compile(
-    f"{PARTS}{_IN_GENERATION}({_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})|{_OLD_FILES})"
-)
+_IN_PARTS = re.compile(f"{PARTS}{_IN_GENERATION}{_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})")
 _IN_LISTS = re.compile(f"{LISTS}{_IN_GENERATION}{_LIST_FILE}")
 
 

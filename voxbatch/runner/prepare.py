@@ -24,7 +24,7 @@ from voxbatch.log import Log
 from voxbatch.manifest import Source, Survey, survey
 from voxbatch.output.layout import list_name
 from voxbatch.output.lists import Listing
-from voxbatch.output.reserve import refuse_nested, reserve
+from voxbatch.output.reserve import Reservation, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
 from voxbatch.runner.job import Job
@@ -108,18 +108,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         shards=config.shards,
     )
     reserved = reserve(store, run, listing, config.overwrite)
-    recorded, owner = reserved.before, reserved.run
-    if reserved.changes is not None:
-        amount = counted(surveyed.items, "recording")
-        log.info("continued", text=f"{config.out} continues with {amount}: {reserved.changes}")
-    elif config.retry_failed:
-        log.info("retry_failed", text=f"no failure to retry in {config.out} (--retry-failed {config.retry_failed})")
-    if recorded.folder not in (None, run.folder):
-        started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
-        log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
-    if recorded.facts.versions != run.facts.versions:
-        started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
-        log.warning("other_versions", text=f"{started}: texts may differ")
+    owner = reserved.run
+    _log_reservation(reserved, run, config, surveyed.items, log)
     _append_kept(surveyed, store, owner)
     job = Job(
         config=config,
@@ -148,6 +138,22 @@ def _keep_id_root(source: Source, config: Config) -> None:
     with contextlib.suppress(ConfigError, CheckpointError):  # `reserve` reports it
         if (run := read_run(config.stores.out(config.out))) is not None:
             source.id_root = run.id_root
+
+
+def _log_reservation(reserved: Reservation, run: Run, config: Config, num_items: int, log: Log) -> None:
+    """Log how the run continues the one in OUT, and warn about what differs from it."""
+    recorded = reserved.before
+    if reserved.changes is not None:
+        amount = counted(num_items, "recording")
+        log.info("continued", text=f"{config.out} continues with {amount}: {reserved.changes}")
+    elif config.retry_failed:
+        log.info("retry_failed", text=f"no failure to retry in {config.out} (--retry-failed {config.retry_failed})")
+    if recorded.folder not in (None, run.folder):
+        started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
+        log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
+    if recorded.facts.versions != run.facts.versions:
+        started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
+        log.warning("other_versions", text=f"{started}: texts may differ")
 
 
 def _append_kept(surveyed: Survey, store: Store, run: Run) -> None:

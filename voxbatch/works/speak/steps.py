@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -243,8 +244,6 @@ class Speak(Steps):
 
     def open(self, config: Config) -> Source:
         """See Steps."""
-        import sys
-
         if not isinstance(config.source, str):
             raise ConfigError(f"{len(config.source)} sources: voxbatch speak takes one; write one list of all texts")
         return open_texts(config.source, sys.stdin.buffer, config.stores)
