@@ -21,6 +21,7 @@ from voxbatch.config import RunOptions
 from voxbatch.engines.choice import choose
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.safe_text import counted
+from voxbatch.settings import parse
 from voxbatch.storage import open_store
 from voxbatch.storage.address import is_bucket_address
 
@@ -107,6 +108,7 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
     gpus = [*_gpus(), _cuda()]
     yield from gpus
     yield _vllm()
+    yield _transducers()
 
     from voxbatch.engines.vllm import prefill
     from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, in_hub_cache
@@ -141,11 +143,11 @@ def _gpus() -> Iterator[Finding]:
         memory = f"{card.total_bytes / 1e9:.1f} GB, {card.free_bytes / 1e9:.1f} GB of it free"
         yield Finding("gpu", "ok", f"{card.device}: {card.name}, {memory}")
     if not cards and engines.has_gpu():
-        again = "check nvidia-smi and CUDA_VISIBLE_DEVICES, and pip install 'voxbatch[vllm]'"
+        again = "check nvidia-smi and CUDA_VISIBLE_DEVICES, and pip install 'voxbatch[vllm]' or 'voxbatch[parakeet]'"
         yield Finding("gpu", "missing", f"an NVIDIA driver is there, but no GPU answers: {again}")
     elif not cards:
         again = "install NVIDIA's driver, or give the container the GPUs"
-        yield Finding("gpu", "missing", f"for vLLM; without one, engines run on the CPU: {again}")
+        yield Finding("gpu", "missing", f"for vLLM and Parakeet at speed; without one, engines run on the CPU: {again}")
 
 
 def _cuda() -> Finding:
@@ -156,7 +158,8 @@ def _cuda() -> Finding:
     if driver is None:
         return Finding("cuda", "missing", "for GPUs: no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
     runs = f"driver {driver.version} runs CUDA {driver.cuda[0]}.{driver.cuda[1]}"
-    if not _is_vllm_for_gpus() or not gpu.visible_gpus():
+    uses_pytorch = any(each.uses_gpu and not engines.install_command(name) for name, each in engines.ENGINES.items())
+    if not uses_pytorch or not gpu.visible_gpus():
         return Finding("cuda", "ok", runs)
     built_for = gpu.torch_cuda()
     if built_for is None:
@@ -177,6 +180,19 @@ def _vllm() -> Finding:
     return Finding("vllm", "ok", f"{installed[1]} from the package {installed[0]}")
 
 
+def _transducers() -> Finding:
+    from voxbatch.engines.transducers.requirements import require_transformers
+
+    if install := engines.install_command("transducers"):
+        return Finding("transducers", "missing", f"for Parakeet on GPUs: {install}")
+    try:
+        require_transformers(version := metadata.version("transformers"))
+    except VoxbatchError as e:
+        return Finding("transducers", "failed", str(e))
+    slow = "" if engines.has_gpu() else "; slow without a GPU, where onnx-asr runs Parakeet"
+    return Finding("transducers", "ok", f"PyTorch {metadata.version('torch')} with transformers {version}{slow}")
+
+
 def _is_vllm_for_gpus() -> bool:
     """Return whether vLLM's build for GPUs is installed."""
     from voxbatch.engines.vllm import compat
@@ -189,7 +205,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     """Yield the engine that the run would use, and its model.
 
     Args:
-        faulty: names of the findings about GPUs that are not "ok". vLLM for GPUs does not start with any of them.
+        faulty: names of the findings about GPUs that are not "ok". An engine for GPUs does not start with any of them.
     """
     from voxbatch.engines.vllm import compat
 
@@ -197,22 +213,27 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
         choice = choose(asked.engine, model=asked.model)
         if choice.name == "vllm":
             compat.installed()
-        if choice.name == "vllm" and faulty and _is_vllm_for_gpus():
-            raise EngineError(f"vllm is installed and cannot start here: see {' and '.join(faulty)} above")
+        needs_gpu = {"vllm": _is_vllm_for_gpus, "transducers": engines.has_gpu}.get(choice.name, bool)
+        if faulty and needs_gpu():
+            raise EngineError(f"{choice.name} is installed and cannot start here: see {' and '.join(faulty)} above")
     except VoxbatchError as e:
         yield Finding("engine", "failed", str(e))
         return
     try:
         with tempfile.TemporaryDirectory(prefix="voxbatch-doctor-") as folder:
-            model, size = asked.model, ""
+            model, size, tight = asked.model, "", ""
             if choice.name == "vllm":
                 model, size = _vllm_model(asked, Path(folder))
+            elif choice.name == "transducers":
+                size, tight = _transducers_model(asked)
             spec = engines.create(choice.name, model, asked.engine_options, asked.store_options).spec
     except VoxbatchError as e:
         yield Finding("engine", "ok", choice.reason)
         yield Finding("model", "failed", str(e))
         return
     yield Finding("engine", "ok", choice.reason)
+    if tight:
+        yield Finding("memory", "warning", tight)
     name = spec.model if model == asked.model else asked.model
     yield Finding("model", "ok", f"{name}{size}{engines.known_details(spec.license, spec.origin)}")
 
@@ -246,12 +267,7 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
         if model.revision is None:  # a run completes a model of the hub itself
             check_weights(model)
         weights = fetched or weights_bytes(model)
-    if fetched > (free := _free_bytes(place)):
-        raise EngineError(
-            f"{asked.model or model.name}: {fetched / 1e9:.1f} GB are to be fetched to {place}, and "
-            f"{free / 1e9:.1f} GB are free there: set XDG_CACHE_HOME and HF_HOME to folders with more room, or give "
-            "the container more disk (on Cloud Run, memory)"
-        )
+    _require_room(asked.model or model.name, fetched, place)
     settings = resolve(model.family, asked.engine_options)
     room = [arguments.planned_bytes(settings, visible) for visible in gpu.visible_gpus()]
     if room and not settings.fp8_parts and not settings.quantization:
@@ -263,6 +279,41 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
                 "or more of them (--engine-option tensor_parallel_size=N), or --engine-option quantization=fp8"
             )
     return (str(folder) if asked.model and is_bucket_address(asked.model) else asked.model), f", {weights / 1e9:.1f} GB"
+
+
+def _transducers_model(asked: RunOptions) -> tuple[str, str]:
+    """Check that a model of the engine transducers can be read, that there is room for it, and that it fits into the
+    GPUs.
+
+    Returns:
+        The size of the model as text; and a warning if the GPUs' memory may not suffice for the option `rows`, or "".
+
+    Raises:
+        VoxbatchError: the run would fail.
+    """
+    from voxbatch.engines.transducers import Options
+    from voxbatch.engines.transducers.model import locate
+    from voxbatch.engines.transducers.requirements import memory_warning, weights_bytes
+
+    options, model = parse(Options, "transducers", asked.engine_options), locate(asked.model)
+    weights = weights_bytes(model)
+    if not model.has_weights:
+        _require_room(model.name, weights, model.path)
+    return f", {weights / 1e9:.1f} GB", memory_warning(model.name, weights, options.dtype, options.rows)
+
+
+def _require_room(name: str, fetched: int, place: Path) -> None:
+    """Check that the files of a model have room on the disk.
+
+    Raises:
+        EngineError: they have not.
+    """
+    if fetched > (free := _free_bytes(place)):
+        raise EngineError(
+            f"{name}: {fetched / 1e9:.1f} GB are to be fetched to {place}, and {free / 1e9:.1f} GB are free there: set "
+            "XDG_CACHE_HOME and HF_HOME to folders with more room, or give the container more disk (on Cloud Run, "
+            "memory)"
+        )
 
 
 def _free_bytes(place: Path) -> int:

@@ -216,7 +216,10 @@ def why_unusable(built_for: str | None, error: str = "") -> str:
         error: the error message of PyTorch, if there is one.
     """
     if built_for is None:
-        return "this PyTorch is a build without CUDA: pip install 'voxbatch[vllm]' into an environment of its own"
+        return (
+            "this PyTorch is a build without CUDA: pip install 'voxbatch[vllm]', or 'voxbatch[parakeet]' for Parakeet "
+            "alone, into an environment of its own"
+        )
     if too_old := why_too_old(built_for, error):
         return too_old
     loaded_driver, note = driver(), f" ({error})" if error else ""

@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from voxbatch.engines import EngineSpec, Feed, gpu
+from voxbatch.engines import EngineSpec, Feed, gpu, has_gpu
 from voxbatch.engines.kernel_cache import KernelCache, kernels_key
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, suspicions
 from voxbatch.engines.transducers.model import download, locate
+from voxbatch.engines.transducers.requirements import require_gpu, require_transformers
 from voxbatch.engines.transducers.words import Vocabulary
+from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
 from voxbatch.settings import check_settings, parse, setting
 from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
@@ -77,6 +79,7 @@ class TransducersEngine:
     ):
         self._options = parse(Options, "transducers", options)
         check_settings(self._options)
+        require_transformers(metadata.version("transformers"))
         self._model = located = locate(model)
         self._store_options = store_options
         self._network: Network | None = None
@@ -103,6 +106,7 @@ class TransducersEngine:
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of the feed; see `Engine.stream`."""
         if self._network is None:
+            require_gpu()
             yield from download(self._model)
             if place := self._options.kernel_cache:
                 facts = {"model": [*self._model.identity.values()], "settings": dataclasses.astuple(self._options)[:2]}
@@ -136,6 +140,8 @@ class TransducersEngine:
 
         began = time.monotonic()
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cpu" and has_gpu():
+            raise EngineError(gpu.why_unusable(torch.version.cuda))
         name = self._options.dtype
         if name == "auto":
             name = "float32" if device == "cpu" else "bfloat16" if torch.cuda.is_bf16_supported(False) else "float16"
