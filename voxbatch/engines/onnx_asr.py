@@ -22,7 +22,7 @@ from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.known_models import WHISPER_CODES, named
-from voxbatch.engines.onnx_folder import FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
+from voxbatch.engines.onnx_folder import BESIDE, FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
 from voxbatch.engines.onnx_networks import Network, check_decoder, load
 from voxbatch.engines.pieces import Piece, joined, recut
 from voxbatch.engines.results import EngineMessage, Result
@@ -220,7 +220,9 @@ class _Located:
         if self.repository and not self.model.has(self.quantization):
             from voxbatch.engines import hub
 
-            yield from hub.download(self.repository, self.model.folder.name, self.model.patterns(self.quantization))
+            networks = self.model.networks(self.quantization)
+            weights = [f"{network}{BESIDE}" for network in networks]
+            yield from hub.download(self.repository, self.model.folder.name, networks, first=weights)
 
 
 def _locate(name: str | None, options: Options) -> _Located:

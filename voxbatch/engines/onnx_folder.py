@@ -19,6 +19,8 @@ from voxbatch.errors import ConfigError
 
 INT8, FLOAT32 = "int8", "float32"
 BLANK = "<blk>"
+BESIDE = "?data"
+"""Appended to the name of a network, the pattern of the file with its weights: encoder-model.onnx.data or _data."""
 SMALL_FILES = ("config.json", "*vocab*.txt", "vocab.json", "added_tokens.json", "*/tokens.txt", "README.md")
 """Patterns of the files from which `read_folder` makes a model."""
 NEMO_FEATURES = ("80", "128")
@@ -107,11 +109,15 @@ class OnnxModel:
 
     def patterns(self, quantization: str) -> list[str]:
         """Return the patterns of the files of the networks, with those that hold weights beside them."""
+        names = self.networks(quantization)
+        return [*names, *(f"{name}{BESIDE}" for name in names)]
+
+    def networks(self, quantization: str) -> list[str]:
+        """Return the patterns of the files of the networks."""
         middle = "?int8" if quantization == INT8 else ""
         networks = [network.removeprefix("**/") for network in self.kind.networks]
         prefixes = ["", "*/"] if self.kind_name == "whisper" else [""]
-        names = [f"{prefix}{network}{middle}.onnx" for network in networks for prefix in prefixes]
-        return [*names, *(f"{name}?data" for name in names)]
+        return [f"{prefix}{network}{middle}.onnx" for network in networks for prefix in prefixes]
 
     def has(self, quantization: str, names: list[str] | None = None) -> bool:
         """Return whether there is a file for each network.
