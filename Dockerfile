@@ -13,6 +13,8 @@
 #   --build-arg MODEL=mistralai/Voxtral-Mini-4B-Realtime-2602 [--build-arg MODEL_REVISION=…] --secret id=hf_token,env=HF_TOKEN
 #                                                       with these weights in the image; by default it has none
 #
+# Parakeet runs in the same image, by vLLM's PyTorch: MODEL=nvidia/parakeet-tdt-0.6b-v3, or `--model parakeet`.
+#
 # A model that is not in the image is mounted (--model /FOLDER), or comes from a bucket (--model gs://…) or from the
 # hub.
 

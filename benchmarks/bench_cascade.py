@@ -17,13 +17,13 @@ from pathlib import Path
 from common import ROOT, Bars, english_rows, is_long, machine, parser, transcribed
 
 from voxbatch.config import DEFAULT_SHARE
-from voxbatch.output.cascade import Amount, chosen, combined
 from voxbatch.output.entries import Entries
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import read_existing
 from voxbatch.scoring.bootstrap import Pair, paired_difference
 from voxbatch.scoring.counts import ErrorCounts
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
+from voxbatch.works.cascade.overlay import Amount, chosen, combined
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from whisper_base import assemble
@@ -40,7 +40,7 @@ for "three", and "1, 2, 3" for "one two three". Doing them twice gains nothing o
 def entries(folder: Path, rows: Iterable[dict[str, object]], *options: object) -> list[PartEntry]:
     """Transcribe rows, and return the entries of the run."""
     transcribed(folder, rows, *options)
-    store = open_store(str(folder / "out"))
+    store = Stores().out(str(folder / "out"))
     return list(Entries(store, read_existing(store)))
 
 

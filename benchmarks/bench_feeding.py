@@ -34,7 +34,7 @@ from common import ROOT, Bars, machine, parser, write_manifest
 from voxbatch import engines
 from voxbatch.engines import EngineSpec, Feed, Registration
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis, Word
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 MAX_CPU_MS = 1.0
 """Highest CPU time of the main process for a chunk of CHUNK_S. One interpreter lock then takes 28,000 × real time."""
@@ -51,7 +51,7 @@ VOCABULARY = ("the", "of", "and", "to", "speech", "was", "question", "internatio
 class InstantEngine:
     """An engine in a child process that gives made-up words at once; see `Engine` for the methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         self.spec = EngineSpec(
             name="instant", model=model or "words", max_chunk_samples=30 * SAMPLING_RATE, concurrency=CONCURRENCY,
             word_times=True, confidence=True, own_process=True,

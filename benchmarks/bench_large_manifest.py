@@ -57,15 +57,16 @@ def measure(folder: Path, rows: int, shards: int) -> dict[str, dict[str, float]]
     from voxbatch.output.stored_json import json_bytes
     from voxbatch.records import Transcript
     from voxbatch.runner import finish
-    from voxbatch.runner.prepare import open_manifest, prepare
+    from voxbatch.runner.prepare import prepare
     from voxbatch.runner.shard import members
+    from voxbatch.runner.steps import steps_of
     from voxbatch.runner.transcribe import resume
 
     found: dict[str, dict[str, float]] = {}
     place, out = str(folder / f"{rows}.jsonl"), str(folder / f"out-{rows}-{shards}")
     config = Config(source=place, out=out, engine="scripted", shards=shards, report=False)
     log = Log(quiet=True)
-    with open_manifest(config) as source:
+    with steps_of(config).open(config) as source:
         with phase("survey, duplicates, list", found):
             job = prepare(config, source, EngineCache(), log)
         with phase("membership", found):

@@ -31,6 +31,8 @@ import soundfile
 import soxr
 from common import Bars, corpus, english_rows, machine, parser, run, write_manifest
 
+from voxbatch.storage import Stores
+
 OVERHEAD = 1.1
 """Maximum time of a whole run, relative to the engine alone."""
 CEILING = 2400
@@ -64,7 +66,6 @@ def engine_alone(manifest: str) -> None:
     from voxbatch.decoding.voices import Listener
     from voxbatch.engines import Feed, create
     from voxbatch.records import Chunk, Hypothesis
-    from voxbatch.storage.recording import open_recording
 
     engine = create("faster-whisper", None, {})
     feed, count = Feed(1 << 40), 0
@@ -72,7 +73,7 @@ def engine_alone(manifest: str) -> None:
         for index, line in enumerate(file):
             row = json.loads(line)
             task = Task(index, row["audio_filepath"], 0.0, row["duration"], None, "en", engine.spec.max_chunk_samples)
-            with contextlib.closing(open_recording(task.audio)) as recording:
+            with contextlib.closing(Stores().recording(task.audio)) as recording:
                 for number, (samples, span) in enumerate(chunks(task, recording, [], Listener())):
                     feed.put(Chunk(index, number, np.array(samples), span, "en"))
                     count += 1

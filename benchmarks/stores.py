@@ -16,7 +16,7 @@ from typing import Any
 
 from common import ROOT
 
-from voxbatch.storage import Store, connect, open_store
+from voxbatch.storage import Store, Stores, connect
 
 sys.path.append(str(ROOT / "tests" / "support"))
 import servers
@@ -40,7 +40,7 @@ class Place:
 
     def store(self, name: str) -> Store:
         """Return the store for outputs below a name."""
-        return open_store(self / name)
+        return Stores().out(self / name)
 
     def put_rows(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
         """Write rows as a manifest."""

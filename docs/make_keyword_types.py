@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import get_origin
 
-from voxbatch.config import FOR_SPEECH, QuestionOptions, RunOptions, SpeechOptions
+from voxbatch.config import RunOptions
 from voxbatch.records import AnswerOptions
 from voxbatch.settings import PROCESS, RECORDING, RUN, Setting, settings_of
 from voxbatch.storage import StoreOptions
+from voxbatch.work import work
+from voxbatch.works.ask.options import QuestionOptions
+from voxbatch.works.speak.options import SpeechOptions
 
 MODULE = Path(__file__).parents[1] / "voxbatch" / "api" / "keyword_types.py"
 DOCUMENTS = ("json_schema", "tools")
@@ -32,9 +35,10 @@ def module() -> str:
     """Return the text of the module."""
     settings = [*settings_of(RunOptions).values(), *settings_of(StoreOptions).values()]
     by_use = {use: [declared for declared in settings if declared.use == use] for use in (RECORDING, RUN, PROCESS)}
-    answers = [*settings_of(AnswerOptions).values(), settings_of(QuestionOptions)["map_reduce"], *settings]
-    for_answers = [declared for declared in answers if declared.for_answers and declared.name not in DOCUMENTS]
-    spoken = [*settings_of(SpeechOptions).values(), *(declared for declared in settings if is_for_speech(declared))]
+    answers = [*settings_of(AnswerOptions).values(), settings_of(QuestionOptions)["map_reduce"]]
+    answers = [*answers, *(declared for declared in settings if holds("ask", declared))]
+    for_answers = [declared for declared in answers if declared.name not in DOCUMENTS]
+    spoken = [*settings_of(SpeechOptions).values(), *(declared for declared in settings if holds("speak", declared))]
     for_speech = [declared for declared in spoken if declared.name != "audio_formats"]
     shards = "Options of a run whose shards several processes transcribe."
     return HEAD + "".join((
@@ -46,9 +50,9 @@ def module() -> str:
     ))  # fmt: skip
 
 
-def is_for_speech(declared: Setting) -> bool:
-    """Return whether a setting of a run, or of its stores, applies to a run that speaks."""
-    return declared.name in FOR_SPEECH or declared.name in settings_of(StoreOptions)
+def holds(kind: str, declared: Setting) -> bool:
+    """Return whether a setting of a run, or of its stores, holds for a kind of work."""
+    return work(kind).holds(declared.name) or declared.name in settings_of(StoreOptions)
 
 
 def _typed_dict(name: str, base: str, doc: str, settings: Iterable[Setting]) -> str:

@@ -325,7 +325,7 @@ def test_the_keywords_are_the_options_of_a_run() -> None:
     """Every option of a run and of the stores is a keyword, except those that divide a run between machines, and
     questions, which `voxbatch ask` asks."""
     names = {each.name for kind in (RunOptions, StoreOptions) for each in fields(kind)}
-    assert set(get_type_hints(RunKeywords)) == names - {"store_options", "shard", "shards", "questions", "speech"}
+    assert set(get_type_hints(RunKeywords)) == names - {"stores", "shard", "shards", "questions", "speech"}
     assert set(get_type_hints(TranscribeKeywords)) < set(get_type_hints(RunKeywords))
 
 

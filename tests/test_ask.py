@@ -12,9 +12,9 @@ import pytest
 from conftest import Recorder, Voxbatch
 
 import voxbatch as vb
-from voxbatch.answer_format import checked_schema, checked_tools
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import ConfigError
+from voxbatch.works.ask.answer_format import checked_schema, checked_tools
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 TOOL = {

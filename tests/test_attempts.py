@@ -15,7 +15,7 @@ from conftest import ManifestWriter, Voxbatch
 from outputs import RUN
 
 from voxbatch.output.attempts import Attempts
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import ItemSet
 
 SETTINGS = ("--engine", "scripted", "--decoders", "1", "--part-items", "4", "--engine-option", "crash_signal=9")
@@ -131,7 +131,7 @@ def test_starts_grow_linearly_with_the_items_that_kill(tmp_path: Path, count: in
     spread = set(range(0, count, count // number)[:number])
     killers = {"side by side": {*range(5, 5 + number)}, "spread": spread, "at the end": {*range(count - number, count)}}
     for part_items in (1, 100):
-        store = open_store(str(tmp_path / str(part_items)))
+        store = Stores().out(str(tmp_path / str(part_items)))
         starts, failures = starts_needed(store, count, killers[where], part_items)
         assert failures == killers[where]
         assert starts <= number * (5 + math.ceil(math.log(count, 32))) + 1

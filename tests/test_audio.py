@@ -33,7 +33,8 @@ from voxbatch.audio.ffmpeg_stream import FFmpegStream, command
 from voxbatch.audio.waveforms import decode, probe
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage.recording import FileRecording, Recording, open_recording
+from voxbatch.storage import Stores
+from voxbatch.storage.recording import FileRecording, Recording
 from voxbatch.storage.temporary_files import temporary_file
 
 
@@ -50,7 +51,7 @@ def signal(rate: int, seconds: float = 12.0, channels: int = 1) -> Samples:
 def decoded(path: Path | str, **options: object) -> tuple[Samples, list[str]]:
     """Return all samples and the warnings, and assert that the blocks are contiguous."""
     warnings: list[str] = []
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         blocks = list(decode(recording, str(path), warn=warnings.append, **options))  # type: ignore[arg-type]
     assert blocks[0].start == round(float(str(options.get("offset", 0))) * SAMPLING_RATE)
     assert all(len(block.samples) and block.samples.dtype == np.float32 for block in blocks)
@@ -239,7 +240,7 @@ def test_requested_channel_is_returned_alone(tmp_path: Path) -> None:
 
 def test_probe_returns_header_duration(wav: Path) -> None:
     """`probe` returns the duration of the header without decoding."""
-    with closing(open_recording(str(wav))) as recording:
+    with closing(Stores().recording(str(wav))) as recording:
         assert probe(recording) == 12.0
 
 
@@ -249,7 +250,7 @@ def test_probe_estimates_the_duration_of_all_formats(wav: Path, kind: str) -> No
     64 KiB and the size tell it. Only the bit rate tells that of AAC and transport streams.
     """
     path = by_ffmpeg(wav, f"a.{kind}", *(("-ar", "44100") if kind == "flv" else ()))
-    with closing(open_recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:
+    with closing(Stores().recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:
         assert probe(local, certain=True) is None
         assert probe(local) == pytest.approx(12.0, rel=0.1)
         distant.fileno = lambda: pytest.fail("the recording was copied")  # type: ignore[method-assign]
@@ -263,7 +264,7 @@ def test_probe_prints_nothing_and_wants_an_audio_track(wav: Path, capfd: pytest.
     silent = by_ffmpeg(wav, "silent.mkv", "-f", "lavfi", "-i", "color=size=32x32:rate=5", "-map", "1", "-t", "2")
     with closing(FileRecording.in_memory(cut[: len(cut) // 2])) as recording:
         assert probe(recording) == pytest.approx(12.0, abs=0.1)
-    with closing(open_recording(str(silent))) as recording:
+    with closing(Stores().recording(str(silent))) as recording:
         assert probe(recording) is None
     assert capfd.readouterr().err == ""
 
@@ -300,7 +301,7 @@ def test_remote_recording_decodes_like_local_one(corpus: Path, ffmpeg: dict[str,
     """A remote recording gives the samples, warnings and errors of a local one, for every format and damage."""
     odd = [path for path in sorted((corpus / "odd").rglob("*")) if path.is_file() and path.parent.name != "manifests"]
     for path in [*odd, *sorted((corpus / "speech" / "longform").iterdir())[::4]]:
-        with closing(open_recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:
+        with closing(Stores().recording(str(path))) as local, closing(Distant(os.open(path, os.O_RDONLY))) as distant:
             assert outcome(distant, path, offset) == outcome(local, path, offset), path
 
 
@@ -416,7 +417,7 @@ def test_appended_audio_and_tags_are_told_apart(wav: Path) -> None:
 def test_raw_format_is_recognised_in_an_address(wav: Path) -> None:
     """A format that only the extension reveals is recognized in an address, too, whatever its query is."""
     path = by_ffmpeg(wav, "a.g722", "-c:a", "g722")
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         assert list(decode(recording, "https://host/a.g722?signature=b.wav"))
 
 
@@ -556,7 +557,7 @@ def test_stopped_ffmpeg_is_no_damage_of_the_recording(wav: Path) -> None:
     """
     soundfile.write(wav, np.tile(signal(16_000), (30, 1)), 16_000, subtype="PCM_16")
     path, warnings = by_ffmpeg(wav, "long.mka", "-c:a", "copy"), list[str]()
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         others = set(psutil.Process().children())  # servers and helper processes that other tests keep
         blocks = decode(recording, str(path), warn=warnings.append)
         next(blocks)
@@ -655,10 +656,10 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
     code = """
         import resource, sys
         from voxbatch.audio.waveforms import decode
-        from voxbatch.storage.recording import open_recording
+        from voxbatch.storage import Stores
         peaks = []
         for path in sys.argv[1:]:
-            count = sum(len(block.samples) for block in decode(open_recording(path), path))
+            count = sum(len(block.samples) for block in decode(Stores().recording(path), path))
             peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         print(count, peaks[1] - peaks[0])
     """.replace("\n        ", "\n")

@@ -21,7 +21,7 @@ from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
 
 TEXT = "We went down to the harbour early in the morning."
 ENGINE = ("--engine", "scripted", "--log-format", "text")
@@ -31,7 +31,7 @@ class Videos:
     """A folder of videos, and a run that has transcribed them and has not merged."""
 
     def __init__(self, folder: Path, paths: list[str], **row: Any):
-        self.folder, self.store = folder / "videos", open_store(str(folder / "out"))
+        self.folder, self.store = folder / "videos", Stores().out(str(folder / "out"))
         self.run, self.said = replace(RUN, items=len(paths)), list[str]()
         entries = []
         for i, path in enumerate(paths):
@@ -182,7 +182,7 @@ def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Reco
 @pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
 def test_a_bucket_is_written_beside(place: Place, tmp_path: Path) -> None:
     """A recording in a bucket gets its file next to the object, and a file of somebody else stays there, too."""
-    bucket: Store = open_store(place.uri)
+    bucket: Store = Stores().out(place.uri)
     bucket.create("b/theirs.srt", [b"mine"])
     ours, theirs = (
         Videos(tmp_path / name, ["x.mp4"], audio_filepath=f"{place.uri}/b/{name}.mp4") for name in ("talk", "theirs")

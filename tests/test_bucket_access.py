@@ -17,7 +17,7 @@ from clouds import Endpoint, answering, google_reply
 from conftest import Voxbatch, environment
 from servers import Asked, Fault, Place, Reply, account, placed, refused
 
-from voxbatch.storage import StoreOptions, open_store, parallel_map
+from voxbatch.storage import StoreOptions, Stores, parallel_map
 from voxbatch.storage.bucket import BucketStore
 
 pytestmark = [
@@ -103,7 +103,7 @@ def test_missing_bucket_is_named(place: Place, voxbatch: Voxbatch) -> None:
     """A missing bucket fails the first call with its name, with the replies of test servers and of real services. A
     run that names one is not advised again."""
     missing = f"{place.server.scheme}://nowhere-{uuid.uuid4().hex[:8]}/run"
-    for call in (open_store(missing).prepare, lambda: open_store(missing).names("")):
+    for call in (Stores().out(missing).prepare, lambda: Stores().out(missing).names("")):
         place.proxy.forget()
         assert "there is no bucket nowhere-" in refused(call)
         assert place.asked() == 1
@@ -163,9 +163,9 @@ def test_missing_library_names_the_extra(uri: str, missing: str, tmp_path: Path)
 import sys
 sys.modules[{missing!r}] = None
 from voxbatch.errors import ConfigError, StorageError
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 try:
-    open_store({uri!r})
+    Stores().out({uri!r})
 except StorageError as e:
     print(e)
 """

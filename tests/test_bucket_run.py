@@ -22,7 +22,7 @@ from fork_server import ForkedProcess, ForkServer
 from outputs import committed
 from web_server import served_folder
 
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def local(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> 
     write_recordings(folder)
     done = fork_server.run(["run", "m.jsonl", "-o", "out", *ENGINE], environment(), cwd=folder, timeout=240)
     assert done.returncode == 3, done.stderr
-    return outputs(open_store(str(folder / "out")))
+    return outputs(Stores().out(str(folder / "out")))
 
 
 @pytest.fixture(params=servers.mainly("google", "seaweed"))
@@ -115,7 +115,7 @@ def test_bucket_run_writes_the_bytes_of_a_local_run(job: Job, local: dict[str, b
     code, said = job.run(f"{job.root}/m.jsonl", out)
     assert code == 3, said
     assert f"transcripts  {out}/transcripts.jsonl" in said
-    assert outputs(open_store(out)) == local
+    assert outputs(Stores().out(out)) == local
     writes = [request.key for request in job.proxy.log if request.verb == "put"]
     assert writes[-1] == "out/summary.json"
     assert job.server.look(job.bucket, "out/srt/audio/00.srt")[1].startswith("application/x-subrip")
@@ -131,13 +131,13 @@ def test_other_commands_accept_addresses(job: Job, local: dict[str, bytes]) -> N
     found = json.loads(job.printed("status", out, "--json"))
     assert (found["items"], found["finished"], len(found["shards"])) == (ITEMS, False, 1)
     assert job.run(f"{job.root}/m.jsonl", out, "--shard", "1/2")[0] == 3
-    assert outputs(open_store(out)) == local
+    assert outputs(Stores().out(out)) == local
     for command in (["merge", out, "--formats", "vtt"], ["score", f"{out}/transcripts.jsonl"]):
         job.printed(*command, codes=(0, 3))
-    own = json.loads(open_store(out).read("summary.json") or b"")["score"]
+    own = json.loads(Stores().out(out).read("summary.json") or b"")["score"]
     for address in (out, f"{out}/"):
         assert json.loads(job.printed("score", address, "--json")) == own
-    assert len(open_store(out).names("vtt")) == ITEMS - 1
+    assert len(Stores().out(out).names("vtt")) == ITEMS - 1
     code, said = job.run(f"{job.root}/m.jsonl", out, "--language", "de")
     assert (code, "holds another run" in said) == (2, True)
     code, said = job.run(f"{job.root}/audio/", f"{job.root}/other", "--dry-run")
@@ -192,7 +192,7 @@ def test_outputs_are_the_same_despite_faults(job: Job, local: dict[str, bytes]) 
     job.proxy.spoil = lambda request: ""
     assert code == 3, said
     assert job.proxy.spoilt > 10
-    store = open_store(f"{job.root}/out")
+    store = Stores().out(f"{job.root}/out")
     assert committed(store) == dict.fromkeys(range(ITEMS), 1)
     assert outputs(store) == local
 
@@ -209,7 +209,7 @@ def test_lasting_outage_of_the_store_stops_the_run(job: Job, local: dict[str, by
     assert f"6 of {ITEMS} items are safe in {out}; run the same command again to continue" in said
     job.proxy.spoil = lambda request: ""
     assert job.run(f"{job.root}/m.jsonl", out)[0] == 3
-    assert outputs(open_store(out)) == local
+    assert outputs(Stores().out(out)) == local
 
 
 @pytest.mark.parametrize("job", ["google"], indirect=True)
@@ -234,7 +234,7 @@ def test_no_secret_is_shown_or_written(job: Job) -> None:
     """Neither the output nor the written files contain the secret key."""
     _, said = job.run(f"{job.root}/m.jsonl", f"{job.root}/out", "--s3-endpoint-url", "http://me:hush@127.0.0.1:9")
     secrets = [value for name, value in job.server.settings("").items() if "SECRET" in name] + ["hush"]
-    store = open_store(f"{job.root}/out") if job.server.scheme == "gs" else None
+    store = Stores().out(f"{job.root}/out") if job.server.scheme == "gs" else None
     written = b"".join(store.read(name) or b"" for name in store.names("")) if store else b""
     for secret in filter(None, secrets):
         assert secret not in said
@@ -253,7 +253,7 @@ def test_recordings_on_a_web_server_are_transcribed(voxbatch: Voxbatch, tmp_path
             ran = voxbatch("run", "web.jsonl", "--engine", "scripted", "-o", out, *options)
             assert ran.returncode == 3, ran.stderr
             assert "hush" not in ran.stdout + ran.stderr
-    refused, allowed = open_store(str(tmp_path / "refused")), open_store(str(tmp_path / "allowed"))
+    refused, allowed = Stores().out(str(tmp_path / "refused")), Stores().out(str(tmp_path / "allowed"))
     reasons = [json.loads(line)["message"] for line in refused.lines("failures.jsonl")]
     assert len(reasons) == 2
     assert all("--allow-private-addresses" in reason and "hush" not in reason for reason in reasons)

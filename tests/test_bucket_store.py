@@ -19,10 +19,9 @@ import pytest
 from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, placed, refused, share
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import StoreOptions, bucket, connect, gcs, open_store, parallel_map, retrying_client, s3
+from voxbatch.storage import StoreOptions, Stores, bucket, connect, gcs, parallel_map, retrying_client, s3
 from voxbatch.storage.bucket import STREAMS
 from voxbatch.storage.errors import UnusableObject
-from voxbatch.storage.recording import open_recording
 from voxbatch.storage.retry import STORE_REQUEST
 
 pytestmark = [
@@ -67,7 +66,7 @@ LARGE = bytes(range(256)) * (9 << 12)
 
 def test_round_trip(place: Place) -> None:
     """Written data is read back, whole or by lines; an absent object is None, and deleting it does nothing."""
-    store = open_store(place.uri)
+    store = Stores().out(place.uri)
     assert store.prepare() is None
     assert store.names("") == []
     assert store.create("parts/x/1.jsonl", [b"one\n", b"two"])
@@ -200,7 +199,7 @@ def test_threads_share_one_client(place: Place, monkeypatch: pytest.MonkeyPatch)
 
     def read(_: int) -> None:
         together.wait()
-        open_recording(f"{place.uri}/a").close()
+        Stores().recording(f"{place.uri}/a").close()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(read, range(8)))
@@ -303,7 +302,7 @@ def test_listing_joins_its_pages(place: Place, monkeypatch: pytest.MonkeyPatch) 
 
 def test_whole_bucket_can_be_out(place: Place) -> None:
     """A whole bucket can be OUT."""
-    store = open_store(f"{place.server.scheme}://{place.bucket}/")
+    store = Stores().out(f"{place.server.scheme}://{place.bucket}/")
     assert store.prepare() is None
     store.create("a/b", [b"x"])
     assert store.names("") == ["a/b"]

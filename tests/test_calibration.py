@@ -21,7 +21,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import Item, Transcript, Word
 from voxbatch.scoring.calibration import CalibrationFile, Estimator, ScoredItem, calibrate, read_calibration
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 
 def scored(count: int, seed: int, words: int = 20, speakers: int = 10) -> list[ScoredItem]:
@@ -125,7 +125,7 @@ def test_too_little_is_refused() -> None:
 def commit(out: Path, items: list[ScoredItem], text: bool = True, **row: Any) -> None:
     """Make an OUT with a transcript for each item: a right word is in the reference, a wrong one is not."""
     out.mkdir()
-    store = open_store(str(out))
+    store = Stores().out(str(out))
     entries = []
     for index, item in enumerate(items):
         texts = [f"{'w' if is_right else 'x'}o{chr(97 + k)}q" for k, is_right in enumerate(item.right)]
@@ -149,19 +149,19 @@ def test_a_run_is_calibrated_and_another_one_estimated(tmp_path: Path) -> None:
     """
     commit(tmp_path / "scored", scored(100, 6))
     commit(tmp_path / "blind", scored(100, 7), text=False)
-    made = calibrate_run(open_store(str(tmp_path / "scored")), "speaker")
+    made = calibrate_run(Stores().out(str(tmp_path / "scored")), "speaker")
     assert (made.items, made.clusters, made.words, made.languages) == (100, 10, 2000, ("en",))
     path = str(tmp_path / "c.json")
     write_calibration(made, path)
     assert read_calibration(path).calibration == made
-    summary = merge_again(open_store(str(tmp_path / "blind")), calibration=path)
+    summary = merge_again(Stores().out(str(tmp_path / "blind")), calibration=path)
     true = np.mean([[not each for each in item.right] for item in scored(100, 7)])
     assert summary.estimated_wer is not None
     assert summary.score is None
     assert summary.estimated_wer.wer == pytest.approx(true, rel=0.15)
     stored = json.loads((tmp_path / "blind" / "summary.json").read_text())["estimated_wer"]
     assert stored == json.loads(json_bytes(asdict(summary.estimated_wer)))
-    assert merge_again(open_store(str(tmp_path / "blind"))).estimated_wer == summary.estimated_wer
+    assert merge_again(Stores().out(str(tmp_path / "blind"))).estimated_wer == summary.estimated_wer
 
 
 @pytest.fixture

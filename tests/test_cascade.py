@@ -20,17 +20,18 @@ import voxbatch as api
 from voxbatch import runner
 from voxbatch.analysis.calibrate import calibrate_run
 from voxbatch.analysis.status import StatusReader
-from voxbatch.config import Config, parse_cascade
+from voxbatch.config import Config
 from voxbatch.errors import CheckpointError, ConfigError, UsageError
 from voxbatch.log import Log
 from voxbatch.output import lists
-from voxbatch.output.cascade import Amount, chosen, overlaid
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry, open_part
 from voxbatch.output.run_file import RunKey, read_existing
 from voxbatch.output.verify import verify
 from voxbatch.scoring.calibration import Calibration, Fit
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
+from voxbatch.works.cascade.options import parse_cascade
+from voxbatch.works.cascade.overlay import Amount, chosen, overlaid
 
 SECONDS = (1.0, 2.0, None, 1.5, 2.5, 1.2, 2.2, 1.7)
 """Durations of the recordings, of which one is missing."""
@@ -89,11 +90,11 @@ def test_what_reads_out_sees_the_second_pass(undisturbed: dict[str, bytes], tmp_
     errors = sum(row["substitutions"] + row["insertions"] + row["deletions"] for row in rows(out))
     assert (summary["items"], summary["done"], summary["failed"]) == (8, 7, 1)
     assert summary["score"]["wer"] == (errors + 2) / 16, "the missing recording has two words"
-    assert verify(open_store(str(out))) == []
+    assert verify(Stores().out(str(out))) == []
     by_id = {result.id: result.line for result in api.read_results(out)}
     assert [by_id[row["id"]] for row in rows(out)] == rows(out)
     (out / "transcripts.jsonl").unlink()
-    merge_again(open_store(str(out)))
+    merge_again(Stores().out(str(out)))
     assert output_files(out) == undisturbed
 
 
@@ -137,7 +138,7 @@ def test_the_number_of_shards_does_not_show(undisturbed: dict[str, bytes], tmp_p
         assert bool(_second(tmp_path / "out")) == (shard == 1)
         if shard != 1:
             with pytest.raises(CheckpointError, match="second pass of the cascade is not done yet"):
-                merge_again(open_store(str(tmp_path / "out")))
+                merge_again(Stores().out(str(tmp_path / "out")))
     assert output_files(tmp_path / "out") == undisturbed
 
 
@@ -243,7 +244,7 @@ def test_by_a_word_error_rate_the_others_are_expected_to_have_it(wer: float, ite
 @pytest.fixture
 def calibration(undisturbed: dict[str, bytes], tmp_path: Path) -> Path:
     """Write FIT as the calibration of the small model."""
-    engine = read_existing(open_store(str(tmp_path / "peace"))).facts.engine
+    engine = read_existing(Stores().out(str(tmp_path / "peace"))).facts.engine
     sizes = {"items": 20, "clusters": 20, "words": 100, "wrong": 50, "wer": 0.5, "dispersion": 1.0}
     made = Calibration(engine.name, engine.model, engine.decoding, ("en",), **sizes, fit=FIT, resampled=(FIT,))  # type: ignore[arg-type]
     (tmp_path / "c.json").write_text(json.dumps(made.to_dict()))
@@ -282,7 +283,7 @@ def _alone(tmp_path: Path) -> Path:
 def test_the_status_counts_the_second_pass(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
     """When the first pass is committed, the status says how many items the large model does, and how many of them are
     committed."""
-    store, seen = open_store(str(tmp_path / "out")), list[tuple[int | None, int | None]]()
+    store, seen = Stores().out(str(tmp_path / "out")), list[tuple[int | None, int | None]]()
     reader = StatusReader(store)
 
     def look(_: Any) -> None:
@@ -313,7 +314,7 @@ def test_each_part_of_the_second_pass_is_read_once(
         return open_part(store, name, run)
 
     monkeypatch.setattr(lists, "open_part", counting)
-    reader = StatusReader(open_store(str(tmp_path / "out")))
+    reader = StatusReader(Stores().out(str(tmp_path / "out")))
     first = reader.read()
     assert first.second_committed == first.second_items
     assert reader.read() == reader.read() == first
@@ -331,12 +332,12 @@ def test_a_longer_list_keeps_what_the_large_model_did(undisturbed: dict[str, byt
     fresh = {row["id"] for row in rows(tmp_path / "peace") if row["cascade"]}
     assert {row["id"] for row in rows(out) if row["cascade"]} == before | fresh
     assert before - fresh
-    assert verify(open_store(str(out))) == []
+    assert verify(Stores().out(str(out))) == []
 
 
 def test_no_calibration_is_made_of_two_models(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     """Neither from a cascade nor for one."""
-    store = open_store(str(tmp_path / "peace"))
+    store = Stores().out(str(tmp_path / "peace"))
     with pytest.raises(ConfigError, match="this run is a cascade of two"):
         calibrate_run(store)
     with pytest.raises(ConfigError, match="this run is a cascade of two"):

@@ -19,7 +19,7 @@ from voxbatch.config import RunOptions
 from voxbatch.decoding.voices import Listener, cut_channels
 from voxbatch.errors import ConfigError
 from voxbatch.records import LEVEL_FRAME, SAMPLING_RATE, Hypothesis, Samples, Span, Waveform, Word
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 from voxbatch.text.crosstalk import CrosstalkGate
 from voxbatch.text.speakers import stitch_channels
 
@@ -84,7 +84,7 @@ def test_channels_are_resampled_alone(tmp_path: Path) -> None:
     """A separate channel has the samples that `channel` gives."""
     soundfile.write(tmp_path / "a.wav", CALL, 44_100, subtype="FLOAT")
     found, _ = decoded(tmp_path / "a.wav", channels="split")
-    with closing(open_recording(str(tmp_path / "a.wav"))) as recording:
+    with closing(Stores().recording(str(tmp_path / "a.wav"))) as recording:
         alone = np.concatenate([block.samples for block in decode(recording, "a.wav", channel=1)])
     np.testing.assert_array_equal(found[:, 1], alone)
 

@@ -37,7 +37,7 @@ from voxbatch.output.run_file import Ownership, create_list
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.transcribe import resume
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import Column, ItemSet
 
 ITEMS = 12
@@ -67,7 +67,7 @@ def committed(store: Store) -> list[int]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "out"))
+    return Stores().out(str(tmp_path / "out"))
 
 
 BATCHES = st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, ITEMS - 1), min_size=1)), max_size=12)
@@ -81,7 +81,7 @@ def test_concurrent_commits_store_each_item_once(batches: list[tuple[int, set[in
     part is empty. A process that loses the race for a part number takes the next one.
     """
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(folder)
+        store = Stores().out(folder)
         checkpoints = [checkpoint(store) for _ in range(4)]
         won: list[int] = []
         parts = 0
@@ -102,7 +102,7 @@ def test_entry_is_read_back_byte_for_byte(index: int, kind: str, row: dict[str, 
     """A part returns the bytes of any row, also with lone surrogates and line separators."""
     written = PartEntry(index, kind, json_bytes(row))
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(folder)
+        store = Stores().out(folder)
         big = Checkpoint(store, owned(store, RUN), _EqualKeys("<u8"))
         big.done, big.failed = _Endless(), _Endless()  # type: ignore[assignment]
         assert big.commit([written], 0.0) == [written]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.records import OVERLAP, SAMPLING_RATE, Samples, Span, Waveform
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 from voxbatch.text.chunking import MIN_LAST_CHUNK_SECONDS, cut_into_chunks
 from voxbatch.voice import is_silent
 
@@ -202,7 +202,7 @@ def speech(corpus: Path, step: int) -> list[Samples]:
     found = []
     for row in [row for row in rows if row["duration"] < 30][::step]:
         path = str(corpus / "speech" / row["audio_filepath"])
-        with closing(open_recording(path)) as recording:
+        with closing(Stores().recording(path)) as recording:
             found.append(np.concatenate([block.samples for block in decode(recording, path)]))
     return found
 
@@ -224,7 +224,7 @@ def test_long_speech_is_cut_in_pauses(corpus: Path) -> None:
     cuts = forced = 0
     seconds = wall = 0.0
     for path in sorted((corpus / "speech" / "longform").glob("*.*")):
-        with closing(open_recording(str(path))) as recording:
+        with closing(Stores().recording(str(path))) as recording:
             blocks = list(decode(recording, path.name))
         began = time.perf_counter()
         found = [span for _, span in cut_into_chunks(blocks, LIMIT)]

@@ -85,12 +85,13 @@ def test_memory_hardly_grows_with_the_rows(tmp_path: Path) -> None:
         from voxbatch.engines import EngineCache
         from voxbatch.log import Log
         from voxbatch.runner import shard
-        from voxbatch.runner.prepare import open_manifest, prepare
+        from voxbatch.runner.prepare import prepare
+        from voxbatch.runner.steps import steps_of
         from voxbatch.runner.transcribe import resume
         from voxbatch.storage import columns
         columns.SORTED_HASHES = shard.SORTED_ITEMS = shard.SAMPLE_SIZE = 1 << 13
         config = Config(source=sys.argv[1], out=sys.argv[2], engine="scripted", shards=7)
-        with open_manifest(config) as source:
+        with steps_of(config).open(config) as source:
             job = prepare(config, source, EngineCache(), Log(quiet=True))
             resume(job, shard.members(job.durations, 3, 7), time.monotonic())
             resume(job, shard.members(job.durations, 0, 1), time.monotonic())

@@ -19,7 +19,7 @@ from voxbatch.engines.vllm.forecast import preview_arguments
 from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 from voxbatch.profiles import PROFILE_KEYS, load_profile, profile_names
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import StoreOptions, Stores
 
 ENDPOINT_RULE = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
@@ -73,8 +73,8 @@ def test_invalid_store_options_are_refused(setting: dict[str, Any], message: str
 
 def test_the_limit_of_an_http_object_is_in_units_of_2_to_the_30_bytes() -> None:
     """The limit is rounded up to a byte. Its default is 4."""
-    assert Config(source="m.jsonl", out="out").store_options == DEFAULT_STORE_OPTIONS
-    assert DEFAULT_STORE_OPTIONS.max_http_bytes == 1 << 32
+    assert Config(source="m.jsonl", out="out").stores == Stores(StoreOptions())
+    assert StoreOptions().max_http_bytes == 1 << 32
     assert StoreOptions(max_http_gb=0.5).max_http_bytes == 1 << 29
 
 
@@ -84,7 +84,7 @@ def test_to_dict_hides_secrets() -> None:
         source="https://me:secret@host/m.jsonl?sig=secret",
         out="gs://b/out?",
         model="https://host/model?secret",
-        store_options=StoreOptions(s3_endpoint_url="http://me:secret@minio:9000/base"),
+        stores=Stores(StoreOptions(s3_endpoint_url="http://me:secret@minio:9000/base")),
         only_under=("gs://calls/", "https://me:secret@host/x", "/data"),
     )
     found = config.to_dict()

@@ -20,7 +20,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.structure import ogg_pages
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 SECONDS = 24.0
 
@@ -243,7 +243,7 @@ def test_state_of_ogg_pages(source: Path) -> None:
 
     def state(content: bytes) -> tuple[bool, bool, bool]:
         path.write_bytes(content)
-        with closing(open_recording(str(path))) as recording:
+        with closing(Stores().recording(str(path))) as recording:
             found = ogg_pages(recording)
         assert found is not None
         return found.has_several_streams, found.is_damaged, found.is_cut

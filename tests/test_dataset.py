@@ -25,8 +25,7 @@ from voxbatch.analysis.dataset_options import LAYOUTS, DatasetOptions
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, open_store
-from voxbatch.storage.connect import list_objects
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 
 def line_of(words: list[tuple[str, float, float, str | None]], text: str, **keys: Any) -> dict[str, Any]:
@@ -117,7 +116,7 @@ def out(manifest: ManifestWriter, tmp_path: Path, warm_decoders: None) -> Path:
 
 def export(out: Path, place: Path, to: str, shard_s: float = 20.0) -> Exported:
     options = DatasetOptions(to=to, dev=25, test=25)
-    return export_dataset(open_store(str(out)), str(place), options, DEFAULT_STORE_OPTIONS, shard_s)
+    return export_dataset(Stores().out(str(out)), str(place), options, DEFAULT_STORES, shard_s)
 
 
 def files(place: Path) -> dict[str, bytes]:
@@ -152,11 +151,11 @@ def test_an_export_to_a_bucket_that_a_signal_kills_again_and_again(
     for number in range(1, len(expected)):
         code = voxbatch(*command, env={killed_at.VARIABLE: str(number)}).returncode
         assert code == -signal.SIGKILL or (code == 0 and number > 2)  # less is left for the later ones
-        tags = {stat.key: stat.tag for stat in list_objects(f"{place.uri}/")}
+        tags = {stat.key: stat.tag for stat in Stores().list(f"{place.uri}/")}
         assert {**tags, **first} == tags
         first = tags
     assert voxbatch(*command).returncode == 0
-    tags = {stat.key: stat.tag for stat in list_objects(f"{place.uri}/")}
+    tags = {stat.key: stat.tag for stat in Stores().list(f"{place.uri}/")}
     assert {**tags, **first} == tags
     assert {name: bucket.read(name) for name in bucket.names("")} == expected
 

@@ -27,7 +27,7 @@ from voxbatch.decoding import pool as process_pool
 from voxbatch.errors import RunError
 from voxbatch.process import hang_detector
 from voxbatch.records import Chunk
-from voxbatch.storage import StoreOptions
+from voxbatch.storage import StoreOptions, Stores
 
 pytestmark = pytest.mark.slow
 LIMIT = 15 * 16_000
@@ -209,7 +209,7 @@ def test_pools_reuse_warm_decoders(recording: Recorder, warm: None, monkeypatch:
     paths = [recording(f"{i}.wav", 0.5) for i in range(3)]
     first = decoded(paths, DecoderPool(2))
     assert decoded(paths, DecoderPool(2)) == first
-    assert len(decoded(paths, DecoderPool(2, StoreOptions(anonymous=True)))) == 4
+    assert len(decoded(paths, DecoderPool(2, Stores(StoreOptions(anonymous=True))))) == 4
     for child in children():
         child.kill()
         child.wait()

@@ -25,7 +25,7 @@ from voxbatch.log import Log
 from voxbatch.profiles import load_profile
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span
 from voxbatch.runner import run
-from voxbatch.storage import DEFAULT_STORE_OPTIONS
+from voxbatch.storage import DEFAULT_STORES
 
 
 def chunk(item: int) -> Chunk:
@@ -89,7 +89,7 @@ def test_a_missing_model_directory_is_refused(model: str) -> None:
     """A value that looks like a path is not looked up on a hub; a missing folder is refused."""
     with pytest.raises(ConfigError) as caught:
         engines.create("faster-whisper", model, {})
-    reason = "no such folder; give a CTranslate2 model directory or a hub name"
+    reason = "no such folder; give a CTranslate2 model directory, gs:// or s3://, or a hub name"
     assert str(caught.value) == f"--model {model}: {reason}"
 
 
@@ -145,11 +145,11 @@ def test_one_recording_does_not_stop_the_run() -> None:
 def test_the_engine_cache_returns_the_same_engine() -> None:
     """The engine cache returns the same engine for the same arguments, and closes it for others."""
     engine_cache = engines.EngineCache()
-    first = engine_cache.get("scripted", None, {"delay_s": "0"}, DEFAULT_STORE_OPTIONS)
-    assert engine_cache.get("scripted", None, {"delay_s": "0"}, DEFAULT_STORE_OPTIONS) is first
-    assert engine_cache.get("scripted", None, {"delay_s": "1"}, DEFAULT_STORE_OPTIONS) is not first
+    first = engine_cache.get("scripted", None, {"delay_s": "0"}, DEFAULT_STORES)
+    assert engine_cache.get("scripted", None, {"delay_s": "0"}, DEFAULT_STORES) is first
+    assert engine_cache.get("scripted", None, {"delay_s": "1"}, DEFAULT_STORES) is not first
     engine_cache.close()
-    assert engine_cache.get("scripted", None, {"delay_s": "1"}, DEFAULT_STORE_OPTIONS) is not first
+    assert engine_cache.get("scripted", None, {"delay_s": "1"}, DEFAULT_STORES) is not first
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_a_run_warns_if_the_language_is_not_used(
     engine = ScriptedTestEngine(None, {})
     engine.spec = dataclasses.replace(engine.spec, uses_language=uses_language)
     engine_cache = engines.EngineCache()
-    engine_cache._engine, engine_cache._asked = engine, ("scripted", None, {}, DEFAULT_STORE_OPTIONS)
+    engine_cache._engine, engine_cache._asked = engine, ("scripted", None, {}, DEFAULT_STORES)
     source = manifest(0.5, 0.5, **({"lang": lang} if lang else {}))
     lines: list[str] = []
     config = Config(source=str(source), out=str(tmp_path / "out"), engine="scripted", language=language, decoders=1)
@@ -182,7 +182,7 @@ def test_a_cached_engine_is_loaded_once(recording: Recorder, tmp_path: Path) -> 
     for out in ("one", "two"):
         config = Config(source=str(tmp_path / "in"), out=str(tmp_path / out), engine="faster-whisper", decoders=1)
         run(config, log, engine_cache=engine_cache)
-        engine = engine_cache.get("faster-whisper", None, {}, config.store_options)
+        engine = engine_cache.get("faster-whisper", None, {}, config.stores)
         assert isinstance(engine, EngineProcess)
         used.append(engine)
         pids.append(engine.pid)

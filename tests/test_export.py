@@ -17,7 +17,7 @@ from conftest import ManifestWriter, Recorder, Voxbatch
 from voxbatch.analysis.export import COLUMNS, export_items
 from voxbatch.analysis.results import read_results
 from voxbatch.errors import ConfigError, StorageError
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 HOSTILE = (
     "=cmd|'/C calc'!A0",
@@ -60,7 +60,7 @@ def hostile(tmp_path: Path, recording: Recorder, voxbatch: Voxbatch) -> Path:
 def test_every_item_has_a_row_in_the_order_of_the_manifest(hostile: Path, tmp_path: Path) -> None:
     """Done and failed items are rows, and the sums of the columns are those of summary.json."""
     path = tmp_path / "tables" / "items.parquet"
-    assert export_items(open_store(str(hostile)), str(path)) == len(HOSTILE) + 2
+    assert export_items(Stores().out(str(hostile)), str(path)) == len(HOSTILE) + 2
     table = pd.read_parquet(path)
     assert list(table["id"]) == [*(f"i{i}" for i in range(len(HOSTILE))), "gone", "zh"]
     assert list(table.columns)[: len(COLUMNS)] == list(COLUMNS)
@@ -76,7 +76,7 @@ def test_every_item_has_a_row_in_the_order_of_the_manifest(hostile: Path, tmp_pa
     assert math.isnan(zh["wer"])
     assert zh["cer"] == score["cer"]
     assert table["error"].notna().sum() == 1, "the manifest's own key `error` is not the run's"
-    results = {result.id: result.line for result in read_results(open_store(str(hostile)))}
+    results = {result.id: result.line for result in read_results(Stores().out(str(hostile)))}
     for row in table.iloc[:-2].to_dict("records"):
         assert row["pred_text"] == results[row["id"]]["pred_text"]
         assert row["audio_filepath"] == results[row["id"]]["audio_filepath"]
@@ -85,7 +85,7 @@ def test_every_item_has_a_row_in_the_order_of_the_manifest(hostile: Path, tmp_pa
 def test_parquet_has_types_and_exact_texts(hostile: Path, tmp_path: Path) -> None:
     """Each column of a Parquet file has one type, and texts are the manifest's, character by character."""
     path = tmp_path / "items.parquet"
-    export_items(open_store(str(hostile)), str(path))
+    export_items(Stores().out(str(hostile)), str(path))
     table = pyarrow.parquet.read_table(path)
     kinds = {"text": "string", "int": "int64", "float": "double", "bool": "bool"}
     assert {name: str(table.schema.field(name).type) for name in COLUMNS} == {n: kinds[k] for n, k in COLUMNS.items()}
@@ -102,7 +102,7 @@ def test_parquet_has_types_and_exact_texts(hostile: Path, tmp_path: Path) -> Non
 def test_csv_is_read_back_and_no_cell_is_a_formula(hostile: Path, tmp_path: Path) -> None:
     """Readers of RFC 4180 get every text back. Texts that a spreadsheet would run begin with an apostrophe."""
     path = tmp_path / "items.csv"
-    export_items(open_store(str(hostile)), str(path))
+    export_items(Stores().out(str(hostile)), str(path))
     with open(path, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file, strict=True))
     assert None not in rows[0]
@@ -122,7 +122,7 @@ def test_a_table_of_csv_equals_that_of_parquet(manifest: ManifestWriter, voxbatc
     """Both formats have the same numbers, and flags are empty where there are none."""
     path = manifest(1.5, 2.5, None, text="one two", lang="en", take=3)
     assert voxbatch("run", path, "-o", "out", "--engine", "scripted").returncode == 3
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     for name in ("items.csv", "items.PARQUET"):
         assert export_items(store, str(tmp_path / name)) == 3
     left, right = pd.read_csv(tmp_path / "items.csv"), pd.read_parquet(tmp_path / "items.PARQUET")
@@ -136,26 +136,26 @@ def test_a_table_of_csv_equals_that_of_parquet(manifest: ManifestWriter, voxbatc
 def test_a_failed_export_leaves_the_earlier_file(hostile: Path, tmp_path: Path) -> None:
     """A damaged part ends the export, and the file of an earlier one stays as it was."""
     path = tmp_path / "items.csv"
-    export_items(open_store(str(hostile)), str(path))
+    export_items(Stores().out(str(hostile)), str(path))
     before = path.read_bytes()
     (part,) = (hostile / "parts").rglob("part-*.jsonl")
     part.write_bytes(part.read_bytes().replace(b'"pred_text"', b'"pred_test"', 1))
     with pytest.raises(Exception, match="part-"):
-        export_items(open_store(str(hostile)), str(path))
+        export_items(Stores().out(str(hostile)), str(path))
     assert path.read_bytes() == before
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(".tmp-")]
 
 
 def test_what_cannot_be_exported_is_named(hostile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unknown extensions, folders in the way and manifests without end of keys are errors with a remedy."""
-    store = open_store(str(hostile))
+    store = Stores().out(str(hostile))
     with pytest.raises(ConfigError, match=r"items\.xlsx: a table ends in \.csv or \.parquet"):
         export_items(store, "items.xlsx")
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(StorageError, match=r"cannot write .*folder\.csv"):
         export_items(store, str(tmp_path / "folder.csv"))
     with pytest.raises(ConfigError, match="no run was started there"):
-        export_items(open_store(str(tmp_path / "folder.csv")), "items.csv")
+        export_items(Stores().out(str(tmp_path / "folder.csv")), "items.csv")
     monkeypatch.setattr("voxbatch.analysis.export.MAX_KEYS", 3)
     with pytest.raises(ConfigError, match="more than 3 different keys"):
         export_items(store, str(tmp_path / "items.csv"))
@@ -164,7 +164,7 @@ def test_what_cannot_be_exported_is_named(hostile: Path, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("name", ["items.csv", "items.parquet"])
 def test_a_table_in_a_bucket_has_the_same_bytes(hostile: Path, tmp_path: Path, place: servers.Place, name: str) -> None:
     """The table of a run goes to a bucket as it goes to a folder."""
-    store = open_store(str(hostile))
+    store = Stores().out(str(hostile))
     export_items(store, str(tmp_path / name))
     export_items(store, f"{place.uri}/tables/{name}")
     assert place.look(f"tables/{name}") == (tmp_path / name).read_bytes()

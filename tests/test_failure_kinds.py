@@ -18,7 +18,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.output.outcomes import read_failure
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_each_failure_has_its_kind(voxbatch: Voxbatch, recording: Recorder, tmp_
 def test_an_address_that_is_not_allowed() -> None:
     """The kind of a refused address is not that of a missing file."""
     with pytest.raises(AudioError) as caught:
-        open_recording("http://127.0.0.1/a.wav")
+        Stores().recording("http://127.0.0.1/a.wav")
     assert caught.value.kind is FailureKind.NOT_ALLOWED
 
 

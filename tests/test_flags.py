@@ -16,7 +16,7 @@ from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import FLAG_KINDS, Flag, Item, Transcript
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 LOST = Flag("lost_speech", "no text over 8.0 s of speech", 65.0, 73.0)
 LOOP = Flag("repetition", "the text repeats itself (it compresses 9.1 times)", 0.0, 30.0)
@@ -40,7 +40,7 @@ def entries() -> list[PartEntry]:
 def commit(out: Path, committed: list[PartEntry], items: int = len(FLAGS)) -> None:
     """Make an OUT whose run has committed these entries."""
     out.mkdir()
-    store = open_store(str(out))
+    store = Stores().out(str(out))
     run = owned(store, items=items)
     Checkpoint(store, run).commit(committed, 1.0)
 
@@ -48,13 +48,13 @@ def commit(out: Path, committed: list[PartEntry], items: int = len(FLAGS)) -> No
 def test_the_worst_come_first_also_during_a_run(tmp_path: Path) -> None:
     """Items are ordered by severity, ties by their order in the manifest, without a merge; the counts are of all."""
     commit(tmp_path / "out", entries(), items=9)
-    found = find_flagged(open_store(str(tmp_path / "out")), None)
+    found = find_flagged(Stores().out(str(tmp_path / "out")), None)
     assert [(item.id, item.severity) for item in found.worst] == [("looped", 130.0), ("unsure", 40.0), ("lost", 24.0)]
     assert (found.items, found.transcripts) == (9, 5)
     assert found.counts.to_dict() == {"items": 3, "by_kind": {"lost_speech": 1, "low_confidence": 2, "repetition": 1}}
-    (worst,) = find_flagged(open_store(str(tmp_path / "out")), 1).worst
+    (worst,) = find_flagged(Stores().out(str(tmp_path / "out")), 1).worst
     assert worst == found.worst[0]
-    lost = find_flagged(open_store(str(tmp_path / "out")), 5, "low_confidence")
+    lost = find_flagged(Stores().out(str(tmp_path / "out")), 5, "low_confidence")
     assert [(item.id, item.severity) for item in lost.worst] == [("unsure", 40.0), ("looped", 40.0)]
     assert lost.counts.items == 2
 
@@ -68,13 +68,13 @@ def test_the_summary_counts_items_by_kind(tmp_path: Path) -> None:
     """An item counts once for each of its kinds. Entries of an earlier version have no flags, and are merged, too."""
     earlier = {key: value for key, value in json.loads(entries()[4].line).items() if key not in ("flags", "confidence")}
     commit(tmp_path / "out", [*entries()[:4], PartEntry(4, "transcript", json_bytes(earlier))])
-    summary = merge_again(open_store(str(tmp_path / "out")))
+    summary = merge_again(Stores().out(str(tmp_path / "out")))
     counts = {"items": 3, "by_kind": {"lost_speech": 1, "low_confidence": 2, "repetition": 1}}
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["flags"] == counts
     assert summary.flags is not None
     assert summary.flags.to_dict() == counts
-    assert merge_again(open_store(str(tmp_path / "out"))) == summary
-    assert find_flagged(open_store(str(tmp_path / "out")), None).without_flags_key == 1
+    assert merge_again(Stores().out(str(tmp_path / "out"))) == summary
+    assert find_flagged(Stores().out(str(tmp_path / "out")), None).without_flags_key == 1
 
 
 SHOWN = """\

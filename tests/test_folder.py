@@ -14,7 +14,7 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import decode
 from voxbatch.manifest import items, open_source
 from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 MUXERS = {
     **dict.fromkeys([".3ga", ".3gp", ".3gpp"], "-f 3gp -c:a aac"), ".3g2": "-f 3g2 -c:a aac",
@@ -55,7 +55,7 @@ def test_walked_extensions_are_decoded(tmp_path: Path, suffix: str) -> None:
         assert done.returncode == 0, done.stderr
     with open_source(tmp_path) as source:
         (item,) = items(source)
-    with contextlib.closing(open_recording(item.audio)) as recording:
+    with contextlib.closing(Stores().recording(item.audio)) as recording:
         decoded = np.concatenate([block.samples for block in decode(recording, item.audio)])
     assert abs(len(decoded) - 32_000) < 3200
     assert np.abs(decoded).max() > 0.05

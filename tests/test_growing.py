@@ -30,7 +30,7 @@ from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.log import Log
 from voxbatch.output.verify import verify
 from voxbatch.runner import RunResult
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 pytestmark = [pytest.mark.usefixtures("warm_decoders"), pytest.mark.forks_children]
 SCRIPTED = ("--engine", "scripted", "--log-format", "text", "--decoders", "1")
@@ -104,7 +104,7 @@ def test_ten_recordings_more(recording: Recorder, run: Run, engine_items: list[i
     assert {item: after[item] for item in before} == before
     assert len(after) == 1010
     assert list(after) == sorted(after)
-    assert verify(open_store(str(tmp_path / "out"))) == []
+    assert verify(Stores().out(str(tmp_path / "out"))) == []
     assert run("talks").progress.resumed == 1010
     assert len(engine_items) == 10
 
@@ -142,7 +142,7 @@ def test_changed_removed_and_renamed(recording: Recorder, run: Run, engine_items
     assert lines(tmp_path / "out")["a.wav"]["audio_duration"] == 5.1
     subtitles = sorted(path.name for path in (tmp_path / "out/srt").iterdir())
     assert subtitles == [f"{name}.srt" for name in "bcde"], "not those of the old a.wav; srt is not asked for now"
-    assert verify(open_store(str(tmp_path / "out"))) == []
+    assert verify(Stores().out(str(tmp_path / "out"))) == []
     shutil.move(tmp_path / "b.wav", tmp_path / "talks/b.wav")
     assert os.stat(tmp_path / "talks/b.wav").st_mtime_ns == state.st_mtime_ns
     run("talks", formats=("srt",))
@@ -235,7 +235,7 @@ def test_retry_failed(recording: Recorder, run: Run, engine_items: list[int], tm
     assert (result.summary.done, result.summary.failed) == (5, 0)
     assert not (tmp_path / "out/failures.jsonl").exists()
     assert not {"error", "message", "retryable", "line"} & set(lines(tmp_path / "out")["r9.wav"])
-    assert verify(open_store(str(tmp_path / "out"))) == []
+    assert verify(Stores().out(str(tmp_path / "out"))) == []
 
 
 def test_a_retry_of_a_changed_recording(recording: Recorder, run: Run, engine_items: list[int], tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_nothing_is_rewritten(recording: Recorder, run: Run, tmp_path: Path) -> 
         assert after.items() > before.items()
         before = after
     assert list(raw_lines(tmp_path / "out")) == ["0.wav", "a.wav", "c.wav", "b.wav"]
-    assert verify(open_store(str(tmp_path / "out"))) == []
+    assert verify(Stores().out(str(tmp_path / "out"))) == []
 
 
 def test_several_workers(recording: Recorder, run: Run, tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_killed_at_every_step_of_an_update(
         grown = ("run", "moved", *grown[2:], "--update")
     shutil.copytree(tmp_path / "first", tmp_path / "peace")
     assert voxbatch(*grown, "-o", "peace").returncode == 3
-    wanted = outputs(open_store(str(tmp_path / "peace")))
+    wanted = outputs(Stores().out(str(tmp_path / "peace")))
     assert all(line["words"] for line in lines(tmp_path / "peace").values())
     number, code = 0, -signal.SIGKILL
     while code == -signal.SIGKILL:
@@ -378,8 +378,8 @@ def test_killed_at_every_step_of_an_update(
         assert (out / "transcripts.jsonl").read_bytes()
         again = voxbatch(*grown, "-o", out)
         assert again.returncode == 3, again.stderr
-        assert outputs(open_store(str(out))) == wanted, number
-        assert verify(open_store(str(out))) == []
+        assert outputs(Stores().out(str(out))) == wanted, number
+        assert verify(Stores().out(str(out))) == []
         shutil.rmtree(out)
         number += stride
     assert code == 3
@@ -408,7 +408,7 @@ def test_an_update_during_an_update(
         }
         assert found.keys() >= {"a.wav", "0.wav", "e.wav", f"more{number}.wav"}
         assert found["a.wav"] != kept["a.wav"]
-        assert verify(open_store(str(out))) == []
+        assert verify(Stores().out(str(out))) == []
 
 
 def test_an_update_in_a_bucket(
@@ -433,7 +433,7 @@ def test_an_update_in_a_bucket(
         assert voxbatch(*grown, "-o", out, env={killed_at.VARIABLE: "9"}).returncode == -signal.SIGKILL
         again = voxbatch(*grown, "-o", out)
         assert again.returncode == 3, again.stderr
-        store = open_store(out)
+        store = Stores().out(out)
         assert {"0.srt", "a.srt"} <= {name.removeprefix("srt/") for name in store.names("srt")}
         merged = (store.read("transcripts.jsonl") or b"").splitlines()
         assert set(merged) >= {line for item, line in wanted.items() if item != "b.wav"}
@@ -567,7 +567,7 @@ def test_a_damaged_list_of_items(recording: Recorder, run: Run, tmp_path: Path) 
     before = raw_lines(tmp_path / "out")
     items = tmp_path / "out/lists/00002.bin"
     items.write_bytes(items.read_bytes()[:-3] + b"xyz")
-    found = verify(open_store(str(tmp_path / "out")))
+    found = verify(Stores().out(str(tmp_path / "out")))
     assert [problem.file for problem in found] == [str(items.relative_to(tmp_path / "out"))]
     subprocess.run(found[0].repair[0], shell=True, check=True)
     assert run("talks").progress.resumed == 4
@@ -575,7 +575,7 @@ def test_a_damaged_list_of_items(recording: Recorder, run: Run, tmp_path: Path) 
     assert run("talks").progress.done == 1
     after = raw_lines(tmp_path / "out")
     assert {name: after[name] for name in before} == before
-    assert verify(open_store(str(tmp_path / "out"))) == []
+    assert verify(Stores().out(str(tmp_path / "out"))) == []
 
 
 @pytest.mark.parametrize("settings", [{}, {"update": True}, {"retry_failed": "retryable"}], ids=str)
@@ -599,7 +599,7 @@ def test_a_damaged_list_that_was_retried(
     engine_items.clear()
     run("m.jsonl", **settings)
     assert (raw_lines(tmp_path / "out"), engine_items) == (before, [])
-    assert verify(open_store(str(tmp_path / "out"))) == []
+    assert verify(Stores().out(str(tmp_path / "out"))) == []
     assert run("m.jsonl").progress.resumed == 2
     assert len(list((tmp_path / "out/lists").iterdir())) == 2
 
@@ -618,7 +618,7 @@ def test_two_updates_at_once(recording: Recorder, start: Starter, voxbatch: Voxb
         after = raw_lines(tmp_path / "out")
         assert {name: after[name] for name in before} == before
         assert len(after) == 5 + number
-        assert verify(open_store(str(tmp_path / "out"))) == []
+        assert verify(Stores().out(str(tmp_path / "out"))) == []
 
 
 def test_a_list_of_another_run(recording: Recorder, run: Run, tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from pyarrow import Table, parquet
 
 from voxbatch.errors import ConfigError, ManifestError, StorageError
 from voxbatch.manifest.opening import open_source
-from voxbatch.storage import connect, open_store
+from voxbatch.storage import Stores, connect
 from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.recording import open_recording
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ def test_what_the_hub_does_not_have_is_refused(hub: Hub, source: str, message: s
 def test_a_data_set_whose_terms_nobody_accepted_says_what_to_do(hub: Hub) -> None:
     """The message names the token."""
     with pytest.raises(UnusableRecording, match="accept its terms on its page of the hub, and set HF_TOKEN"):
-        open_recording(f"hf://datasets/o/gated@{COMMIT}/a.wav")
+        Stores().recording(f"hf://datasets/o/gated@{COMMIT}/a.wav")
 
 
 def test_a_hub_that_does_not_answer_is_no_missing_data_set(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,4 +112,4 @@ def test_a_hub_that_does_not_answer_is_no_missing_data_set(hub: Hub, monkeypatch
 def test_outputs_do_not_go_to_the_hub() -> None:
     """The message says where they may go."""
     with pytest.raises(ConfigError, match="the Hugging Face hub takes no outputs; give a folder, gs:// or s3://"):
-        open_store("hf://datasets/o/clips/out")
+        Stores().out("hf://datasets/o/clips/out")

@@ -31,7 +31,7 @@ from fake_aws import parameters, validated
 from holds import Hold
 from outputs import FAST, outputs
 
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 JOBS = ROOT / "jobs"
 SAGEMAKER = JOBS / "sagemaker"
@@ -326,7 +326,7 @@ def whole(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> dict[
     """Return the outputs of m.jsonl that one process produces."""
     path = manifest(*[0.5 + i / 100 for i in range(23)], None, text="one two", lang="en")
     assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
-    return outputs(open_store(str(tmp_path / "alone")))
+    return outputs(Stores().out(str(tmp_path / "alone")))
 
 
 class Array:
@@ -399,7 +399,7 @@ def test_slurm_tasks_requeue_themselves(array: Array, whole: dict[str, bytes | N
     array.hold.release()
     again = [array.begin(index, restarts=1) for index in (0, 1)]
     assert {process.wait(200) for process in (tasks[2], *again)} <= {0, 3}
-    assert outputs(open_store(str(tmp_path / "out"))) == whole
+    assert outputs(Stores().out(str(tmp_path / "out"))) == whole
     assert "Slurm array, execution 17, attempt 1)" in (tmp_path / "task-0.log").read_text()
     assert list((tmp_path / "scratch").iterdir()) == []
 

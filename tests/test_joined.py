@@ -24,7 +24,8 @@ from voxbatch.audio.joined import file_starts
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import AudioError
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage.recording import FileRecording, open_recording
+from voxbatch.storage import Stores
+from voxbatch.storage.recording import FileRecording
 
 SECONDS = 2
 PITCHES = (400, 800, 1_200)
@@ -204,7 +205,7 @@ def test_steady_signals_are_one_file(tmp_path: Path, level: int) -> None:
     """Silence, and a constant whose bytes look like headers of frames, do not seem to be several files."""
     path = tmp_path / "a.flac"
     soundfile.write(path, np.full(240 * 8_000, level, np.int16), 8_000)
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         assert file_starts(recording, None) == [0]
 
 

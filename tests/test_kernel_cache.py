@@ -20,7 +20,7 @@ from voxbatch.engines.kernel_cache import FOLDERS, KernelCache
 from voxbatch.engines.vllm.kernel_key import cache_key
 from voxbatch.engines.vllm.model import REALTIME, Model
 from voxbatch.engines.vllm.settings import VllmSettings
-from voxbatch.storage import DEFAULT_STORE_OPTIONS
+from voxbatch.storage import DEFAULT_STORES
 
 KEY = "0123456789abcdef"
 
@@ -41,7 +41,7 @@ def compiled(cache: KernelCache) -> None:
 
 
 def started(place: str) -> KernelCache:
-    return KernelCache(place, KEY, DEFAULT_STORE_OPTIONS)
+    return KernelCache(place, KEY, DEFAULT_STORES)
 
 
 def forget(home: Path) -> None:

@@ -19,8 +19,8 @@ PACKAGE = ROOT / "voxbatch"
 LAYERS = (
     ("failure_kinds",),
     ("errors", "languages", "safe_text", "__init__"),
-    ("answer_format", "rounding", "settings", "shared_samples", "word"),
-    ("log", "records"),
+    ("rounding", "settings", "shared_samples", "word"),
+    ("log", "records", "work"),
     ("process", "speech", "storage", "vllm_plugin", "voice"),
     (
         "audio",
@@ -39,6 +39,7 @@ LAYERS = (
     ("api", "display"),
     ("platforms", "ray"),
     ("cli",),
+    ("works",),
     ("__main__",),
 )
 """The layers, lowest first. A package may import only from lower layers and from itself."""

@@ -41,8 +41,7 @@ from voxbatch.platforms.listen.executors import CloudRunExecutor, SharedOptions
 from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
 from voxbatch.platforms.listen.subscription import Subscription
 from voxbatch.platforms.submit import CloudRun
-from voxbatch.storage import Store, open_store, retry
-from voxbatch.storage.connect import stat_object
+from voxbatch.storage import Store, Stores, retry
 
 pytestmark = [pytest.mark.slow, pytest.mark.forks_children]
 
@@ -128,7 +127,7 @@ class ListenSetup:
 
     def generation(self, key: str) -> int:
         """Return the generation of an object."""
-        return int(stat_object(f"{BUCKET}/{key}").tag)
+        return int(Stores().stat(f"{BUCKET}/{key}").tag)
 
     def told(self, count: int) -> None:
         """Wait until the topic has received `count` messages in total."""
@@ -159,7 +158,7 @@ class ListenSetup:
         self.proxy.release.set()
 
     def store(self, name: str) -> Store:
-        return open_store(f"{OUT}/{name}")
+        return Stores().out(f"{OUT}/{name}")
 
     def done(self, name: str) -> bool:
         return self.store(name).exists("summary.json")
@@ -223,7 +222,7 @@ def alone(voxbatch: Voxbatch, known: dict[tuple[str, ...], dict[str, bytes | Non
             out = f"{BUCKET}/plain/{name}"
             done = voxbatch("run", f"{BUCKET}/in/{name}.jsonl", "-o", out, *engine)
             assert done.returncode == 0, done.stderr
-            known[name, *engine] = outputs(open_store(out))
+            known[name, *engine] = outputs(Stores().out(out))
         return known[name, *engine]
 
     return run
@@ -608,7 +607,7 @@ def test_uploaded_recording_is_a_run(setup: ListenSetup, recording: Recorder) ->
 
 def batches() -> list[tuple[str, str]]:
     """Return (recording, batch) of all rows below OUT."""
-    store = open_store(OUT)
+    store = Stores().out(OUT)
     found = [name for name in store.names("") if name.endswith("/transcripts.jsonl")]
     return [
         (json.loads(line)["audio_filepath"], f"{OUT}/{name.removesuffix('/transcripts.jsonl')}")
@@ -644,7 +643,7 @@ def test_recordings_of_one_window_are_one_run(setup: ListenSetup, recording: Rec
     assert sum(each.items() for each in others) == 6
     found = batches()
     assert sorted(name for name, _ in found) == [f"{BUCKET}/in/{i}.wav" for i in range(6)]
-    created = {stat_object(f"{BUCKET}/in/{i}.wav").created for i in range(6)}
+    created = {Stores().stat(f"{BUCKET}/in/{i}.wav").created for i in range(6)}
     assert len({batch for _, batch in found}) == len({second // 2 for second in created})
     for each in twice:
         setup.pubsub.publish(each.data, **each.attributes)
@@ -662,7 +661,7 @@ def test_drain_leaves_an_open_window_to_the_next_listener(setup: ListenSetup, re
     listening = setup.drained("--recordings", f"{BUCKET}/in/", "--batch-window", "3600")
     assert "1 recordings below gs://calls/in/ are left" in listening.said
     assert [each.attempt for each in setup.pubsub.pull()] == [2]
-    assert not open_store(OUT).names("")
+    assert not Stores().out(OUT).names("")
 
 
 def test_recording_belongs_to_the_innermost_place(setup: ListenSetup, recording: Recorder) -> None:
@@ -679,8 +678,8 @@ def test_recording_belongs_to_the_innermost_place(setup: ListenSetup, recording:
     assert listening.stop() == 143
     assert not setup.pubsub.dead_letters()
     assert listening.items() == 2
-    manifests = [name for name in open_store(f"{BUCKET}/in/out").names("") if name.endswith("-2s.jsonl")]
-    rows = [json.loads(line) for name in manifests for line in open_store(f"{BUCKET}/in/out").lines(name)]
+    manifests = [name for name in Stores().out(f"{BUCKET}/in/out").names("") if name.endswith("-2s.jsonl")]
+    rows = [json.loads(line) for name in manifests for line in Stores().out(f"{BUCKET}/in/out").lines(name)]
     assert sorted(row["audio_filepath"] for row in rows) == [f"{BUCKET}/in/a.wav", f"{BUCKET}/in/urgent/b.wav"]
 
 

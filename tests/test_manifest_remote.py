@@ -28,7 +28,7 @@ from voxbatch.manifest import Source, items, open_source, survey
 from voxbatch.manifest.folder import folder_manifest
 from voxbatch.manifest.prefix import prefix_manifest
 from voxbatch.manifest.references import MAX_REFERENCE_BYTES
-from voxbatch.storage import StoreOptions, retrying_client
+from voxbatch.storage import StoreOptions, Stores, retrying_client
 
 # Google's client leaves sockets to the garbage collector.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
@@ -263,9 +263,9 @@ def listing(call: Call, raw: bytes) -> Reply:
 MEASURE = """
 import resource, sys
 from voxbatch.manifest import open_source
-from voxbatch.storage import StoreOptions
+from voxbatch.storage import StoreOptions, Stores
 
-with open_source(sys.argv[1], store_options=StoreOptions(anonymous=True)) as source:
+with open_source(sys.argv[1], stores=Stores(StoreOptions(anonymous=True))) as source:
     count = sum(1 for _ in source.lines())
 print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -294,15 +294,15 @@ def test_manifest_on_a_web_server_is_read() -> None:
     """A manifest with a signed address is read; its name, its folder and the error of a missing one show no signature,
     and its recordings lie on the server.
     """
-    options = StoreOptions(allow_private_addresses=True)
+    stores = Stores(StoreOptions(allow_private_addresses=True))
     endpoint = Endpoint(lambda call, _: Reply(200, (), PLAIN) if call.path == "/x/m.jsonl?sig=secret" else Reply(404))
     web = endpoint.url
     with served(endpoint):
-        with open_source(f"{web}/x/m.jsonl?sig=secret", store_options=options) as source:
+        with open_source(f"{web}/x/m.jsonl?sig=secret", stores=stores) as source:
             assert (source.name, source.base) == (f"{web}/x/m.jsonl?…", f"{web}/x/")
             assert [item.audio for item in items(source)] == [f"{web}/x/a.wav", f"{web}/x/x/b%20c.wav"]
         with pytest.raises(ManifestError, match=r"/x/none\.jsonl\?…: does not exist; give a \.jsonl") as caught:
-            open_source(f"{web}/x/none.jsonl?sig=secret", store_options=options)
+            open_source(f"{web}/x/none.jsonl?sig=secret", stores=stores)
     assert "secret" not in str(caught.value)
 
 

@@ -33,7 +33,7 @@ from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise
 from voxbatch.output.verify import verify
 from voxbatch.scoring.corpus import CorpusScore, Tally
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
 from voxbatch.storage.local import LocalStore
 
 LISTING = Listing(keys=keys(2))
@@ -77,7 +77,7 @@ def snapshot(place: str) -> dict[str, bytes]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "out"))
+    return Stores().out(str(tmp_path / "out"))
 
 
 class NarrowStore(LocalStore):
@@ -212,7 +212,7 @@ def test_summary_of_parts_without_measurements(store: Store) -> None:
 
 def _merge_in_process(place: str, items: int, barrier: Any, results: Any) -> None:
     barrier.wait()
-    results.put(merged(open_store(place), items, ["srt", "json"]))
+    results.put(merged(Stores().out(place), items, ["srt", "json"]))
 
 
 class FoldingStore(LocalStore):
@@ -258,7 +258,7 @@ def test_concurrent_merges_give_the_outputs_of_one(store: Store, tmp_path: Path)
     """Two last shards that merge at the same time both succeed, and the outputs are those of one."""
     entries = [transcript(i, "a b") if i % 3 else failure(i) for i in range(60)]
     commit(store, [entries[i::4] for i in range(4)], 60)
-    alone = open_store(str(shutil.copytree(store.place, tmp_path / "alone")))  # a part has the time of its commit
+    alone = Stores().out(str(shutil.copytree(store.place, tmp_path / "alone")))  # a part has the time of its commit
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
     processes = [context.Process(target=_merge_in_process, args=(store.place, 60, barrier, results)) for _ in range(2)]

@@ -30,7 +30,7 @@ from servers import AmazonServer, Asked, Fault, Proxy, Reply, Server, led_throug
 from waits import until
 
 from voxbatch.errors import ConfigError, EngineError, StorageError
-from voxbatch.storage import model_download, open_store, partial_file
+from voxbatch.storage import Stores, model_download, partial_file
 from voxbatch.storage.address import parse_bucket_address
 from voxbatch.storage.model_download import MARKER, DownloadedModel, download_model
 from voxbatch.storage.objects import Stat
@@ -150,11 +150,11 @@ def test_engine_takes_a_model_from_a_bucket(model: Model, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("model", ["amazon"], indirect=True)
 def test_model_comes_from_the_s3_endpoint_of_the_run(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model is fetched from the S3 endpoint of the run's other buckets."""
-    from voxbatch.storage import StoreOptions
+    from voxbatch.storage import StoreOptions, Stores
 
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    store_options = StoreOptions(s3_endpoint_url=model.proxy.url)
-    assert files(download_model(model.uri, model.cache, model.lines.append, store_options).path) == Model.FILES
+    stores = Stores(StoreOptions(s3_endpoint_url=model.proxy.url))
+    assert files(download_model(model.uri, model.cache, model.lines.append, stores).path) == Model.FILES
 
 
 @slow
@@ -445,14 +445,14 @@ def test_model_bucket_may_be_of_another_cloud_and_account(
     with led_through(google, monkeypatch), led_through(seaweed, monkeypatch):
         for name, value in reader.items():
             monkeypatch.setenv(name, value)
-        assert open_store(f"{place}/out").create("run.json", [b"{}"])
-        assert open_store(f"{place}/out").read("run.json") == b"{}"
+        assert Stores().out(f"{place}/out").create("run.json", [b"{}"])
+        assert Stores().out(f"{place}/out").read("run.json") == b"{}"
         model = locate(f"s3://{servers.READABLE_BUCKET}/voxtral", None)
         assert (model.path / "params.json").read_text() == json.dumps(PARAMS)
         with pytest.raises(StorageError, match=rf"s3://{other}/voxtral/: permission denied: .*s3:ListBucket on"):
             locate(f"s3://{other}/voxtral", None)
         with pytest.raises(StorageError, match="permission denied: the access key AKIDREADER lacks s3:PutObject"):
-            open_store(f"s3://{servers.READABLE_BUCKET}/out").create("run.json", [b"{}"])
+            Stores().out(f"s3://{servers.READABLE_BUCKET}/out").create("run.json", [b"{}"])
 
 
 @slow
@@ -496,11 +496,11 @@ def test_unreadable_model_bucket_names_the_role(model: Model, verb: str, permiss
     model.proxy.spoil = lambda asked: denied if asked.verb == verb and model.bucket in asked.path else ""
     other = f"calls-{uuid.uuid4().hex[:8]}"
     model.server.make(other)
-    assert open_store(f"gs://{other}/out").create("run.json", [b"{}"])
+    assert Stores().out(f"gs://{other}/out").create("run.json", [b"{}"])
     message = rf"{model.uri}/.*: permission denied: .* lacks {permission} \(role roles/storage.objectViewer\)"
     with pytest.raises(StorageError, match=message):
         model.fetch()
-    assert open_store(f"gs://{other}/out").read("run.json") == b"{}"
+    assert Stores().out(f"gs://{other}/out").read("run.json") == b"{}"
 
 
 @slow

@@ -1,18 +1,35 @@
-"""Tests for the fingerprint of a model in a local folder: other weights are another model, and a copy is the same."""
+"""Tests for the models of all engines: other weights are another model, and a copy, also in a bucket, is the same."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import ctc_networks
 import pytest
 from conftest import ManifestWriter, Voxbatch
+from servers import Place
 from whisper_base import needs_tiny_en
 
+from voxbatch import engines
+from voxbatch.engines import choice, create
 from voxbatch.engines.known_models import bundled_folder
 from voxbatch.engines.model_files import SAMPLE_BYTES, SAMPLES, WHOLE_FILE_BYTES, fingerprint
+from voxbatch.engines.transducers.model import locate
+from voxbatch.errors import ConfigError, StorageError
+
+
+class Stored(NamedTuple):
+    """A model of an engine in two places."""
+
+    engine: str
+    folder: Path
+    address: str
+
 
 PATTERNS = ("*.json", "model*.safetensors")
 LARGE = 3 * WHOLE_FILE_BYTES
@@ -90,3 +107,79 @@ def test_model_that_was_replaced_does_not_continue_a_run(
     refused = voxbatch("run", path, *options)
     assert refused.returncode == 2
     assert "decoding model_files was not given, and is " in refused.stderr
+
+
+# ── models in buckets ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+PARAKEET = {
+    "config.json": '{"model_type": "parakeet_tdt"}',
+    "preprocessor_config.json": "{}",
+    "model.safetensors": "weights",
+}
+ONNX = {"config.json": '{"model_type": "nemo-conformer-ctc"}', "model.onnx": "weights", "vocab.txt": "a 0\n<blk> 1\n"}
+WHISPER = {"config.json": "{}", "vocabulary.txt": "a\n", "model.bin": "weights"}
+MODELS = {"transducers": PARAKEET, "onnx-asr": ONNX, "faster-whisper": WHISPER, "ctc": {}}
+"""The files of a model of each engine, as far as the engine reads them before it loads the model."""
+
+
+def identity_of(engine: str, model: str) -> Mapping[str, object]:
+    """Return what tells a model from others."""
+    if engine == "transducers":  # without PyTorch
+        return locate(model).identity
+    return create(engine, model, {}).spec.decoding
+
+
+@pytest.fixture(params=MODELS)
+def stored(request: pytest.FixtureRequest, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
+    """Return a model of an engine in a local folder and in a bucket, and let the cache be empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "local"
+    if request.param == "ctc":
+        ctc_networks.write_network(folder)
+    folder.mkdir(exist_ok=True)
+    for name, text in MODELS[request.param].items():
+        (folder / name).write_text(text)
+    for path in folder.iterdir():
+        place.put(f"models/{path.name}", path.read_bytes())
+    return Stored(request.param, folder, f"{place.uri}/models")
+
+
+@pytest.mark.slow
+def test_every_engine_takes_a_model_from_a_bucket(stored: Stored, place: Place) -> None:
+    """The model is fetched once, and is the same as the one in a local folder."""
+    assert identity_of(stored.engine, stored.address) == identity_of(stored.engine, str(stored.folder))
+    read = place.asked("get")
+    identity_of(stored.engine, stored.address)
+    assert place.asked("get") - read <= 1, "only the listing"
+
+
+@pytest.mark.slow
+def test_a_bucket_without_the_model_is_named(stored: Stored, place: Place) -> None:
+    """A folder of a bucket that has nothing, and one that has another model, are refused with their address."""
+    with pytest.raises(StorageError, match=f"cannot fetch {place.uri}/nothing/: there is no object below it"):
+        identity_of(stored.engine, f"{place.uri}/nothing")
+    place.put("other/notes.txt", b"mine")
+    with pytest.raises(ConfigError, match=f"--model {place.uri}/other: "):
+        identity_of(stored.engine, f"{place.uri}/other")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        (PARAKEET, "transducers"),
+        ({"parakeet.nemo": "weights"}, "transducers"),
+        (ONNX, "onnx-asr"),
+        ({"params.json": "{}"}, "vllm"),
+    ],
+)
+def test_auto_chooses_by_the_files_in_the_bucket(
+    files: Mapping[str, str], chosen: str, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` looks at the names and at config.json, and fetches no weights."""
+    monkeypatch.setattr(engines, "has_gpu", lambda: True)
+    monkeypatch.setattr(engines, "install_command", lambda *_: None)
+    for name, text in files.items():
+        place.put(f"models/{name}", text.encode())
+    assert choice.choose("auto", model=f"{place.uri}/models").name == chosen
+    assert not [path for _, path in place.proxy.counts() if path.endswith(("model.safetensors", ".nemo", ".onnx"))]

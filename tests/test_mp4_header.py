@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.mp4_header import mp4_seconds
 from voxbatch.audio.waveforms import probe
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 
 def write(path: Path, *options: str, inputs: tuple[str, ...] = ()) -> Path:
@@ -40,7 +40,7 @@ def test_duration_of_mp4_files(tmp_path: Path, name: str, options: tuple[str, ..
     """The duration is what ffmpeg wrote, whether the header is at the start or at the end; a probe for certain lengths
     gives none.
     """
-    with closing(open_recording(str(write(tmp_path / name, *options, inputs=inputs)))) as recording:
+    with closing(Stores().recording(str(write(tmp_path / name, *options, inputs=inputs)))) as recording:
         assert probe(recording) == pytest.approx(12.5, abs=0.1)
         assert probe(recording, certain=True) is None
 
@@ -52,14 +52,14 @@ def test_sizes_of_64_bits(tmp_path: Path) -> None:
     moov = struct.pack(">I4s", 8 + len(mvhd), b"moov") + mvhd
     data = struct.pack(">I4s", 8, b"ftyp") + struct.pack(">I4sQ", 1, b"mdat", 26) + bytes(10) + moov
     (path := tmp_path / "a.mp4").write_bytes(data)
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         assert mp4_seconds(recording) == 150.0
 
 
 def test_fragmented_file_tells_no_duration(tmp_path: Path) -> None:
     """A fragmented file, whose header was written first, has no duration there."""
     path = write(tmp_path / "a.mp4", "-movflags", "frag_keyframe+empty_moov")
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         assert mp4_seconds(recording) is None
 
 
@@ -78,6 +78,6 @@ def test_damaged_header_never_fails(sample: Path, changes: list[tuple[int, int]]
             data[at] = value
     damaged = sample.with_name("damaged.m4a")
     damaged.write_bytes(data)
-    with closing(open_recording(str(damaged))) as recording:
+    with closing(Stores().recording(str(damaged))) as recording:
         seconds = mp4_seconds(recording)
     assert seconds is None or seconds > 0

@@ -20,7 +20,7 @@ from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
 from voxbatch.records import ChunkFailure, Flag, Hypothesis, Word
 from voxbatch.runner import run
-from voxbatch.storage import DEFAULT_STORE_OPTIONS
+from voxbatch.storage import DEFAULT_STORES
 
 pytestmark = pytest.mark.usefixtures("warm_decoders")
 RIGHT = Hypothesis(
@@ -80,7 +80,7 @@ def test_an_odd_result_is_the_failure_of_its_item(name: str, manifest: ManifestW
     for a chunk is left out with a warning.
     """
     engine_cache, log = EngineCache(), list[str]()
-    engine_cache._engine, engine_cache._asked = OddEngine(**WRONG[name]), ("scripted", None, {}, DEFAULT_STORE_OPTIONS)
+    engine_cache._engine, engine_cache._asked = OddEngine(**WRONG[name]), ("scripted", None, {}, DEFAULT_STORES)
     config = Config(source=str(manifest(1.2, 1.4, 1.1)), out=str(tmp_path / "out"), engine="scripted", decoders=1)
     result = run(config, Log(write=log.append), engine_cache=engine_cache)
     assert (result.progress.done, result.progress.failed) == (2, 1)

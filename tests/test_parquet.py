@@ -21,7 +21,7 @@ from servers import Place
 from voxbatch.decoding import Decoded, DecoderPool, Task
 from voxbatch.errors import ManifestError
 from voxbatch.records import Chunk
-from voxbatch.storage import DEFAULT_STORE_OPTIONS
+from voxbatch.storage import Stores
 from voxbatch.storage.circuit_breaker import UnusableRecording
 from voxbatch.storage.parquet_members import open_listing
 
@@ -83,7 +83,8 @@ def test_files_in_folders_of_a_bucket_are_listed_without_their_recordings(
     begun = place.asked("get")
     contents(f"{place.uri}/data", others)
     assert place.asked("get") <= begun + 1
-    with open_listing(f"{place.uri}/data/de/test-0.parquet", DEFAULT_STORE_OPTIONS) as listing:
+    table = f"{place.uri}/data/de/test-0.parquet"
+    with Stores().ranges(table, of_one_revision=True) as (read, stat), open_listing(table, read, stat.size) as listing:
         assert os.fstat(listing.fileno()).st_blocks * 512 < (8 << 20) / 20
 
 

@@ -36,7 +36,7 @@ from voxbatch.records import Chunk, ChunkFailure, Failure, Hypothesis, Item, Out
 from voxbatch.runner import Progress, Stop, StopRequested, Usage, engine_thread, results, shared, waiting
 from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.results import Results
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 pytestmark = pytest.mark.usefixtures("warm_decoders")
 
@@ -49,7 +49,7 @@ class PipelineRun:
     """A pipeline with its own items and output folder."""
 
     def __init__(self, place: Path, count: int, part_items: int = 3, decoders: int = 2, language: str | None = None):
-        self.store = open_store(str(place))
+        self.store = Stores().out(str(place))
         self.checkpoint = Checkpoint(self.store, owned(self.store, items=count), keys(count))
         self.settings = RunOptions(language=language, decoders=decoders, part_items=part_items, part_seconds=60.0)
         self.progress, self.stop = Progress(count), Stop()

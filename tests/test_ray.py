@@ -21,7 +21,7 @@ import voxbatch.ray
 from voxbatch.errors import ConfigError, RunError
 from voxbatch.output.layout import part_names
 from voxbatch.output.parts import read_part
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 ray = pytest.importorskip("ray", reason="ray is missing: pip install 'voxbatch[ray]'")
 pytest.importorskip("ray.data", reason="ray.data is missing: pip install 'voxbatch[ray]'")
@@ -81,7 +81,7 @@ def test_killed_actors_change_nothing(rows: Path, tmp_path: Path) -> None:
     assert killed
     assert (summary.done, summary.failed) == (12, 0)
     assert outputs(out) == outputs(tmp_path / "alone")
-    store = open_store(str(out))
+    store = Stores().out(str(out))
     assert sorted(entry.index for name in part_names(store) for entry in read_part(store, name)) == list(range(12))
 
 

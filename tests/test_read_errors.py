@@ -28,8 +28,8 @@ from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.decoding.pool import MAX_TASKS
 from voxbatch.errors import StorageError
 from voxbatch.records import Chunk
+from voxbatch.storage import Stores
 from voxbatch.storage.circuit_breaker import Reachable
-from voxbatch.storage.recording import open_recording
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +37,9 @@ DECODE = """
 import contextlib, sys
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 path, warnings = sys.argv[1], []
-with contextlib.closing(open_recording(path)) as recording:
+with contextlib.closing(Stores().recording(path)) as recording:
     try:
         samples = sum(len(block.samples) for block in decode(recording, path, warn=warnings.append))
         print("decoded", samples / 16_000, warnings)
@@ -101,7 +101,7 @@ def test_truncated_file_is_no_read_error(speech: Path) -> None:
         path = speech.with_name(name)
         subprocess.run([executable(), "-y", "-loglevel", "error", "-i", speech, path], check=True)
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        with contextlib.closing(open_recording(str(path))) as recording:
+        with contextlib.closing(Stores().recording(str(path))) as recording:
             assert list(decode(recording, str(path)))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from voxbatch.manifest import items, open_source
 from voxbatch.manifest.folder import folder_manifest
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 STM = ";; c\nT 1 S 0 2 <o,f0,male> he said\nT 1 S 2 3 <o> IGNORE_TIME_SEGMENT_IN_SCORING\nT 1 S 3 4 <o> it 's me\n"
 COMMON_VOICE = 'client_id\tpath\tsentence\tlocale\nx\ta.mp3\t"he said\tde\n'
@@ -146,5 +146,5 @@ def test_recordings_are_opened_by_their_canonical_name(tmp_path: Path, written: 
     (tmp_path / "m.jsonl").write_text(json.dumps({"audio_filepath": written}, ensure_ascii=False))
     with open_source(tmp_path / "m.jsonl") as source:
         (item,) = items(source)
-    with closing(open_recording(item.audio)) as recording:
+    with closing(Stores().recording(item.audio)) as recording:
         assert recording.size == 4

@@ -21,10 +21,10 @@ import soundfile
 from voxbatch.audio.waveforms import decode
 from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.storage import remote_recording
+from voxbatch.storage import Stores, remote_recording
 from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.prefetch import Prefetcher
-from voxbatch.storage.recording import BLOCK_BYTES, open_recording
+from voxbatch.storage.recording import BLOCK_BYTES
 from voxbatch.storage.request_pool import FETCH_THREADS
 from voxbatch.storage.retry import STORE_REQUEST
 
@@ -64,7 +64,7 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 def samples(uri: str, offset: float = 0.0, duration: float | None = None, block_bytes: int = BLOCK_BYTES) -> bytes:
     """Return the bytes of the decoded samples."""
-    with closing(open_recording(uri, block_bytes=block_bytes)) as recording:
+    with closing(Stores().recording(uri, block_bytes=block_bytes)) as recording:
         blocks = decode(recording, uri, offset=offset, duration=duration)
         return b"".join(block.samples.tobytes() for block in blocks)
 
@@ -108,7 +108,7 @@ def test_large_recording_is_fetched_in_blocks(bucket: Bucket) -> None:
     assert samples(uri, block_bytes=100_000) == samples(bucket.local("long.wav"))
     assert asked(bucket, "long.wav") == 20 + 1  # and one request for the size
     with (
-        closing(open_recording(uri, block_bytes=100_000)) as recording,
+        closing(Stores().recording(uri, block_bytes=100_000)) as recording,
         open(recording.fileno(), "rb", closefd=False) as f,
     ):
         assert f.read() == Path(bucket.local("long.wav")).read_bytes()
@@ -132,7 +132,7 @@ def test_worker_reports_while_it_waits_for_a_recording(bucket: Bucket, monkeypat
         came.append(request)
         return ""
 
-    with closing(open_recording(uri, block_bytes=100_000)) as opened:
+    with closing(Stores().recording(uri, block_bytes=100_000)) as opened:
         calls = []
 
         def on_wait() -> None:
@@ -149,7 +149,7 @@ def test_worker_reports_while_it_waits_for_a_recording(bucket: Bucket, monkeypat
 def test_failed_block_is_requested_again(bucket: Bucket) -> None:
     """A block that failed is requested again later, when the store may have recovered."""
     uri = bucket.speech("long.wav", 60.0)
-    with closing(open_recording(uri, block_bytes=100_000)) as opened:
+    with closing(Stores().recording(uri, block_bytes=100_000)) as opened:
         bucket.proxy.spoil = lambda request: "503"
         with pytest.raises(StorageError, match="attempts failed"):
             opened.pread(100, 1_000_000)
@@ -169,7 +169,7 @@ def test_blocks_with_a_wrong_checksum_fail_the_recording(bucket: Bucket) -> None
 
     bucket.proxy.rewrite = elsewhere
     with (
-        closing(open_recording(uri, block_bytes=100_000)) as opened,
+        closing(Stores().recording(uri, block_bytes=100_000)) as opened,
         pytest.raises(UnusableObject, match=r"long\.wav: bytes of it arrived damaged and were decoded"),
     ):
         opened.pread(opened.size, 0)
@@ -200,7 +200,7 @@ def test_recordings_are_prefetched_concurrently(bucket: Bucket) -> None:
 def test_items_of_one_recording_share_its_bytes(bucket: Bucket) -> None:
     """Consecutive items of one recording share the fetched bytes, which are dropped after the last of them."""
     uri, other = bucket.speech("a.wav", 2.0), bucket.speech("b.wav", 2.0)
-    prefetcher = Prefetcher(open_recording)
+    prefetcher = Prefetcher(Stores().recording)
     wanted = [prefetcher.start(uri), prefetcher.start(uri), prefetcher.start(other)]
     for each in wanted:
         with prefetcher.opened(each, lambda: None) as recording:

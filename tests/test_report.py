@@ -43,7 +43,7 @@ from voxbatch.report.errors import ConfusionRow, Confusions
 from voxbatch.report.page import MAX_BYTES, command_of
 from voxbatch.report.selection import MAX_ITEMS
 from voxbatch.scoring.counts import count_errors
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
 
 AXE = "axe-core@4.14.1"
 """Checker of accessibility, from npm."""
@@ -332,7 +332,7 @@ def failed(index: int, text: str) -> PartEntry:
 
 def store_with(folder: Path, entries: list[PartEntry]) -> Store:
     """Return an OUT with these entries in one part."""
-    store = open_store(str(folder))
+    store = Stores().out(str(folder))
     Checkpoint(store, owned(store, items=len(entries))).commit(entries, 2.0)
     return store
 
@@ -557,7 +557,7 @@ def test_groups_are_sorted_by_rate_and_few_items_have_no_interval(tmp_path: Path
 
 def test_an_unfinished_run_is_reported_as_such(tmp_path: Path, voxbatch: Voxbatch) -> None:
     """The page of a run in progress has the committed items, and says how many are missing."""
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     Checkpoint(store, owned(store, items=3)).commit([plain(0), plain(2)], 2.0)
     done = voxbatch("report", "out")
     assert (done.returncode, done.stdout) == (0, f"{Path('out', 'report.html')}\n"), done.stderr

@@ -32,7 +32,7 @@ from voxbatch.config import Config
 from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
 from voxbatch.output.merge_again import merge_again
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 SCRIPTED = ("--engine", "scripted", "--engine-option", "max_chunk_s=15", "--formats", "srt,txt", "--log-format", "text")
 SLOWLY = ("--engine-option", "delay_s=0.05", "--engine-option", "concurrency=1", "--decoders", "1")
@@ -270,7 +270,7 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
     finished = runner.run(config, Log(write=said.append))
     assert finished.summary
     assert finished.summary.facts.engine.warnings == ("it is slow",)
-    assert merge_again(open_store(config.out)).facts.engine.warnings == ("it is slow",)
+    assert merge_again(Stores().out(config.out)).facts.engine.warnings == ("it is slow",)
     assert said.count("Warning: it is slow") == 1
     monkeypatch.undo()
     assert runner.run(config, Log(quiet=True)).progress.resumed == 1

@@ -17,7 +17,7 @@ from pydub.silence import detect_silence
 from voxbatch.audio.dropouts import STEP_SECONDS, Dropouts
 from voxbatch.audio.waveforms import decode
 from voxbatch.records import SAMPLING_RATE, Samples
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 from voxbatch.text.chunking import PAUSE_DEPTH_DB, PAUSE_FRAMES, SEARCH_SECONDS, quietest_position
 from voxbatch.voice import FRAME, is_silent, loudness
 
@@ -38,7 +38,7 @@ def recordings(corpus: Path) -> list[Samples]:
     """Return the first minute of each long recording."""
     minutes = []
     for path in sorted((corpus / "speech" / "longform").glob("*.*")):
-        with closing(open_recording(str(path))) as recording:
+        with closing(Stores().recording(str(path))) as recording:
             blocks = decode(recording, path.name, duration=SECONDS)
             minutes.append(np.concatenate([block.samples for block in blocks]))
     assert len(minutes) >= 5

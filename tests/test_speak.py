@@ -24,11 +24,12 @@ from epubs import epub
 
 import voxbatch as package
 from voxbatch import runner
-from voxbatch.config import Config, SpeechOptions
+from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
 from voxbatch.runner import results
+from voxbatch.works.speak.options import SpeechOptions
 
 pytest.importorskip("hibari", reason="the extra `speak` is not installed")
 pytestmark = pytest.mark.slow
@@ -60,9 +61,7 @@ def speak(cache: EngineCache) -> Speak:
     def run(source: Path, out: Path, shard: int = 0, shards: int = 1, **options: Any) -> runner.RunResult:
         part_items = options.pop("part_items", 200)
         speech = SpeechOptions(**options)
-        config = Config(
-            source=str(source), out=str(out), shard=shard, shards=shards, part_items=part_items, speech=speech
-        )
+        config = Config(source=str(source), out=str(out), shard=shard, shards=shards, part_items=part_items, own=speech)
         return runner.run(config, Log(quiet=True), engine_cache=cache)
 
     return run

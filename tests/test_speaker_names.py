@@ -15,7 +15,7 @@ from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.speakers import Voice, find_weights
 from voxbatch.speakers.enrolment import enrol
 from voxbatch.speakers.voices import KNOWN, recognised
-from voxbatch.storage import DEFAULT_STORE_OPTIONS
+from voxbatch.storage import DEFAULT_STORES
 
 PRESENT, UNKNOWN, ABSENT = "1688", "3080", "533"
 """Readers of LibriSpeech."""
@@ -73,4 +73,4 @@ def test_unfit_samples_are_refused(name: str, message: str, speaker_networks: Pa
     """A sample without speech, and a name that would be taken for a number."""
     soundfile.write(tmp_path / name, np.zeros(SAMPLING_RATE, np.float32), SAMPLING_RATE)
     with pytest.raises(ConfigError, match=message):
-        enrol(str(tmp_path), find_weights(str(speaker_networks)), DEFAULT_STORE_OPTIONS)
+        enrol(str(tmp_path), find_weights(str(speaker_networks)), DEFAULT_STORES)

@@ -15,10 +15,11 @@ from conftest import ManifestWriter, Voxbatch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.config import RunOptions, speaker_count
+from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, SpeakerCount, Transcript, Turn, Word
 from voxbatch.text.speakers import NEAREST_S, with_speakers
+from voxbatch.works.speakers.options import speaker_count
 
 
 def words(*spans: tuple[str, float, float]) -> Transcript:

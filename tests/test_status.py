@@ -10,7 +10,7 @@ from outputs import owned
 from voxbatch.analysis.status import read_status
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.parts import PartEntry
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 
 def failure(index: int) -> PartEntry:
@@ -21,7 +21,7 @@ def failure(index: int) -> PartEntry:
 def test_the_time_left_is_that_of_the_slowest_shard(tmp_path: Path) -> None:
     """The latest estimate of each shard counts, and the longest of them; as long as a shard has none, the speed by
     items is taken."""
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     run = owned(store, items=8)
     shards = [Checkpoint(store, run, shard=shard, shards=2) for shard in range(2)]
     shards[0].commit([failure(0)], 10.0, remaining_s=99.0)

@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 from voxbatch.errors import AudioError, StorageError
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 from voxbatch.storage.local import LocalStore
-from voxbatch.storage.recording import open_recording
 
 
 def script(code: str, *args: object) -> subprocess.Popen[str]:
@@ -36,7 +35,7 @@ def script(code: str, *args: object) -> subprocess.Popen[str]:
 
 def test_round_trip(tmp_path: Path) -> None:
     """Written data is read back, whole or by lines; an absent object is None, and deleting it does nothing."""
-    store = open_store(str(tmp_path / "a" / "b"))
+    store = Stores().out(str(tmp_path / "a" / "b"))
     store.prepare()
     assert store.names("") == []
     assert store.create("parts/x/1.jsonl", [b"one\n", b"two\n"])
@@ -89,7 +88,7 @@ def test_killed_writer_leaves_nothing(tmp_path: Path, method: str) -> None:
     )
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
-    store = open_store(str(tmp_path))
+    store = Stores().out(str(tmp_path))
     assert store.names("") == ["old"]
     assert store.read("old") == b"old"
     assert store.read("new") is None
@@ -123,7 +122,7 @@ def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
         yield b"half"
         raise RuntimeError("no more")
 
-    store = open_store(str(tmp_path))
+    store = Stores().out(str(tmp_path))
     store.write("a", [b"old"])
     for method in (store.create, store.write):
         with pytest.raises(RuntimeError, match="no more"):
@@ -134,7 +133,7 @@ def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
 
 def test_names_are_sorted_and_relative(tmp_path: Path) -> None:
     """Names below a folder are sorted and relative to OUT, without temporary files; a missing folder has no names."""
-    store = open_store(str(tmp_path))
+    store = Stores().out(str(tmp_path))
     for name in ("parts/b", "parts/a/2", "parts/a/1", "other", "parts/.hidden"):
         store.create(name, [b""])
     (tmp_path / "parts" / ".tmp-abc").write_bytes(b"half")
@@ -145,7 +144,7 @@ def test_names_are_sorted_and_relative(tmp_path: Path) -> None:
 
 def test_folder_exists_if_an_object_is_below_it(tmp_path: Path) -> None:
     """A name that ends in / exists if an object is below it; empty folders and temporary files do not count."""
-    store = open_store(str(tmp_path))
+    store = Stores().out(str(tmp_path))
     (tmp_path / "srt" / "empty").mkdir(parents=True)
     (tmp_path / "srt" / ".tmp-abc").write_bytes(b"half")
     assert not store.exists("srt/")
@@ -161,13 +160,13 @@ def test_unlistable_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for prefix in ("loop", "x" * 300):
         with pytest.raises(StorageError, match="cannot list"):
-            open_store(str(tmp_path)).names(prefix)
+            Stores().out(str(tmp_path)).names(prefix)
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o007, 0o660), (0o077, 0o600)])
 def test_file_modes_follow_the_umask(tmp_path: Path, mask: int, mode: int) -> None:
     """Outputs are readable as the umask permits, and the umask is not changed."""
-    store = open_store(str(tmp_path))
+    store = Stores().out(str(tmp_path))
     before = os.umask(mask)
     try:
         store.create("a", [b"x"])
@@ -181,7 +180,7 @@ def test_full_disk_leaves_no_partial_file(small_disk: Path) -> None:
     """A full disk gives an error of one line; stored objects stay, no partial file is left, and writing works again
     with free space.
     """
-    store = open_store(str(small_disk))
+    store = Stores().out(str(small_disk))
     store.prepare()
     store.create("a", [b"kept"])
     with pytest.raises(StorageError) as told:
@@ -199,7 +198,7 @@ def test_exhausted_inodes_are_named(small_disk: Path) -> None:
             (small_disk / str(number)).touch()
     expected = f"cannot write {small_disk}/srt/a: the file system has no free inodes, of which each file takes one: "
     with pytest.raises(StorageError, match=f"^{expected}delete files there$"):
-        open_store(str(small_disk)).create("srt/a", [b""])
+        Stores().out(str(small_disk)).create("srt/a", [b""])
 
 
 @pytest.mark.parametrize("link", ["srt", "srt/calls"])
@@ -210,7 +209,7 @@ def test_links_inside_are_not_followed(tmp_path: Path, link: str) -> None:
     (tmp_path / "out").symlink_to("real")
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "a.srt").write_bytes(b"theirs")
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     store.write("srt/calls/a.srt", [b"one"])
     assert (tmp_path / "real" / "srt" / "calls" / "a.srt").read_bytes() == b"one"
     store.delete("srt/calls/a.srt")
@@ -234,7 +233,7 @@ def test_links_inside_are_not_followed(tmp_path: Path, link: str) -> None:
 
 def test_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     """A file in place of a folder, and a name that is too long, give plain error messages."""
-    store = open_store(str(tmp_path))
+    store = Stores().out(str(tmp_path))
     store.create("a", [b""])
     with pytest.raises(StorageError, match="a file stands where a folder is needed: choose another OUT with -o"):
         store.create("a/b", [b""])
@@ -255,7 +254,7 @@ def test_regular_files_open_at_their_start(tmp_path: Path) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/b\xff\xfe.wav")
     os.link(good, odd)
     for path in (str(good), str(tmp_path / "link.wav"), odd):
-        with closing(open_recording(path)) as recording:
+        with closing(Stores().recording(path)) as recording:
             fd = recording.fileno()
             assert os.read(fd, 10) == recording.pread(10, 0) == b"RIFF"
             assert not os.get_inheritable(fd)
@@ -283,4 +282,4 @@ def test_only_regular_files_open(tmp_path: Path) -> None:
         }
         for path, why in refused.items():
             with pytest.raises(AudioError, match=why):
-                open_recording(str(path))
+                Stores().recording(str(path))

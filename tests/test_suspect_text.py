@@ -29,7 +29,7 @@ from voxbatch.records import (
     Samples,
     Word,
 )
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 from voxbatch.voice import VOICE_WINDOW, Voice
 
 SPEECH = babble(30.0, seed=1)
@@ -211,7 +211,7 @@ def recordings(corpus: Path) -> list[Real]:
 
 def _spread(path: Path, words: list[str]) -> Iterator[tuple[Samples, str]]:
     task = Task(0, str(path), 0.0, None, None, None, LIMIT, 0)
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         parts = [samples.copy() for samples, _ in chunks(task, recording, [], Listener())]
     ends = np.cumsum([0, *map(len, parts)])
     for samples, (begin, end) in zip(parts, pairwise(np.rint(ends / ends[-1] * len(words)).astype(int)), strict=True):

@@ -25,7 +25,7 @@ from voxbatch.output.layout import list_name, part_names
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import Listing, reserve
 from voxbatch.process.hang_detector import is_stopped
-from voxbatch.storage import open_store
+from voxbatch.storage import Stores
 
 pytestmark = pytest.mark.forks_children
 
@@ -249,7 +249,7 @@ def test_merge_of_an_earlier_run_that_deletes_the_new_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """A list that the merge of an earlier run takes for a leftover, just before its run loses OUT, is created again."""
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     first = reserve(store, RUN, Listing(keys=keys(2)), overwrite=True).run
     Checkpoint(store, first, keys(2)).commit([PartEntry(0, "failure", b'{"id": "r0"}')], 1.0)
 

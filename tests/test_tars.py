@@ -19,7 +19,7 @@ from voxbatch.errors import ManifestError
 from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY
 from voxbatch.manifest.tars import is_text
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, tar_members
+from voxbatch.storage import Stores, tar_members
 from voxbatch.storage.tar_members import open_listing
 
 LONG = "a-name-that-is-longer-than-the-hundred-bytes-of-a-header-" * 2
@@ -82,7 +82,8 @@ def test_archives_in_a_bucket_are_shards_of_which_only_headers_are_listed(
     assert {row["id"].split("/")[0] for row in found} == {"clips-0", "clips-1"}
     expected = [*sample.values(), (tmp_path / "clips" / "long.wav").read_bytes()] * 2
     assert sorted(contents(place.uri, found)) == sorted(expected)
-    with open_listing(f"{place.uri}/clips-0.tar", is_text, DEFAULT_STORE_OPTIONS) as listing:
+    archive = f"{place.uri}/clips-0.tar"
+    with Stores().ranges(archive) as (read, _), open_listing(archive, is_text, read) as listing:
         assert os.fstat(listing.fileno()).st_blocks * 512 < (8 << 20) / 20
 
 

@@ -27,7 +27,7 @@ from voxbatch.platforms import tasks
 from voxbatch.platforms.tasks import find, sagemaker, shard_of
 from voxbatch.platforms.tasks.task import Task
 from voxbatch.runner.shard import MAX_SHARDS
-from voxbatch.storage import Store, open_store, retry
+from voxbatch.storage import Store, Stores, retry
 
 # ── the task of this process ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -575,9 +575,9 @@ def test_outputs_of_killed_tasks_equal_those_of_one_process(
     """
     path = manifest(*[0.5 + i / 100 for i in range(ITEMS - 1)], None, text="one two", lang="en")
     assert voxbatch("run", path, "-o", "alone", *FAST).returncode == 3
-    alone = outputs(open_store(str(tmp_path / "alone")))
+    alone = outputs(Stores().out(str(tmp_path / "alone")))
     out = bucket.uri if place == "bucket" else str(tmp_path / "out")
-    store = open_store(out)
+    store = Stores().out(out)
     asleep = disturbed(Crew(start, path, out), store, Hold(tmp_path / "hold"))
     assert asleep.poll() is None
     assert outputs(store) == alone

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from voxbatch.engines.results import find_wrong_value
 from voxbatch.errors import ManifestError
 from voxbatch.manifest import survey
-from voxbatch.manifest.texts import TextPolicy, open_texts
 from voxbatch.records import Piece, Speech
 from voxbatch.speech.pieces import MAX_CHARACTERS, plain, split, unreadable
 from voxbatch.speech.sound import trimmed
-from voxbatch.storage import DEFAULT_STORE_OPTIONS
+from voxbatch.storage import DEFAULT_STORES
+from voxbatch.works.speak.texts import TextPolicy, open_texts
 
 NEEDS_SENTENCEX = pytest.mark.skipif(
     importlib.util.find_spec("sentencex") is None, reason="the extra `speak` is not installed"
@@ -32,7 +32,7 @@ NEEDS_SENTENCEX = pytest.mark.skipif(
 def rows(path: Path, content: str | bytes) -> list[dict[str, Any]]:
     """Return the rows of a source, which a survey accepts."""
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with open_texts(str(path), io.BytesIO(), DEFAULT_STORE_OPTIONS) as source:
+    with open_texts(str(path), io.BytesIO(), DEFAULT_STORES) as source:
         found = [json.loads(line) for _, line in source.lines()]
         assert survey(source, TextPolicy()).items == len(found)
         return found

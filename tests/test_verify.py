@@ -32,7 +32,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import create_list
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.verify import verify
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store, Stores
 
 ENGINE = ("--engine", "scripted", "--formats", "srt,txt", "--part-items", "2")
 PART = "parts/shard-00000-of-00001/part-00001.jsonl"
@@ -116,7 +116,7 @@ def test_damage_is_named_and_repaired(finished: Path, voxbatch: Voxbatch, kind: 
             assert voxbatch(*shlex.split(step)[1:]).returncode in (0, 3)
         else:
             subprocess.run(step, shell=True, cwd=finished.parent, check=True)
-    assert verify(open_store(str(finished))) == []
+    assert verify(Stores().out(str(finished))) == []
     after = snapshot(finished)
     if kind.startswith("list"):  # parts name the list that was removed, so the next one follows it; the report names it
         assert after.pop("lists/00002.bin")
@@ -126,7 +126,7 @@ def test_damage_is_named_and_repaired(finished: Path, voxbatch: Voxbatch, kind: 
 
 def test_summary_of_an_earlier_list_is_named(tmp_path: Path) -> None:
     """If a run with a later list is not finished, the problem names both lists."""
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     run = owned(store)
     entries = [PartEntry(index, "failure", json_bytes(FAILED)) for index in range(2)]
     Checkpoint(store, run).commit(entries, 1.0)
@@ -140,7 +140,7 @@ def test_summary_of_an_earlier_list_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", [read_status, verify, merge_again, lambda store: write_report(store, "report.html")])
 def test_missing_list_is_named(tmp_path: Path, call: Callable[[Store], object]) -> None:
     """An OUT whose list was removed is not one without a run."""
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     owned(store)
     store.delete("lists/00001.bin")
     with pytest.raises(CheckpointError, match="the list of the items of run run is missing; run again with the same"):
@@ -174,7 +174,7 @@ def changed(value: dict[str, Any], path: tuple[str, ...], wrong: Any) -> bytes:
 @pytest.mark.parametrize("values", [1, pytest.param(len(WRONG), marks=pytest.mark.long)])
 def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str, values: int) -> None:
     """A wrong value in a field of a stored file ends status, verify and merge with an error of voxbatch, if at all."""
-    store = open_store(str(tmp_path / "out"))
+    store = Stores().out(str(tmp_path / "out"))
     run = owned(store)
     checkpoint = Checkpoint(store, run)
     line = {key: TRANSCRIBED[key] for key in ("audio_filepath", "id", "pred_text", "audio_duration", "warnings")}
@@ -230,7 +230,7 @@ def forged(line: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def committed(folder: Path, lines: tuple[dict[str, Any], dict[str, Any]]) -> Store:
     """Return an OUT whose part has these lines, of a transcript and a failure, and a sound checksum."""
-    store = open_store(str(folder))
+    store = Stores().out(str(folder))
     entries = zip(("transcript", "failure"), lines, strict=True)
     checkpoint = Checkpoint(store, owned(store))
     checkpoint.commit([PartEntry(index, kind, json_bytes(line)) for index, (kind, line) in enumerate(entries)], 1.0)

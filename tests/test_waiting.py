@@ -18,8 +18,7 @@ from conftest import ManifestWriter, Starter, environment
 from hub import serving
 
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import StoreOptions, retry, waits
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import StoreOptions, Stores, retry, waits
 from voxbatch.storage.retry import RUN_START, Retries
 from voxbatch.storage.waits import longest_wait
 
@@ -137,5 +136,5 @@ def test_a_request_that_fails_for_good_leaves_no_wait(monkeypatch: pytest.Monkey
     """After the last attempt, the request is no longer waited for."""
     monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
     with pytest.raises(VoxbatchError, match="12 attempts failed"):
-        open_recording(f"{NOBODY}/a.wav", StoreOptions(allow_private_addresses=True))
+        Stores(StoreOptions(allow_private_addresses=True)).recording(f"{NOBODY}/a.wav")
     assert longest_wait() is None

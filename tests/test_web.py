@@ -35,14 +35,13 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import (
     StoreOptions,
-    recording,
+    Stores,
     remote_recording,
     reply_deadline,
     retry,
     retrying_client,
     ssrf_guard,
 )
-from voxbatch.storage.connect import open_remote
 from voxbatch.storage.errors import ObjectNotFound, TransientError, UnknownHost, UnusableObject
 from voxbatch.storage.objects import Stat
 from voxbatch.storage.recording import Recording
@@ -119,8 +118,8 @@ class Site:
     def url(self, path: str) -> str:
         return f"{self.scheme}://{self.host}:{self.port}{path}"
 
-    def web(self, store_options: StoreOptions = HERE) -> WebServer:
-        return WebServer(self.url("/"), store_options)
+    def web(self, options: StoreOptions = HERE) -> WebServer:
+        return WebServer(self.url("/"), options)
 
     def put(self, path: str, *answers: Answer) -> str:
         """Set the answers for a path: each request gets the next answer, and the last answer is repeated."""
@@ -222,9 +221,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_recording, "BLOCK_BYTES", BLOCK)
 
 
-def open_recording(uri: str, store_options: StoreOptions) -> Recording:
+def open_recording(uri: str, options: StoreOptions) -> Recording:
     """Open a recording with small blocks of BLOCK bytes."""
-    return recording.open_recording(uri, store_options, BLOCK)
+    return Stores(options).recording(uri, BLOCK)
 
 
 def whole(found: Recording) -> bytes:
@@ -358,7 +357,7 @@ def test_recording_has_the_bytes_of_the_file(site: Site, size: int, ranges: bool
         with open(found.fileno(), "rb", closefd=False) as opened:
             assert opened.read() == body
         assert found.pread(10, 3) == body[3:13]
-    with open_remote(url, HERE) as opened:
+    with Stores(HERE).open(url) as opened:
         assert opened.read() == body
 
 
@@ -415,7 +414,7 @@ def test_recording_without_a_revision_is_read_in_one_request(site: Site, headers
 
 def remote(url: str) -> bytes:
     """Return all bytes of a remote file."""
-    with open_remote(url, HERE) as opened:
+    with Stores(HERE).open(url) as opened:
         return opened.read()
 
 

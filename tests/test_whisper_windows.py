@@ -38,7 +38,7 @@ from voxbatch.engines.whisper_windows import (
 from voxbatch.process.hang_detector import is_stopped
 from voxbatch.records import REPETITION, SAMPLING_RATE, SPEAKING_RATE, Samples, Word
 from voxbatch.scoring.counts import count_errors
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 from voxbatch.voice import speech_probabilities
 
 pytestmark = needs_tiny_en
@@ -60,7 +60,7 @@ def row(corpus: Path) -> RowReader:
     def read(name: str) -> tuple[dict[str, Any], Samples]:
         found = rows[f"longform/{name}"]
         path = str(corpus / "speech" / found["audio_filepath"])
-        blocks = decode(open_recording(path), path)
+        blocks = decode(Stores().recording(path), path)
         return {**found, "audio_filepath": path}, np.concatenate([block.samples for block in blocks])
 
     return read

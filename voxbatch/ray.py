@@ -26,7 +26,7 @@ from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError, RunError, UsageError, VoxbatchError
 from voxbatch.manifest.named import LIST_MARK, is_list
 from voxbatch.output.summary import Summary, read_summary
-from voxbatch.storage import is_remote, open_store
+from voxbatch.storage import is_remote
 
 SHARDS_PER_ACTOR = 4
 """Shards for each actor, unless a number is given. The shards have equal hours. With several for each actor, an actor
@@ -127,7 +127,7 @@ def run(
     if failed := sorted((row for row in results if row["error"]), key=lambda row: not row["is_usage_error"]):
         kind = ConfigError if failed[0]["is_usage_error"] else RunError
         raise kind(f"{len(failed)} of {shards} shards could not be completed: {failed[0]['error']}")
-    summary = read_summary(open_store(config.out, config.store_options))
+    summary = read_summary(config.stores.out(config.out))
     if summary is None:
         raise RunError(f"{config.out} has no summary, although all shards are complete: can every machine see OUT?")
     return summary

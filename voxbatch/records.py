@@ -117,6 +117,8 @@ class Item:
     """Places of the question's other recordings, as in `audio`."""
     hotwords: str | None = None
     """See Hints. None means those of the run."""
+    given: str | None = None
+    """Text whose times are looked for. None if the words are to be recognised."""
     task: str = TRANSCRIBE
     """One of TASKS."""
 

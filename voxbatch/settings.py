@@ -55,8 +55,9 @@ class Setting:
     """True if a profile may set it."""
     in_identity: bool = False
     """True if it decides the text of the outputs. Runs with other values then do not share an OUT."""
-    for_answers: bool = True
-    """False if it has no meaning for a run that asks questions."""
+
+    needs: str | None = None
+    """Name of a setting without which it has no meaning."""
 
     @property
     def flag(self) -> str:
@@ -120,8 +121,14 @@ def check_settings(options: Any) -> None:
     Raises:
         ConfigError: a value is out of range.
     """
-    for name, declared in settings_of(type(options)).items():
+    settings = settings_of(type(options))
+    for name, declared in settings.items():
         declared.check(getattr(options, name))
+    for name, declared in settings.items():
+        if declared.needs and getattr(options, name) and getattr(options, declared.needs) is None:
+            needed = settings[declared.needs]
+            values = [f"{needed.flag} {choice}" for choice in needed.choices]
+            raise ConfigError(f"{declared.flag} needs {' or '.join(values) or needed.flag}")
 
 
 def parse(cls: type[T], engine: str, texts: Mapping[str, str]) -> T:

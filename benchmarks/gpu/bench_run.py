@@ -33,6 +33,8 @@ import numpy as np
 import soundfile
 from shared import RATE, ROOT, environment, fed, measured_lines, print_results, swelling_noise, tell
 
+from voxbatch.storage import Stores
+
 MINUTES = (4.0, 7.0, 11.0, 18.0)
 """Lengths of the recordings, in turn."""
 BAR = 0.9
@@ -178,7 +180,6 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
     """Yield the chunks that a run gives to its engine, in order; recordings of the same file share their samples."""
     from voxbatch.audio.waveforms import decode
     from voxbatch.records import Chunk
-    from voxbatch.storage.recording import open_recording
     from voxbatch.text.chunking import cut_into_chunks
 
     made: dict[str, list[Any]] = {}
@@ -186,7 +187,7 @@ def chunks(manifest: Path, limit: int, overlap: int) -> Iterator[Any]:
         source = json.loads(line)["of"]
         path = str(manifest.parent / source)
         if source not in made:
-            with contextlib.closing(open_recording(path)) as recording:
+            with contextlib.closing(Stores().recording(path)) as recording:
                 made[source] = list(cut_into_chunks(decode(recording, path), limit, overlap))
         for index, (samples, span) in enumerate(made[source]):
             yield Chunk(item, index, samples, span)

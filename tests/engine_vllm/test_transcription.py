@@ -16,7 +16,7 @@ from warm_python import run_code
 from voxbatch.audio.waveforms import decode
 from voxbatch.engines.vllm.model import locate
 from voxbatch.errors import ConfigError
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 from voxbatch.text.chunking import cut_into_chunks
 
 pytest_plugins = ["engine_runs"]
@@ -67,7 +67,7 @@ def test_real_words_are_those_of_the_endpoint_and_of_the_own_family(corpus: Path
     for lang in ("fr", "de", "en"):
         row = next(row for row in rows if row["lang"] == lang and 5 < row["duration"] < 12)
         path = str(corpus / "speech" / row["audio_filepath"])
-        with closing(open_recording(path)) as recording:
+        with closing(Stores().recording(path)) as recording:
             clips[lang] = np.concatenate(
                 [samples for samples, _ in cut_into_chunks(decode(recording, path), WINDOW, 0)]
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,17 @@ def test_weights_that_do_not_fit_are_refused(recordings: Path, tmp_path: Path) -
     refused(config(model_type="whisper"), "the engine transducers runs parakeet_ctc, parakeet_rnnt, parakeet_tdt")
     refused(pickled, "weights in another format may run code")
     refused(blank_shifted, f"blank is token {parakeets.BLANK - 1} in config.json, which the tokenizer writes as")
+
+
+def test_vllms_environment_has_what_the_extra_needs() -> None:
+    """The image for GPUs installs vLLM's packages alone: they meet the requirements of the extra `parakeet`."""
+    from importlib.metadata import version
+
+    from conftest import ROOT
+    from packaging.requirements import Requirement
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    # vLLM's build for CPUs, which is here, needs no NVML; the one for GPUs does.
+    wanted = [Requirement(line) for line in extras["parakeet"] if not line.startswith("nvidia-ml-py")]
+    assert {each.name for each in wanted} >= {"torch", "transformers"}
+    assert [str(each) for each in wanted if not each.specifier.contains(version(each.name))] == []

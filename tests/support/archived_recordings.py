@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.manifest.opening import open_source
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 
 def rows(source: str | Path) -> list[dict[str, Any]]:
@@ -26,6 +26,6 @@ def contents(base: str | Path, found: Iterable[dict[str, Any]]) -> list[bytes]:
     """
     read = []
     for row in found:
-        with closing(open_recording(f"{base}/{row['audio_filepath']}")) as recording:
+        with closing(Stores().recording(f"{base}/{row['audio_filepath']}")) as recording:
             read.append(recording.pread(recording.size + 1, 0))
     return read

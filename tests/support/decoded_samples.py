@@ -10,12 +10,12 @@ import numpy as np
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.records import Samples
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 
 def decoded(path: Path, **options: Any) -> tuple[Samples, list[str]]:
     """Return the samples of a recording, and the warnings. `options` are those of `decode`."""
     warnings: list[str] = []
-    with closing(open_recording(str(path))) as recording:
+    with closing(Stores().recording(str(path))) as recording:
         blocks = [block.samples for block in decode(recording, str(path), warn=warnings.append, **options)]
     return np.concatenate(blocks), warnings

@@ -52,7 +52,7 @@ def gpu_machine(
     folder: Path,
     *,
     vllm: str | None = "0.32.0",
-    transformers: str | None = None,
+    transformers: str = "5.19.0",
     total_bytes: int = 24_152_899_584,
     cards: int = 2,
     driver: str = "580.95.05",
@@ -65,7 +65,7 @@ def gpu_machine(
 
     Args:
         vllm: the version of vLLM; None for a machine without it.
-        transformers: likewise.
+        transformers: its version.
         total_bytes: the memory of each GPU.
         cuda: the CUDA version of the driver in NVML's form, 12020 for 12.2.
         torch_cuda: the CUDA version for which PyTorch was built.

@@ -585,11 +585,11 @@ class Place:
     def uri(self) -> str:
         return f"{self.server.scheme}://{self.bucket}/run 1"
 
-    def store(self, store_options: StoreOptions | None = None) -> BucketStore:
+    def store(self, options: StoreOptions | None = None) -> BucketStore:
         """Return a store with a client of its own, like that of another process."""
         address = parse_bucket_address(self.uri)
         return BucketStore(
-            address, connect.bucket.__wrapped__(address.scheme, address.bucket, store_options or StoreOptions())
+            address, connect.bucket.__wrapped__(address.scheme, address.bucket, options or StoreOptions())
         )
 
     def put(self, name: str, data: bytes) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from voxbatch.storage import Store, StoreOptions, is_remote, open_store
+from voxbatch.storage import Store, Stores, is_remote
 from voxbatch.storage.local import LocalStore
 
 
-def open_target(path: str, store_options: StoreOptions, alternative: str = "choose another file") -> tuple[Store, str]:
+def open_target(path: str, stores: Stores, alternative: str = "choose another file") -> tuple[Store, str]:
     """Return the store and the name of a file that is to be written: a path, or an address in a bucket.
 
     Args:
@@ -16,6 +16,6 @@ def open_target(path: str, store_options: StoreOptions, alternative: str = "choo
     """
     if is_remote(path):
         folder, _, name = path.rpartition("/")
-        return open_store(folder, store_options), name
+        return stores.out(folder), name
     folder, name = os.path.split(path)
     return LocalStore(folder or ".", alternative=alternative), name

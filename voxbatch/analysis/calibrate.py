@@ -16,7 +16,7 @@ from voxbatch.output.stored_json import json_bytes
 from voxbatch.scoring.calibration import Calibration, ScoredItem, calibrate
 from voxbatch.scoring.units import error_unit, scored_language
 from voxbatch.scoring.word_errors import word_errors
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
 
 def calibrate_run(store: Store, cluster_key: str | None = None) -> Calibration:
@@ -82,11 +82,11 @@ def scored_item(line: Mapping[str, Any], lang: str | None, cluster: str) -> Scor
     return ScoredItem(tuple(confidences), truth.right, truth.counts.errors, truth.counts.reference_length, cluster)
 
 
-def write_calibration(calibration: Calibration, path: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> None:
+def write_calibration(calibration: Calibration, path: str, stores: Stores = DEFAULT_STORES) -> None:
     """Write a calibration to a file, or to an address in a bucket. It appears at once and replaces an earlier one.
 
     Raises:
         ConfigError, StorageError: nothing can be written there.
     """
-    target, name = open_target(path, store_options)
+    target, name = open_target(path, stores)
     target.write(name, [json_bytes(calibration.to_dict()) + b"\n"])

@@ -30,7 +30,7 @@ from voxbatch.scoring.corpus import NO_VALUE, group_of, line_language
 from voxbatch.scoring.counts import ErrorCounts, count_errors
 from voxbatch.scoring.normalize import normalizer_name
 from voxbatch.scoring.units import error_unit, scored_language
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, open_store, redacted
+from voxbatch.storage import DEFAULT_STORES, Store, Stores, redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +151,10 @@ class _Entry:
 class _Source:
     """A run or a file, whose lines can be read several times."""
 
-    def __init__(self, place: str, language: str | None, cluster: str | None, store_options: StoreOptions):
+    def __init__(self, place: str, language: str | None, cluster: str | None, stores: Stores):
         require_place(place)
         self.place = redacted(place)
-        self._place, self._language, self._store_options = place, language, store_options
+        self._place, self._language, self._stores = place, language, stores
         self._cluster_by = cluster
         self._store: Store | None = None
         self.summary: Summary | None = None
@@ -164,7 +164,7 @@ class _Source:
         """True if all lines were read and are those of the run: nobody has changed a text, so that the counts in a line
         are those of its text."""
         if is_run(place):
-            self._store = open_store(place, store_options)
+            self._store = stores.out(place)
             self._language = language or run_file.read_existing(self._store).language
             self.summary = read_summary(self._store)
             if self.summary is None or not self._store.exists(TRANSCRIPTS):
@@ -197,7 +197,7 @@ class _Source:
             self.is_as_written = self.summary.outputs.get(TRANSCRIPTS) == digest.digest()
 
     def _file_entries(self) -> Iterator[_Entry]:
-        with open_texts(self._place, None, self._store_options) as texts:
+        with open_texts(self._place, None, self._stores) as texts:
             role = Role.BOTH if texts.kind in TEXT_KINDS and TEXT_KINDS[texts.kind].has_references else Role.HYPOTHESIS
             for entry in texts.entries(role):
                 if entry.id == f"line {entry.line}" and entry.row.get("id") is None:
@@ -297,7 +297,7 @@ def compare_places(
     language: str | None = None,
     cluster: str | None = None,
     limit: int = 10,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
 ) -> Comparison:
     """Return how B differs from A on the items in common.
 
@@ -315,8 +315,8 @@ def compare_places(
         ManifestError: a line of a file cannot be used.
     """
     sources = (
-        _Source(place_a, language, cluster, store_options),
-        _Source(place_b, language, cluster, store_options),
+        _Source(place_a, language, cluster, stores),
+        _Source(place_b, language, cluster, stores),
     )
     all_items = _read(sources[0]), _read(sources[1])
     pairs = _matched(*all_items)

@@ -22,6 +22,7 @@ from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.run_file import Run
 from voxbatch.records import Segment, Word
 from voxbatch.text.stitching import mean
+from voxbatch.work import additions_of
 
 MIN_S, MAX_S = 3.0, 30.0
 """Seconds of the shortest and of the longest cut: what NeMo, Lhotse and Whisper train on without further cuts."""
@@ -56,7 +57,7 @@ class Cut:
     """Name of the speaker; if the voice has no name, the label with the id of the item."""
     confidence: float | None
     agree: bool | None
-    """See output.cascade. None if only one model did the item."""
+    """See works.cascade.overlay. None if only one model did the item."""
     words: tuple[Mapping[str, Any], ...]
     """`word`, `start` and `end` in seconds from the start of the cut, and `confidence`."""
 
@@ -67,6 +68,7 @@ def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out
     Args:
         left_out: counts the others by the reason, in words that follow "cuts".
     """
+    has_own_names = any(added.names_speakers for added in additions_of(run.identity))
     transcript, agree = read_transcript(dict(line)), (line.get(CASCADE_KEY) or {}).get("agree")
     tokens: Sequence[Word | Segment] = transcript.words or transcript.segments
     first_s = line.get("offset") or 0.0
@@ -89,7 +91,7 @@ def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out
             continue
         label = first.speaker or line.get("speaker")
         speaker = None if label is None else str(label)
-        if first.speaker and (_NUMBERED.fullmatch(first.speaker) or run.identity.get("channels")):
+        if first.speaker and (_NUMBERED.fullmatch(first.speaker) or has_own_names):
             speaker = f"{line['id']} {first.speaker}"
         place = str(line[AUDIO_KEY]).removeprefix(f"{run.folder}/")  # so that a data set may move
         key = speaker if options.split_by == BY_SPEAKER and speaker else place

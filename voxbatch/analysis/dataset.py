@@ -41,8 +41,7 @@ from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
 from voxbatch.speech.sound import flac
-from voxbatch.storage import Store, StoreOptions, open_store, parallel_map
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Store, Stores, parallel_map
 
 SHARD_S = 3600.0
 """Seconds of audio in a shard: 60 to 100 MB of FLAC at 16 kHz, which is held in memory."""
@@ -76,7 +75,7 @@ class Exported:
 
 
 def export_dataset(
-    store: Store, place: str, options: DatasetOptions, store_options: StoreOptions, shard_s: float = SHARD_S
+    store: Store, place: str, options: DatasetOptions, stores: Stores, shard_s: float = SHARD_S
 ) -> Exported:
     """Write the data set of what the run in OUT has committed.
 
@@ -89,10 +88,7 @@ def export_dataset(
     if options.to == "hf" and find_spec("pyarrow") is None:
         raise ConfigError("--to hf writes Parquet, and pyarrow is missing; pip install 'voxbatch[parquet]'")
     run = run_file.read_existing(store)
-    if run.speaks:
-        raise ConfigError(f"{store.place}: its recordings are spoken by voxbatch, and parts/ has them with their texts")
-    if "questions" in run.identity:
-        raise ConfigError(f"{store.place} has answers, and no transcripts: give the OUT of voxbatch run")
+    run.products.check_data_set(store.place)
     exported, digest = Exported(), hashlib.sha256(repr((_VERSION, shard_s)).encode())
     entries = Entries(store, run)  # listed once: the run may go on
     for shard in _shards(store, run, entries, options, shard_s, exported.left_out):
@@ -103,12 +99,12 @@ def export_dataset(
     if not exported.cuts:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in exported.left_out.most_common())
         raise ConfigError(f"{store.place}: no cut is left for a data set ({reasons or 'no transcript has words'})")
-    target = open_store(place, store_options)
+    target = stores.out(place)
     target.prepare()
     _reserve(target, options.to, exported, digest.hexdigest())
     unreadable = parallel_map(
         min(MAX_THREADS, len(os.sched_getaffinity(0))),
-        partial(_write, target, options.to, exported.shards, run, store_options),
+        partial(_write, target, options.to, exported.shards, run, stores),
         _shards(store, run, entries, options, shard_s, Counter()),
     )
     if num_unreadable := sum(unreadable):
@@ -154,9 +150,7 @@ def _reserve(target: Store, layout: str, exported: Exported, digest: str) -> Non
         raise ConfigError(f"{target.place} has another data set, whose shards stay as they are: {advice}")
 
 
-def _write(
-    target: Store, layout: str, shards: Counter[str], run: Run, store_options: StoreOptions, shard: Shard
-) -> int:
+def _write(target: Store, layout: str, shards: Counter[str], run: Run, stores: Stores, shard: Shard) -> int:
     """Create the files of a shard, unless they are there. Return the number of cuts that cannot be read."""
     write, names = _FILES[layout]
     paths = [name.format(split=shard.split, number=shard.number, count=shards[shard.split]) for name in names]
@@ -164,7 +158,7 @@ def _write(
         return 0
     utterances = list[Utterance]()
     for (place, channel), cuts in groupby(shard.cuts, lambda cut: (cut.recording, cut.channel)):
-        utterances += _decoded(place, channel, sorted(cuts, key=lambda cut: cut.offset), run, store_options)
+        utterances += _decoded(place, channel, sorted(cuts, key=lambda cut: cut.offset), run, stores)
     for path, content in zip(paths, write(shard, utterances), strict=True):
         target.create(path, [content])
     return len(shard.cuts) - len(utterances)
@@ -174,14 +168,12 @@ Utterance = tuple[Cut, bytes]
 """A cut with its duration as decoded, and its FLAC file."""
 
 
-def _decoded(
-    place: str, channel: int | None, cuts: Sequence[Cut], run: Run, store_options: StoreOptions
-) -> Iterator[Utterance]:
+def _decoded(place: str, channel: int | None, cuts: Sequence[Cut], run: Run, stores: Stores) -> Iterator[Utterance]:
     """Yield the cuts of a recording, if it can be read. It is read once, from its first cut to its last."""
     audio = _ANYWHERE.resolve(place, os.getcwd())
     begin, end = cuts[0].offset, max(cut.offset + cut.duration for cut in cuts)
     try:
-        with closing(open_recording(audio, store_options)) as recording:
+        with closing(stores.recording(audio)) as recording:
             blocks = decode(
                 recording,
                 audio,

@@ -22,7 +22,7 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.lines import RESULT_KEYS, parse_line, score_keys
 from voxbatch.scoring.counts import ErrorCounts, count_errors
 from voxbatch.scoring.units import error_unit
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
 COLUMNS: Mapping[str, str] = {
     "id": "text", "audio_filepath": "text", "lang": "text", "duration": "float", "audio_duration": "float",
@@ -45,7 +45,7 @@ Injection")."""
 Row = dict[str, Any]
 
 
-def export_items(store: Store, path: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> int:
+def export_items(store: Store, path: str, stores: Stores = DEFAULT_STORES) -> int:
     """Write the table of the items that the run in OUT has committed. The file appears when it is complete, and it
     replaces an earlier one.
 
@@ -69,7 +69,7 @@ def export_items(store: Store, path: str, store_options: StoreOptions = DEFAULT_
         count += 1
         _add_kinds(columns, parse_line(store, entry), store.place)
     rows = (_row(entry.kind == "transcript", parse_line(store, entry), columns, run.language) for entry in entries)
-    target, name = open_target(path, store_options)
+    target, name = open_target(path, stores)
     target.write(name, encode(columns, _batches(rows)))
     return count
 

@@ -26,7 +26,7 @@ from voxbatch.output.item_names import short_name
 from voxbatch.safe_text import counted
 from voxbatch.scoring.corpus import line_language
 from voxbatch.scoring.word_times import WordTimes
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 LISTED = 1000
 """Most ids of unmatched texts that are kept for a list. All of them are counted."""
@@ -130,7 +130,7 @@ def read_pairs(
     language: str | None = None,
     kind: str | None = None,
     keys: Iterable[str] = (),
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
 ) -> tuple[Iterator[Pair], Matching]:
     """Return the pairs of a file with both texts, or of two files, and how those were matched.
 
@@ -147,7 +147,7 @@ def read_pairs(
     matching = Matching()
 
     def pairs() -> Iterator[Pair]:
-        with open_texts(hypotheses, kind, store_options, matching.decoder) as hypothesis_texts:
+        with open_texts(hypotheses, kind, stores, matching.decoder) as hypothesis_texts:
             if references is None:
                 lines: dict[str, int] = {}  # two rows may have one path, but not one `id`
                 for entry in hypothesis_texts.entries(Role.BOTH):
@@ -159,7 +159,7 @@ def read_pairs(
                     if entry.reference is not None:
                         yield Pair(entry.id, entry.reference, entry.text, _language(entry, language), entry, entry)
                 return
-            with open_texts(references, kind, store_options, matching.decoder) as reference_texts:
+            with open_texts(references, kind, stores, matching.decoder) as reference_texts:
                 agreed, reference_texts = agreed_kinds(hypothesis_texts, reference_texts)
                 yield from _matched_pairs(agreed, _References(reference_texts, (*_ROW_KEYS, *keys)), language, matching)
 

@@ -22,12 +22,10 @@ from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import read_summary
 from voxbatch.report import Report, RunTitle
 from voxbatch.scoring.corpus import CorpusScore
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, redacted
+from voxbatch.storage import DEFAULT_STORES, Store, Stores, is_remote, redacted
 
 
-def write_report(
-    store: Store, place: str, keys: Sequence[str] = (), store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-) -> None:
+def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Stores = DEFAULT_STORES) -> None:
     """Write the report of the run in OUT, of the items that are committed so far if the run is not finished.
 
     Args:
@@ -38,7 +36,7 @@ def write_report(
         CheckpointError: run.json or a part is damaged.
         StorageError: OUT cannot be read, or the page cannot be written.
     """
-    target, name = open_target(place, store_options, alternative="choose another file with -o")
+    target, name = open_target(place, stores, alternative="choose another file with -o")
     run = run_file.read_existing(store)
     summary = read_summary(store)
     if summary is not None and not summary.is_of(run):
@@ -53,22 +51,22 @@ def write_file_report(
     place: str,
     keys: Sequence[str] = (),
     language: str | None = None,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
 ) -> None:
     """Write the report of a file with both texts, or of two files, as `score` takes them.
 
     Args:
         hypotheses, references: see read_pairs.
-        place, keys, store_options: see write_report.
+        place, keys, stores: see write_report.
         language: language of texts that do not name one.
 
     Raises:
         ManifestError: a file cannot be read, nothing matches, or there is no reference.
         StorageError: the page cannot be written.
     """
-    target, name = open_target(place, store_options, alternative="choose another file with -o")
+    target, name = open_target(place, stores, alternative="choose another file with -o")
     kept = (*keys, "offset", *_DURATION_KEYS)
-    pairs, _ = read_pairs(hypotheses, references, language, None, kept, store_options)
+    pairs, _ = read_pairs(hypotheses, references, language, None, kept, stores)
     paths_from = os.path.dirname(references or hypotheses)
     folder = None if is_remote(target.place) else os.path.abspath(target.place)
     title = RunTitle(os.path.basename(redacted(hypotheses).rstrip("/")), folder, "", 0, language, is_finished=True)

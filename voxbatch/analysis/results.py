@@ -8,13 +8,13 @@ from typing import Any
 
 from voxbatch.errors import UsageError
 from voxbatch.output import run_file
-from voxbatch.output.cascade import is_second_pass_complete
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import part_names
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.outcomes import outcome_of
 from voxbatch.output.parts import PartEntry
+from voxbatch.output.products import SecondPassFiles
 from voxbatch.output.run_file import Run, takeover_explained
 from voxbatch.records import Outcome
 from voxbatch.storage import Store
@@ -48,8 +48,8 @@ class ResultReader:
             StorageError: OUT cannot be read.
         """
         with takeover_explained(self._store, self._run):
-            if self._run.has_second_pass:
-                yield from self._results_of_cascade()
+            if second_pass := self._run.second_pass:
+                yield from self._results_of_both_passes(second_pass)
                 return
             for name in part_names(self._store, self._run.generation):
                 if name in self._read:
@@ -58,9 +58,9 @@ class ResultReader:
                     yield self._result(entry)
                 self._read.add(name)
 
-    def _results_of_cascade(self) -> Iterator[Result]:
+    def _results_of_both_passes(self, second_pass: SecondPassFiles) -> Iterator[Result]:
         """Yield all results once, when the second pass is complete: until then it may replace any text."""
-        if not self._read and is_second_pass_complete(self._store, self._run):
+        if not self._read and second_pass.is_complete(self._store, self._run):
             for entry in (entries := Entries(self._store, self._run)):
                 yield self._result(entry)
             self._read.update(part.name for part in entries.parts)

@@ -11,13 +11,13 @@ from voxbatch.analysis.speakers import Sessions
 from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.output import run_file
-from voxbatch.output.layout import FAILURES, RECORDINGS, RUN_FILE, TRANSCRIPTS
+from voxbatch.output.layout import FAILURES, RUN_FILE, TRANSCRIPTS
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, parse_merged_line
 from voxbatch.scoring.corpus import DEFAULT_OPTIONS, NO_VALUE, CorpusScore, ScoreOptions, line_language
 from voxbatch.scoring.records import SpeakerErrors, TimeAccuracy
 from voxbatch.scoring.speakers import SpeakerScore, texts_of_speakers
 from voxbatch.scoring.word_times import WordTimes, timed_words
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote, open_store, redacted
+from voxbatch.storage import DEFAULT_STORES, Store, Stores, is_remote, redacted
 
 NO_REFERENCE = "no line has a reference: give `text` in its lines, or --ref FILE with `id` and `text`"
 
@@ -65,7 +65,7 @@ def score_place(
     references: str | None = None,
     language: str | None = None,
     kind: str | None = None,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
     options: ScoreOptions = DEFAULT_OPTIONS,
 ) -> PlaceScore:
     """Return the score of a run or of files.
@@ -82,10 +82,10 @@ def score_place(
         if required:
             require_place(required)
     if not is_run(place):
-        return score_files(place, references, language, kind, store_options, options)
+        return score_files(place, references, language, kind, stores, options)
     if references:
-        return score_files(os.path.join(place, TRANSCRIPTS), references, language, kind, store_options, options)
-    return score_run(open_store(place, store_options), language, options)
+        return score_files(os.path.join(place, TRANSCRIPTS), references, language, kind, stores, options)
+    return score_run(stores.out(place), language, options)
 
 
 def score_files(
@@ -93,7 +93,7 @@ def score_files(
     references: str | None = None,
     language: str | None = None,
     kind: str | None = None,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
     options: ScoreOptions = DEFAULT_OPTIONS,
 ) -> PlaceScore:
     """Return the score of a file with both texts, or of two files. See read_pairs for the arguments.
@@ -101,7 +101,7 @@ def score_files(
     Raises:
         ManifestError: a file cannot be read, or there is no reference.
     """
-    pairs, matching = read_pairs(hypotheses, references, language, kind, options.keys, store_options)
+    pairs, matching = read_pairs(hypotheses, references, language, kind, options.keys, stores)
     corpus, times, sessions = CorpusScore(options=options), WordTimes(options.rules), Sessions()
     for pair in pairs:
         pair.add_word_times(times)
@@ -129,11 +129,7 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
         CheckpointError: run.json or a merged output was changed or damaged.
     """
     run = run_file.read_existing(store)
-    if run.speaks:
-        raise ConfigError(
-            f"{store.place} holds spoken texts; transcribe them, and score that OUT: voxbatch run "
-            f"{store.place}/{RECORDINGS}"
-        )
+    run.products.check_score(store.place)
     if not store.exists(TRANSCRIPTS):
         raise ConfigError(
             f"{store.place} has no {TRANSCRIPTS} yet: the run is not finished; run the same command again"

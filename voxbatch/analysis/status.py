@@ -9,12 +9,12 @@ from itertools import chain
 from typing import Any
 
 from voxbatch.output import run_file
-from voxbatch.output.cascade import Amount, chosen
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import SECOND, complete_name, part_names
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, read_header
+from voxbatch.output.products import SecondPassFiles
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise
 from voxbatch.storage import Store, parallel_map
@@ -128,8 +128,8 @@ class StatusReader:
         finished, committed = summary is not None, self._items.total()
         summary = summary or summarise(self._totals, run, self._measured)
         left = max(0, run.items - committed)
-        in_second_pass = run.has_second_pass and not left and not finished
-        second_items, second_committed = self._second_pass(run) if in_second_pass else (None, None)
+        second_pass = run.second_pass if not left and not finished else None
+        second_items, second_committed = self._second_pass(run, second_pass) if second_pass else (None, None)
         return Status(
             items=run.items,
             committed=committed,
@@ -140,7 +140,7 @@ class StatusReader:
             last_commit=max((h.committed_at for h in self._latest_headers.values() if h.committed_at), default=None),
             remaining_audio_s=summary.audio_s / summary.done * left if summary.done else None,
             remaining_s=None
-            if in_second_pass
+            if second_pass
             else self._remaining_s(left, summary.wall_s / committed * left if committed else None),
             shards=tuple(
                 self._shard(shard, run, finished)
@@ -150,11 +150,11 @@ class StatusReader:
             second_committed=second_committed,
         )
 
-    def _second_pass(self, run: Run) -> tuple[int, int]:
+    def _second_pass(self, run: Run, second_pass: SecondPassFiles) -> tuple[int, int]:
         """Return the number of items that the large model does, and the number of these that are committed. Kept
         transcripts of recordings that are gone count as if they were in the manifest."""
         if self._chosen is None:
-            self._chosen = chosen(Entries(self._store, run).of_pass(), Amount.of(run), run.items, run.items)
+            self._chosen = second_pass.chosen(Entries(self._store, run).of_pass(), run, run.items)
             self._done_again = ItemSet(run.items)
         latest = ItemList(self._store, run)
         names = [name for name in part_names(self._store, run.generation, SECOND) if name not in self._names]

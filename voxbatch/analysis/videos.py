@@ -30,7 +30,7 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
-from voxbatch.storage import Store, is_remote, open_store
+from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20
 _SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
@@ -99,7 +99,7 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool) -> tuple[str, bo
             options = [*source, "-i", "cues.srt", "-map", "0", "-map", "1", "-c", "copy", track, codec]
         _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=place)
         with Path(place, f"copy{suffix}").open("rb") as file:
-            is_new = open_store(folder).create(name, iter(lambda: file.read(BLOCK_BYTES), b""))
+            is_new = DEFAULT_STORES.out(folder).create(name, iter(lambda: file.read(BLOCK_BYTES), b""))
         return os.path.join(folder, name), is_new
 
 

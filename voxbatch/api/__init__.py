@@ -6,21 +6,17 @@ No signal handler is installed, nothing is printed, and the process is never end
 logger "voxbatch" of Python's `logging`.
 """
 
-from voxbatch.api.answers import ask
 from voxbatch.api.background_run import BackgroundRun, read_results, run, start
 from voxbatch.api.scores import compare, score
-from voxbatch.api.speech import speak
 from voxbatch.api.transcriber import Transcriber, transcribe
 
 __all__ = [
     "BackgroundRun",
     "Transcriber",
-    "ask",
     "compare",
     "read_results",
     "run",
     "score",
-    "speak",
     "start",
     "transcribe",
 ]

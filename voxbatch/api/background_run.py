@@ -22,7 +22,6 @@ from voxbatch.output import run_file
 from voxbatch.output.default_out import default_out
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, Stop, StopRequested
-from voxbatch.storage import open_store
 
 Source = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """A manifest, a folder, a recording, a pattern or an address; or several of them."""
@@ -148,7 +147,7 @@ class BackgroundRun:
             self._changed.notify_all()
 
     def _reader(self) -> ResultReader:
-        store = open_store(self.out, self._config.store_options)
+        store = self._config.stores.out(self.out)
         run = run_file.read(store)
         if run is None:
             raise RunMismatchError(f"{self.out}: run.json was deleted while the run was in progress")
@@ -217,5 +216,5 @@ def read_results(out: str | os.PathLike[str], **options: Unpack[TranscribeKeywor
         UsageError: there is no run in OUT.
         RunError: OUT cannot be read, or it is damaged.
     """
-    store_options = run_options(options, TranscribeKeywords).store_options
-    return results.read_results(open_store(os.fspath(out), store_options))
+    stores = run_options(options, TranscribeKeywords).stores
+    return results.read_results(stores.out(os.fspath(out)))

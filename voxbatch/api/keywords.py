@@ -14,9 +14,9 @@ from typing import Any, get_args, get_origin
 
 from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
-from voxbatch.profiles import load_profile
+from voxbatch.profiles import for_engine, load_profile
 from voxbatch.settings import Setting, settings_of
-from voxbatch.storage import StoreOptions
+from voxbatch.storage import StoreOptions, Stores
 
 _WORDS: dict[type, str] = {
     str: "a string",
@@ -37,8 +37,8 @@ def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     Raises:
         ConfigError: a name is unknown, or a value has the wrong type or is out of range.
     """
-    stores = settings_of(StoreOptions)
-    declared = {**settings_of(RunOptions), **stores}
+    of_stores = settings_of(StoreOptions)
+    declared = {**settings_of(RunOptions), **of_stores}
     allowed = declared.keys() & types.__annotations__.keys()
     settings: dict[str, Any] = {}
     for name, value in keywords.items():
@@ -49,21 +49,16 @@ def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
         settings[name] = checked(declared[name], value)
     options = settings.pop("engine_options", {})
     if settings.get("profile"):
-        profile = load_profile(settings["profile"])
-        profile.pop("description", None)
-        profile_options = profile.pop("engine_options", {})
-        if settings.get("engine", "auto") not in ("auto", profile.get("engine")):  # they are for the profile's engine
-            profile.pop("model", None)
-            profile_options = {}
+        profile, profile_options = for_engine(load_profile(settings["profile"]), settings.get("engine", "auto"))
         settings, options = {**profile, **settings}, {**profile_options, **options}
     for name, value in settings.items():
         if get_origin(declared[name].hint) is tuple:  # a string is split at commas, as on the command line
             parts = map(str.strip, value.split(",")) if isinstance(value, str) else value
             settings[name] = tuple(part for part in parts if part or not isinstance(value, str))
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
-    store_options = StoreOptions(**{name: value for name, value in settings.items() if name in stores})
-    values = {name: value for name, value in settings.items() if name not in stores}
-    return RunOptions(**values, engine_options=texts, store_options=store_options)
+    stores = Stores(StoreOptions(**{name: value for name, value in settings.items() if name in of_stores}))
+    values = {name: value for name, value in settings.items() if name not in of_stores}
+    return RunOptions(**values, engine_options=texts, stores=stores)
 
 
 def checked(declared: Setting, value: Any) -> Any:

@@ -20,18 +20,18 @@ from voxbatch.api.array_file import array_file
 from voxbatch.api.keyword_types import TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
+from voxbatch.config import RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.engines import Engine, EngineCache
 from voxbatch.engines.choice import choose
 from voxbatch.errors import AudioError, ConfigError, UsageError
-from voxbatch.manifest import LineError, PathPolicy, parse_line
+from voxbatch.manifest import LineError, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
 from voxbatch.runner import Stop
-from voxbatch.runner.abilities import check_abilities
 from voxbatch.runner.one_recording import transcribe_recording
+from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
-from voxbatch.storage import is_remote
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import DEFAULT_STORES, is_remote
 
 Audio = str | os.PathLike[str] | NDArray[Any]
 """A path, an address (gs://, s3://, http(s)://), or samples: see array_file."""
@@ -64,7 +64,7 @@ class Transcriber:
         """The last call's work. It may still be in progress if its caller was interrupted twice."""
         self._is_closed = False
         engine = self._engine()
-        self._diarization = check_abilities(self._options, engine.spec)
+        self._diarization = steps_of(self._options).check(engine.spec)
         for warning in engine.spec.warnings:
             self._log.warning("engine", text=warning)
         warm_pool.open()
@@ -116,7 +116,7 @@ class Transcriber:
         with self._lock, _place(audio, sampling_rate) as place:
             if self._is_closed:
                 raise UsageError("this Transcriber is closed; make another one")
-            outcome = self._outcome(_item({"audio_filepath": place, **row}, self._options.task))
+            outcome = self._outcome(_item({"audio_filepath": place, **row}, self._options))
         if isinstance(outcome, Failure):
             error: errors.ItemError = getattr(errors, outcome.error)(outcome.message, outcome.kind)
             error.retryable = outcome.retryable
@@ -125,16 +125,16 @@ class Transcriber:
 
     def _engine(self) -> Engine:
         options = self._options
-        name = choose(options.engine, model=options.model).name
+        name = choose(options.engine, model=options.model, stores=options.stores).name
         engine_options = engines.options_with_kernels(name, options.engine_options, options.kernel_cache)
-        return self._engine_cache.get(name, options.model, engine_options, options.store_options)
+        return self._engine_cache.get(name, options.model, engine_options, options.stores)
 
     def _outcome(self, item: Item) -> Outcome:
         """Transcribe an item in a thread of its own, so that an interrupt of this thread stops it in order."""
         options, stop = self._options, Stop(ends_process=False)
         if not is_remote(item.audio):  # a wrong path fails before the model is loaded
             try:
-                open_recording(item.audio).close()
+                DEFAULT_STORES.recording(item.audio).close()
             except AudioError as e:
                 return Failure(e.kind, str(e), e.retryable)
         if self._last is not None:
@@ -213,9 +213,10 @@ def _place(audio: Audio, sampling_rate: int | None) -> Iterator[str]:
         )
 
 
-def _item(row: dict[str, Any], task: str) -> Item:
-    """Return the item of a row, which is checked like a manifest's line, for one of TASKS."""
+def _item(row: dict[str, Any], options: RunOptions) -> Item:
+    """Return the item of a row, which is checked like a line of a manifest that may name any place."""
+    policy = replace(steps_of(options).path_policy(), allow_outside=True)
     try:
-        return parse_line(json.dumps(row).encode(), 1, 0, "/", PathPolicy(allow_outside=True, task=task))
+        return parse_line(json.dumps(row).encode(), 1, 0, "/", policy)
     except LineError as e:
         raise ConfigError(str(e)) from e

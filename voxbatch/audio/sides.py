@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.audio.libsndfile import NativeBlock
-from voxbatch.records import AUTO, SPLIT
+from voxbatch.records import AUTO
 from voxbatch.voice import SILENCE_DB, decibels, frame_powers
 
 JUDGED_SECONDS = 180
@@ -46,10 +46,11 @@ def separate_channels(
         The decision; a note if there is only one channel to split, or if channels are silent or the same; and all of
         the blocks.
     """
+    only_calls = mode == AUTO
     if channels == 1:
-        note = "the recording has one channel: it was transcribed without speakers" if mode == SPLIT else None
+        note = "the recording has one channel: it was transcribed without speakers" if not only_calls else None
         return False, note, blocks
-    if channels > 2 and mode == AUTO:  # no call
+    if channels > 2 and only_calls:  # no call
         return False, None, blocks
     begin, num_frames = list[NativeBlock](), 0
     for block in blocks:
@@ -64,7 +65,7 @@ def separate_channels(
     elif sides.silent:
         numbers = ", ".join(map(str, sides.silent))
         note = f"silent in the first {min(JUDGED_SECONDS, num_frames / rate):.0f} s: channel {numbers}"
-    is_split = not sides.are_same and (mode == SPLIT or (sides.is_call and not sides.silent))
+    is_split = not sides.are_same and (not only_calls or (sides.is_call and not sides.silent))
     return is_split, note, chain(begin, blocks)
 
 

@@ -62,7 +62,7 @@ def decode(
     """Decode a recording to float32 at 16 kHz: mono, unless its channels are separate.
 
     Args:
-        recording: an open recording, see storage.recording.open_recording. It is not closed here.
+        recording: an open recording, see storage.Stores.recording. It is not closed here.
         name: the recording's name, for messages and for the raw formats that only an extension identifies (.g722,
             .gsm).
         offset: seconds to skip.

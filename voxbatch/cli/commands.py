@@ -14,34 +14,33 @@ import click
 
 from voxbatch.config import FORMATS
 from voxbatch.settings import COMMON, GROUPS
+from voxbatch.work import commands
 
 HELP_WIDTH = 100
 """Columns of the help, and of YAML."""
 WIDTH = 79
 """Columns of text for people: a terminal's usual 80, without the last one."""
 MODULES = {
-    "run": "run_command",
-    "align": "align_command",
-    "ask": "ask_command",
-    "speak": "speak_command",
-    "status": "out_commands",
-    "report": "out_commands",
-    "export": "out_commands",
-    "doctor": "doctor_command",
-    "models": "models_command",
-    "validate": "validate_command",
-    "manifest": "validate_command",
-    "score": "score_command",
-    "compare": "compare_command",
-    "flags": "flags_command",
-    "calibrate": "flags_command",
-    "merge": "out_commands",
-    "profiles": "models_command",
-    "submit": "submit_command",
-    "listen": "listen_command",
-    "serve": "serve_command",
+    "run": "voxbatch.cli.run_command",
+    **{name: f"voxbatch.works.{name}.command" for name in commands()},
+    "status": "voxbatch.cli.out_commands",
+    "report": "voxbatch.cli.out_commands",
+    "export": "voxbatch.cli.out_commands",
+    "doctor": "voxbatch.cli.doctor_command",
+    "models": "voxbatch.cli.models_command",
+    "validate": "voxbatch.cli.validate_command",
+    "manifest": "voxbatch.cli.validate_command",
+    "score": "voxbatch.cli.score_command",
+    "compare": "voxbatch.cli.compare_command",
+    "flags": "voxbatch.cli.flags_command",
+    "calibrate": "voxbatch.cli.flags_command",
+    "merge": "voxbatch.cli.out_commands",
+    "profiles": "voxbatch.cli.models_command",
+    "submit": "voxbatch.cli.submit_command",
+    "listen": "voxbatch.cli.listen_command",
+    "serve": "voxbatch.cli.serve_command",
 }
-"""The module of each command in this package, in the order of the help: the most used first. The module's function has
+"""The module of each command, in the order of the help: the most used first. The module's function has
 the name of the command."""
 
 
@@ -49,7 +48,7 @@ class _CommandModules(Mapping[str, click.Command]):
     """The commands by their names, each imported with its module when it is looked up."""
 
     def __getitem__(self, name: str) -> click.Command:
-        command: click.Command = getattr(import_module(f"voxbatch.cli.{MODULES[name]}"), name)
+        command: click.Command = getattr(import_module(MODULES[name]), name)
         return command
 
     def __iter__(self) -> Iterator[str]:

@@ -14,7 +14,7 @@ import click
 from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import PathOrAddress, language, store_options
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import Stores
 
 if TYPE_CHECKING:
     from voxbatch.analysis.compare import ChangedItem, Comparison
@@ -66,7 +66,7 @@ def compare(
     as_json: bool,
     page: str | None,
     language: str | None,
-    store_options: StoreOptions,
+    stores: Stores,
 ) -> None:
     """Compare RUN_B with RUN_A on the items that both have. Each is the OUT of a run, or a file as `score` takes it.
 
@@ -75,11 +75,11 @@ def compare(
     """
     from voxbatch.analysis.compare import compare_places
 
-    comparison = compare_places(run_a, run_b, language, cluster, limit, store_options)
+    comparison = compare_places(run_a, run_b, language, cluster, limit, stores)
     for text in _warnings(comparison):
         click.echo(f"Warning: {text}", err=True)
     if page is not None:
-        _write_page(page, comparison, cluster, store_options)
+        _write_page(page, comparison, cluster, stores)
     if as_json:
         click.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
     else:
@@ -102,7 +102,7 @@ def _warnings(comparison: Comparison) -> Iterator[str]:
             yield f"no transcript in {name}: {counted(side.missing, 'item')} in common; their words count as deleted"
 
 
-def _write_page(place: str, comparison: Comparison, cluster: str | None, store_options: StoreOptions) -> None:
+def _write_page(place: str, comparison: Comparison, cluster: str | None, stores: Stores) -> None:
     from voxbatch.analysis import open_target
     from voxbatch.cli.side_by_side import word_columns
     from voxbatch.report.comparison import ComparedItem, render_comparison
@@ -122,7 +122,7 @@ def _write_page(place: str, comparison: Comparison, cluster: str | None, store_o
     ]
     facts = [*(line for line in lines if not line.startswith("→ ")), _common(comparison)]
     content = render_comparison(f"{verdict[0].upper()}{verdict[1:]}", facts, list(_rows(comparison)), items)
-    target, name = open_target(place, store_options, alternative="choose another file with --html")
+    target, name = open_target(place, stores, alternative="choose another file with --html")
     target.write(name, [content])
 
 

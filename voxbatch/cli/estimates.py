@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.config import DEFAULT_SHARE, Config
+from voxbatch.config import Config
 from voxbatch.display import format_duration
 from voxbatch.runner.forecast import RunEstimate, estimate_run
+from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import escape_controls
-from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
 
 if TYPE_CHECKING:
     from voxbatch.platforms.submit import Forecast, Target
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 
 def print_plan(config: Config) -> None:
     """Print what a run here would do: each pass of a cascade, and the cost of both."""
-    passes = estimate_run(config)
+    passes, second = estimate_run(config), steps_of(config).second_options()
     for number, estimate in enumerate(passes):
         speed = "give --expected-rtfx"
         if number:
-            size = (
-                "" if config.cascade_models.share else f" if the expected WER asks for {DEFAULT_SHARE:g} of the audio"
-            )
+            size = f" if the expected WER asks for {second.share:g} of the audio" if second and second.by_wer else ""
             click.echo(f"\nsecond pass{size}, as if its recordings were like the others:")
             speed = f"--expected-rtfx is that of {passes[0].model}; for {estimate.model}, see its own --dry-run"
         for name, value in _plan_lines(config, estimate, f"unknown: {speed}"):
@@ -61,9 +59,7 @@ def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str
         ("engine", f"{p.engine} (model {p.model})"),
         ("items", f"{p.items:,}"),
         ("audio", _format_audio(p.audio_s, p.estimated_items, p.unknown_items)),
-        ("text", f"about {p.audio_s * CHARACTERS_PER_SECOND:,.0f} characters")
-        if config.speech
-        else ("chunks", f"at least {p.chunks:,}"),
+        steps_of(config).size(p.audio_s, p.chunks),
         ("time", time),
         ("cost", cost),
     ]

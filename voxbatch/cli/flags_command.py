@@ -16,7 +16,7 @@ from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import in_words
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import Stores
 
 if TYPE_CHECKING:
     from voxbatch.analysis.flagged import Flagged, FlaggedItem
@@ -32,7 +32,7 @@ SHOWN_ITEMS = 20
 @click.option("--kind", metavar="KIND", help="Only flags of this kind, e.g. lost_speech.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs, with all items.")
 @store_options
-def flags(place: str, limit: int | None, kind: str | None, as_json: bool, store_options: StoreOptions) -> None:
+def flags(place: str, limit: int | None, kind: str | None, as_json: bool, stores: Stores) -> None:
     """List the transcripts of the run in OUT that have flags, the worst first, with the reason and the place. OUT may
     also be a transcripts.jsonl.
 
@@ -41,13 +41,12 @@ def flags(place: str, limit: int | None, kind: str | None, as_json: bool, store_
     from voxbatch.analysis.flagged import find_flagged
     from voxbatch.analysis.score import is_run
     from voxbatch.records import FLAG_KINDS
-    from voxbatch.storage import open_store
 
     if kind not in (None, *FLAG_KINDS):
         raise ConfigError(f"--kind {kind!r} is no kind of flag; known are {', '.join(FLAG_KINDS)}")
     shown = SHOWN_ITEMS if limit is None and not as_json else limit
     folder, name = (place, None) if os.path.isdir(place) or is_run(place) else os.path.split(place)
-    flagged = find_flagged(open_store(folder or ".", store_options), shown, kind, name)
+    flagged = find_flagged(stores.out(folder or "."), shown, kind, name)
     if as_json:
         heads = {"items": flagged.items, "transcripts": flagged.transcripts, "flags": flagged.counts.to_dict()}
         listed = [item.to_dict() for item in flagged.worst]
@@ -62,7 +61,7 @@ def flags(place: str, limit: int | None, kind: str | None, as_json: bool, store_
 @click.option("-o", "path", default="calibration.json", show_default=True, metavar="FILE", help="File to write.")
 @click.option("--cluster", metavar="KEY", help="Key of the manifest whose values belong together, e.g. speaker.")
 @store_options
-def calibrate(out: str, path: str, cluster: str | None, store_options: StoreOptions) -> None:
+def calibrate(out: str, path: str, cluster: str | None, stores: Stores) -> None:
     """Learn from the run in OUT, which has references, how often words of each confidence are right.
 
     Runs of the same model without references then estimate their word error rate: voxbatch run --calibration FILE, or
@@ -72,10 +71,9 @@ def calibrate(out: str, path: str, cluster: str | None, store_options: StoreOpti
     recordings of the same speakers.
     """
     from voxbatch.analysis.calibrate import calibrate_run, write_calibration
-    from voxbatch.storage import open_store
 
-    made = calibrate_run(open_store(out, store_options), cluster)
-    write_calibration(made, path, store_options)
+    made = calibrate_run(stores.out(out), cluster)
+    write_calibration(made, path, stores)
     clusters = f" in {made.clusters:,} clusters" if cluster else ""
     words = f"{made.words:,} words of which {made.wrong:,} are wrong"
     lines = (

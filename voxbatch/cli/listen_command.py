@@ -159,7 +159,7 @@ def listen(
     from voxbatch.platforms.listen.rules import Rules
     from voxbatch.platforms.submit import CloudRun
     from voxbatch.runner import Stop
-    from voxbatch.runner.prepare import path_policy
+    from voxbatch.runner.steps import steps_of
 
     asked_price = settings["usd_per_hour"] if is_given(ctx, "usd_per_hour") else None
     task = find(os.environ, sagemaker_root(os.environ))
@@ -171,10 +171,10 @@ def listen(
     executor: Executor
     try:
         rules = Rules.from_options(out, prefix, recordings)
-        options = ListenerOptions(rules, run_options.store_options, include, batch_window, drain)
+        options = ListenerOptions(rules, run_options.stores, include, batch_window, drain)
         if backfills:
             leave(_backfill(options, (subscription, project, dead_letter), log))
-        path_policy(run_options)  # an invalid policy is an error of the options, not of a message
+        steps_of(run_options).path_policy()  # an invalid policy is an error of the options, not of a message
         if to == HERE:
             executor = LocalExecutor(shared, stop, log)
         else:
@@ -194,7 +194,7 @@ def _backfill(options: ListenerOptions, source: tuple[str, str | None, str | Non
 
     try:
         with closing(Subscription(*source, log)) as messages:
-            count = backfill(options.rules, options.store_options, messages)
+            count = backfill(options.rules, options.stores, messages)
     except RunError as e:
         log.error("backfill_failed", text=f"{e}\nsome messages may have been sent; those that come twice do no harm")
         return e.exit_code

@@ -10,6 +10,7 @@ import click
 
 from voxbatch.cli.commands import HELP_WIDTH, WIDTH
 from voxbatch.safe_text import escape_controls
+from voxbatch.work import work
 
 if TYPE_CHECKING:
     from voxbatch.engines.known_models import KnownModel
@@ -101,8 +102,7 @@ def _details(model: KnownModel) -> Iterator[str]:
         else "unknown without a speed",
         "tested": model.tested or "nothing with this model",
         "here": here[model.place],
-        "run": f"voxbatch {'speak texts.jsonl' if model.speaks else 'run recordings/'} --engine {model.engine} --model "
-        f"{model.name}",
+        "run": f"voxbatch {work(model.work).example} --engine {model.engine} --model {model.name}",
     }
     if model.place == "no":
         rows["no network"] = (

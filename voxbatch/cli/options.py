@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from voxbatch.cli.commands import GroupedCommand, format_name
 from voxbatch.config import (
     ANY_SPEAKERS,
-    FOR_SPEECH,
     LOG_FORMATS,
     RETRY_CHOICES,
     RunOptions,
@@ -29,7 +28,7 @@ from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms import tasks
 from voxbatch.safe_text import counted
 from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, Setting, settings_of
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import StoreOptions, Stores
 
 if TYPE_CHECKING:
     from voxbatch.engines.vllm.config_keys import FileSettings
@@ -41,8 +40,8 @@ PREFIX = "VOXBATCH_"
 LOG_FORMAT = "voxbatch.log_format"
 """Key of click's `obj`, which the console script reads: the value of --log-format."""
 
-_PROFILE_OPTIONS, PROFILE_ENGINE = "voxbatch.profile_options", "voxbatch.profile_engine"
-"""Keys of click's `meta`: the engine options and the engine of the profile that was given."""
+PROFILE = "voxbatch.profile"
+"""Key of click's `meta`: the profile that was given."""
 
 
 MUX, BURN = "mux", "burn"
@@ -126,14 +125,10 @@ def _read_profile(ctx: click.Context, _: click.Parameter, name: str | None) -> s
     They rank below flags and VOXBATCH_* variables, and above the built-in defaults.
     """
     if name:
-        from voxbatch.profiles import load_profile
+        from voxbatch.profiles import for_engine, load_profile
 
-        settings = load_profile(name)
-        settings.pop("description", None)
-        options = settings.pop("engine_options", {})
-        ctx.meta[_PROFILE_OPTIONS] = {key: str(value) for key, value in options.items()}
-        ctx.meta[PROFILE_ENGINE] = settings.get("engine")
-        ctx.default_map = {**(ctx.default_map or {}), **settings}
+        profile = ctx.meta[PROFILE] = load_profile(name)
+        ctx.default_map = {**(ctx.default_map or {}), **for_engine(profile, "auto")[0]}
     return name
 
 
@@ -280,7 +275,7 @@ def setting_option(declared: Setting) -> Callable[[Command], Command]:
 
 
 _DECLARED = settings_of(RunOptions)
-_MANIFEST = ("limit", "include", "allow_outside", "only_under")
+MANIFEST_SETTINGS = ("limit", "include", "allow_outside", "only_under")
 _OF_RUN = {
     **{name: setting_option(_DECLARED[name]) for name in ("profile", "engine", "model", "engine_options")},
     "prefill_encoder": option(
@@ -299,7 +294,7 @@ def _of_run(names: Iterable[str]) -> list[Callable[[Command], Command]]:
 
 
 include_option, prompt_option = _OF_RUN["include"], _OF_RUN["prompt"]
-manifest_options = combined(*(_OF_RUN[name] for name in _MANIFEST))
+manifest_options = combined(*(_OF_RUN[name] for name in MANIFEST_SETTINGS))
 _store_options = combined(*map(setting_option, settings_of(StoreOptions).values()))
 
 _OUT = option(
@@ -342,21 +337,19 @@ video_options = combined(
            help="The same with the subtitles in the picture, which is encoded again."),
 )  # fmt: skip
 
-_NAMES = _OF_RUN.keys() - {*_MANIFEST}
+_NAMES = _OF_RUN.keys() - {*MANIFEST_SETTINGS}
 run_options = combined(_OUT, *_FILES_FOR_VLLM, *_of_run(_NAMES), *_TASK, *_ENDING)
 
-_FOR_ANSWERS = {name for name in _NAMES & _DECLARED.keys() if _DECLARED[name].for_answers}
-ask_options = combined(_OUT, *_FILES_FOR_VLLM, *_of_run(_FOR_ANSWERS), *_TASK, *_ENDING)
-"""The options of `run` that also apply to `ask`: an answer has no language, no subtitles and no calibration."""
 
-speak_options = combined(_OUT, *_of_run({*FOR_SPEECH} - {"engine"}), *_TASK, *_ENDING)
+def work_options(names: Collection[str], files_for_vllm: bool = False) -> Callable[[Command], Command]:
+    """Return the options of a command for a kind of work.
 
-_NOT_FOR_ALIGNMENT = {
-    "engine", "task", "hotwords", "prompt", "channels", "channel_names", "calibration", "profile", "prefill_encoder",
-    "kernel_cache", "cascade",
-}  # fmt: skip
-align_options = combined(_OUT, *_of_run(_NAMES - _NOT_FOR_ALIGNMENT), *_TASK, *_ENDING)
-"""The options of `run` that also apply to an alignment."""
+    Args:
+        names: the settings of a run that hold for it, without those of `manifest_options`.
+        files_for_vllm: also take the files for vLLM.
+    """
+    return combined(_OUT, *(_FILES_FOR_VLLM if files_for_vllm else ()), *_of_run(names), *_TASK, *_ENDING)
+
 
 _FOR_ONE_PROCESS = {name for name, declared in _DECLARED.items() if declared.use == PROCESS}
 job_options = combined(*_of_run(_NAMES - _FOR_ONE_PROCESS - {"prompt"}), *_ENDING)
@@ -371,20 +364,20 @@ server_options = combined(_OF_RUN["profile"], *_FILES_FOR_VLLM, _OF_RUN["model"]
 
 
 def store_options(command: Command) -> Command:
-    """Add the options for access to stores to a command, which gets them as one argument, `store_options`."""
+    """Add the options for access to stores to a command, which gets the Stores that they make, `stores`."""
 
     @functools.wraps(command)
-    def with_store_options(*args: Any, **settings: Any) -> Any:
-        return command(*args, **_with_store_options(settings))
+    def with_stores(*args: Any, **settings: Any) -> Any:
+        return command(*args, **_with_stores(settings))
 
-    return _store_options(with_store_options)
+    return _store_options(with_stores)
 
 
-def _with_store_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with the options for access to stores as one StoreOptions."""
+def _with_stores(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the Stores in place of the options for access to stores."""
     names = settings_of(StoreOptions)
-    store_options = StoreOptions(**{name: value for name, value in settings.items() if name in names})
-    return {name: value for name, value in settings.items() if name not in names} | {"store_options": store_options}
+    stores = Stores(StoreOptions(**{name: value for name, value in settings.items() if name in names}))
+    return {name: value for name, value in settings.items() if name not in names} | {"stores": stores}
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
@@ -460,14 +453,17 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
     if (prefill_encoder := values.pop("prefill_encoder", None)) is not None:
         options["prefill_encoder"] = str(prefill_encoder).lower()
     options |= values["engine_options"]
-    if values["engine"] in ("auto", ctx.meta.get(PROFILE_ENGINE)):
-        options = {**ctx.meta.get(_PROFILE_OPTIONS, {}), **options}
-    elif ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
-        values["model"] = None  # the model of a profile is for the profile's engine
+    if profile := ctx.meta.get(PROFILE):
+        from voxbatch.profiles import for_engine
+
+        held, profile_options = for_engine(profile, values["engine"])
+        options = {**{name: str(value) for name, value in profile_options.items()}, **options}
+        if "model" not in held and ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP:
+            values["model"] = None
     if place := values.get("hotwords"):
         from voxbatch.cli.text_files import read_hotwords
 
-        values["hotwords"] = read_hotwords(place, values["store_options"])
+        values["hotwords"] = read_hotwords(place, values["stores"])
     return RunOptions(**{**values, "engine_options": options})
 
 
@@ -499,7 +495,7 @@ def parsed_run_options(ctx: click.Context) -> RunOptions:
     Raises:
         ConfigError: see `run_options_of` and `file_for_vllm`.
     """
-    names = {*_OF_RUN, "store_options"}
-    settings = {name: value for name, value in _with_store_options(ctx.params).items() if name in names}
+    names = {*_OF_RUN, "stores"}
+    settings = {name: value for name, value in _with_stores(ctx.params).items() if name in names}
     served = file_for_vllm(ctx.params["serving_properties"], ctx.params["vllm_config"])
     return run_options_of(ctx, settings, served)

@@ -33,7 +33,7 @@ from voxbatch.failure_kinds import in_words
 from voxbatch.log import Log
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.settings import settings_of
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import Stores
 
 if TYPE_CHECKING:
     from voxbatch.analysis.status import Status
@@ -53,13 +53,12 @@ WATCH_S = 10.0
 )
 @click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:.0f} seconds, until the run is finished.")
 @store_options
-def status(out: str, as_json: bool, verify: bool, watch: bool, store_options: StoreOptions) -> None:
+def status(out: str, as_json: bool, verify: bool, watch: bool, stores: Stores) -> None:
     """Show the progress of a run: items, failures, WER, what is left."""
     from voxbatch.analysis.status import StatusReader
     from voxbatch.output.verify import verify as verify_out
-    from voxbatch.storage import open_store
 
-    store = open_store(out, store_options)
+    store = stores.out(out)
     problems = verify_out(store) if verify else []
     reader = StatusReader(store)
     progress: Status | None = None
@@ -144,7 +143,7 @@ def merge(
     report: bool | None,
     calibration: str | None,
     videos: str,
-    store_options: StoreOptions,
+    stores: Stores,
     **limits: float | None,
 ) -> None:
     """Merge the parts in OUT by hand, or write more formats later. The last shard of a run merges by itself.
@@ -154,16 +153,15 @@ def merge(
     from voxbatch.cli.outcome import print_outcome
     from voxbatch.cli.session import EXIT_SOME_FAILED, write_copies
     from voxbatch.output.merge_again import merge_again
-    from voxbatch.storage import open_store
 
     check_formats(formats)
     check_cues(limits)
     values = {"formats": formats or None, "beside": beside, "report": report, **limits}
     changes = {name: value for name, value in values.items() if value is not None}
-    summary = merge_again(open_store(out, store_options), changes, Log(), store_options, calibration)
+    summary = merge_again(stores.out(out), changes, Log(), stores, calibration)
     if videos:
-        write_copies(out, store_options, videos, Log())
-    print_outcome(summary, out, store_options)
+        write_copies(out, stores, videos, Log())
+    print_outcome(summary, out, stores)
     sys.exit(EXIT_SOME_FAILED if summary.failed else 0)
 
 
@@ -194,7 +192,7 @@ def report(
     language: str | None,
     by: tuple[str, ...],
     export: str | None,
-    store_options: StoreOptions,
+    stores: Stores,
 ) -> None:
     """Write report.html for the run in OUT: error rates by group and duration, flags, failures, and every item with its
     text, errors and audio. Nothing in the page is loaded from elsewhere.
@@ -205,20 +203,19 @@ def report(
     from voxbatch.analysis.export import export_items
     from voxbatch.analysis.report import write_file_report, write_report
     from voxbatch.analysis.score import is_run
-    from voxbatch.storage import open_store
 
     if not export and (ref or not (is_run(out) or os.path.isdir(out))):
         place = output or f"{out.rstrip('/')}.html"
-        write_file_report(out, ref, place, by, language, store_options)
+        write_file_report(out, ref, place, by, language, stores)
         click.echo(escape_controls(place))
         return
-    store = open_store(out, store_options)
+    store = stores.out(out)
     if export:
-        export_items(store, export, store_options)
+        export_items(store, export, stores)
         click.echo(escape_controls(export))
         return
     place = output or os.path.join(out, "report.html")
-    write_report(store, place, by, store_options)
+    write_report(store, place, by, stores)
     click.echo(escape_controls(place))
 
 
@@ -227,16 +224,15 @@ def report(
 @click.option("-o", "--output", required=True, metavar="PLACE", help="Folder or address of the data set.")
 @combined(*map(setting_option, settings_of(DatasetOptions).values()))
 @store_options
-def export(out: str, output: str, store_options: StoreOptions, **settings: Any) -> None:
+def export(out: str, output: str, stores: Stores, **settings: Any) -> None:
     """Write the transcripts of the run in OUT and their audio as a data set for training: cuts of 3 to 30 s, in FLAC
     at 16 kHz, in shards that WebDataset, NeMo, Lhotse or Hugging Face's datasets read.
 
     If it is killed, the same command continues. No shard is written twice.
     """
     from voxbatch.analysis.dataset import export_dataset
-    from voxbatch.storage import open_store
 
-    exported = export_dataset(open_store(out, store_options), output, DatasetOptions(**settings), store_options)
+    exported = export_dataset(stores.out(out), output, DatasetOptions(**settings), stores)
     for split, shards in exported.shards.items():
         cuts, hours = counted(exported.cuts[split], "cut"), exported.seconds[split] / 3600
         click.echo(f"{split:<5}  {counted(shards, 'shard')}, {cuts}, {hours:,.2f} h")

@@ -20,26 +20,29 @@ from voxbatch.engines import known_details
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import in_words
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.output.layout import FAILURES, RECORDINGS, TRANSCRIPTS, existing_outputs
+from voxbatch.output.layout import FAILURES, existing_outputs
+from voxbatch.output.products import Products
 from voxbatch.output.summary import Summary
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.units import RATES, UNDETERMINED
-from voxbatch.storage import Store, StoreOptions, open_store
+from voxbatch.storage import Store, Stores
+from voxbatch.work import additions_of, work_of
 
 SHOWN_TRANSCRIPTS = 5
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
 
 
-def print_outcome(summary: Summary, out: str, store_options: StoreOptions, argv: Sequence[str] = ()) -> None:
+def print_outcome(summary: Summary, out: str, stores: Stores, argv: Sequence[str] = ()) -> None:
     """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
 
     Args:
         argv: the arguments of this program. Empty if no command is to be advised.
     """
-    store = open_store(out, store_options)
-    texts, failures = first_texts(store), first_failures(store) if summary.failed else []
+    store = stores.out(out)
+    products: Products = work_of(summary.facts.config).resolve("products")
+    texts, failures = first_texts(store, products), first_failures(store) if summary.failed else []
     places = list[tuple[str, str]]()
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
@@ -58,12 +61,12 @@ def first_failures(store: Store) -> list[tuple[str, str]]:
     return []
 
 
-def first_texts(store: Store) -> list[tuple[str, str]]:
+def first_texts(store: Store, products: Products) -> list[tuple[str, str]]:
     """Return (id, text) of the first transcripts, or of the first texts that were spoken; [] if they cannot be read."""
     with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
-        name, key = (RECORDINGS, "text") if store.exists(RECORDINGS) else (TRANSCRIPTS, "pred_text")
-        lines = (json.loads(line) for line in islice(store.lines(name), SHOWN_TRANSCRIPTS))  # one parsed line at a time
-        return [(line["id"], line[key]) for line in lines]
+        # One parsed line at a time.
+        lines = (json.loads(line) for line in islice(store.lines(products.merged), SHOWN_TRANSCRIPTS))
+        return [(line["id"], line[products.text_key]) for line in lines]
     return []
 
 
@@ -102,8 +105,8 @@ def outcome_lines(
     if summary.usd is not None:
         yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
     engine = summary.facts.engine
-    cascade = summary.facts.config.get("cascade")
-    second = f"; cascade {cascade}" if cascade else ""
+    config = summary.facts.config
+    second = "".join(f"; {added.name} {config[added.name]}" for added in additions_of(config) if added.overlay)
     yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}{second}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)

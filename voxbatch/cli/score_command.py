@@ -15,7 +15,7 @@ from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import ScoreOptions
 from voxbatch.scoring.normalize import NORMALIZERS, Rules
 from voxbatch.scoring.units import RATES, UNDETERMINED, error_unit
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import Stores
 
 if TYPE_CHECKING:
     from voxbatch.analysis.score import PlaceScore
@@ -84,7 +84,7 @@ def score(
     by: tuple[str, ...],
     cluster: str | None,
     as_json: bool,
-    store_options: StoreOptions,
+    stores: Stores,
 ) -> None:
     """Score HYP and print the error rates. HYP is the OUT of a run; or a file with transcripts of any program: JSON
     lines with pred_text, CSV or TSV, NIST's trn, ctm or stm, Kaldi's text, the JSON of Whisper's programs, or plain
@@ -104,7 +104,7 @@ def score(
     theirs = None if leaderboard is None else read_leaderboard(leaderboard)
     rules = Rules(normalizer, case, punctuation, replacements, theirs)
     options = ScoreOptions(rules, tuple(dict.fromkeys(by)), cluster)
-    result = score_place(hyp, ref, language, kind, store_options, options)
+    result = score_place(hyp, ref, language, kind, stores, options)
     languages = result.corpus.by_language
     if is_run(hyp) and not ref:
         missing = sum(counts.missing for counts in languages.values())

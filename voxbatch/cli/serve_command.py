@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from voxbatch.cli.options import PROFILE_ENGINE, file_for_vllm, option, run_options_of, server_options, store_options
+from voxbatch.cli.options import PROFILE, file_for_vllm, option, run_options_of, server_options, store_options
 from voxbatch.config import LOG_FORMATS
 from voxbatch.errors import ConfigError
 from voxbatch.log import is_json
 from voxbatch.platforms.tasks import in_job
 from voxbatch.safe_text import escape_controls
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import Stores
 from voxbatch.vllm_plugin.server_middleware import PERIODS, Rate
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def serve(
     rate_limit: str | None,
     log_format: str,
     dry_run: bool,
-    store_options: StoreOptions,
+    stores: Stores,
 ) -> None:
     """Serve one model on this machine's GPUs: vLLM's own server, started with exactly the arguments of a profile.
 
@@ -100,13 +100,13 @@ def serve(
     if install := engines.install_command("vllm"):
         raise ConfigError(f"engine vllm is not installed, and only vllm has a server: {install}")
     served = file_for_vllm(serving_properties, vllm_config)
-    if (engine := ctx.meta.get(PROFILE_ENGINE)) not in (None, "vllm"):
+    if (engine := ctx.meta.get(PROFILE, {}).get("engine")) not in (None, "vllm"):
         raise ConfigError(
             f"--profile {profile} is for the engine {engine}, and only vllm has a server; see voxbatch profiles"
         )
     settings = {"engine": "vllm", "model": model, "engine_options": engine_options}
     options = run_options_of(ctx, settings, served)
-    server = Server(options.model, options.engine_options, store_options)
+    server = Server(options.model, options.engine_options, stores)
     if served:
         _tell_unknown(served)
         switches = {"true": True, "false": False}

@@ -31,7 +31,7 @@ from voxbatch.process.limits import raise_open_files
 from voxbatch.runner import Progress, RunResult, Stop, StopRequested
 from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.safe_text import counted
-from voxbatch.storage import StoreOptions, open_store
+from voxbatch.storage import Stores
 from voxbatch.storage.waits import set_retry_deadline
 
 EXIT_SOME_FAILED = 3
@@ -87,7 +87,7 @@ def transcribe(
 
             finished = runner.run(config, log, observe, stop, estimate_durations=not quiet)
         if videos and finished.summary is not None:
-            write_copies(config.out, config.store_options, videos, log)
+            write_copies(config.out, config.stores, videos, log)
         return report(config, finished, log, quiet, exit_zero)
     except StopRequested as e:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -191,7 +191,7 @@ def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: 
 
             # Several tasks cannot retry: each would have to know what the others have done.
             argv = sys.argv if config.shards == 1 else []
-            print_outcome(result.summary, config.out, config.store_options, argv)
+            print_outcome(result.summary, config.out, config.stores, argv)
     if not failed or exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
@@ -200,11 +200,11 @@ def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: 
     return EXIT_SOME_FAILED
 
 
-def write_copies(out: str, store_options: StoreOptions, videos: str, log: Log) -> None:
+def write_copies(out: str, stores: Stores, videos: str, log: Log) -> None:
     """Write the copies of the videos of a finished run; see cli.options.video_options for `videos`."""
     from voxbatch.analysis.videos import write_videos
 
-    write_videos(open_store(out, store_options), videos == BURN, log)
+    write_videos(stores.out(out), videos == BURN, log)
 
 
 def leave(code: int) -> NoReturn:

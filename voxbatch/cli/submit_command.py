@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from click.core import ParameterSource
 
-from voxbatch.cli.ask_command import ask, further_question_options, questions_of
 from voxbatch.cli.commands import GroupedCommand
 from voxbatch.cli.options import (
     ForwardedOption,
+    combined,
     is_given,
     job_options,
     limiting_variables,
@@ -27,16 +27,38 @@ from voxbatch.cli.options import (
     store_options,
 )
 from voxbatch.cli.run_command import run
-from voxbatch.config import Config, QuestionOptions, RunOptions
+from voxbatch.config import Config, RunOptions
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.safe_text import escape_controls
 from voxbatch.settings import settings_of
 from voxbatch.storage.address import is_remote
+from voxbatch.work import WorkOptions, commands, work
 
 if TYPE_CHECKING:
     from voxbatch.platforms.submit import Target
 
 AUTO = "auto"
+
+
+class SubmittedKind(Protocol):
+    """How `submit` starts a kind of work elsewhere."""
+
+    command: click.Command
+    help: str
+    """Help of the flag that chooses the kind."""
+    prompt_help: str
+    """Help of --prompt, which `run` has, too."""
+    options: Callable[[Callable[..., Any]], Callable[..., Any]]
+    """Adds the options that only this kind has."""
+
+    def own_options(self, settings: dict[str, Any]) -> WorkOptions:
+        """Return the settings of the kind, and remove the values of its options."""
+
+
+SUBMITTED: dict[str, SubmittedKind] = {
+    name: work(name).resolve("submission") for name in commands() if work(name).submission
+}
+"""The kinds of work that can be submitted besides that of `run`."""
 TARGETS = {
     "cloudrun": ("job", "project"),
     "sagemaker": (
@@ -60,6 +82,16 @@ tasks_option = option(
     help="Number of tasks on Cloud Run or SageMaker; auto: from the hours of audio. The variable is "
     "VOXBATCH_SUBMIT_TASKS, because VOXBATCH_TASKS has another meaning for voxbatch run.",
 )  # fmt: skip
+
+
+def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --prompt of `run`, and the options of each of SUBMITTED with the flag that chooses it."""
+    prompt, flags = settings_of(RunOptions)["prompt"], []
+    for name, kind in SUBMITTED.items():
+        flags.append(click.option(f"--{name}", "kind", flag_value=name, default="", help=kind.help))
+        prompt = replace(prompt, help=kind.prompt_help)
+    others = [kind.options for kind in SUBMITTED.values()]
+    return combined(*flags, setting_option(prompt), *others)(command)
 
 
 @click.command(cls=GroupedCommand, short_help="Start a run on Cloud Run or SageMaker.")
@@ -119,15 +151,7 @@ tasks_option = option(
     help="Print items, hours, tasks, estimated time and cost, and the request; start nothing. This needs no "
     "credentials, except to read SOURCE from a bucket.",
 )
-@click.option("--ask", "asks", is_flag=True, help="Ask questions, as voxbatch ask does, with the options of --prompt.")
-@setting_option(
-    replace(
-        settings_of(RunOptions)["prompt"],
-        help="With --ask, the question about each recording. Otherwise, for Whisper models, a text that could stand "
-        "before each recording, in its style and with its names.",
-    )
-)
-@further_question_options
+@_options_of_kinds
 @job_options
 @manifest_options
 @store_options
@@ -143,7 +167,7 @@ def submit(
     again: bool,
     env: dict[str, str],
     dry_run: bool,
-    asks: bool,
+    kind: str,
     **settings: Any,
 ) -> None:
     """Start a run of SOURCE on a cloud platform, with as many tasks as its hours of audio need.
@@ -157,12 +181,9 @@ def submit(
     for name in ("quiet", "exit_zero", "log_format", "hotwords"):  # they concern only the run
         settings.pop(name)
     platform = _platform(ctx, target, settings)
-    prompt = settings["prompt"]
-    settings |= {"questions": _questions(ctx, asks, settings), "prompt": None if asks else prompt}
+    settings |= {"own": _own_options(ctx, kind, settings)}
     config = Config.of(run_options_of(ctx, settings), source, out or default_out(source))
-    submission = Submission(
-        config.source, config.out, forwarded(ctx), command="ask" if asks else "run", environment=env
-    )
+    submission = Submission(config.source, config.out, forwarded(ctx), command=kind or "run", environment=env)
     usd_per_hour = config.usd_per_hour if is_given(ctx, "usd_per_hour") else None
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
@@ -217,20 +238,27 @@ def forwarded(ctx: click.Context, omit: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(argument for option in options for argument in option.arguments(ctx))
 
 
-def _questions(ctx: click.Context, asks: bool, settings: dict[str, Any]) -> QuestionOptions | None:
-    """Return what is asked, if `asks`, and remove the options of questions from the settings.
+def _own_options(ctx: click.Context, kind: str, settings: dict[str, Any]) -> WorkOptions | None:
+    """Return the settings that only a kind of work has, and remove the options of all kinds from the settings.
+
+    Args:
+        kind: one of SUBMITTED, or "" for `run`.
 
     Raises:
-        ConfigError: see `questions_of`; or an option is not for the command.
+        ConfigError: an option is invalid, or not for the command.
     """
-    command, other = (ask, run) if asks else (run, ask)
-    allowed = {param.name for param in command.params}
-    for param in other.params:
-        if param.name not in allowed and is_given(ctx, str(param.name)):
-            advice = "leave it out" if asks else "add --ask"
-            raise ConfigError(f"{param.opts[0]} is an option of voxbatch {other.name}; {advice}")
-    questions = questions_of(settings)
-    return questions if asks else None
+    kinds: dict[str, click.Command] = {"": run, **{name: submitted.command for name, submitted in SUBMITTED.items()}}
+    allowed = {param.name for param in kinds[kind].params}
+    for other, command in kinds.items():
+        for param in command.params:
+            if param.name not in allowed and is_given(ctx, str(param.name)):
+                advice = f"add --{other}" if other else "leave it out"
+                raise ConfigError(f"{param.opts[0]} is an option of voxbatch {command.name}; {advice}")
+    before = dict(settings)
+    own = {name: submitted.own_options(settings) for name, submitted in SUBMITTED.items()}
+    shared = before.keys() & settings_of(RunOptions).keys() - settings.keys()  # of `run`, too, with another meaning
+    settings |= {name: None if kind else before[name] for name in shared}
+    return own.get(kind)
 
 
 def _platform(ctx: click.Context, name: str, settings: dict[str, Any]) -> Target:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from voxbatch.errors import ConfigError
-from voxbatch.storage import StoreOptions, is_remote
-from voxbatch.storage.connect import open_remote
+from voxbatch.storage import Stores
 
 MAX_FILE_BYTES = 1 << 20
 """Size of the largest file."""
 
 
-def read_text(flag: str, place: str, access: StoreOptions) -> str:
+def read_text(flag: str, place: str, stores: Stores) -> str:
     """Return the content of a small text file, local or at an address.
 
     Raises:
@@ -18,7 +17,7 @@ def read_text(flag: str, place: str, access: StoreOptions) -> str:
         StorageError: the address cannot be read.
     """
     try:
-        with open_remote(place, access) if is_remote(place) else open(place, "rb") as file:
+        with stores.open(place) as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise ConfigError(f"{flag} {place} has more than {MAX_FILE_BYTES:,} bytes; give a smaller file")
@@ -29,13 +28,13 @@ def read_text(flag: str, place: str, access: StoreOptions) -> str:
         raise ConfigError(f"{flag} {place} is not UTF-8; save it again as UTF-8") from e
 
 
-def read_hotwords(place: str, access: StoreOptions) -> str:
+def read_hotwords(place: str, stores: Stores) -> str:
     """Return the lines of the file of hotwords, divided by commas.
 
     Raises:
         ConfigError, StorageError: there are none; see `read_text`.
     """
-    words = [line.strip() for line in read_text("--hotwords", place, access).splitlines() if line.strip()]
+    words = [line.strip() for line in read_text("--hotwords", place, stores).splitlines() if line.strip()]
     if not words:
         raise ConfigError(f"--hotwords {place} has no words; write one name or term on each line")
     return ", ".join(words)

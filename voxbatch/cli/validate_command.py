@@ -21,7 +21,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.errors import ManifestError, UsageError
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage.address import StoreOptions
+from voxbatch.storage import Stores
 
 if TYPE_CHECKING:
     from voxbatch.manifest import Source
@@ -53,7 +53,7 @@ def validate(
     include: tuple[str, ...],
     allow_outside: bool,
     only_under: tuple[str, ...],
-    store_options: StoreOptions,
+    stores: Stores,
 ) -> None:
     """Check every line of SOURCE, and that the local recordings exist.
 
@@ -67,14 +67,14 @@ def validate(
         click.echo(f"Warning: {text}", err=True)
     policy = PathPolicy(allow_outside, only_under)
     kinds, problems, unchecked, known, known_s, unknown = Kinds(), 0, 0, 0, 0.0, 0
-    with open_source(source, store_options=store_options, include=include) as opened:
+    with open_source(source, stores=stores, include=include) as opened:
         try:
             surveyed = survey(opened, policy, limit)
         except ManifestError as e:
             raise UsageError(_bad_lines(e, list_all)) from e
         with contextlib.ExitStack() as stack:
             show = stack.enter_context(counter(surveyed.items, "recordings checked"))
-            for number, check in enumerate(check_recordings(opened, policy, limit, store_options, check_audio), 1):
+            for number, check in enumerate(check_recordings(opened, policy, limit, stores, check_audio), 1):
                 show(number)
                 unchecked += not check.was_checked
                 known, known_s = known + (check.seconds is not None), known_s + (check.seconds or 0)
@@ -139,7 +139,7 @@ def _lines(kinds: Kinds) -> Iterable[str]:
 @click.argument("folder", type=FolderOrAddress())
 @include_option
 @store_options
-def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions) -> None:
+def manifest(folder: str, include: tuple[str, ...], stores: Stores) -> None:
     """Print a manifest of FOLDER's recordings. The reference of a recording is the file NAME.txt next to it.
 
     Paths are relative to FOLDER, so save the manifest there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/.
@@ -152,12 +152,12 @@ def manifest(folder: str, include: tuple[str, ...], store_options: StoreOptions)
 
     others, references = Counter[str](), References()
     if is_remote(folder):
-        lines = prefix_manifest(folder, store_options, include, others=others, decoder=references.decoder)
+        lines = prefix_manifest(folder, stores, include, others=others, decoder=references.decoder)
     else:
         from voxbatch.runner.forecast import probe_duration
 
         lines = folder_manifest(
-            folder, lambda path: probe_duration(path, store_options, certain=True), include, others, references
+            folder, lambda path: probe_duration(path, stores, certain=True), include, others, references
         )
     for line in lines:
         click.echo(line)

@@ -7,7 +7,6 @@ circuit_breaker.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import queue
@@ -27,11 +26,11 @@ from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Waveform
 from voxbatch.shared_samples import SharedSamples
-from voxbatch.storage import LocalReadError, StoreOptions, redacted
+from voxbatch.storage import LocalReadError, Stores, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
 from voxbatch.storage.errors import DamagedObject, UnusableObject
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
-from voxbatch.storage.recording import Recording, RecordingChangedError, open_recording
+from voxbatch.storage.recording import Recording, RecordingChangedError
 from voxbatch.storage.waits import longest_wait
 
 MEMORY_LIMIT = 2 << 30
@@ -61,7 +60,7 @@ def main(connection: Connection) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         try:
             settings: DecoderSettings = connection.recv()
-            _decode_tasks(connection, settings.store_options, Allowance(settings.received_fd))
+            _decode_tasks(connection, settings.stores, Allowance(settings.received_fd))
         except (OSError, RuntimeError, MemoryError, AudioError) as e:
             if (limit := find_limit(e)) is None:
                 raise
@@ -88,9 +87,9 @@ class Allowance:
         self._num_samples += num_samples
 
 
-def _decode_tasks(connection: Connection, store_options: StoreOptions, allowance: Allowance) -> None:
+def _decode_tasks(connection: Connection, stores: Stores, allowance: Allowance) -> None:
     received: queue.SimpleQueue[_Received] = queue.SimpleQueue()
-    prefetcher = Prefetcher(functools.partial(open_recording, store_options=store_options))
+    prefetcher = Prefetcher(stores.recording)
     threading.Thread(
         target=_receive_tasks, args=(connection, prefetcher, received), daemon=True, name="receive"
     ).start()

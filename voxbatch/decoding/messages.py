@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from voxbatch.records import OVERLAP, SAMPLING_RATE, Chunk, Failure, Span, SpeakerCount, Turn
-from voxbatch.storage import StoreOptions
+from voxbatch.storage import Stores
 from voxbatch.storage.address import is_remote
 from voxbatch.storage.circuit_breaker import Reachable, Report
 
@@ -35,7 +35,7 @@ class Diarization:
 class DecoderSettings:
     """First message to a decoder."""
 
-    store_options: StoreOptions
+    stores: Stores
     received_fd: int
     """See decoder.Allowance."""
 

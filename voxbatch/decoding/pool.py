@@ -22,7 +22,7 @@ from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.records import Chunk, Failure, Span
 from voxbatch.shared_samples import SharedSamples
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, redacted
+from voxbatch.storage import DEFAULT_STORES, Stores, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Refused, Unreachable
 from voxbatch.storage.waits import RetryWait
 
@@ -49,8 +49,8 @@ one ends the run. An unlucky decoder is killed once, and where memory or rights 
 class DecoderProcess(ChildProcess):
     """Decoder process, with the tasks that it has been given and has not finished."""
 
-    def __init__(self, store_options: StoreOptions) -> None:
-        self.environment = _environment(store_options)
+    def __init__(self, stores: Stores) -> None:
+        self.environment = _environment(stores)
         """Variables of this process that the decoder has for life."""
         self._received_fd = os.eventfd(0)
         super().__init__(
@@ -59,7 +59,7 @@ class DecoderProcess(ChildProcess):
             inherited=self.environment,
             dies_with_parent=True,
         )
-        self.store_options = store_options
+        self.stores = stores
         self.tasks: deque[Task] = deque()
         self._num_sent = 0
         """Number of `tasks` that the decoder has, the first ones."""
@@ -70,7 +70,7 @@ class DecoderProcess(ChildProcess):
         self.killed_starts = 0
         """Number of decoders in succession before this one that were killed before their first message."""
         self._hang_detector = HangDetector(self.pid)
-        self.send(DecoderSettings(store_options, self._received_fd))
+        self.send(DecoderSettings(stores, self._received_fd))
 
     def has_capacity(self) -> bool:
         """Return whether the decoder takes another task."""
@@ -134,9 +134,9 @@ class DecoderProcess(ChildProcess):
         return hangs and not self.connection.poll()
 
 
-def _environment(store_options: StoreOptions) -> dict[str, str]:
+def _environment(stores: Stores) -> dict[str, str]:
     """Return the variables of this process that a decoder inherits."""
-    return for_voxbatch(os.environ, keeps_stores=not store_options.anonymous)
+    return for_voxbatch(os.environ, keeps_stores=not stores.options.anonymous)
 
 
 class WarmPool:
@@ -154,18 +154,18 @@ class WarmPool:
         with self._lock:
             self._num_users += 1
 
-    def acquire(self, store_options: StoreOptions) -> DecoderProcess:
-        """Return an idle decoder with these store options, or start one. An idle decoder may have died meanwhile. Those
+    def acquire(self, stores: Stores) -> DecoderProcess:
+        """Return an idle decoder with these stores, or start one. An idle decoder may have died meanwhile. Those
         whose variables have changed, such as the address of a store, are killed."""
         with self._lock:
-            outdated = [decoder for decoder in self._idle if decoder.environment != _environment(decoder.store_options)]
+            outdated = [decoder for decoder in self._idle if decoder.environment != _environment(decoder.stores)]
             self._idle = [decoder for decoder in self._idle if decoder not in outdated]
-            fitting = next((decoder for decoder in self._idle if decoder.store_options == store_options), None)
+            fitting = next((decoder for decoder in self._idle if decoder.stores == stores), None)
             if fitting is not None:
                 self._idle.remove(fitting)
         for decoder in outdated:
             decoder.end()
-        return fitting or DecoderProcess(store_options)
+        return fitting or DecoderProcess(stores)
 
     def release(self, decoder: DecoderProcess) -> None:
         """Keep a decoder for the next pool if that is wanted and the decoder is idle; otherwise kill it."""
@@ -197,13 +197,13 @@ class DecoderPool:
     def __init__(
         self,
         decoders: int,
-        store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+        stores: Stores = DEFAULT_STORES,
         breaker: CircuitBreaker[Undecodable] | None = None,
     ):
         """Start the decoders. `breaker` judges unreachable recordings; the default is a new circuit breaker."""
-        self._store_options = store_options
+        self._stores = stores
         self._breaker = CircuitBreaker[Undecodable]() if breaker is None else breaker
-        self._decoders = [warm_pool.acquire(store_options) for _ in range(decoders)]
+        self._decoders = [warm_pool.acquire(stores) for _ in range(decoders)]
         self.cpu_s = 0.0
         """CPU seconds that the decoders spent on decoding and cutting."""
         self.retry: tuple[float, RetryWait] | None = None
@@ -320,7 +320,7 @@ class DecoderPool:
     def _replace(self, decoder: DecoderProcess) -> DecoderProcess:
         """Kill a decoder that died or must stop, and return a new one that takes its place."""
         decoder.end()
-        new_decoder = self._decoders[self._decoders.index(decoder)] = DecoderProcess(self._store_options)
+        new_decoder = self._decoders[self._decoders.index(decoder)] = DecoderProcess(self._stores)
         return new_decoder
 
     def _restart(self, decoder: DecoderProcess, fate: str) -> Iterator[Undecodable]:

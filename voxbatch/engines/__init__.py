@@ -20,7 +20,7 @@ from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, Windows
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 __all__ = [
     "ALIGNERS",
@@ -283,9 +283,7 @@ def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: st
     return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ALL[name].compiles else options
 
 
-def create(
-    name: str, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-) -> Engine:
+def create(name: str, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES) -> Engine:
     """Return an engine that is ready to stream. Its method `stream` loads the model.
 
     Args:
@@ -299,7 +297,7 @@ def create(
         factory = resolve_name(_ALL[name].class_path)
     except ImportError as e:
         raise EngineError(f"engine {name} cannot be imported: {e}; install it with {_ALL[name].install}") from e
-    engine: Engine = factory(model, options, store_options)
+    engine: Engine = factory(model, options, stores)
     if not engine.spec.own_process:
         return engine
     from voxbatch.engines.engine_process import EngineProcess
@@ -319,15 +317,15 @@ class EngineCache:
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 
-    def get(self, name: str, model: str | None, options: Mapping[str, str], store_options: StoreOptions) -> Engine:
+    def get(self, name: str, model: str | None, options: Mapping[str, str], stores: Stores) -> Engine:
         """Return the cached engine if it was created with equal arguments. Otherwise replace it with a new engine.
 
         The arguments and exceptions are those of the function `create`.
         """
-        arguments = (name, model, dict(options), store_options)
+        arguments = (name, model, dict(options), stores)
         if self._engine is None or arguments != self._asked:
             self.close()
-            self._engine, self._asked = create(name, model, options, store_options), arguments
+            self._engine, self._asked = create(name, model, options, stores), arguments
         return self._engine
 
     def close(self) -> None:

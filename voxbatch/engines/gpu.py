@@ -217,8 +217,8 @@ def why_unusable(built_for: str | None, error: str = "") -> str:
     """
     if built_for is None:
         return (
-            "this PyTorch is a build without CUDA: pip install 'voxbatch[vllm]', or 'voxbatch[parakeet]' for Parakeet "
-            "alone, into an environment of its own"
+            "this PyTorch is a build without CUDA: pip install 'voxbatch[vllm]', or 'voxbatch[parakeet]', into an "
+            "environment of its own"
         )
     if too_old := why_too_old(built_for, error):
         return too_old

@@ -16,7 +16,7 @@ from voxbatch.engines.results import Result, stop_if_all_fail
 from voxbatch.errors import ConfigError
 from voxbatch.records import ChunkFailure, Piece, Samples, Speech
 from voxbatch.settings import check_settings, parse, setting
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 MODEL_SPEEDS = (0.5, 2.0)
 """Speeds that the model was made for."""
@@ -32,7 +32,7 @@ class Options:
 class HibariEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         from hibari.dsp import SR
         from hibari.voices import VOICES
 

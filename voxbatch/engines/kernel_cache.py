@@ -31,8 +31,7 @@ from voxbatch.engines import gpu
 from voxbatch.engines.model_files import cache_folder
 from voxbatch.engines.results import EngineMessage
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import StoreOptions, is_remote, open_store
-from voxbatch.storage.connect import open_remote
+from voxbatch.storage import Stores, is_remote
 from voxbatch.storage.errors import ObjectNotFound
 
 FOLDERS = {
@@ -83,11 +82,11 @@ def _cpu_flags() -> str:
 class KernelCache:
     """The compiled kernels of one engine: a folder of this machine and an archive in PLACE."""
 
-    def __init__(self, place: str, key: str, store_options: StoreOptions):
+    def __init__(self, place: str, key: str, stores: Stores):
         self.folder = cache_folder() / "kernels" / key
         """The folder that becomes the cache folders of vLLM and of the libraries below it."""
         self._archive = f"{key}.tar.gz"
-        self._place, self._store_options = place.rstrip("/"), store_options
+        self._place, self._stores = place.rstrip("/"), stores
         self._name = f"{self._place}/{self._archive}"
         self._is_stored = self._is_damaged = False
 
@@ -100,7 +99,7 @@ class KernelCache:
         began = time.monotonic()
         try:
             if self.folder.is_dir():
-                self._is_stored = open_store(self._place, self._store_options).exists(self._archive)
+                self._is_stored = self._stores.out(self._place).exists(self._archive)
                 return EngineMessage(f"compiled kernels: {self.folder} is here")
             with self._open() as file:
                 self._is_stored = True
@@ -121,7 +120,7 @@ class KernelCache:
 
     def _open(self) -> BinaryIO:
         if is_remote(self._place):
-            return open_remote(self._name, self._store_options)
+            return self._stores.open(self._name)
         return open(self._name, "rb")
 
     def _unpack(self, file: BinaryIO) -> None:
@@ -174,7 +173,7 @@ class KernelCache:
                     return None
                 size = file.tell()
                 file.seek(0)
-                store, blocks = open_store(self._place, self._store_options), iter(lambda: file.read(_BLOCK_BYTES), b"")
+                store, blocks = self._stores.out(self._place), iter(lambda: file.read(_BLOCK_BYTES), b"")
                 is_ours = True
                 if replaces:
                     store.write(self._archive, blocks)

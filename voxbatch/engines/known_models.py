@@ -14,6 +14,7 @@ from pathlib import Path
 
 from voxbatch.engines import ENGINES
 from voxbatch.errors import ConfigError
+from voxbatch.work import TRANSCRIBE
 
 BUNDLED = "tiny.en"
 """The model whose weights install as a package."""
@@ -69,8 +70,8 @@ class KnownModel:
     """Published word error rate in percent; see LEADERBOARD. None if none was found."""
     tested: str = ""
     """Tests and benchmarks of voxbatch that ran with this model, as text for people. Empty for none."""
-    speaks: bool = False
-    """True if the model speaks texts, and does not transcribe."""
+    work: str = TRANSCRIBE
+    """The kind of work that it does: one of work.KINDS, or TRANSCRIBE."""
     rtfx: int | None = None
     """Seconds of audio per second on one H200, measured with made-up weights (benchmarks/RESULTS.md); the latest of
     several figures. None if it was not measured."""
@@ -159,7 +160,7 @@ KNOWN_MODELS = (
         8000,
         "CC BY-NC 4.0",
         tested=_CODES,
-        speaks=True,
+        work="speak",
     ),
     _for_vllm("openai/whisper-large-v3", LATER_LANGUAGES, 3087, "MIT", 7.44, _TINY),
     _for_vllm("openai/whisper-large-v3-turbo", LATER_LANGUAGES, 1618, "MIT", None, _SPEED, 1474),
@@ -191,10 +192,10 @@ def is_trained_to_translate(name: str) -> bool:
     return not re.search("turbo|distil", name, re.IGNORECASE)
 
 
-def engines_of(name: str) -> frozenset[str]:
-    """Return the engines that run a model of the table, by its short name or its name on the hub."""
+def engines_of(name: str, work: str = TRANSCRIBE) -> frozenset[str]:
+    """Return the engines that do a kind of work with a model of the table, by its short name or its name on the hub."""
     name = OTHER_NAMES.get(name, name)
-    return frozenset(model.engine for model in KNOWN_MODELS if name in (model.name, model.hub) and not model.speaks)
+    return frozenset(model.engine for model in KNOWN_MODELS if name in (model.name, model.hub) and model.work == work)
 
 
 def find(name: str, engine: str | None = None) -> KnownModel | None:

@@ -1,4 +1,5 @@
-"""The folder for the files that voxbatch caches; and models in local folders, told apart by the content of their files.
+"""The folder for the files that voxbatch caches; models in buckets, which are fetched to it; and models in local
+folders, told apart by the content of their files.
 
     fingerprint(Path("/models/whisper"), ["model.bin", "*.json"])  →  "9f2c…" (a SHA-256)
 
@@ -14,9 +15,14 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from voxbatch.errors import ConfigError
+from voxbatch.errors import ConfigError, StorageError
+from voxbatch.storage import Stores
+from voxbatch.storage.address import is_bucket_address
+
+if TYPE_CHECKING:
+    from voxbatch.storage.model_download import DownloadedModel
 
 WHOLE_FILE_BYTES = 32 << 20
 """Largest file that is read as a whole, in bytes: configurations and tokenizers (Voxtral's has 15 MB)."""
@@ -30,6 +36,49 @@ weights, all samples miss it with a probability of 0.9^128 = 1e-6."""
 def cache_folder() -> Path:
     """Return the folder in which voxbatch caches files: `voxbatch` in XDG_CACHE_HOME, or else in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voxbatch"
+
+
+def local_path(name: str, stores: Stores) -> Path:
+    """Return the path of a model that is given by its path, or by the address of its folder in a bucket, which is
+    fetched. Any other name becomes a path that leads nowhere.
+
+    Raises:
+        StorageError: the bucket cannot be read, or the cache cannot be written.
+    """
+    return fetched(name, stores).path if is_bucket_address(name) else Path(name)
+
+
+def fetched(address: str, stores: Stores) -> DownloadedModel:
+    """Return a model in a bucket, after a download of the files that are not in the cache.
+
+    Raises:
+        StorageError: see `local_path`.
+    """
+    from voxbatch.storage.model_download import download_model
+
+    return download_model(address, cache_folder() / "models", stores=stores)
+
+
+def outline(address: str, folder: Path, stores: Stores) -> None:
+    """Write into an empty folder what tells the engine of a model in a bucket: its config.json, and an empty file for
+    each of the others. No weights are fetched.
+
+    Raises:
+        StorageError: the bucket cannot be read.
+    """
+    prefix = f"{address.rstrip('/')}/"
+    try:
+        keys = [stat.key for stat in stores.list(prefix)]
+    except ValueError as e:
+        raise StorageError(f"cannot read {address}: {e}") from e
+    base = prefix.split("/", 3)[3]
+    for name in (key.removeprefix(base) for key in keys):
+        if not name.endswith("/") and ".." not in name.split("/"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+    if (config := folder / "config.json").exists():
+        with stores.open(f"{prefix}config.json") as file:
+            config.write_bytes(file.read())
 
 
 def fingerprint(folder: Path, patterns: Iterable[str]) -> str:

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
@@ -31,7 +30,7 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis
 from voxbatch.settings import check_settings, parse, setting
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 NAME = "onnx-asr"
 MIN_SAMPLES = SAMPLING_RATE // 40
@@ -60,11 +59,11 @@ class Options:
 class OnnxAsrEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         self._options = parse(Options, NAME, options)
         check_settings(self._options)
         _require_version(metadata.version("onnxruntime"))
-        self._located = located = _locate(model, self._options)
+        self._located = located = _locate(model, self._options, stores)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
         self._network: Network | None = None
         check_decoder(located.model, located.name, located.quantization)
@@ -225,7 +224,7 @@ class _Located:
             yield from hub.download(self.repository, self.model.folder.name, networks, first=weights)
 
 
-def _locate(name: str | None, options: Options) -> _Located:
+def _locate(name: str | None, options: Options, stores: Stores) -> _Located:
     """Find a model, and bring its small files here.
 
     Args:
@@ -234,14 +233,18 @@ def _locate(name: str | None, options: Options) -> _Located:
     Raises:
         ConfigError: there is no such model, it is of an unknown kind, or it has no files in this quantization.
         EngineError: the hub cannot be reached.
+        StorageError: the bucket cannot be read.
     """
     from voxbatch.engines import hub
-    from voxbatch.engines.model_files import fingerprint
+    from voxbatch.engines.model_files import fingerprint, local_path
 
     if name is None:
-        raise ConfigError("the engine onnx-asr needs --model: a folder, a hub name, or a short name such as parakeet")
-    if os.path.isdir(name):
-        model = read_folder(Path(name), name, options.type)
+        raise ConfigError(
+            "the engine onnx-asr needs --model: a folder, gs:// or s3://, a hub name, or a name such as parakeet"
+        )
+    path = local_path(name, stores)
+    if path.is_dir():
+        model = read_folder(path, name, options.type)
         quantization = _quantization(model, name, options.quantization)
         files = {"model_files": fingerprint(model.folder, [*model.patterns(quantization), *SMALL_FILES[:-1]])}
         license_ = hub.license_of(model.folder)

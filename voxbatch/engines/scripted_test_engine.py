@@ -22,7 +22,7 @@ from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Answer, Chunk, ChunkFailure, Hypothesis, Word
 from voxbatch.settings import parse
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
@@ -87,7 +87,7 @@ class ScriptedOptions:
 class ScriptedTestEngine:
     """The simulated engine; see Engine for the methods."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         script = self._script = parse(ScriptedOptions, "scripted", options)
         self._failing_items = _indexes("fail_items", script.fail_items)
         self._crashing_items = _indexes("crash_items", script.crash_items)

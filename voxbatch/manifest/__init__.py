@@ -40,7 +40,7 @@ from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy, quote_path
 from voxbatch.manifest.recording_line import FILE_SCHEME
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, InheritableSource, Source
-from voxbatch.records import ALIGN, TRANSLATE, Item
+from voxbatch.records import Item
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import name_of
 from voxbatch.storage.columns import Column, ItemSet, repeated_hashes
@@ -213,9 +213,7 @@ def parse_line(
         _check_reference(reference)
     if lang is not None and len(lang.encode()) > MAX_LANG_BYTES:
         raise LineError(f"`lang` is {quote(lang)}; it must be a language tag such as en or pt-BR")
-    prompt = policy.question(row)
-    if policy.task == ALIGN and not (reference and reference.strip()):
-        raise LineError("has no `text`; give the text whose times are looked for")
+    details = policy.details(row, reference)
     return Item(
         index=index,
         line=line,
@@ -223,14 +221,12 @@ def parse_line(
         audio=audio,
         offset=offset or 0.0,
         duration=duration,
-        text=reference if prompt is None and policy.task != TRANSLATE else None,
         lang=language_tag(lang) if lang else None,
         channel=channel,
         row=text,
-        prompt=prompt,
         further=tuple(policy.resolve(recording, base) for recording in further),
-        hotwords=_hotwords(row) if prompt is None else None,
         task=policy.task,
+        **details,
     )
 
 
@@ -271,15 +267,6 @@ def _string(row: dict[str, Any], key: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise LineError(f"`{key}` is {quote(value)}; it must be a string or null")
-
-
-def _hotwords(row: dict[str, Any]) -> str | None:
-    """Return the hotwords of a row, a text or a list of texts, divided by commas."""
-    value = row.get("hotwords")
-    words = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(word, str) for word in words):
-        raise LineError(f"`hotwords` is {quote(value)}; it must be a string, a list of strings, or null")
-    return ", ".join(word.strip() for word in words if word.strip()) or None
 
 
 def _check_reference(text: str) -> None:

@@ -28,9 +28,8 @@ from voxbatch.manifest.source import (
     is_binary,
     manifest_error,
 )
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, WEB_PAGE, StoreOptions, is_remote, is_web_page, redacted
+from voxbatch.storage import DEFAULT_STORES, WEB_PAGE, Stores, is_remote, is_web_page, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, normalized
-from voxbatch.storage.connect import open_remote
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -43,7 +42,7 @@ MIN_WORDS = 2
 """Words of a value from which it seems to be a text. Most other values have one."""
 
 
-def open_manifest(name: str, stdin: BinaryIO, store_options: StoreOptions) -> Source:
+def open_manifest(name: str, stdin: BinaryIO, stores: Stores) -> Source:
     """Open a manifest by its path or address; "-" is `stdin`.
 
     Raises:
@@ -56,9 +55,9 @@ def open_manifest(name: str, stdin: BinaryIO, store_options: StoreOptions) -> So
             advice = "give the file itself, or write one: COMMAND > voxbatch-input && voxbatch run voxbatch-input"
             raise manifest_error("standard input", f"is a recording or other binary data, not a manifest; {advice}")
         return source
-    source = open_file(name, store_options)
+    source = open_file(name, stores)
     try:
-        rows, base = manifest_rows(source, store_options)
+        rows, base = manifest_rows(source, stores)
         if rows is not None:
             with source:
                 source = converted(source, rows, base)
@@ -95,7 +94,7 @@ def described_folder(folder: str, include: Sequence[str]) -> Source | None:
         if not os.path.isfile(path):
             continue
         with Source(path, folder, open(path, "rb")) as source:
-            rows, base = manifest_rows(source, DEFAULT_STORE_OPTIONS, _FILE_NAME)
+            rows, base = manifest_rows(source, DEFAULT_STORES, _FILE_NAME)
             if rows is not None:
                 note = f"{path} names the recordings; other files of the folder are left out"
                 return converted(source, rows, base, include, folder, note)
@@ -113,7 +112,7 @@ def described_texts(path: str, decoder: TextDecoder) -> dict[str, str] | None:
     try:
         with Source(path, folder, open(path, "rb"), decoder=decoder) as source:
             required = _FILE_NAME if os.path.basename(path).lower().startswith("metadata.") else None
-            rows, base = manifest_rows(source, DEFAULT_STORE_OPTIONS, required)
+            rows, base = manifest_rows(source, DEFAULT_STORES, required)
             if rows is None:
                 return None
             return {
@@ -125,14 +124,14 @@ def described_texts(path: str, decoder: TextDecoder) -> dict[str, str] | None:
         return None
 
 
-def open_file(name: str, store_options: StoreOptions) -> Source:
+def open_file(name: str, stores: Stores) -> Source:
     """Open a local file, a pipe, or the file at an address, as it is.
 
     Raises:
         ManifestError: it does not exist, cannot be opened, or is not gzip though its name says so.
         StorageError: its place does not answer, or the temporary file cannot be written.
     """
-    source = _remote_manifest(name, store_options) if is_remote(name) else _local_manifest(name)
+    source = _remote_manifest(name, stores) if is_remote(name) else _local_manifest(name)
     if source.name.lower().endswith(".gz") and os.pread(source.file.fileno(), 2, 0) != GZIP_MAGIC:
         source.close()
         reason = "is not gzip, though its name says so; compress it, or remove .gz from the name"
@@ -140,24 +139,22 @@ def open_file(name: str, store_options: StoreOptions) -> Source:
     return source
 
 
-def manifest_rows(
-    source: Source, store_options: StoreOptions, required: str | None = None
-) -> tuple[tables.Rows | None, str]:
+def manifest_rows(source: Source, stores: Stores, required: str | None = None) -> tuple[tables.Rows | None, str]:
     """Return the rows of a manifest that is not in JSON lines with our keys, or None; and the folder of its paths.
 
     Args:
-        store_options: credentials and settings of the stores, for files beside the manifest.
+        stores: credentials and settings of the stores, for files beside the manifest.
         required: key or column that the rows must have. Without it, there are no rows; Kaldi's files need none.
 
     Raises:
         ManifestError: it cannot be read.
     """
     read = resolve_name(f"voxbatch.manifest.{kind_of(source.name).rows}")
-    rows: tuple[tables.Rows | None, str] = read(source, store_options, required)
+    rows: tuple[tables.Rows | None, str] = read(source, stores, required)
     return rows
 
 
-def file_beside(manifest: Source, name: str, store_options: StoreOptions) -> Source | None:
+def file_beside(manifest: Source, name: str, stores: Stores) -> Source | None:
     """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder. An archive
     in a bucket is without its recordings."""
     place = os.path.join(manifest.base, name)
@@ -165,7 +162,7 @@ def file_beside(manifest: Source, name: str, store_options: StoreOptions) -> Sou
         return Source(
             place,
             manifest.base,
-            _open_remote(place, store_options) if is_remote(place) else open(place, "rb"),
+            _open_remote(place, stores) if is_remote(place) else open(place, "rb"),
             decoder=manifest.decoder,
         )
     except (FileNotFoundError, ObjectNotFound):
@@ -224,11 +221,11 @@ def _local_manifest(name: str) -> Source:
         return _temporary_source(name, file)
 
 
-def _remote_manifest(spec: str, store_options: StoreOptions) -> Source:
+def _remote_manifest(spec: str, stores: Stores) -> Source:
     name = redacted(spec)
     try:
         uri = normalized(spec)
-        source = Source(name, folder_of(uri), _open_remote(uri, store_options))
+        source = Source(name, folder_of(uri), _open_remote(uri, stores))
         if is_web_page(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
             source.close()
             raise manifest_error(name, WEB_PAGE)
@@ -240,19 +237,21 @@ def _remote_manifest(spec: str, store_options: StoreOptions) -> Source:
         raise manifest_error(name, f"does not exist; {advice}") from None
 
 
-def _open_remote(uri: str, store_options: StoreOptions) -> BinaryIO:
+def _open_remote(uri: str, stores: Stores) -> BinaryIO:
     """Return the file at an address; in a bucket, an archive without its recordings."""
     kind = kind_of(uri) if is_bucket_address(uri) else None
     if kind is TAR:
         from voxbatch.manifest.tars import is_text
         from voxbatch.storage import tar_members
 
-        return tar_members.open_listing(uri, is_text, store_options)
+        with stores.ranges(uri) as (read, _):
+            return tar_members.open_listing(uri, is_text, read)
     if kind is PARQUET and find_spec("pyarrow"):
         from voxbatch.storage import parquet_members
 
-        return parquet_members.open_listing(uri, store_options)
-    return open_remote(uri, store_options)
+        with stores.ranges(uri, of_one_revision=True) as (read, file):
+            return parquet_members.open_listing(uri, read, file.size)
+    return stores.open(uri)
 
 
 def _temporary_source(name: str, stream: BinaryIO) -> Source:

@@ -25,7 +25,7 @@ from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.recording_line import RECORDING_SUFFIXES, file_line, file_state, is_included
 from voxbatch.manifest.references import References
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.storage import StoreOptions, is_remote, redacted
+from voxbatch.storage import Stores, is_remote, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
@@ -36,7 +36,7 @@ LISTED_NAMES = 100_000
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
 
 
-def named_source(names: Sequence[str], store_options: StoreOptions, include: Sequence[str], stdin: BinaryIO) -> Source:
+def named_source(names: Sequence[str], stores: Stores, include: Sequence[str], stdin: BinaryIO) -> Source:
     """Return the Source of the recordings of some names. It grows.
 
     Args:
@@ -53,7 +53,7 @@ def named_source(names: Sequence[str], store_options: StoreOptions, include: Seq
         names = list(dict.fromkeys(normalized(name) if is_remote(name) else name for name in names))
     except ValueError as error:
         raise manifest_error(title, f"cannot be opened: {error}") from error
-    recordings = _Recordings(names, title, common_folder(names), store_options, include, stdin)
+    recordings = _Recordings(names, title, common_folder(names), stores, include, stdin)
     file = temporary_file(title, ((line + "\n").encode() for line in recordings.lines()))
     source = Source(title, recordings.base, file, grows=True, note=recordings.note())
     if source.size == 0:
@@ -112,7 +112,7 @@ class _Recordings:
     """Name of all of it, for messages."""
     base: str
     """Folder, or address of a folder, that the paths of the lines are relative to."""
-    store_options: StoreOptions
+    stores: Stores
     include: Sequence[str]
     stdin: BinaryIO
     problems: list[BadLine] = field(default_factory=list)
@@ -166,9 +166,7 @@ class _Recordings:
             return self.note()
         name = self.names[0]
         if is_remote(name):
-            from voxbatch.storage.connect import list_objects
-
-            file_names = (stat.key for stat in list_objects(folder_of_name(name), self.store_options))
+            file_names = (stat.key for stat in self.stores.list(folder_of_name(name)))
         elif os.path.isdir(name):
             file_names = (file for _, _, files in os.walk(name) for file in files)
         else:
@@ -222,7 +220,7 @@ class _Recordings:
             pattern = translated_pattern(address.removeprefix(prefix)) if address != prefix else None
             yield from prefix_manifest(
                 prefix,
-                self.store_options,
+                self.stores,
                 self.include,
                 with_state=True,
                 base=self.base,
@@ -237,11 +235,10 @@ class _Recordings:
         if not is_bucket_address(address):  # a web server may not answer a question about a file
             yield json.dumps(row, ensure_ascii=False)
             return
-        from voxbatch.storage.connect import stat_object
 
         try:
-            state = object_state(stat_object(address, self.store_options))
-            yield object_line(address, {**row, **state}, self.store_options)
+            state = object_state(self.stores.stat(address))
+            yield object_line(address, {**row, **state}, self.stores)
         except ObjectNotFound:
             yield BadLine(0, "does not exist" if len(self.names) == 1 else f"{address} does not exist")
 
@@ -268,13 +265,12 @@ class _Recordings:
         if place == "-":
             stream = iter(lambda: self.stdin.read(1 << 20), b"")
             return Source("standard input", folder, temporary_file("standard input", stream))
-        from voxbatch.storage.connect import open_remote
 
         try:
             return Source(
                 redacted(place),
                 folder,
-                open_remote(place, self.store_options) if is_remote(place) else open(place, "rb"),
+                self.stores.open(place),
             )
         except (FileNotFoundError, ObjectNotFound):
             raise manifest_error(

@@ -19,7 +19,7 @@ from voxbatch.manifest.kinds import KINDS, SUFFIXES
 from voxbatch.manifest.named import is_list, is_pattern, is_recording, named_source
 from voxbatch.manifest.path_policy import is_page
 from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary, manifest_error
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, WEB_PAGE, StoreOptions, is_remote, redacted
+from voxbatch.storage import DEFAULT_STORES, WEB_PAGE, Stores, is_remote, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, scheme_of
 from voxbatch.storage.errors import ObjectNotFound
 
@@ -32,7 +32,7 @@ _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 def open_source(
     spec: str | os.PathLike[str] | Sequence[str],
     stdin: BinaryIO | None = None,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
     include: Sequence[str] = (),
 ) -> Source:
     """Open a manifest (.jsonl, .jsonl.gz; gzip is detected by its content), "-" for standard input, or the recordings
@@ -53,14 +53,14 @@ def open_source(
     """
     names = [os.fspath(spec)] if isinstance(spec, str | os.PathLike) else list(spec)
     stdin = stdin or sys.stdin.buffer
-    names = [_pinned(name, store_options) for name in names]
+    names = [_pinned(name, stores) for name in names]
     for name in names:
         _refuse_unreadable(name)
     if len(names) == 1 and not _names_recordings(names[0]):
         from voxbatch.manifest.manifest_file import open_manifest
 
         _refuse_include(names[0], include)
-        return open_manifest(names[0], stdin, store_options)
+        return open_manifest(names[0], stdin, stores)
     if len(names) == 1 and os.path.isdir(names[0]):
         from voxbatch.manifest.manifest_file import described_folder
 
@@ -69,25 +69,25 @@ def open_source(
     if not any(map(is_recording, names)):
         from voxbatch.manifest.shards import find_shards, joined_shards
 
-        if shards := find_shards(names, store_options):
+        if shards := find_shards(names, stores):
             _refuse_include(names[0], include)
-            return joined_shards(shards, store_options)
+            return joined_shards(shards, stores)
     for name in names if len(names) > 1 else ():
         if name == "-" or name.lower().endswith(tuple(suffix for kind in KINDS for suffix in kind.certain)):
             kind = "standard input" if name == "-" else "a manifest"
             advice = "a manifest is given alone, or with others of its kind; recordings go into a run of their own"
             raise manifest_error(redacted(name), f"is {kind}, and {advice}")
-    return named_source(names, store_options, include, stdin)
+    return named_source(names, stores, include, stdin)
 
 
-def _pinned(name: str, store_options: StoreOptions) -> str:
+def _pinned(name: str, stores: Stores) -> str:
     """Return a data set of the hub at the commit that it has now. Other names stay."""
     if scheme_of(name) != "hf":
         return name
     from voxbatch.storage import hf
 
     try:
-        return hf.pinned(name, store_options)
+        return hf.pinned(name, stores.options)
     except (ValueError, ObjectNotFound) as error:
         raise manifest_error(name, str(error)) from error
 

@@ -28,7 +28,7 @@ from voxbatch.manifest.tables import (
     names_recordings,
     renamed,
 )
-from voxbatch.storage import StoreOptions, is_remote
+from voxbatch.storage import Stores, is_remote
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.parquet_members import BYTES, ParquetMember, member_name
 
@@ -41,7 +41,7 @@ PARQUET_BUFFER_BYTES = 1 << 20
 """Bytes of a column that are read at a time. Otherwise, the whole column of a row group is."""
 
 
-def parquet_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
+def parquet_manifest(source: Source, _: Stores, required: str | None) -> tuple[Rows | None, str]:
     """Return the rows of a Parquet file; see manifest_file.manifest_rows."""
     rows = parquet_rows(source, required)
     if required is not None:

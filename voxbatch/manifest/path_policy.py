@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
-from voxbatch.records import TRANSCRIBE
+from voxbatch.records import TRANSCRIBE, TRANSLATE
 from voxbatch.storage import WEB_PAGE, is_remote, place_of, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
 
@@ -67,9 +67,16 @@ class PathPolicy:
         """Return the recordings that a line names, as they are written."""
         return [row.get(AUDIO_KEY)]
 
-    def question(self, row: dict[str, Any]) -> str | None:
-        """Return the question of a line; None if its recording is to be transcribed."""
-        return None
+    def details(self, row: dict[str, Any], reference: str | None) -> dict[str, Any]:
+        """Return the fields of an Item that the kind of work decides. These are the reference and the hotwords.
+
+        Args:
+            reference: the `text` of the line.
+
+        Raises:
+            LineError: a value is missing or is not usable.
+        """
+        return {"text": None if self.task == TRANSLATE else reference, "hotwords": hotwords_of(row)}
 
     def resolve(self, path: str, base: str) -> str:
         """Return the absolute path or the address that `path` means in a manifest whose folder is `base`.
@@ -125,6 +132,15 @@ class PathPolicy:
             "recordings there; move the recording there, or allow its folder with --only-under PLACE, or every place "
             "with --allow-outside"
         )
+
+
+def hotwords_of(row: dict[str, Any]) -> str | None:
+    """Return the hotwords of a row, a text or a list of texts, divided by commas."""
+    value = row.get("hotwords")
+    words = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(word, str) for word in words):
+        raise LineError(f"`hotwords` is {quote(value)}; it must be a string, a list of strings, or null")
+    return ", ".join(word.strip() for word in words if word.strip()) or None
 
 
 def _without_backslashes(path: str, base: str) -> str:

@@ -26,9 +26,8 @@ from voxbatch.manifest.references import (
     read_reference,
     spellings,
 )
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, parallel_map, redacted
+from voxbatch.storage import DEFAULT_STORES, Stores, parallel_map, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, join, normalized, scheme_of
-from voxbatch.storage.connect import list_objects, open_remote
 from voxbatch.storage.errors import ObjectNotFound, UnusableObject
 from voxbatch.storage.objects import Stat
 from voxbatch.storage.temporary_files import temporary_file
@@ -43,7 +42,7 @@ Row = dict[str, Any]
 
 def prefix_manifest(
     uri: str,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
     include: Sequence[str] = (),
     with_state: bool = False,
     base: str | None = None,
@@ -69,7 +68,7 @@ def prefix_manifest(
             not be read.
         StorageError: the store cannot be read.
     """
-    prefix = _PrefixListing(_prefix_address(uri), store_options)
+    prefix = _PrefixListing(_prefix_address(uri), stores)
     prefix.decoder = decoder or prefix.decoder
 
     def is_wanted(name: str, _: Stat) -> bool:
@@ -85,9 +84,7 @@ def prefix_manifest(
         yield from prefix.lines(names, row)
 
 
-def uploads_manifest(
-    uri: str, since: float, until: float, store_options: StoreOptions, include: Sequence[str]
-) -> Iterator[str]:
+def uploads_manifest(uri: str, since: float, until: float, stores: Stores, include: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the recordings that arrived in a period, as prefix_manifest does.
 
     A recording is listed if its current revision arrived at `since` or later, and before `until` (seconds since 1970,
@@ -97,7 +94,7 @@ def uploads_manifest(
         ManifestError: see prefix_manifest.
         StorageError: the store cannot be read.
     """
-    prefix = _PrefixListing(_prefix_address(uri), store_options)
+    prefix = _PrefixListing(_prefix_address(uri), stores)
     with prefix.recordings(lambda name, stat: since <= stat.created < until and is_included(name, include)) as names:
         yield from prefix.lines(
             names,
@@ -105,12 +102,12 @@ def uploads_manifest(
         )
 
 
-def upload_line(uri: str, tag: str, store_options: StoreOptions) -> str:
+def upload_line(uri: str, tag: str, stores: Stores) -> str:
     """Return the line that uploads_manifest would give for one recording; see `object_line`."""
-    return object_line(uri, {"audio_filepath": uri, "generation": tag}, store_options)
+    return object_line(uri, {"audio_filepath": uri, "generation": tag}, stores)
 
 
-def object_line(uri: str, row: Row, store_options: StoreOptions) -> str:
+def object_line(uri: str, row: Row, stores: Stores) -> str:
     """Return the line of one recording in a bucket: its row, with the text of its reference.
 
     Raises:
@@ -119,7 +116,7 @@ def object_line(uri: str, row: Row, store_options: StoreOptions) -> str:
     """
     for reference in (stem + suffix for stem in spellings(splitext(uri)[0]) for suffix in _REFERENCE_SUFFIXES):
         try:
-            with open_remote(reference, store_options) as file:
+            with stores.open(reference) as file:
                 row["text"] = read_reference(file, reference, TextDecoder())
             break
         except ObjectNotFound:
@@ -167,7 +164,7 @@ def _prefix_address(uri: str) -> str:
 
 
 class _PrefixListing:
-    def __init__(self, address: str, store_options: StoreOptions):
+    def __init__(self, address: str, stores: Stores):
         self.address = address
         self.references: dict[str, str] = {}
         """Names of the references by their canonical names, complete when the listing has ended."""
@@ -175,7 +172,7 @@ class _PrefixListing:
         """Objects that are left out; see folder.count_other."""
         self._too_long: set[str] = set()
         self.decoder = TextDecoder()
-        self._store_options = store_options
+        self._stores = stores
 
     def recordings(self, is_wanted: Callable[[str, Stat], bool]) -> BinaryIO:
         """Return a temporary file with the names of the recordings below the prefix and their states, as one JSON array
@@ -185,7 +182,7 @@ class _PrefixListing:
 
     def _recordings(self, is_wanted: Callable[[str, Stat], bool]) -> Iterator[tuple[str, Row]]:
         start = len(self.address.split("/", 3)[3])
-        for stat in list_objects(self.address, self._store_options):
+        for stat in self._stores.list(self.address):
             name = stat.key[start:]
             suffix = splitext(name)[1]
             if any(part.startswith(".") for part in name.split("/")):
@@ -227,7 +224,7 @@ class _PrefixListing:
             try:
                 if reference in self._too_long:
                     raise ValueError(REFERENCE_TOO_LONG)
-                with open_remote(self.address + reference, self._store_options) as file:
+                with self._stores.open(self.address + reference) as file:
                     row["text"] = read_reference(file, reference, self.decoder)
             except (ValueError, ObjectNotFound, UnusableObject) as e:
                 return bad_reference(reference, e)

@@ -23,9 +23,8 @@ from voxbatch.manifest.manifest_file import json_lines, manifest_rows, open_file
 from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern, is_recording
 from voxbatch.manifest.prefix import translated_pattern
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, Shard, Source, manifest_error
-from voxbatch.storage import StoreOptions, is_remote, parallel_map, redacted
+from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
-from voxbatch.storage.connect import list_objects, stat_object
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -57,7 +56,7 @@ class Shards:
         return redacted(self.names[0]) + more
 
 
-def find_shards(names: Sequence[str], store_options: StoreOptions) -> Shards | None:
+def find_shards(names: Sequence[str], stores: Stores) -> Shards | None:
     """Return the shards that are named; None if the names are those of recordings.
 
     Raises:
@@ -72,7 +71,7 @@ def find_shards(names: Sequence[str], store_options: StoreOptions) -> Shards | N
         return None
     states: dict[str, tuple[int, str]] = {}
     for name in names:
-        shard_states = _shards_of(name, store_options)
+        shard_states = _shards_of(name, stores)
         if shard_states is None:
             return None
         states |= shard_states
@@ -92,7 +91,7 @@ def find_shards(names: Sequence[str], store_options: StoreOptions) -> Shards | N
     return shards
 
 
-def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
+def joined_shards(shards: Shards, stores: Stores) -> Source:
     """Return the Source with the lines of all shards.
 
     Raises:
@@ -107,13 +106,13 @@ def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
     def blocks() -> Iterator[bytes]:
         line = 1
         concurrency = CONCURRENT_FETCHES if is_remote(folder) else 1
-        opened = parallel_map(concurrency, lambda name: (name, open_file(name, store_options)), shards.states)
+        opened = parallel_map(concurrency, lambda name: (name, open_file(name, stores)), shards.states)
         for name, source in opened:
             starts.append(Shard(redacted(name.removeprefix(base)), line))
             of_shard = BadLines()
             source.base = folder
             with source:
-                for block in _lines(source, of_shard, store_options):
+                for block in _lines(source, of_shard, stores):
                     yield block
                     line += block.count(b"\n")
             for bad_line in of_shard.first:
@@ -122,7 +121,7 @@ def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
 
     file = temporary_file(shards.title, blocks())
     source = Source(shards.title, folder, file, note=f"{len(starts):,} files are one manifest", shards=starts)
-    after = find_shards(shards.names, store_options)
+    after = find_shards(shards.names, stores)
     before, now = shards.states, after.states if after else {}
     changes = {
         "appeared": now.keys() - before.keys(),
@@ -139,9 +138,9 @@ def joined_shards(shards: Shards, store_options: StoreOptions) -> Source:
     return source
 
 
-def _lines(source: Source, bad: BadLines, store_options: StoreOptions) -> Iterator[bytes]:
+def _lines(source: Source, bad: BadLines, stores: Stores) -> Iterator[bytes]:
     """Yield the JSON lines of a shard. Add the rows that cannot be used to `bad`."""
-    rows, _ = manifest_rows(source, store_options)
+    rows, _ = manifest_rows(source, stores)
     if rows is not None:
         yield from json_lines(rows, bad)
         return
@@ -156,13 +155,13 @@ def _is_shard(name: str) -> bool:
     return redacted(name, "").lower().endswith(_SHARD_SUFFIXES)
 
 
-def _shards_of(name: str, store_options: StoreOptions) -> dict[str, tuple[int, str]] | None:
+def _shards_of(name: str, stores: Stores) -> dict[str, tuple[int, str]] | None:
     """Return the states of the shards of one name; None if it names something else."""
     if is_recording(name) or (is_remote(name) and not is_bucket_address(name)):
         return None
     folder = os.path.join(folder_of_name(name), "")
     states: dict[str, tuple[int, str]] = {}
-    for file, state in _remote_files(name, store_options) if is_remote(name) else _local_files(name):
+    for file, state in _remote_files(name, stores) if is_remote(name) else _local_files(name):
         *above, last = file.removeprefix(folder).split("/")
         if last.startswith(_MARKERS) or any(part.startswith(_MARKERS) for part in above):
             continue
@@ -190,17 +189,17 @@ def _local_files(name: str) -> Iterator[tuple[str, tuple[int, str]]]:
                 yield os.path.abspath(path), (state.st_size, str(state.st_mtime_ns))
 
 
-def _remote_files(name: str, store_options: StoreOptions) -> Iterator[tuple[str, tuple[int, str]]]:
+def _remote_files(name: str, stores: Stores) -> Iterator[tuple[str, tuple[int, str]]]:
     """Yield the address and the state of each object of a pattern, of a prefix, or of one name."""
     if not is_folder(name) and not is_pattern(name):
         with contextlib.suppress(ObjectNotFound):
-            stat = stat_object(name, store_options)
+            stat = stores.stat(name)
             yield name, (stat.size, stat.tag)
         return
     prefix = folder_of_name(name)
     start = len(prefix.split("/", 3)[3])
     pattern = translated_pattern(name.removeprefix(prefix)) if is_pattern(name) else None
-    for stat in list_objects(prefix, store_options):
+    for stat in stores.list(prefix):
         below = stat.key[start:]
         if below and not below.endswith("/") and (pattern is None or pattern.fullmatch(below)):
             yield prefix + below, (stat.size, stat.tag)

@@ -25,7 +25,7 @@ from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, Lo
 from voxbatch.manifest.kinds import JSON_LINES, kind_of
 from voxbatch.manifest.named import LIST_MARK, is_recording
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.storage import StoreOptions, is_remote
+from voxbatch.storage import Stores, is_remote
 
 Row = dict[str, Any]
 Rows = Iterator[tuple[int, Row | str]]
@@ -61,7 +61,7 @@ _DATA_ROOT = re.compile(r"^(\$data_(root|folder)|\{data_(root|folder)\})/")
 DELIMITERS = {"CSV": ",;\t|", "TSV": "\t"}
 
 
-def text_manifest(source: Source, _: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
+def text_manifest(source: Source, _: Stores, required: str | None) -> tuple[Rows | None, str]:
     """Return the rows of a CSV or TSV file; see manifest_file.manifest_rows."""
     try:
         header, rows = text_table(source, required)
@@ -74,7 +74,7 @@ def text_manifest(source: Source, _: StoreOptions, required: str | None) -> tupl
     return rows, clips if is_common_voice and (is_remote(clips) or os.path.isdir(clips)) else source.base
 
 
-def json_manifest(source: Source, store_options: StoreOptions, required: str | None) -> tuple[Rows | None, str]:
+def json_manifest(source: Source, stores: Stores, required: str | None) -> tuple[Rows | None, str]:
     """Return the rows of a JSON array, or of JSON lines with the keys of others; see manifest_file.manifest_rows.
 
     Raises:
@@ -95,7 +95,7 @@ def json_manifest(source: Source, store_options: StoreOptions, required: str | N
             return None, source.base
         from voxbatch.manifest.tars import tarred_rows
 
-        return tarred_rows(source, store_options), source.base
+        return tarred_rows(source, stores), source.base
     try:
         row = renamed(parse_json_line(line))
         is_row = AUDIO_KEY in row and ("text" in row or b'file_name"' in line)  # else a wrong key is a mistake

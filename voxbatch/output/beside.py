@@ -13,7 +13,7 @@ from threading import Lock
 
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.log import Log
-from voxbatch.storage import Store, StoreOptions, is_remote, open_store, redacted
+from voxbatch.storage import Store, Stores, is_remote, redacted
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class _Outcome:
 class Beside:
     """The files beside the recordings of one merge. Several threads may write files."""
 
-    def __init__(self, store_options: StoreOptions):
-        self._store_options = store_options
+    def __init__(self, stores: Stores):
+        self._stores = stores
         self._lock = Lock()
-        self._stores = dict[int, Store]()
+        self._local = dict[int, Store]()
         """A store in each local file system that a file was written to, by the number of its device."""
         self._written, self._foreign, self._refused, self._parts = _Outcome(), _Outcome(), _Outcome(), _Outcome()
 
@@ -53,9 +53,9 @@ class Beside:
         try:
             if not is_remote(place) and not os.path.isdir(folder):
                 raise StorageError(f"{folder} is missing")
-            store = open_store(folder, self._store_options)
+            store = self._stores.out(folder)
             if not is_remote(place):
-                self._stores[os.stat(folder).st_dev] = store
+                self._local[os.stat(folder).st_dev] = store
             if not store.create(name, [content], durable=False) and (present := store.read(name)) != content:
                 if present in (previous, b""):
                     store.write(name, [content], durable=False)
@@ -68,7 +68,7 @@ class Beside:
 
     def sync(self) -> None:
         """Make the files durable."""
-        for store in self._stores.values():
+        for store in self._local.values():
             try:
                 store.sync()
             except StorageError as e:

@@ -83,7 +83,8 @@ class Entries:
         self._ranked = sorted(self.parts, key=lambda part: -part.list_number)
         self._second: Entries | None = None
         """The second pass of a cascade."""
-        if run.has_second_pass and run.pass_name == FIRST:
+        self._second_pass = run.second_pass if run.pass_name == FIRST else None
+        if self._second_pass:
             self._second = Entries(store, replace(run, pass_name=SECOND))
             self.measurements.update(self._second.measurements)
             self.parts += self._second.parts
@@ -120,11 +121,9 @@ class Entries:
             CheckpointError: a part is damaged.
             TemporaryFileError: a temporary file cannot be written.
         """
-        if self._second is None:
+        if self._second_pass is None or self._second is None:
             return self.of_pass()
-        from voxbatch.output.cascade import overlaid
-
-        return overlaid(self.of_pass(), self._second.of_pass())
+        return self._second_pass.overlaid(self.of_pass(), self._second.of_pass())
 
     def of_pass(self) -> Iterator[PartEntry]:
         """Yield the entries of one pass alone: the first one, unless the run says otherwise.

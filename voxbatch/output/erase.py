@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from voxbatch.config import AUDIO_FORMATS
 from voxbatch.errors import CheckpointError, ConfigError, StorageError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
 from voxbatch.output.item_names import possible_files
 from voxbatch.output.layout import (
+    AUDIO_FORMATS,
     BOOK,
     FAILURES,
     LISTS,

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS, CueLimits
+from voxbatch.output.products import Products
+from voxbatch.work import work_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class ItemFiles:
     """Write each file also beside the recording."""
     report: bool = False
     audio: tuple[str, ...] = ()
-    """Names from config.AUDIO_FORMATS, in a run that speaks."""
+    """Names from layout.AUDIO_FORMATS, in a run that speaks."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ItemFiles:
@@ -32,10 +34,9 @@ class ItemFiles:
         limits = {name: config[name] for name in asdict(DEFAULT_LIMITS) if config.get(name) is not None}
         beside = bool(config.get("beside"))
         formats = formats or (("srt",) if beside else ())
-        speech = config.get("speech")
-        audio = tuple(dict.fromkeys(("flac", *speech["audio_formats"]))) if speech else ()
-        has_report = bool(config.get("report")) and (not speech or bool(speech["verify"]))
-        return cls(formats, CueLimits(**limits), beside, has_report, audio)
+        files = cls(formats, CueLimits(**limits), beside, bool(config.get("report")))
+        products: Products = work_of(config).resolve("products")
+        return products.item_files(files, config)
 
     def to_config(self, others: Iterable[str] = ()) -> dict[str, Any]:
         """Return the settings as they stand in a config, with further formats that OUT has."""

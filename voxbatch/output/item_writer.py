@@ -21,7 +21,7 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
-from voxbatch.storage import Store, StoreOptions, parallel_map
+from voxbatch.storage import Store, Stores, parallel_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class ItemFile:
 
 
 def write_item_files(
-    store: Store, files: Iterable[ItemFile], owner: Ownership, log: Log, beside_options: StoreOptions | None
+    store: Store, files: Iterable[ItemFile], owner: Ownership, log: Log, beside_stores: Stores | None
 ) -> None:
     """Write the files of single items that do not exist with the same content.
 
     Args:
-        beside_options: options of the stores of the recordings, beside which the files are written, too. None writes
-            them to OUT alone.
+        beside_stores: stores of the recordings, beside which the files are written, too. None writes them to OUT
+            alone.
     """
-    beside = Beside(beside_options) if beside_options is not None else None
+    beside = Beside(beside_stores) if beside_stores else None
 
     def put(file: ItemFile) -> None:
         name, content = file.name, file.content
@@ -83,17 +83,13 @@ def item_files(
             formats that are not written now: these files are deleted. None if this list was merged last.
     """
     ids, recordings = _names(store, entries, files)
-    encoder = None
-    if run.speaks:
-        from voxbatch.output.recordings import Encoder
-
-        encoder = Encoder(store, files.audio)
+    files_of_entry = run.products.files_of_entry(store, files)
     others = [] if since is None else [form for form in WRITERS if store.exists(f"{form}/")]
     newer = set() if since is None else {part.name for part in entries.parts if part.list_number > since}
     for entry, line in lines:
         written = set[str]()
-        if encoder and entry.audio:
-            yield from (ItemFile(name, content) for name, content in encoder.files(entry, line["id"]))
+        if files_of_entry:
+            yield from (ItemFile(name, content) for name, content in files_of_entry(entry, line["id"]))
         if ids and entry.kind == "transcript":
             name = ids.name(line["id"])
             document = Document(line["id"], read_transcript(line), name, files.limits)

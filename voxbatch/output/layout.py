@@ -22,7 +22,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from voxbatch.config import AUDIO_FORMATS
 from voxbatch.formats import WRITERS
 from voxbatch.storage import Store
 
@@ -32,6 +31,8 @@ RUN_FILE, SUMMARY = "run.json", "summary.json"
 TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
 RECORDINGS = "recordings.jsonl"
 """Stands in the place of TRANSCRIPTS in a run that speaks: a manifest of its recordings."""
+AUDIO_FORMATS = ("flac", "wav", "mp3", "opus", "m4b")
+"""Formats of the recordings of a run that speaks."""
 REPORT = "report.html"
 BOOK, TRACK = "m4b/book.m4b", "track.flac"
 """Files that a run that speaks makes of all recordings: an audiobook, and the track of subtitles."""

@@ -9,7 +9,7 @@ reads OUT relies on the types here. The error names the line, and the command th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,12 @@ from voxbatch.failure_kinds import KIND_KEY
 from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest import LineError, PathPolicy
-from voxbatch.manifest.json_line import AUDIO_KEY, AUDIOS_KEY
+from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.manifest.recording_line import json_path
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.output.parts import PartEntry, damaged_part
 from voxbatch.output.stored_json import Count, Number, json_bytes, parse_json, record_of
-from voxbatch.records import ALIGN, TRANSLATE, Answer, Failure, Item, Transcript
+from voxbatch.records import TRANSLATE, Failure, Flag, Item, Transcript
 from voxbatch.storage import Store, is_remote, remove_command
 from voxbatch.text.item_flags import item_flags
 
@@ -75,6 +75,10 @@ def transcript_line(
     given: str | None,
     folder: str | None,
     counts: ErrorCounts | None = None,
+    *,
+    flags: Iterable[Flag] | None = None,
+    row: Mapping[str, Any] = {},
+    own: Mapping[str, Any] = {},
 ) -> dict[str, Any]:
     """Return the line of an item that was transcribed. Each line has the same keys, apart from those of its row.
 
@@ -85,20 +89,23 @@ def transcript_line(
         given: the language of the item, or else of the run. None means the one that the engine detected.
         folder: place that relative paths of the manifest are resolved against.
         counts: the errors of the transcript. None counts them here.
+        flags: the flags of the line. None takes those of the transcript, and adds those that it gets as a whole.
+        row: see manifest_keys.
+        own: keys of the kind of work.
     """
     fields = transcript_dict(transcript)
     lang = given or transcript.language
-    if counts is None and item.text is not None and item.task != ALIGN:
+    if counts is None and item.text is not None:
         from voxbatch.scoring.counts import count_errors
 
         counts = count_errors(item.text, transcript.text, lang)
-    confidence, answer, translates = transcript.confidence, transcript.answer, item.task == TRANSLATE
-    asked = None if item.task == ALIGN else given  # its text comes from the user
-    flags = transcript.flags if answer or translates else (*transcript.flags, *item_flags(transcript, asked))
+    confidence, translates = transcript.confidence, item.task == TRANSLATE
+    if flags is None:
+        flags = transcript.flags if translates else (*transcript.flags, *item_flags(transcript, given))
     languages = {"lang": "en", SPOKEN_LANGUAGE: lang} if translates else {"lang": lang}
     return {
-        **manifest_keys(item, folder), **languages, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
-        **(_answer_fields(answer) if answer else {}),
+        **manifest_keys(item, folder, row), **languages, DETECTED_LANGUAGE: None if given else lang, "id": item.id,
+        **own,
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
         "audio_duration": fields["audio_duration"], "engine": engine, "model": model,
         **score_keys(counts),
@@ -131,32 +138,28 @@ def score_keys(counts: ErrorCounts | None) -> dict[str, Any]:
     return dict.fromkeys(_SCORE_KEYS) if counts is None else {"wer": counts.reported_rate, **asdict(counts)}
 
 
-def _answer_fields(answer: Answer) -> dict[str, Any]:
-    """Return the keys of a line that are about the answer to its question."""
-    calls = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in answer.tool_calls]
-    return {
-        "answer": answer.text, "tool_calls": calls, "finish_reason": answer.finish_reason,
-        "prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens,
-        "answers_to_parts": list(answer.parts),
-    }  # fmt: skip
-
-
-def failure_line(item: Item, failure: Failure, lang: str | None, folder: str | None) -> dict[str, Any]:
+def failure_line(
+    item: Item, failure: Failure, lang: str | None, folder: str | None, row: Mapping[str, Any] = {}
+) -> dict[str, Any]:
     """Return the line of an item that failed. See `transcript_line`."""
     return {
-        **manifest_keys(item, folder), "lang": lang, "id": item.id, "line": item.line, "error": failure.error,
+        **manifest_keys(item, folder, row), "lang": lang, "id": item.id, "line": item.line, "error": failure.error,
         KIND_KEY: failure.kind, "message": failure.message, "retryable": failure.retryable, "version": VERSION,
     }  # fmt: skip
 
 
-def manifest_keys(item: Item, folder: str | None) -> dict[str, Any]:
+def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Return the keys of the manifest's row that pass through: all of them, but not the results of an earlier run if
     the manifest is one of its outputs. The manifest's `words` and `segments` are those of the reference; a line has
     them under other keys than those of the transcript.
 
     A relative path becomes absolute, because readers of the output resolve it against another folder than the
     manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
-    elsewhere writes the same bytes. A line with several recordings names the first one also as `audio_filepath`.
+    elsewhere writes the same bytes.
+
+    Args:
+        folder: None keeps the places that the paths mean in this run.
+        changed: keys that take the place of those of the row.
     """
     row: dict[str, Any] = msgspec.json.decode(item.row)
     results = _LANGUAGE_KEYS
@@ -168,19 +171,14 @@ def manifest_keys(item: Item, folder: str | None) -> dict[str, Any]:
         for key, reference_key in (("words", REFERENCE_WORDS_KEY), ("segments", REFERENCE_SEGMENTS_KEY)):
             if key in row:
                 row[reference_key] = row.pop(key)
-    if (item.text is None or item.task == ALIGN) and row.get("text") is not None:
+    if item.text is None and row.get("text") is not None:
         row[REFERENCE_TEXT_KEY] = row.pop("text")
-    if item.prompt is not None:
-        row["prompt"] = item.prompt
-        if row.get(AUDIOS_KEY):
-            places = zip(row[AUDIOS_KEY], (item.audio, *item.further), strict=True)
-            row[AUDIOS_KEY] = [_absolute(path, place, folder) for path, place in places]
-            row[AUDIO_KEY] = row[AUDIOS_KEY][0]
-    row[AUDIO_KEY] = _absolute(row[AUDIO_KEY], item.audio, folder)
+    row |= changed
+    row[AUDIO_KEY] = absolute(row[AUDIO_KEY], item.audio, folder)
     return {name: value for name, value in row.items() if name not in results}
 
 
-def _absolute(path: str, place: str, folder: str | None) -> str:
+def absolute(path: str, place: str, folder: str | None) -> str:
     """Return a path of the manifest as a place that any reader can resolve.
 
     Args:

@@ -30,7 +30,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_whole_summary, summarise
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, remove_command
+from voxbatch.storage import DEFAULT_STORES, Store, Stores, remove_command
 
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import CalibrationFile
@@ -46,7 +46,7 @@ def merge(
     run: Run,
     files: ItemFiles,
     log: Log | None = None,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
     calibration: CalibrationFile | None = None,
 ) -> Summary:
     """Write the merged outputs that do not exist yet, and replace those of earlier runs and lists.
@@ -93,14 +93,14 @@ def merge(
             sinks.append(report)
         since = None if run.list_number == 1 or recorded else latest.list if latest else 0
         lines = lines_of(store, entries, run, sinks)
-        if files.formats or run.speaks or since is not None:
+        if files.formats or files.audio or since is not None:
             from voxbatch.output.item_writer import item_files, write_item_files
 
             contents = item_files(store, run, files, entries, lines, since)
-            write_item_files(store, contents, owner, log, store_options if files.beside else None)
+            write_item_files(store, contents, owner, log, stores if files.beside else None)
         else:
             deque(lines, maxlen=0)  # the sinks take them all
-        _put_joined_recordings(store, run, entries, files, owner)
+        run.products.finish(store, run, entries, files, owner)
         digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
         for name, digest in digests.items():
             if not merged[name].finish():
@@ -119,21 +119,9 @@ def merge(
 
 def _check_second_pass(store: Store, run: Run) -> None:
     """Raise CheckpointError if the run is a cascade whose second pass is not complete."""
-    if not run.has_second_pass:
-        return
-    from voxbatch.output.cascade import is_second_pass_complete
-
-    if not is_second_pass_complete(store, run):
+    if (second_pass := run.second_pass) and not second_pass.is_complete(store, run):
         reason = "the second pass of the cascade is not done yet"
         raise CheckpointError(f"{store.place}: {reason}; run again to finish it", reason)
-
-
-def _put_joined_recordings(store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
-    """Write the files that a run that speaks makes of all recordings together."""
-    if run.speaks:
-        from voxbatch.output.recordings import finish
-
-        finish(store, run, entries, files.audio, owner)
 
 
 def _change_of(store: Store, name: str, run: Run, recorded: Summary | None) -> Change:

@@ -11,14 +11,14 @@ from voxbatch.output import run_file
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.merge import merge
 from voxbatch.output.summary import Summary, read_whole_summary
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, Store, StoreOptions, is_remote
+from voxbatch.storage import DEFAULT_STORES, Store, Stores, is_remote
 
 
 def merge_again(
     store: Store,
     changes: Mapping[str, Any] | None = None,
     log: Log | None = None,
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
     calibration: str | None = None,
 ) -> Summary:
     """Merge the parts of the run that is recorded in OUT, and write further files of single items.
@@ -26,7 +26,7 @@ def merge_again(
     Args:
         changes: settings of ItemFiles that differ from those of the latest merge, or else of the run, by their names in
             a config.
-        log, store_options: see `merge`.
+        log, stores: see `merge`.
         calibration: file of a calibration, to estimate the WER. None keeps the estimate of the latest merge.
 
     Raises:
@@ -48,5 +48,5 @@ def merge_again(
 
             run.require_one_model(store.place)
             engine = run.facts.engine
-            calibrated = calibration_for(calibration, engine.name, engine.model, engine.decoding, store_options)
-        return merge(store, run, files, log, store_options, calibrated)
+            calibrated = calibration_for(calibration, engine.name, engine.model, engine.decoding, stores)
+        return merge(store, run, files, log, stores, calibrated)

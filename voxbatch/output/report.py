@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
@@ -49,8 +48,8 @@ class RunReport:
         folder = None if is_remote(page_place) else os.path.abspath(page_place)
         name = os.path.basename(store.place.rstrip("/")) or store.place
         self._report = Report(RunTitle(name, folder, str(run), run.items, run.language, is_finished), keys)
-        self._recordings = f"{store.place}/" if run.speaks else ""
-        """Place of the recordings of a run that speaks, whose lines name them from OUT."""
+        self._recordings = run.products.recordings_place(store.place)
+        """Place from which the lines name recordings."""
         self._audio_s = Counter[str]()
         """Seconds of audio of each part."""
 
@@ -88,8 +87,7 @@ def render_report(
         CheckpointError: a part is damaged.
         StorageError: OUT cannot be read.
     """
-    if run.speaks and not run.identity["speech"]["verify"]:
-        raise ConfigError(f"{store.place} holds recordings that no engine has heard; add --verify to voxbatch speak")
+    run.products.check_report(store.place, run.identity)
     report, totals = RunReport(store, run, summary is not None, keys, page_place), Totals.of(run)
     entries = Entries(store, run)
     for entry in entries:

@@ -27,7 +27,7 @@ from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_names_in, l
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import read_headers
 from voxbatch.output.run_file import ItemKeys, Run, create_list
-from voxbatch.storage import Store, StoreOptions, open_store
+from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import Column
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _check_key(store: Store, run: Run) -> None:
         raise TakenOverError(f"{store.place}: another run took OUT over")
 
 
-def refuse_nested(place: str, store_options: StoreOptions) -> None:
+def refuse_nested(place: str, stores: Stores) -> None:
     """Refuse an OUT that lies among the files of another OUT, if that OUT exists already.
 
     Raises:
@@ -198,7 +198,7 @@ def refuse_nested(place: str, store_options: StoreOptions) -> None:
     for folder, name in layout_names_in(place):
         outer = None
         with contextlib.suppress(CheckpointError, StorageError, ConfigError):  # no OUT, or not readable for this user
-            outer = run_file.read_file(open_store(folder, store_options))
+            outer = run_file.read_file(stores.out(folder))
         if outer is not None:
             raise ConfigError(
                 f"-o {place} lies in {name}/ of {folder}, which holds the outputs of another run: choose another OUT "

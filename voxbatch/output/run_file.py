@@ -37,17 +37,17 @@ from voxbatch.formats import DEFAULT_LIMITS
 from voxbatch.output.layout import (
     FIRST,
     GENERATION,
-    RECORDINGS,
     RUN_FILE,
-    TRANSCRIPTS,
     VERSION,
     list_name,
     list_names,
     number_of_list,
 )
+from voxbatch.output.products import Products, SecondPassFiles
 from voxbatch.output.stored_json import Count, Number, json_bytes, read_json, record_of
 from voxbatch.storage import Store, remove_command
 from voxbatch.storage.columns import BLOCK, Column
+from voxbatch.work import additions_of, work_of
 
 CHECK_INTERVAL_S = 0.2
 """Seconds in which files are written or deleted without another look at run.json and the lists.
@@ -185,14 +185,15 @@ class Run:
         return RunKey(self.run_id, self.generation)
 
     @property
-    def speaks(self) -> bool:
-        """True if the run speaks texts. Its entries have recordings."""
-        return "speech" in self.identity
+    def products(self) -> Products:
+        """Its files in OUT in which the kinds of work differ."""
+        products: Products = work_of(self.identity).resolve("products")
+        return products
 
     @property
-    def has_second_pass(self) -> bool:
-        """True if another model does some of the items again: see the module `cascade`."""
-        return "cascade" in self.identity
+    def second_pass(self) -> SecondPassFiles | None:
+        """Its second pass, if another model does some of the items again."""
+        return next((work.resolve("overlay") for work in additions_of(self.identity) if work.overlay), None)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -213,13 +214,13 @@ class Run:
         Raises:
             ConfigError: the run is a cascade.
         """
-        if self.has_second_pass:
+        if self.second_pass:
             raise ConfigError(f"{place}: a calibration is of one model, and this run is a cascade of two")
 
     @property
     def transcripts(self) -> str:
         """Name of the merged output of the items that have not failed."""
-        return RECORDINGS if self.speaks else TRANSCRIPTS
+        return self.products.merged
 
     def __str__(self) -> str:
         return str(self.key) if self.list_number == 1 else f"{self.key} (list {self.list_number})"

@@ -19,6 +19,7 @@ from voxbatch.output.latency import LatencyPercentiles
 from voxbatch.output.layout import SUMMARY, VERSION
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, word_confidences
 from voxbatch.output.parts import Measurements, PartEntry
+from voxbatch.output.products import PRODUCTS, Products
 from voxbatch.output.run_file import Run, RunFacts, RunKey
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
 from voxbatch.scoring.records import EstimatedWer, SpeakerErrors, TimeAccuracy
@@ -112,15 +113,14 @@ class Totals:
     failures: RunningDigest = field(default_factory=RunningDigest)
     language: str | None = None
     """Language of lines that name none."""
-    by_voice: dict[str, ErrorCounts] = field(default_factory=dict)
-    """Errors of what was heard, by the voice that spoke."""
-    speaks: bool = False
-    """True for a run that speaks: a text that could not be spoken is no transcript with errors."""
+    by_group: dict[str, ErrorCounts] = field(default_factory=dict)
+    """Errors by the value of Products.group_key."""
+    products: Products = PRODUCTS
 
     @classmethod
     def of(cls, run: Run) -> Totals:
         """Return the sums of a run, without entries."""
-        return cls(language=run.language, speaks=run.speaks)
+        return cls(language=run.language, products=run.products)
 
     def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
         """Add an entry, whose line is also given as its JSON object."""
@@ -145,14 +145,14 @@ class Totals:
             characters = count_characters(line["text"], line["pred_text"], lang)
             counts = ErrorCounts.of_line(line)
             self._corpus_score().add(lang, counts, characters=characters)
-            if self.speaks:
-                self.by_voice[line["voice"]] = self.by_voice.get(line["voice"], ErrorCounts()) + counts
+            if key := self.products.group_key:
+                self.by_group[line[key]] = self.by_group.get(line[key], ErrorCounts()) + counts
         self._add_parts(line, line.get("words", ()), line.get("segments"), lang)
 
     def _add_failure(self, line: Mapping[str, Any], lang: str | None) -> None:
         self.failed += 1
         self.failures_by_kind[FailureKind.of_line(line)] += 1
-        if line.get("text") is not None and not self.speaks:
+        if line.get("text") is not None and self.products.counts_missing:
             self._corpus_score().add_missing(lang, line["text"])
         self._add_parts(line, (), None, lang)
 
@@ -301,7 +301,7 @@ def summarise(
         list=run.list_number,
         flags=totals.flags,
         estimated_wer=None if totals.estimator is None else totals.estimator.estimate(),
-        wer_by_voice={voice: counts.reported_rate or 0.0 for voice, counts in sorted(totals.by_voice.items())},
+        wer_by_voice={voice: counts.reported_rate or 0.0 for voice, counts in sorted(totals.by_group.items())},
         word_times=None if totals.word_times is None else totals.word_times.accuracy(),
         speakers=None if totals.speakers is None else totals.speakers.errors(),
         outputs=outputs or {},

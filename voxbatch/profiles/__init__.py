@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -24,6 +25,20 @@ def profile_names() -> list[str]:
     """Return the names of all profiles, sorted."""
     entries = resources.files(__name__).iterdir()
     return sorted(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
+
+
+def for_engine(profile: Mapping[str, Any], engine: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a profile, and its engine options, that hold with an engine: its model and its engine
+    options are for its own engine.
+
+    Args:
+        engine: the engine that was asked for, or "auto".
+    """
+    settings = {name: value for name, value in profile.items() if name not in ("description", "engine_options")}
+    if engine not in ("auto", profile.get("engine")):
+        settings.pop("model", None)
+        return settings, {}
+    return settings, profile.get("engine_options", {})
 
 
 def load_profile(name: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from voxbatch.report.selection import Selection
 from voxbatch.safe_text import escape_controls
 from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
+from voxbatch.work import work_of
 
 if TYPE_CHECKING:
     from voxbatch.report.errors import Errors
@@ -174,7 +175,7 @@ def command_of(config: Mapping[str, Any]) -> str:
         "voxbatch run 'my calls' -o out --formats srt,txt"
     """
     source = config.get("source")
-    if not source or config.get("questions") or config.get("speech"):
+    if not source or not work_of(config).command_tells_all:
         return ""
     words = ["voxbatch", "run", *([source] if isinstance(source, str) else source), "-o", config["out"]]
     for declared in (*settings_of(RunOptions).values(), *settings_of(StoreOptions).values()):

@@ -24,10 +24,10 @@ from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.runner.prepare import Job, items_of_shard, open_manifest, prepare
+from voxbatch.runner.prepare import Job, items_of_shard, prepare
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
+from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import RemainingWork, log_engine_message, resume, transcribe
-from voxbatch.storage import open_store
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
@@ -70,11 +70,11 @@ def run(
     with limits_are_run_errors(), contextlib.ExitStack() as resources:
         if engine_cache is None:
             engine_cache = resources.enter_context(contextlib.closing(EngineCache(one_run=True)))
-        with open_manifest(config) as source:
+        with steps_of(config).open(config) as source:
             if source.note:
                 log.info("source", text=source.note)
             job = prepare(config, source, engine_cache, log)
-            store = open_store(job.config.out, job.config.store_options)
+            store = job.config.stores.out(job.config.out)
             if job.is_new and job.config.shards == 1:  # other shards may still load their models
                 resources.enter_context(released_if_empty(store, job.run))
             resources.enter_context(takeover_explained(store, job.run))
@@ -92,9 +92,7 @@ def run(
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
             if (second := job.second) is not None and is_complete(work):
-                from voxbatch.runner.cascading import second_work
-
-                job, work = second.job, second_work(second, store)
+                job, work = second.job, second.remaining(store)
                 on_progress(work.progress)
                 text = f"second pass: {job.config.model} does {work.items.count():,} items again"
                 log.info("second_pass", text=text)
@@ -162,5 +160,5 @@ def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
     """
     if not is_complete(work):
         return None
-    store, files = open_store(job.config.out, job.config.store_options), ItemFiles.of(job.run.facts.config)
-    return merge.merge(store, replace(job.run, pass_name=FIRST), files, log, job.config.store_options, job.calibration)
+    store, files = job.config.stores.out(job.config.out), ItemFiles.of(job.run.facts.config)
+    return merge.merge(store, replace(job.run, pass_name=FIRST), files, log, job.config.stores, job.calibration)

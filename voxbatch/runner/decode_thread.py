@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from voxbatch.config import RunOptions
-from voxbatch.decoding import SPLIT_ADVICE, DecoderPool, Message, Task, Undecodable
+from voxbatch.decoding import DecoderPool, Message, Task, Undecodable
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.languages import primary_subtag
 from voxbatch.process.limits import max_tasks
-from voxbatch.records import ALIGN, OVERLAP, SAMPLING_RATE, Chunk, Failure, Hints, Hypothesis, Item
+from voxbatch.records import Chunk, Failure, Hints, Hypothesis, Item
 from voxbatch.runner.shared import ChunkResult, DecodingEnded, EventQueue, InProgress
+from voxbatch.runner.steps import Steps
 from voxbatch.storage.circuit_breaker import CircuitBreaker
 from voxbatch.storage.waits import RetryWait
 
@@ -62,6 +63,7 @@ class DecodeThread(threading.Thread):
         items: Iterator[Item],
         spec: EngineSpec,
         options: RunOptions,
+        steps: Steps,
         breaker: CircuitBreaker[Undecodable] | None,
         in_progress: InProgress,
         feed: Feed,
@@ -72,7 +74,7 @@ class DecodeThread(threading.Thread):
         super().__init__(daemon=True, name="decode")
         self._items, self._spec, self._options, self._breaker = items, spec, options, breaker
         self._in_progress, self._feed, self._events = in_progress, feed, events
-        self._failure, self._diarization = failure, diarization
+        self._failure, self._diarization, self._steps = failure, diarization, steps
         self._pool: DecoderPool | None = None
         """The decoders, while they are at work."""
         self.cpu_s = 0.0
@@ -88,8 +90,8 @@ class DecodeThread(threading.Thread):
         error: BaseException | None = None
         options = self._options
         try:
-            decoders = 0 if options.speech else decoder_count(options.decoders)
-            with DecoderPool(decoders, options.store_options, self._breaker) as pool:
+            decoders = decoder_count(options.decoders) if self._steps.reads_recordings else 0
+            with DecoderPool(decoders, options.stores, self._breaker) as pool:
                 self._pool = pool
                 for message in self._messages(pool):
                     if not self._pass_on(message):
@@ -97,28 +99,17 @@ class DecodeThread(threading.Thread):
                 self.cpu_s = pool.cpu_s
         except BaseException as e:  # noqa: BLE001 the main thread raises it again
             error = e
-        if options.questions is None or not options.questions.map_reduce:
+        if not self._steps.feeds_itself:
             self._feed.close()
         self._events.send(DecodingEnded(error))
 
     def _messages(self, pool: DecoderPool) -> Iterator[Message]:
         """Yield the chunks and the final messages of all items."""
-        if self._options.speech is not None:
-            from voxbatch.runner.speaking import pieces
 
-            return pieces(self._with_language(pool), self._options.speech, self._options.max_hours, self._spec)
-        max_samples, advice = round(3600 * SAMPLING_RATE * self._options.max_hours), SPLIT_ADVICE
-        if self._options.task == ALIGN:
-            from voxbatch.runner.aligning import with_texts
-
-            return with_texts(pool.run(self._tasks(pool, max_samples, advice)), self._in_progress)
-        if self._options.questions is None:
+        def decode(max_samples: int, advice: str) -> Iterator[Message]:
             return pool.run(self._tasks(pool, max_samples, advice))
-        from voxbatch.runner.asking import RecordingJoiner
 
-        joiner = RecordingJoiner(self._options.questions, self._in_progress)
-        max_samples, advice = joiner.longest_samples(max_samples, self._spec)
-        return joiner.joined(pool.run(self._tasks(pool, max_samples, advice)))
+        return self._steps.messages(self._with_language(pool), decode, self._spec, self._in_progress)
 
     def _with_language(self, pool: DecoderPool) -> Iterator[tuple[Item, str | None] | None]:
         """Yield each item that has not failed yet, and its language. None means: no item while the rows of the items in
@@ -157,9 +148,8 @@ class DecodeThread(threading.Thread):
                     self._spec.max_chunk_samples,
                     audio_stream=self._options.audio_stream,
                     max_samples=max_samples,
-                    # Without word times, stitching cannot find the words that both chunks hold. A text that is aligned
-                    # goes on from chunk to chunk.
-                    overlap=OVERLAP if self._spec.word_times and self._options.task != ALIGN else 0,
+                    # Without word times, stitching cannot find the words that both chunks hold.
+                    overlap=self._steps.overlap if self._spec.word_times else 0,
                     advice=advice,
                     recording=number,
                     channels=self._options.channels,
@@ -193,7 +183,6 @@ class DecodeThread(threading.Thread):
             message = replace(message, hints=Hints(hotwords, self._options.prompt))
         if self._options.task != message.task:
             message = replace(message, task=self._options.task)
-        # An engine could only invent text for silence.
-        if message.span.silent and message.question is None and message.given is None:
+        if message.span.silent and self._steps.skips_silence:
             return self._events.send(ChunkResult(Hypothesis(message.item, message.index, "")))
         return self._feed.put(message)

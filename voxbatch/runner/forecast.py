@@ -19,7 +19,7 @@ import numpy as np
 
 from voxbatch import engines
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
+from voxbatch.config import Config, RunOptions
 from voxbatch.engines import EngineSpec
 from voxbatch.engines.choice import EngineChoice
 from voxbatch.engines.previews import ExpectedSpeed, expected_speed
@@ -27,21 +27,17 @@ from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.profiles import load_profile
 from voxbatch.records import Item, Windows
-from voxbatch.runner.cascading import large_spec, second_config
 from voxbatch.runner.prepare import (
     Job,
-    choose_engine,
-    engine_options,
     items_of_shard,
-    open_manifest,
-    path_policy,
     worker_environments,
 )
 from voxbatch.runner.progress import Progress, known_audio
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, parallel_map
+from voxbatch.runner.steps import steps_of
+from voxbatch.storage import DEFAULT_STORES, Stores, parallel_map
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 from voxbatch.storage.columns import Column, ItemSet
-from voxbatch.storage.recording import Recording, open_recording
+from voxbatch.storage.recording import Recording
 
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
@@ -148,19 +144,19 @@ def estimate_run(config: Config) -> list[RunEstimate]:
         UsageError: as in `runner.run`.
         StorageError: a place is unreachable or refuses access.
     """
-    choice = choose_engine(config)
-    with open_manifest(config) as source:
-        surveyed = survey(source, path_policy(config), config.limit)
-        engine = engines.create(choice.name, config.model, engine_options(config, choice.name), config.store_options)
+    steps = steps_of(config)
+    choice = steps.choose_engine()
+    with steps.open(config) as source:
+        surveyed = survey(source, steps.path_policy(), config.limit)
+        engine = engines.create(choice.name, config.model, steps.engine_options(choice.name), config.stores)
         spec = engine.spec
         workload = measure(surveyed, source, config)
     known = known_rates(config, choice.name)
     passes = [_estimate(config, choice, spec, workload, known)]
-    if config.cascade is not None:
-        large = large_spec(config, spec)
-        unmeasured = replace(known, rtfx=None)  # the known speed is that of the small model
-        second = _estimate(second_config(config), choice, large, workload, unmeasured)
-        passes.append(second.part(config.cascade_models.share or DEFAULT_SHARE))
+    if (options := steps.second_options()) and (second := steps.second_model(spec)):
+        unmeasured = replace(known, rtfx=None)  # the known speed is that of the first model
+        estimate = _estimate(options.of(config), choice, second.spec, workload, unmeasured)
+        passes.append(estimate.part(options.share))
     return passes
 
 
@@ -194,8 +190,8 @@ def measure_workload(config: Config) -> Workload:
         UsageError: the config or the manifest is wrong.
         StorageError: a place is unreachable or refuses access.
     """
-    with open_manifest(config) as source:
-        return measure(survey(source, path_policy(config), config.limit), source, config)
+    with steps_of(config).open(config) as source:
+        return measure(survey(source, steps_of(config).path_policy(), config.limit), source, config)
 
 
 def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = True) -> Workload:
@@ -208,13 +204,14 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
     in_shard = items_of_shard(surveyed.durations, config)
     _, num_unknown, _ = known_audio(surveyed.durations, in_shard)
     in_sample = unknown_sample(surveyed.durations, in_shard, max(1, num_unknown // SAMPLE_SIZE))
-    every = items(source, path_policy(config), config.limit, in_sample)
-    sample = [replace(item, row=b"", text=None) for item in every]  # rows of 10 MB each would fill the memory
+    every = items(source, steps_of(config).path_policy(), config.limit, in_sample)
+    # Rows of 10 MB each would fill the memory.
+    sample = [replace(item, row=b"", text=None, given=None) for item in every]
 
     def read_header(item: Item) -> tuple[float | None, Report | None]:
         """Return the seconds of a recording, None if they cannot be read; and the report about its place."""
         try:
-            with _header(item.audio, config.store_options) as recording:
+            with _header(item.audio, config.stores) as recording:
                 return probe(recording, by_ffmpeg=by_ffmpeg), report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, report_error(item.index, item.audio, e)
@@ -258,7 +255,7 @@ def known_rates(config: RunOptions, engine: str) -> KnownRates:
     registration = engines.ENGINES.get(engine)
     name = config.profile or (registration and registration.default_profile)
     profile = load_profile(name) if name else {}
-    if profile.get("engine") != engine or config.questions or config.speech:
+    if profile.get("engine") != engine or not steps_of(config).has_known_speed:
         profile = {}
     return KnownRates(config.expected_rtfx or profile.get("expected_rtfx"), config.usd_per_hour)
 
@@ -273,7 +270,7 @@ def calculate_speed(
         gpu: NVML's name of a GPU elsewhere. None means the GPU of this machine.
         gpus: number of GPUs that share the work, each with its own engine.
     """
-    if config.questions or config.speech:  # the lengths of answers decide, and they are unknown
+    if not steps_of(config).has_known_speed:
         return None
     made_for = load_profile(config.profile).get("model") if config.profile else None
     if made_for and not expected_speed(engine, made_for, {}, None, gpu):
@@ -282,24 +279,22 @@ def calculate_speed(
     return expected_speed(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
-def probe_duration(
-    path: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, certain: bool = False
-) -> float | None:
+def probe_duration(path: str, stores: Stores = DEFAULT_STORES, certain: bool = False) -> float | None:
     """Return the seconds of a recording from its header, or None if the header does not tell; see audio.probe.
 
     Raises:
         StorageError: the place of the recording is unreachable or refuses access.
     """
     try:
-        with _header(path, store_options) as recording:
+        with _header(path, stores) as recording:
             return probe(recording, certain)
     except AudioError:
         return None
 
 
-def _header(path: str, store_options: StoreOptions) -> contextlib.closing[Recording]:
+def _header(path: str, stores: Stores) -> contextlib.closing[Recording]:
     """Open a recording to read its header alone."""
-    return contextlib.closing(open_recording(path, store_options, PROBE_BLOCK_BYTES))
+    return contextlib.closing(stores.recording(path, PROBE_BLOCK_BYTES))
 
 
 def unknown_sample(durations: Column, items: ItemSet, step: int) -> ItemSet:
@@ -336,7 +331,7 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
                     return
                 if progress.sample.get(index, 0.0) is not None:
                     continue  # it is decoded or finished
-                with contextlib.suppress(VoxbatchError), _header(audio, job.config.store_options) as recording:
+                with contextlib.suppress(VoxbatchError), _header(audio, job.config.stores) as recording:
                     if (seconds := probe(recording)) is not None:
                         progress.sample[index] = max(0.0, seconds - offset)
                     elif not offset:

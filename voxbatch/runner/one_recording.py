@@ -20,6 +20,7 @@ from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.records import SAMPLING_RATE, Item, Outcome
 from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.progress import Progress, Stop
+from voxbatch.runner.steps import steps_of
 from voxbatch.storage.circuit_breaker import CircuitBreaker
 
 PROOF_ITEM = -2
@@ -79,7 +80,6 @@ def transcribe_noise(
             noise.setframerate(SAMPLING_RATE)
             noise.writeframes(samples.tobytes())
         file.flush()
-        prompt = None if options.questions is None else "Hello"
         row = json.dumps({AUDIO_KEY: file.name}).encode()
-        item = Item(PROOF_ITEM, 0, "noise", file.name, channel=0, row=row, prompt=prompt)
+        item = Item(PROOF_ITEM, 0, "noise", file.name, channel=0, row=row, prompt=steps_of(options).proof_prompt)
         transcribe_recording(engine, item, options, stop, on_engine_message)

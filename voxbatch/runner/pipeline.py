@@ -26,14 +26,13 @@ from voxbatch.runner.engine_thread import EngineThread, GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
 from voxbatch.runner.results import NextPart, PartWriter, Results
 from voxbatch.runner.shared import (
-    MAX_QUEUED_EVENTS,
-    MAX_QUEUED_SPEECH,
     DecodingEnded,
     EngineEnded,
     EventQueue,
     InProgress,
     ThreadFailed,
 )
+from voxbatch.runner.steps import steps_of
 from voxbatch.runner.waiting import WaitMonitor
 from voxbatch.storage.circuit_breaker import CircuitBreaker
 
@@ -93,14 +92,15 @@ class Pipeline:
         spec, options, progress, stop = self._engine.spec, self._options, self._progress, self._stop
         progress.concurrency = spec.concurrency
         feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples, self._is_last, self._on_first)
-        events, in_progress = EventQueue(MAX_QUEUED_SPEECH if options.speech else MAX_QUEUED_EVENTS), InProgress()
+        steps = steps_of(options)
+        events, in_progress = EventQueue(steps.max_queued_events), InProgress()
         decode_thread = DecodeThread(
-            items, spec, options, self._breaker, in_progress, feed, events, self._failure, self._diarization
+            items, spec, options, steps, self._breaker, in_progress, feed, events, self._failure, self._diarization
         )
         engine_thread, memory = EngineThread(self._engine, feed, events), GpuMemoryThread(self._engine, events)
         part = NextPart(self._checkpoint, options, memory, progress)
         results = Results(
-            spec, options, in_progress, feed, part, events, progress, self._on_progress, stop, self._folder
+            steps, spec, options, in_progress, feed, part, events, progress, self._on_progress, stop, self._folder
         )
         monitor = WaitMonitor(spec.name, feed, decode_thread, progress, self._on_progress, self._on_engine_message)
         stop.graceful = True

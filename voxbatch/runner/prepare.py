@@ -16,33 +16,28 @@ import numpy as np
 
 import voxbatch
 from voxbatch import audio, engines
-from voxbatch.config import Config, RunOptions, digest
+from voxbatch.config import Config, digest
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineSpec, multilingual_model
-from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
-from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, open_source, survey
+from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, survey
 from voxbatch.output.attempts import AttemptRecord
 from voxbatch.output.layout import list_name
 from voxbatch.output.reserve import Listing, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
-from voxbatch.records import ALIGN, Windows
-from voxbatch.runner.abilities import check_abilities, check_recordings
+from voxbatch.records import Windows
+from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import counted
-from voxbatch.storage import Store, open_store
+from voxbatch.storage import Store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
-    from voxbatch.runner.cascading import SecondPass
+    from voxbatch.runner.second_pass import SecondPass
     from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
-
-NETWORKS_GB = 2.1
-"""GB of a GPU for the networks that tell speakers apart. On an H200 their process took 2.04 GB at most, with sixteen
-decoders."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -88,65 +83,6 @@ class Job:
     """The second pass of a cascade."""
 
 
-def open_manifest(config: Config) -> Source:
-    """Open the source of a config; see manifest.open_source, and manifest.texts for a run that speaks."""
-    if config.speech:
-        import sys
-
-        from voxbatch.manifest.texts import open_texts
-
-        if not isinstance(config.source, str):
-            raise ConfigError(f"{len(config.source)} sources: voxbatch speak takes one; write one list of all texts")
-        return open_texts(config.source, sys.stdin.buffer, config.store_options)
-    return open_source(config.source, store_options=config.store_options, include=config.include)
-
-
-def path_policy(config: RunOptions) -> PathPolicy:
-    """Return the rule for the paths that the manifest of a config may name, and for its questions.
-
-    Raises:
-        ConfigError: the rule contradicts itself, or a place is not valid.
-    """
-    if config.speech:
-        from voxbatch.manifest.texts import TextPolicy
-
-        return TextPolicy()
-    if config.questions is None:
-        return PathPolicy(config.allow_outside, config.only_under, config.task)
-    from voxbatch.manifest.question_policy import QuestionPolicy
-
-    prompt, is_divided = config.questions.prompt, config.questions.map_reduce
-    return QuestionPolicy(config.allow_outside, config.only_under, prompt=prompt, is_divided=is_divided)
-
-
-def choose_engine(config: RunOptions) -> EngineChoice:
-    """Return the engine of a config, which transcribes, aligns or speaks; see `choice.choose`."""
-    if config.task == ALIGN:
-        return choose("ctc" if config.model and config.engine == "auto" else config.engine, engines.ALIGNERS)
-    if config.speech:
-        return choose(config.engine, engines.SPEECH_ENGINES)
-    return choose(config.engine, model=config.model)
-
-
-def engine_options(config: RunOptions, engine: str) -> Mapping[str, str]:
-    """Return the options with which an engine is created for a config, without the place of compiled kernels.
-
-    Raises:
-        ConfigError: the config asks questions, and the engine cannot answer them; or only its options ask.
-    """
-    if config.speech and engine == "vllm":
-        return {**config.engine_options, "task": "speak"}
-    if config.questions is None:
-        if (task := config.engine_options.get("task")) in ("ask", "speak"):
-            raise ConfigError(f"engine option task={task}: it is for voxbatch {task}, which sets it")
-        if config.speakers and engine == "vllm":
-            return {"beside_gb": str(NETWORKS_GB), **config.engine_options}
-        return config.engine_options
-    from voxbatch.runner.asking import options_with_questions
-
-    return options_with_questions(engine, config.engine_options, config.questions.answer)
-
-
 def items_of_shard(durations: Column, config: Config) -> ItemSet:
     """Return the items of the shard of a config. With one shard, these are all items, whatever their durations."""
     if config.shards == 1:
@@ -171,22 +107,18 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         UsageError: the config, the manifest or OUT is wrong.
         StorageError: the source or OUT is unreachable.
     """
-    choice = choose_engine(config)
-    policy = path_policy(config)
+    steps = steps_of(config)
+    choice, policy = steps.choose_engine(), steps.path_policy()
     _keep_id_root(source, config)
     surveyed = survey(source, policy, config.limit)
-    options = engine_options(config, choice.name)
+    options = steps.engine_options(choice.name)
     with_kernels = engines.options_with_kernels(choice.name, options, config.kernel_cache)
-    engine = engine_cache.get(choice.name, config.model, with_kernels, config.store_options)
+    engine = engine_cache.get(choice.name, config.model, with_kernels, config.stores)
     spec = engine.spec
     hints = ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords)
-    diarization = check_abilities(config, spec, hints, loads_networks=spec.torch_device is None)
-    check_recordings(config, source, policy, spec)
-    large = None
-    if config.cascade is not None:
-        from voxbatch.runner.cascading import large_spec
-
-        large = large_spec(config, spec)
+    diarization = steps.check(spec, hints, loads_networks=spec.torch_device is None)
+    steps.check_recordings(config, source, policy, spec)
+    second = steps.second_model(spec)
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)
@@ -194,13 +126,11 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     if config.calibration:
         from voxbatch.scoring.calibration import calibration_for
 
-        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.store_options)
+        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.stores)
     identity = _identity(config, spec, diarization.voices if diarization else ())
-    if large:
-        from voxbatch.runner.cascading import identity_of, kept_languages
-
-        _log_model("second pass", config, surveyed, large, log, kept_languages(surveyed, large))
-        identity["cascade"] = identity_of(config, large, calibration)
+    if second:
+        _log_model("second pass", config, surveyed, second.spec, log, second.notes(surveyed))
+        identity |= second.identity(calibration)
     environments = worker_environments(spec, config.workers)
     run = Run(
         run_id=digest({"manifest": surveyed.fingerprint, **identity}),
@@ -212,8 +142,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         id_root=source.id_root,
         facts=_facts(config, spec, max(1, len(environments))),
     )
-    store = open_store(config.out, config.store_options)
-    refuse_nested(store.place, config.store_options)
+    store = config.stores.out(config.out)
+    refuse_nested(store.place, config.stores)
     if unsafe := store.prepare():
         log.warning("unsafe_store", text=unsafe)
     listing = Listing(
@@ -252,13 +182,9 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         windows=spec.windows,
         diarization=diarization,
         worker_environments=environments,
-        calibration=None if large else calibration,  # it is of the small model alone
+        calibration=None if second else calibration,  # it is of the small model alone
     )
-    if large:
-        from voxbatch.runner.cascading import second_pass
-
-        job = replace(job, second=second_pass(job, large, surveyed.items))
-    return job
+    return replace(job, second=second.second_pass(job, surveyed.items)) if second else job
 
 
 def _keep_id_root(source: Source, config: Config) -> None:
@@ -266,7 +192,7 @@ def _keep_id_root(source: Source, config: Config) -> None:
     if config.overwrite or not (source.id_root or source.grows or config.update):
         return
     with contextlib.suppress(ConfigError, CheckpointError):  # `reserve` reports it
-        if (run := read_run(open_store(config.out, config.store_options))) is not None:
+        if (run := read_run(config.stores.out(config.out))) is not None:
             source.id_root = run.id_root
 
 

@@ -10,21 +10,15 @@ from voxbatch.config import RunOptions
 from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineSpec, Feed
 from voxbatch.output.latency import Latency
-from voxbatch.output.lines import failure_line, line_bytes, transcript_line
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.stored_json import json_bytes
-from voxbatch.records import ALIGN, SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Recording, Transcript
+from voxbatch.records import SAMPLING_RATE, Failure, Item, Outcome, Recording, Transcript
 from voxbatch.runner.engine_thread import GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop
 from voxbatch.runner.shared import ChunkResult, Counted, Encoded, EventQueue, InProgress, PendingItem
-from voxbatch.text.stitching import stitch
+from voxbatch.runner.steps import Steps
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from voxbatch.runner.asking import Answers
     from voxbatch.runner.long_texts import LongTextCounter
-    from voxbatch.runner.speaking import Recordings
     from voxbatch.scoring.counts import ErrorCounts
 
 MAX_PART_BYTES = 32 << 20
@@ -91,37 +85,6 @@ class NextPart:
         self._entries, self._num_bytes, self._committed_at, self.latency = [], 0, now, Latency()
 
 
-class Transcripts:
-    """The outcomes of items that are transcribed. `Answers` takes its place in a run of questions."""
-
-    def __init__(self, options: RunOptions) -> None:
-        self._options = options
-
-    def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | None:
-        """Return the outcome of an item all of whose chunks have results."""
-        hypotheses = pending.of_chunks(decoded, Hypothesis)
-        if isinstance(hypotheses, Failure):
-            return hypotheses
-        if decoded.levels:
-            from voxbatch.text.speakers import stitch_channels  # only for channels that are kept apart
-
-            names = self._options.channel_names
-            return stitch_channels(decoded.spans, hypotheses, decoded.levels, names, decoded.warnings)
-        transcript = stitch(decoded.spans, hypotheses, decoded.warnings)
-        if decoded.turns is not None:
-            from voxbatch.text.speakers import with_speakers  # only for speakers that are told apart
-
-            transcript = with_speakers(transcript, decoded.turns)
-        if pending.item.task == ALIGN:
-            from voxbatch.runner.aligning import with_given_text
-
-            transcript = with_given_text(transcript, pending.item)
-        return transcript
-
-    def end_questions(self, pending_items: Iterable[PendingItem]) -> None:
-        """Do nothing: there are no questions."""
-
-
 class Results:
     """Regroups the results of chunks into recordings, counts their errors, and adds their lines to the next part.
 
@@ -138,6 +101,7 @@ class Results:
 
     def __init__(
         self,
+        steps: Steps,
         spec: EngineSpec,
         options: RunOptions,
         in_progress: InProgress,
@@ -154,24 +118,11 @@ class Results:
         self._events, self._progress, self._on_progress, self._stop = events, progress, on_progress, stop
         self._long_texts: LongTextCounter | None = None
         """Counts the errors of long texts. None before the first of them."""
-        self._encoders: Executor | None = None
-        self._outcomes: Transcripts | Answers | Recordings = Transcripts(options)
-        if options.questions is not None:
-            from voxbatch.runner.asking import Answers
-
-            self._outcomes = Answers(options.questions, feed)
-        elif options.speech is not None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            from voxbatch.runner.speaking import ENCODERS, Recordings
-
-            self._encoders = ThreadPoolExecutor(ENCODERS, "encoder")
-            self._outcomes = Recordings(options.speech, spec, self._encoders, in_progress, events)
+        self._steps, self._outcomes = steps, steps.outcomes(spec, feed, in_progress, events)
 
     def close(self) -> None:
         """End the child process that counts errors, and the threads that encode recordings."""
-        if self._encoders is not None:
-            self._encoders.shutdown(wait=False, cancel_futures=True)
+        self._outcomes.close()
         if self._long_texts is not None:
             self._long_texts.close()
 
@@ -254,7 +205,7 @@ class Results:
             self._progress.measure(item.index, pending.decoded.seconds if pending.decoded else 0.0)
         elif pending.decoded is None:
             self._progress.failed_s += item.duration + self._progress.fixed_of(item.duration)
-        reference = item.text if item.task != ALIGN else None
+        reference = item.text
         if isinstance(outcome, Transcript) and reference and len(reference) + len(outcome.text) >= LONG_TEXTS:
             from voxbatch.runner.long_texts import LongPair, LongTextCounter
 
@@ -269,21 +220,14 @@ class Results:
         """Add the line of a finished item to the next part. `counts` are its errors, if they are counted."""
         item, spec = pending.item, self._spec
         self._in_progress.free(item)
-        lang, folder, flac = self._language(item), self._folder, b""
+        lang, folder = self._language(item), self._folder
         if isinstance(outcome, Failure):
-            kind, line = "failure", json_bytes(failure_line(item, outcome, lang, folder))
+            entry = self._steps.failure_entry(item, outcome, lang, folder)
             self._progress.failed += 1
-        elif isinstance(outcome, Recording):
-            from voxbatch.runner.speaking import recording_line
-
-            kind, line = "transcript", json_bytes(recording_line(item, outcome, spec.name, spec.model, lang))
-            flac = outcome.flac
-            self._progress.done += 1
         else:
-            values = transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts)
-            kind, line = "transcript", line_bytes(values)
+            entry = self._steps.entry(item, outcome, spec, lang, folder, counts)
             self._progress.done += 1
-        self._part.add(PartEntry(item.index, kind, line, flac=flac))
+        self._part.add(entry)
         self._on_progress(self._progress)
 
     def _language(self, item: Item) -> str | None:

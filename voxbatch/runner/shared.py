@@ -215,4 +215,4 @@ class InProgress:
 
 def _num_bytes(item: Item) -> int:
     """Return the memory of an item's row and reference."""
-    return len(item.row) + sys.getsizeof(item.text or "")
+    return len(item.row) + sys.getsizeof(item.text or item.given or "")

@@ -22,7 +22,8 @@ from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import Progress, Stop, Usage, known_audio
 from voxbatch.runner.results import PartWriter
-from voxbatch.storage import StoreOptions, open_store, parallel_map
+from voxbatch.runner.steps import steps_of
+from voxbatch.storage import Stores, parallel_map
 from voxbatch.storage.circuit_breaker import (
     CircuitBreaker,
     Reachable,
@@ -58,7 +59,7 @@ def resume(job: Job, assigned: ItemSet, started_at: float, worker: int = 0) -> R
         CheckpointError: a part is damaged or belongs to another run.
         StorageError: OUT cannot be read.
     """
-    store = open_store(job.config.out, job.config.store_options)
+    store = job.config.stores.out(job.config.out)
     checkpoint = Checkpoint(store, job.run, job.keys, job.config.shard, job.config.shards, worker)
     with takeover_explained(store, job.run):
         checkpoint.load()
@@ -99,28 +100,21 @@ def transcribe(
     """
     record = job.attempt
     assert record is not None
-    engine = engine_cache.get(job.engine, job.config.model, job.engine_options, job.config.store_options)
+    engine = engine_cache.get(job.engine, job.config.model, job.engine_options, job.config.stores)
     if dict(engine.spec.decoding) != job.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {job.decoding}")
     resources = contextlib.ExitStack()
-    if job.config.speech and job.config.speech.verify:
-        from voxbatch.runner.listening import ListeningEngine, listener_of
-
-        listener = resources.enter_context(contextlib.closing(listener_of(job.config)))
-        engine = ListeningEngine(engine, listener, job.config.speech)
+    steps = steps_of(job.config)
+    engine = steps.engine(engine, resources)
     breaker = breaker or circuit_breaker(job)
     checkpoint: PartWriter = work.checkpoint
     if record.attempt.is_suspect and record.attempt.items == 1 and record.attempt.failure is None:
         checkpoint = Acquittal(work.checkpoint, record)
-        if job.config.speech is None:
+        if steps.reads_recordings:
             from voxbatch.runner.one_recording import transcribe_noise
 
             transcribe_noise(engine, job.config, stop, on_engine_message)
-    diarization = job.diarization
-    if diarization and engine.spec.torch_device:
-        from voxbatch.runner.diarizing import beside
-
-        diarization = beside(diarization, engine.spec.torch_device, resources, on_engine_message)
+    diarization = steps.beside(job.diarization, engine.spec.torch_device, resources, on_engine_message)
     pipeline = Pipeline(
         engine,
         checkpoint,
@@ -130,7 +124,7 @@ def transcribe(
         stop,
         on_engine_message,
         breaker,
-        folder=None if job.config.speech else job.folder,
+        folder=job.folder if steps.reads_recordings else None,
         is_last=engine_cache.one_run and record.is_last,
         on_first=functools.partial(record.create, work.checkpoint.store),
         failure=record.attempt.failure,
@@ -159,16 +153,14 @@ def _ask(job: Job, place: str, held: Set[int]) -> Reachable | None:
             elif len(others) < MAX_ASKED + len(held) and place_of_recording(item.audio) == place:
                 others[item.audio] = None
     asked = [audio for audio in others if audio not in avoided][:MAX_ASKED]
-    reports = parallel_map(MAX_ASKED, functools.partial(_read_start, job.config.store_options), asked)
+    reports = parallel_map(MAX_ASKED, functools.partial(_read_start, job.config.stores), asked)
     return next((report for report in reports if report is not None), None)
 
 
-def _read_start(store_options: StoreOptions, audio: str) -> Reachable | None:
+def _read_start(stores: Stores, audio: str) -> Reachable | None:
     """Return the answer of the place of a recording whose first bytes are read; None if it does not answer."""
-    from voxbatch.storage.recording import open_recording
-
     try:
-        with contextlib.closing(open_recording(audio, store_options)) as recording:
+        with contextlib.closing(stores.recording(audio)) as recording:
             recording.pread(1, 0)
             report: Report | None = report_success(audio, time.monotonic())
     except (AudioError, StorageError) as e:

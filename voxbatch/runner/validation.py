@@ -18,9 +18,9 @@ from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.records import Item
 from voxbatch.runner.forecast import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
-from voxbatch.storage import StoreOptions, is_remote, parallel_map, redacted
+from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
-from voxbatch.storage.recording import open_recording, stored_path
+from voxbatch.storage.recording import stored_path
 
 TRIED_S = 0.5
 """Seconds that are decoded of a recording whose header is not certain."""
@@ -79,7 +79,7 @@ def check_recordings(
     source: Source,
     policy: PathPolicy,
     limit: int | None,
-    store_options: StoreOptions,
+    stores: Stores,
     read_headers: bool = False,
 ) -> Iterator[CheckedItem]:
     """Yield the result for each item of a surveyed manifest, in order.
@@ -93,12 +93,12 @@ def check_recordings(
         ManifestError: a line is bad.
         StorageError: a place is unreachable or refuses access.
     """
-    wanted = (replace(item, row=b"", text=None) for item in items(source, policy, limit))
+    wanted = (replace(item, row=b"", text=None, given=None) for item in items(source, policy, limit))
     if not read_headers:
         yield from map(_look_at, wanted)
         return
     breaker = CircuitBreaker[None](threshold=MAX_UNREACHABLE)
-    for result, report in parallel_map(PROBE_THREADS, lambda item: _read_header(item, store_options), wanted):
+    for result, report in parallel_map(PROBE_THREADS, lambda item: _read_header(item, stores), wanted):
         if isinstance(report, Reachable):
             breaker.reachable(report)
         elif report is not None:
@@ -126,11 +126,11 @@ def _look_at(item: Item) -> CheckedItem:
     return CheckedItem(item.line, item.audio, problem)
 
 
-def _read_header(item: Item, store_options: StoreOptions) -> tuple[CheckedItem, Report | None]:
+def _read_header(item: Item, stores: Stores) -> tuple[CheckedItem, Report | None]:
     """Check a recording by its header; also return the report about its place."""
     shown = redacted(item.audio)
     try:
-        with contextlib.closing(open_recording(item.audio, store_options, PROBE_BLOCK_BYTES)) as recording:
+        with contextlib.closing(stores.recording(item.audio, PROBE_BLOCK_BYTES)) as recording:
             seconds = probe(recording)
             if seconds is not None and seconds <= item.offset and item.offset:
                 problem = f"`offset` is {item.offset:g}, and the recording ends at {seconds:.2f} s"

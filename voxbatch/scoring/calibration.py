@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from voxbatch.errors import ConfigError
 from voxbatch.scoring.records import EstimatedWer
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, redacted
-from voxbatch.storage.connect import open_remote
+from voxbatch.storage import DEFAULT_STORES, Stores, is_remote, redacted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -276,7 +275,7 @@ class CalibrationFile:
     calibration: Calibration
 
 
-def read_calibration(path: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> CalibrationFile:
+def read_calibration(path: str, stores: Stores = DEFAULT_STORES) -> CalibrationFile:
     """Return the calibration in a file or at an address.
 
     Raises:
@@ -284,7 +283,7 @@ def read_calibration(path: str, store_options: StoreOptions = DEFAULT_STORE_OPTI
         StorageError: the address cannot be read.
     """
     try:
-        with open_remote(path, store_options) if is_remote(path) else open(path, "rb") as file:
+        with stores.open(path) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as e:
         raise ConfigError(f"--calibration {path}: {e.strerror}; give a file that voxbatch calibrate wrote") from e
@@ -304,7 +303,7 @@ def calibration_for(
     engine: str,
     model: str,
     decoding: Mapping[str, Any],
-    store_options: StoreOptions = DEFAULT_STORE_OPTIONS,
+    stores: Stores = DEFAULT_STORES,
 ) -> CalibrationFile:
     """Return the calibration in a file, for a run of this engine.
 
@@ -312,7 +311,7 @@ def calibration_for(
         ConfigError: see `read_calibration`; or it is of another model.
         StorageError: the address cannot be read.
     """
-    file = read_calibration(path, store_options)
+    file = read_calibration(path, stores)
     file.calibration.refuse_other_model(f"--calibration {file.place}", engine, model, decoding)
     return file
 

@@ -16,8 +16,7 @@ from voxbatch.records import SpeakerCount
 from voxbatch.speakers.diarizer import Diarizer, Vectors
 from voxbatch.speakers.voices import Voice
 from voxbatch.speakers.weights import SpeakerWeights
-from voxbatch.storage import StoreOptions
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import Stores
 
 OPTION = "--speaker-names"
 SAMPLE_S = 120.0
@@ -26,7 +25,7 @@ BLOCK = 1 << 20
 """Bytes that are read at a time."""
 
 
-def enrol(place: str, weights: SpeakerWeights, store_options: StoreOptions) -> tuple[Voice, ...]:
+def enrol(place: str, weights: SpeakerWeights, stores: Stores) -> tuple[Voice, ...]:
     """Return the voices whose samples are in a folder, or below an address, in the order of their names.
 
     Raises:
@@ -35,14 +34,14 @@ def enrol(place: str, weights: SpeakerWeights, store_options: StoreOptions) -> t
     """
     vectors, digests = dict[str, Vectors](), dict[str, hashlib.blake2b]()
     diarizer = Diarizer(weights, SpeakerCount(1, 1))
-    with open_source(place, store_options=store_options) as source:
+    with open_source(place, stores=stores) as source:
         for item in items(source, PathPolicy(allow_outside=True)):
             path = PurePath(item.id)
             name = path.parts[0] if len(path.parts) > 1 else path.stem
             if re.fullmatch(r"Speaker \d+", name):
                 raise ConfigError(f"{OPTION} {place}: {name!r} is the label of an unknown speaker; give another name")
             try:
-                with closing(open_recording(item.audio, store_options)) as recording:
+                with closing(stores.recording(item.audio)) as recording:
                     digest = digests.setdefault(name, hashlib.blake2b(digest_size=8))
                     for start in range(0, recording.size, BLOCK):
                         digest.update(recording.pread(BLOCK, start))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from voxbatch.engines import hub
+from voxbatch.engines.model_files import local_path
 from voxbatch.errors import ConfigError
-from voxbatch.storage.address import is_bucket_address
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 OPTION = "--speaker-model"
 COPIED = "segmentation.onnx and embedding.onnx (docs/speakers.md says where they are from)"
@@ -59,7 +59,7 @@ class SpeakerWeights:
     """Socket of the process that runs them on a GPU. None runs them in this process, on a CPU."""
 
 
-def find_weights(name: str | None) -> SpeakerWeights:
+def find_weights(name: str | None, stores: Stores = DEFAULT_STORES) -> SpeakerWeights:
     """Return the networks, after a download if they are not here yet.
 
     Args:
@@ -73,7 +73,7 @@ def find_weights(name: str | None) -> SpeakerWeights:
     """
     if name is None:
         return SpeakerWeights(_from_hub(SEGMENTATION), _from_hub(EMBEDDING))
-    folder = _folder(name)
+    folder = _folder(name, stores)
     weights = SpeakerWeights(folder / "segmentation.onnx", folder / "embedding.onnx")
     for path in (weights.segmentation, weights.embedding):
         if not path.is_file():
@@ -92,12 +92,9 @@ def _from_hub(file: HubFile) -> Path:
     return path
 
 
-def _folder(name: str) -> Path:
-    if is_bucket_address(name):
-        from voxbatch.storage.model_download import download_model
-
-        return download_model(name, hub.cache_folder() / "models").path
-    if os.path.isdir(name) or name.startswith((".", "/", "~")) or name.count("/") != 1:
-        return Path(name)
+def _folder(name: str, stores: Stores) -> Path:
+    path = local_path(name, stores)
+    if path.is_dir() or name.startswith((".", "/", "~")) or name.count("/") != 1:
+        return path
     repository, _, commit = name.partition("@")
     return hub.snapshot(repository, commit or None, ["segmentation.onnx", "embedding.onnx"], OPTION, COPIED)

@@ -241,6 +241,3 @@ class StoreOptions:
     def max_http_bytes(self) -> int:
         """Largest object that is fetched from an http(s) address, in bytes."""
         return math.ceil(self.max_http_gb * (1 << 30))
-
-
-DEFAULT_STORE_OPTIONS = StoreOptions()

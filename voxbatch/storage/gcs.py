@@ -57,8 +57,8 @@ class GoogleBucket:
 
     scheme = "gs"
 
-    def __init__(self, bucket: str, store_options: StoreOptions):
-        self.bucket, self._store_options = bucket, store_options
+    def __init__(self, bucket: str, options: StoreOptions):
+        self.bucket, self._options = bucket, options
         self.place = f"gs://{bucket}/"
         self._client: Any = None
         self.renew()
@@ -75,19 +75,19 @@ class GoogleBucket:
             from urllib3.poolmanager import pool_classes_by_scheme
         os.environ.setdefault(_NO_BUCKET_METADATA, "true")
         with self._errors("read", ""):
-            if self._store_options.anonymous:
+            if self._options.anonymous:
                 self._client = storage.Client.create_anonymous_client()
-            elif self._store_options.requester_pays:
+            elif self._options.requester_pays:
                 with contextlib.suppress(OSError):  # the client raises this if it finds no project
                     self._client = storage.Client()
             else:  # without a project: reading does not need one, and a person's own credentials often have none
                 self._client = storage.Client(project=None)
-        if self._store_options.requester_pays and (self._client is None or self._client.project is None):
+        if self._options.requester_pays and (self._client is None or self._client.project is None):
             raise StorageError(
                 f"cannot access {self.place}: --requester-pays bills a project, and none is set: "
                 "set GOOGLE_CLOUD_PROJECT"
             )
-        payer = str(self._client.project) if self._store_options.requester_pays else None
+        payer = str(self._client.project) if self._options.requester_pays else None
         self._bucket = self._client.bucket(self.bucket, user_project=payer)
         session = self._client._http
         if not session.is_mtls:  # a session with mutual TLS has its own adapters
@@ -174,7 +174,7 @@ class GoogleBucket:
     def _lacks(self, verb: str) -> str:
         """Return the account's name (never its secret) and the permission that it lacks."""
         email = getattr(self._client._credentials, "service_account_email", None)
-        account = "nobody (--anonymous)" if self._store_options.anonymous else str(email or "this account")
+        account = "nobody (--anonymous)" if self._options.anonymous else str(email or "this account")
         return f"{account} lacks {_PERMISSION[verb]}"
 
     @contextlib.contextmanager
@@ -211,7 +211,7 @@ class GoogleBucket:
     def _status_error(
         self, verb: str, where: str, status: int, error: Exception, response: Any, tag: str
     ) -> StorageError:
-        if status == 401 and not self._store_options.anonymous:
+        if status == 401 and not self._options.anonymous:
             return CredentialsExpired(f"cannot {verb} {where}: the credentials are invalid or have expired: {_LOGIN}")
         if status == 404 and ("bucket does not exist" in str(error) or verb in ("list", "write")):
             text = f"cannot {verb} {where}: there is no bucket {self.bucket}: check its name"

@@ -48,7 +48,7 @@ def _parsed(key: str) -> _Place:
     return _Place(match["name"], match["revision"] or "main", match["path"] or "")
 
 
-def pinned(uri: str, store_options: StoreOptions) -> str:
+def pinned(uri: str, options: StoreOptions) -> str:
     """Return the address of a data set, or of something in it, at the commit that its revision is now, so that all its
     files are of one commit: "hf://datasets/o/n" → "hf://datasets/o/n@0123…/".
 
@@ -60,15 +60,15 @@ def pinned(uri: str, store_options: StoreOptions) -> str:
     revision = place.revision
     if not _COMMIT.fullmatch(revision):
         with _errors(uri):
-            revision = _api(store_options).dataset_info(place.name, revision=revision).sha or revision
+            revision = _api(options).dataset_info(place.name, revision=revision).sha or revision
     return f"{_PLACE}{place.name}@{revision}/{place.path}"
 
 
-def _api(store_options: StoreOptions) -> HfApi:
+def _api(options: StoreOptions) -> HfApi:
     """Return the hub's client, with the token of this user if there is one."""
     from huggingface_hub import HfApi, get_token
 
-    token = None if store_options.anonymous else get_token()
+    token = None if options.anonymous else get_token()
     return HfApi(os.environ.get("HF_ENDPOINT") or None, token=token or False)
 
 
@@ -77,15 +77,15 @@ class HubDatasets:
 
     scheme, bucket, place = "hf", "datasets", _PLACE
 
-    def __init__(self, store_options: StoreOptions):
-        self._store_options = store_options
+    def __init__(self, options: StoreOptions):
+        self._options = options
         self._stats: dict[str, Stat] = {}
         """The properties of files, of which those of a commit never change."""
         self.renew()
 
     def renew(self) -> None:
         """Find the token again."""
-        options = self._store_options
+        options = self._options
         with client_library("hf", self.place):
             self._api = api = _api(options)
         if os.environ.get("HF_ENDPOINT"):  # the user has chosen it, and no manifest has: it may be in a private network

@@ -27,14 +27,14 @@ from secrets import token_hex
 from typing import TypeVar
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import connect
-from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, Address, StoreOptions, parse_bucket_address
+from voxbatch.storage.address import Address, parse_bucket_address
 from voxbatch.storage.errors import TransientError, stored_compressed
 from voxbatch.storage.local import TEMPORARY_PREFIX, LocalStore
 from voxbatch.storage.objects import Stat
 from voxbatch.storage.partial_file import PartialFile
 from voxbatch.storage.retry import MODEL_FILE, Retries
 from voxbatch.storage.retrying_client import RetryingBucket
+from voxbatch.storage.stores import DEFAULT_STORES, Stores
 
 MARKER = ".voxbatch-complete"
 """Name of the file that holds the listing, one line for each object. The first digits of its SHA-256 are the
@@ -66,7 +66,7 @@ class DownloadedModel:
 
 
 def download_model(
-    uri: str, cache: Path, log: Say = lambda line: None, store_options: StoreOptions = DEFAULT_STORE_OPTIONS
+    uri: str, cache: Path, log: Say = lambda line: None, stores: Stores = DEFAULT_STORES
 ) -> DownloadedModel:
     """Fetch everything below `gs://bucket/prefix` or `s3://bucket/prefix` to a separate folder in the cache.
 
@@ -83,7 +83,7 @@ def download_model(
         raise StorageError(f"cannot read {uri}: {e}") from e
     prefix = address.key.rstrip("/")
     address = address._replace(key=f"{prefix}/" if prefix else "")  # with /, so that model/ does not include model-v2/
-    files = _list_files(address, connect.bucket(address.scheme, address.bucket, store_options))
+    files = _list_files(address, stores.bucket(address.scheme, address.bucket))
     listing = "".join(f"{json.dumps([file.name, file.size, file.tag])}\n" for file in files).encode()
     revision = _digits(listing)
     # "gs://models/voxtral/mini/" → "models-voxtral-mini-…". A long name keeps its end.

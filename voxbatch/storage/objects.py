@@ -11,11 +11,14 @@ import base64
 import hashlib
 import importlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from voxbatch.storage.errors import DamagedTransfer
+
+ReadRange = Callable[[int, int], bytes]
+"""Function from a number of bytes and a position in a file to the bytes, fewer at its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,17 @@ import io
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.address import StoreOptions, redacted
+from voxbatch.storage.address import redacted
 from voxbatch.storage.errors import UnusableObject
+from voxbatch.storage.objects import ReadRange, Stat
 from voxbatch.storage.recording import FileRecording
-from voxbatch.storage.tar_members import changed, opened
+from voxbatch.storage.tar_members import changed
 from voxbatch.storage.temporary_files import temporary_file
 
 BYTES = ".bytes"
@@ -76,17 +77,21 @@ def member_name(value: dict[str, Any] | None) -> str:
     return os.path.basename((value or {}).get("path") or "") or _NO_NAME
 
 
-def open_member(member: ParquetMember, store_options: StoreOptions) -> FileRecording:
+def open_member(member: ParquetMember, read: ReadRange, stat: Stat) -> FileRecording:
     """Return a copy of a recording.
+
+    Args:
+        read: reads the Parquet file.
+        stat: size and revision of that file.
 
     Raises:
         UnusableObject: the file has no such recording there any more, or its bytes are null.
-        AudioError, StorageError: the file cannot be read; see storage.recording.open_recording.
+        AudioError, StorageError: the file cannot be read; see Stores.recording.
     """
     from pyarrow import ArrowException
 
     try:
-        value = _recordings(member, store_options)[member.row].as_py()
+        value = _recordings(member, read, stat)[member.row].as_py()
     except (ArrowException, IndexError, KeyError, OSError) as e:
         raise changed(member.file, member.name) from e
     if member_name(value) != member.name:
@@ -98,11 +103,11 @@ def open_member(member: ParquetMember, store_options: StoreOptions) -> FileRecor
     return FileRecording.in_memory(value["bytes"])
 
 
-def _recordings(member: ParquetMember, store_options: StoreOptions) -> Any:
+def _recordings(member: ParquetMember, read: ReadRange, stat: Stat) -> Any:
     """Return the column of a row group, from memory if it is that of the last call."""
     from pyarrow import PythonFile, parquet
 
-    with opened(member.file, store_options, of_one_revision=True) as (read, stat), _LOCK:
+    with _LOCK:
         key = (member.file, stat.tag, member.group, member.column)
         if key not in _kept:
             _kept.clear()
@@ -117,7 +122,7 @@ def _recordings(member: ParquetMember, store_options: StoreOptions) -> Any:
 class _Bytes(io.RawIOBase):
     """The bytes of a file, of one revision."""
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int):
+    def __init__(self, read: ReadRange, size: int):
         self.size, self._read, self._at = size, read, 0
 
     def readable(self) -> bool:
@@ -145,25 +150,28 @@ class _Bytes(io.RawIOBase):
         return b"".join(blocks)
 
 
-def open_listing(address: str, store_options: StoreOptions) -> BinaryIO:
+def open_listing(address: str, read: ReadRange, size: int) -> BinaryIO:
     """Return an unnamed temporary file that is like a remote Parquet file, without the bytes of recordings: it takes no
     place on the disk for them, and they are not fetched.
+
+    Args:
+        read: reads the Parquet file.
+        size: bytes of that file.
 
     Raises:
         StorageError: the file cannot be read, or the temporary file cannot be written.
     """
-    opening = opened(address, store_options, of_one_revision=True)
-    with opening as (read, stat), temporary_file(redacted(address), []) as file:
-        os.truncate(file.fileno(), stat.size)
+    with temporary_file(redacted(address), []) as file:
+        os.truncate(file.fileno(), size)
 
         def fetch(begin: int, end: int) -> None:
             for at in range(max(0, begin), end, _FETCHED_BYTES):
                 os.pwrite(file.fileno(), read(min(_FETCHED_BYTES, end - at), at), at)
 
-        fetch(stat.size - _FOOTER_BYTES, stat.size)
-        size = int.from_bytes(os.pread(file.fileno(), 4, max(0, stat.size - 8)), "little")
-        if size < stat.size:
-            fetch(stat.size - 8 - size, stat.size - _FOOTER_BYTES)
+        fetch(size - _FOOTER_BYTES, size)
+        footer = int.from_bytes(os.pread(file.fileno(), 4, max(0, size - 8)), "little")
+        if footer < size:
+            fetch(size - 8 - footer, size - _FOOTER_BYTES)
             for begin, end in _listed(file):
                 fetch(begin, end)
         file.seek(0)

@@ -1,5 +1,5 @@
 """Define what decoders read: an open recording with bytes at any position and, for programs that need one, an open
-regular file; and open one. Local files are read here; `remote_recording` fetches the others.
+regular file. Local files are read here; `remote_recording` fetches the others, and `stores` opens all of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import Protocol
 
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage import WEB_PAGE, is_web_page
-from voxbatch.storage.address import DEFAULT_STORE_OPTIONS, HTTP_SCHEMES, StoreOptions, is_remote, redacted, scheme_of
-from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.errors import DamagedObject, ObjectNotFound, TransientError, UnusableObject
+from voxbatch.storage.errors import TransientError
 from voxbatch.storage.local import read_at
 
 BLOCK_BYTES = 4 << 20
@@ -124,41 +121,12 @@ class FileRecording:
         os.close(self._fd)
 
 
-def open_recording(
-    uri: str, store_options: StoreOptions = DEFAULT_STORE_OPTIONS, block_bytes: int = BLOCK_BYTES
-) -> Recording:
-    """Open a recording, which the caller must close. A large remote recording is fetched in blocks of `block_bytes`
-    bytes.
-
-    Raises:
-        AudioError: the recording is missing, unreadable, or not a regular file.
-        StorageError: its place does not answer or refuses access, so that nothing is known about the recording.
-    """
-    try:
-        if IN_ARCHIVE.search(uri):
-            from voxbatch.storage import parquet_members, tar_members
-
-            if member := tar_members.parse_member(uri):
-                return tar_members.open_member(member, store_options)
-            if row := parquet_members.parse_member(uri):
-                return parquet_members.open_member(row, store_options)
-        if not is_remote(uri):
-            return FileRecording(open_local_audio(uri))
-        from voxbatch.storage import connect
-        from voxbatch.storage.remote_recording import fetch
-
-        recording = fetch(*connect.reader(uri, store_options), block_bytes)
-        if scheme_of(uri) in HTTP_SCHEMES and is_web_page(recording.pread(_PAGE_BYTES, 0)):
-            recording.close()
-            raise UnusableObject(f"cannot read {redacted(uri)}: it {WEB_PAGE}", FailureKind.NOT_AUDIO)
-        return recording
-    except (AudioError, ObjectNotFound, UnusableObject) as e:
-        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
-    except ValueError as e:
-        raise AudioError(f"cannot open {redacted(uri)}: {e}", FailureKind.NOT_FOUND) from e
+WEB_PAGE = "is a web page, and no recording; yt-dlp fetches the recordings of web pages: yt-dlp -x ADDRESS"
 
 
-_PAGE_BYTES = 256
+def is_web_page(begin: bytes) -> bool:
+    """Return whether a file that begins so is HTML."""
+    return begin.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 _KIND = {

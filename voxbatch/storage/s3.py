@@ -68,10 +68,10 @@ class AmazonBucket:
 
     scheme = "s3"
 
-    def __init__(self, bucket: str, store_options: StoreOptions):
-        self.bucket, self._store_options = bucket, store_options
+    def __init__(self, bucket: str, options: StoreOptions):
+        self.bucket, self._options = bucket, options
         self.place = f"s3://{bucket}/"
-        self._payer = {"RequestPayer": "requester"} if store_options.requester_pays else {}
+        self._payer = {"RequestPayer": "requester"} if options.requester_pays else {}
         self.renew()
 
     def renew(self) -> None:
@@ -87,11 +87,11 @@ class AmazonBucket:
 
         settings = Config(
             connect_timeout=CONNECT_S, read_timeout=READ_S, max_pool_connections=CONNECTIONS,
-            retries={"total_max_attempts": 1}, signature_version=UNSIGNED if self._store_options.anonymous else None,
+            retries={"total_max_attempts": 1}, signature_version=UNSIGNED if self._options.anonymous else None,
         )  # fmt: skip
         with self._errors("read", ""):
             session = boto3.Session()  # boto3.client would keep the credentials of the first call permanently
-            self._client = session.client("s3", config=settings, endpoint_url=self._store_options.s3_endpoint_url)
+            self._client = session.client("s3", config=settings, endpoint_url=self._options.s3_endpoint_url)
         pools = self._client._endpoint.http_session._pool_classes_by_scheme
         pools.update(timed(pools))
 
@@ -222,7 +222,7 @@ class AmazonBucket:
 
     def _principal(self) -> str:
         """Return the id of the access key, never its secret. S3's own messages often name the user."""
-        if self._store_options.anonymous:
+        if self._options.anonymous:
             return "nobody (--anonymous)"
         credentials = self._client._request_signer._credentials
         key = getattr(credentials, "_access_key", None) or getattr(

@@ -18,11 +18,10 @@ from urllib.parse import quote, unquote
 
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.address import StoreOptions, is_remote, redacted
+from voxbatch.storage.address import redacted
 from voxbatch.storage.errors import UnusableObject
-from voxbatch.storage.local import read_at
-from voxbatch.storage.objects import Stat
-from voxbatch.storage.recording import BLOCK_BYTES, FileRecording, open_local_audio
+from voxbatch.storage.objects import ReadRange
+from voxbatch.storage.recording import BLOCK_BYTES, FileRecording
 from voxbatch.storage.temporary_files import temporary_file
 
 _ADDRESS = re.compile(
@@ -32,8 +31,6 @@ IN_MEMORY_BYTES = 64 << 20
 """Size of a recording up to which it is held in memory; a longer one is copied to TMPDIR."""
 _LISTED_BYTES = 16 << 10
 """Bytes that are fetched at a time to list an archive: a header, and most files of text behind it."""
-_Read = Callable[[int, int], bytes]
-"""Function from a number of bytes and a position in the file to the bytes, fewer at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +57,27 @@ def parse_member(address: str) -> TarMember | None:
     return TarMember(match["archive"], int(match["at"]), int(match["size"]), unquote(match["name"]))
 
 
-def open_member(member: TarMember, store_options: StoreOptions) -> FileRecording:
-    """Return a copy of a file in an archive.
+def open_member(member: TarMember, read: ReadRange) -> FileRecording:
+    """Return a copy of a file in the archive that `read` reads.
 
     Raises:
         UnusableObject: the archive has no such file there any more.
-        AudioError, StorageError: the archive cannot be read; see storage.recording.open_recording.
+        AudioError, StorageError: the archive cannot be read; see Stores.recording.
     """
-    with opened(member.archive, store_options) as (read, _):
-        is_there = False
-        with contextlib.suppress(tarfile.HeaderError):
-            header = read(tarfile.BLOCKSIZE, max(0, member.at - tarfile.BLOCKSIZE))
-            found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-            is_there = found.isfile() and found.size == member.size
-        if not is_there:
-            raise changed(member.archive, member.name)
-        if member.size <= IN_MEMORY_BYTES:
-            return FileRecording.in_memory(b"".join(_blocks(member, read)))
-        with temporary_file(redacted(str(member)), _blocks(member, read)) as file:
-            return FileRecording(os.dup(file.fileno()))
+    is_there = False
+    with contextlib.suppress(tarfile.HeaderError):
+        header = read(tarfile.BLOCKSIZE, max(0, member.at - tarfile.BLOCKSIZE))
+        found = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        is_there = found.isfile() and found.size == member.size
+    if not is_there:
+        raise changed(member.archive, member.name)
+    if member.size <= IN_MEMORY_BYTES:
+        return FileRecording.in_memory(b"".join(_blocks(member, read)))
+    with temporary_file(redacted(str(member)), _blocks(member, read)) as file:
+        return FileRecording(os.dup(file.fileno()))
 
 
-def _blocks(member: TarMember, read: _Read) -> Iterator[bytes]:
+def _blocks(member: TarMember, read: ReadRange) -> Iterator[bytes]:
     end = member.at + member.size
     for at in range(member.at, end, BLOCK_BYTES):
         count = min(BLOCK_BYTES, end - at)
@@ -98,37 +94,19 @@ def changed(archive: str, name: str) -> UnusableObject:
     )
 
 
-@contextlib.contextmanager
-def opened(file: str, store_options: StoreOptions, of_one_revision: bool = False) -> Iterator[tuple[_Read, Stat]]:
-    """Yield the function that reads a file with recordings in it, and the file's size and revision. Those of a remote
-    file are unknown unless all reads must be of one revision."""
-    if is_remote(file):
-        from voxbatch.storage import connect
-
-        reader, key = connect.reader(file, store_options)
-        stat = reader.stat(key) if of_one_revision else Stat(key, 0, "")
-        yield lambda count, at: reader.get(key, at, at + count, stat.tag).data, stat
-        return
-    fd = open_local_audio(file)
-    try:
-        state = os.fstat(fd)
-        yield lambda count, at: read_at(fd, count, at), Stat(file, state.st_size, f"{state.st_ino} {state.st_mtime_ns}")
-    finally:
-        os.close(fd)
-
-
-def open_listing(archive: str, keep: Callable[[str], bool], store_options: StoreOptions) -> BinaryIO:
+def open_listing(archive: str, keep: Callable[[str], bool], read: ReadRange) -> BinaryIO:
     """Return an unnamed temporary file that is like a remote archive, without the bytes of most of its files: it takes
     no place on the disk for them, and they are not fetched.
 
     Args:
         keep: returns whether the bytes of the file with this name are needed.
+        read: reads the archive.
 
     Raises:
         StorageError: the archive cannot be read, or the temporary file cannot be written.
     """
     file = temporary_file(redacted(archive), [])
-    with opened(archive, store_options) as (read, _), os.fdopen(os.dup(file.fileno()), "r+b", 0) as target:
+    with os.fdopen(os.dup(file.fileno()), "r+b", 0) as target:
         at = 0
         while block := read(_LISTED_BYTES, at):
             target.seek(at)

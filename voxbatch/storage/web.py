@@ -82,19 +82,19 @@ class WebServer:
     """Web server. See objects.ObjectReader for what each method promises. Thread-safe. A key is the path without its
     first slash, and the query."""
 
-    def __init__(self, place: str, store_options: StoreOptions, headers: Mapping[str, str] | None = None):
+    def __init__(self, place: str, options: StoreOptions, headers: Mapping[str, str] | None = None):
         """Store the address of the server.
 
         Args:
             headers: further headers for this server, and for no other that it redirects to.
         """
-        self.place, self._store_options, self._headers = place, store_options, headers or {}
+        self.place, self._options, self._headers = place, options, headers or {}
 
         @functools.lru_cache(HOSTS)
         def pool(scheme: str, host: str, port: int) -> HTTPConnectionPool:
             from voxbatch.storage import ssrf_guard
 
-            return ssrf_guard.pool(scheme, host, port, store_options.allow_private_addresses)
+            return ssrf_guard.pool(scheme, host, port, options.allow_private_addresses)
 
         self._pool = pool
 
@@ -160,7 +160,7 @@ class WebServer:
         return redacted(self.place + key)
 
     def _check_size(self, where: str, size: int | None) -> None:
-        limit = self._store_options.max_http_bytes
+        limit = self._options.max_http_bytes
         if size is not None and size > limit:
             raise UnusableObject(
                 f"cannot read {where}: it has {size:,} bytes or more, and the limit is {limit:,}: raise --max-http-gb",

@@ -28,8 +28,7 @@ from voxbatch.manifest.cues import CUE_TIMES
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.references import LISTS
 from voxbatch.manifest.source import Source
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions, is_remote, redacted
-from voxbatch.storage.connect import open_remote
+from voxbatch.storage import DEFAULT_STORES, Stores, is_remote, redacted
 from voxbatch.storage.temporary_files import temporary_file
 
 FOLDER_SUFFIXES = (
@@ -77,9 +76,7 @@ class Texts:
 
 
 @contextmanager
-def open_texts(
-    path: str, kind: str | None, store_options: StoreOptions, decoder: TextDecoder | None = None
-) -> Iterator[Texts]:
+def open_texts(path: str, kind: str | None, stores: Stores, decoder: TextDecoder | None = None) -> Iterator[Texts]:
     """Yield the texts of a file, an address or a local folder. An error of a line is raised by its entry.
 
     Args:
@@ -94,7 +91,7 @@ def open_texts(
         names = _folder_files(path)
         yield Texts(path, "folder", lambda _, role: _folder_entries(path, names, role, text_decoder))
         return
-    with _open(path, store_options, text_decoder) as source:
+    with _open(path, stores, text_decoder) as source:
         certain_kind = _kind_of_name(source.name) or kind
         file_kind, possible_ids = (certain_kind, ()) if certain_kind else _kind_of_content(source)
         if file_kind == "json" and _is_json_lines(source):
@@ -164,9 +161,9 @@ def _entries(source: Source, kind: str, role: Role, file_id: str) -> Iterator[En
     return entries
 
 
-def _open(path: str, store_options: StoreOptions, decoder: TextDecoder) -> Source:
+def _open(path: str, stores: Stores, decoder: TextDecoder) -> Source:
     if is_remote(path):
-        return Source(redacted(path), os.curdir, open_remote(path, store_options), decoder=decoder)
+        return Source(redacted(path), os.curdir, stores.open(path), decoder=decoder)
     try:
         file = open(path, "rb")  # noqa: SIM115 -- the Source closes it
     except OSError as error:
@@ -242,7 +239,7 @@ def _folder_entries(folder: str, names: list[str], role: Role, decoder: TextDeco
         raise bad_line(folder, 0, f"{problem}; give the OUT of a run, or the references with --ref FOLDER")
     for name in names:
         path, file_id = os.path.join(folder, name), os.path.splitext(name)[0]
-        with _open(path, DEFAULT_STORE_OPTIONS, decoder) as source:
+        with _open(path, DEFAULT_STORES, decoder) as source:
             if name.lower().endswith(".txt") and LISTS.fullmatch(os.path.basename(name)):
                 yield from _entries(source, "kaldi", role, file_id)
             elif name.lower().endswith(".txt"):

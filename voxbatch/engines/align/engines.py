@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.align import WINDOW_S, Model, aligned
@@ -13,8 +12,7 @@ from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.settings import parse
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
-from voxbatch.storage.address import is_bucket_address
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class AlignEngine:
 class PocketsphinxEngine(AlignEngine):
     """The acoustic model of English that pocketsphinx's package has."""
 
-    def __init__(self, model: str | None, options: Mapping[str, str], _: StoreOptions = DEFAULT_STORE_OPTIONS):
+    def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         if model is not None:
             raise ConfigError(f"--model {model}: pocketsphinx has one model; take --engine ctc, or leave it out")
         parse(Options, "pocketsphinx", options)
@@ -73,22 +71,16 @@ class PocketsphinxEngine(AlignEngine):
 class CtcEngine(AlignEngine):
     """A CTC network from a folder or a bucket."""
 
-    def __init__(
-        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    ):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         from voxbatch.engines import hub
         from voxbatch.engines.align.ctc import FILES, Vocabulary
-        from voxbatch.engines.model_files import fingerprint
+        from voxbatch.engines.model_files import fingerprint, local_path
 
         parse(Options, "ctc", options)
         if model is None:
             raise ConfigError("the engine ctc needs --model: a folder, gs:// or s3:// with model.onnx and vocab.json")
-        self._folder = Path(model)
-        if is_bucket_address(model):
-            from voxbatch.storage.model_download import download_model
-
-            self._folder = download_model(model, hub.cache_folder() / "models", store_options=store_options).path
-        elif not self._folder.is_dir() and model.count("/") == 1 and not model.startswith((".", "/", "~")):
+        self._folder = local_path(model, stores)
+        if not self._folder.is_dir() and model.count("/") == 1 and not model.startswith((".", "/", "~")):
             self._folder = hub.snapshot(model, None, ["*.json", "*.onnx", "*.onnx_data"])
         if not (self._folder / "model.onnx").is_file():
             raise ConfigError(f"--model {model}: no model.onnx there; give a folder with model.onnx and vocab.json")

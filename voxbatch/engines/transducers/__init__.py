@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from voxbatch.engines import EngineSpec, Feed, gpu, has_gpu
+from voxbatch.engines import EngineSpec, Feed, gpu
 from voxbatch.engines.kernel_cache import KernelCache, kernels_key
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, suspicions
@@ -29,7 +29,7 @@ from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
 from voxbatch.settings import check_settings, parse, setting
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 if TYPE_CHECKING:
     from voxbatch.engines.transducers.network import Group, Network
@@ -74,14 +74,12 @@ class _Decoded:
 class TransducersEngine:
     """The engine: see `Engine` for its methods."""
 
-    def __init__(
-        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    ):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         self._options = parse(Options, "transducers", options)
         check_settings(self._options)
         require_transformers(metadata.version("transformers"))
-        self._model = located = locate(model)
-        self._store_options = store_options
+        self._model = located = locate(model, stores)
+        self._stores = stores
         self._network: Network | None = None
         self._kernels: KernelCache | None = None
         self._vocabulary: Vocabulary
@@ -110,7 +108,7 @@ class TransducersEngine:
             yield from download(self._model)
             if place := self._options.kernel_cache:
                 facts = {"model": [*self._model.identity.values()], "settings": dataclasses.astuple(self._options)[:2]}
-                self._kernels = KernelCache(place, kernels_key(facts), self._store_options)
+                self._kernels = KernelCache(place, kernels_key(facts), self._stores)
                 os.environ.update(self._kernels.environment())
                 yield self._kernels.fetch()  # before PyTorch is imported
             yield from self._load()
@@ -140,7 +138,7 @@ class TransducersEngine:
 
         began = time.monotonic()
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device == "cpu" and has_gpu():
+        if device == "cpu" and gpu.visible_gpus():  # a run on the CPU would take days, and the GPU would wait
             raise EngineError(gpu.why_unusable(torch.version.cuda))
         name = self._options.dtype
         if name == "auto":

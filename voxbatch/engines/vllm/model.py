@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.engines import hub
-from voxbatch.engines.model_files import cache_folder, fingerprint
+from voxbatch.engines.model_files import fetched, fingerprint
 from voxbatch.engines.results import EngineMessage
 from voxbatch.engines.vllm import huggingface
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.vllm_plugin import speech, vllm_version
 
@@ -139,7 +139,7 @@ class Model:
         return audio
 
 
-def locate(name: str | None, revision: str | None, store_options: StoreOptions = DEFAULT_STORE_OPTIONS) -> Model:
+def locate(name: str | None, revision: str | None, stores: Stores = DEFAULT_STORES) -> Model:
     """Find a model and read its small files.
 
     Args:
@@ -152,9 +152,7 @@ def locate(name: str | None, revision: str | None, store_options: StoreOptions =
     """
     name = name or DEFAULT_MODEL
     if is_bucket_address(name):
-        from voxbatch.storage.model_download import download_model
-
-        downloaded = download_model(name, cache_folder() / "models", store_options=store_options)
+        downloaded = fetched(name, stores)
         model = _described(name, downloaded.path, downloaded.revision)
     elif os.path.isdir(name):
         model = _described(name, Path(name).resolve(), None)

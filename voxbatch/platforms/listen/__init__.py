@@ -25,7 +25,7 @@ from voxbatch.platforms.listen.executors import Executor
 from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.platforms.listen.subscription import Subscription
-from voxbatch.storage import StoreOptions, open_store
+from voxbatch.storage import Stores
 
 __all__ = ["Listener", "ListenerOptions"]
 
@@ -67,7 +67,7 @@ class ListenerOptions:
     """
 
     rules: Rules
-    store_options: StoreOptions
+    stores: Stores
     include: tuple[str, ...] = ()
     """Globs that an uploaded recording must match; see manifest.recording_line.is_included."""
     batch_window_s: float = 0.0
@@ -103,7 +103,7 @@ class Listener:
             executor: brings a run to its end, or starts it on a platform that does.
         """
         self._options, self._subscription, self._executor, self._log = options, subscription, executor, log
-        self._uploads = UploadRuns(options.rules, options.store_options, options.include) if options.rules.out else None
+        self._uploads = UploadRuns(options.rules, options.stores, options.include) if options.rules.out else None
         self._windows: dict[BatchWindow, list[tuple[UploadedRecording, ReceivedMessage]]] = {}
         self._waiting_runs: list[_WaitingRun] = []
         self._finished_windows: deque[set[tuple[str, str]]] = deque(maxlen=MAX_FINISHED_WINDOWS)
@@ -204,7 +204,7 @@ class Listener:
         """
         with self._dead_lettering(messages), contextlib.ExitStack() as resources:
             if self._executor.is_local:
-                store = open_store(request.out, self._options.store_options)
+                store = self._options.stores.out(request.out)
                 lease_arguments = store, messages[0].id, self._subscription.ack_deadline_s
                 if (holder := lease.acquire(*lease_arguments)) is not None:
                     # Not acknowledged: the other worker may die, or may run another manifest.

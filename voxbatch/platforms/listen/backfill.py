@@ -13,15 +13,14 @@ from voxbatch.errors import ConfigError
 from voxbatch.platforms.listen.message import FINALIZED, Ignored, ReceivedMessage, read
 from voxbatch.platforms.listen.rules import Rules
 from voxbatch.platforms.listen.subscription import Subscription
-from voxbatch.storage import StoreOptions
+from voxbatch.storage import Stores
 from voxbatch.storage.address import parse_bucket_address
-from voxbatch.storage.connect import list_objects
 
 MESSAGES_AT_A_TIME = 1000
 """Messages in one request (Pub/Sub quotas)."""
 
 
-def backfill(rules: Rules, store_options: StoreOptions, subscription: Subscription) -> int:
+def backfill(rules: Rules, stores: Stores, subscription: Subscription) -> int:
     """Send a message for each manifest and recording that lies in the places of the rules, and return their number.
 
     Raises:
@@ -36,7 +35,7 @@ def backfill(rules: Rules, store_options: StoreOptions, subscription: Subscripti
         if not place.startswith("gs://"):
             raise ConfigError(f"--backfill: {place} is not in Cloud Storage, whose uploads it sends again: give gs://…")
     outermost = [place for place in sorted(places) if not any(place != p and place.startswith(p) for p in places)]
-    uploads = (attributes for place in outermost for attributes in _uploads(place, rules, store_options))
+    uploads = (attributes for place in outermost for attributes in _uploads(place, rules, stores))
     count = 0
     while batch := list(islice(uploads, MESSAGES_AT_A_TIME)):
         subscription.send(batch)
@@ -44,10 +43,10 @@ def backfill(rules: Rules, store_options: StoreOptions, subscription: Subscripti
     return count
 
 
-def _uploads(place: str, rules: Rules, store_options: StoreOptions) -> Iterator[dict[str, str]]:
+def _uploads(place: str, rules: Rules, stores: Stores) -> Iterator[dict[str, str]]:
     """Yield the attributes of each object below a place that starts a run."""
     bucket = parse_bucket_address(place).bucket
-    for stat in list_objects(place, store_options):
+    for stat in stores.list(place):
         attributes = {
             "eventType": FINALIZED, "bucketId": bucket, "objectId": stat.key, "objectGeneration": stat.tag,
             "payloadFormat": "NONE",

@@ -20,8 +20,7 @@ from voxbatch.errors import ManifestError, MessageError
 from voxbatch.manifest.prefix import upload_line, uploads_manifest
 from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
 from voxbatch.platforms.listen.rules import Rules
-from voxbatch.storage import Store, StoreOptions, open_store
-from voxbatch.storage.connect import stat_object
+from voxbatch.storage import Store, Stores
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.objects import Stat
 
@@ -69,10 +68,10 @@ def batch_window_of(upload: UploadedRecording, created: float, seconds: float) -
 class UploadRuns:
     """The runs of uploaded recordings, and their manifests in OUT."""
 
-    def __init__(self, rules: Rules, store_options: StoreOptions, include: Sequence[str]):
+    def __init__(self, rules: Rules, stores: Stores, include: Sequence[str]):
         assert rules.out is not None
-        self._rules, self._store_options, self._include = rules, store_options, include
-        self._store: Store = open_store(rules.out, store_options)
+        self._rules, self._stores, self._include = rules, stores, include
+        self._store: Store = stores.out(rules.out)
 
     def current(self, upload: UploadedRecording) -> Stat | None:
         """Return the present state of a recording; None if another revision, which has its own message, replaced it.
@@ -82,7 +81,7 @@ class UploadRuns:
             StorageError: the store cannot be read.
         """
         try:
-            stat = stat_object(upload.uri, self._store_options)
+            stat = self._stores.stat(upload.uri)
         except ObjectNotFound as e:
             raise MessageError(f"{upload.uri} was deleted before it was run; upload it again") from e
         return None if upload.generation not in ("", stat.tag) else stat
@@ -96,7 +95,7 @@ class UploadRuns:
             StorageError: the store cannot be read or written.
         """
         name = upload.out.removeprefix(str(self._rules.out)) + ".jsonl"
-        line = upload_line(upload.uri, generation, self._store_options)
+        line = upload_line(upload.uri, generation, self._stores)
         if not self._store.create(name, [line.encode() + b"\n"]):
             earlier = json.loads(self._store.read(name) or b"{}").get("generation")
             if earlier != generation:
@@ -131,7 +130,7 @@ class UploadRuns:
         """Yield the manifest lines of a window."""
         end = window.start + window.seconds
         with contextlib.suppress(ManifestError):  # recordings with a bad reference are left out: each is refused alone
-            for line in uploads_manifest(window.prefix, window.start, end, self._store_options, self._include):
+            for line in uploads_manifest(window.prefix, window.start, end, self._stores, self._include):
                 if self._rules.place_of_recording(json.loads(line)["audio_filepath"]) == window.prefix:
                     yield line  # otherwise it belongs to a place inside this one, which has its own windows
 

@@ -19,11 +19,10 @@ from voxbatch.platforms.listen import starts
 from voxbatch.platforms.listen.message import RunRequest
 from voxbatch.platforms.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.runner import Stop
-from voxbatch.runner.abilities import check_abilities
-from voxbatch.runner.cascading import large_spec
 from voxbatch.runner.forecast import measure
-from voxbatch.runner.prepare import open_manifest, path_policy, worker_environments
-from voxbatch.storage import open_store, redacted
+from voxbatch.runner.prepare import worker_environments
+from voxbatch.runner.steps import steps_of
+from voxbatch.storage import redacted
 from voxbatch.storage.address import is_bucket_address, is_folder
 
 START_CHECK_S = 4.0
@@ -64,14 +63,14 @@ class LocalExecutor:
         self._options, self._stop, self._log = options, stop, log
         self._engine_cache = EngineCache()
         run = options.run
-        name = choose(run.engine, model=run.model).name
+        name = choose(run.engine, model=run.model, stores=run.stores).name
         engine_options = engines.options_with_kernels(name, run.engine_options, run.kernel_cache)
-        engine = self._engine_cache.get(name, run.model, engine_options, run.store_options)
-        check_abilities(run, engine.spec)
-        if run.cascade is not None:
-            large = large_spec(run, engine.spec)
-            text = f"each run loads {engine.spec.model} and then {large.model} anew; for many small runs, collect more"
-            log.warning("loads_anew", text=f"{text} recordings for one run (--batch-window)")
+        engine = self._engine_cache.get(name, run.model, engine_options, run.stores)
+        steps_of(run).check(engine.spec)
+        if (second := steps_of(run).second_model(engine.spec)) is not None:
+            models = f"{engine.spec.model} and then {second.spec.model}"
+            text = f"each run loads {models} anew; for many small runs, collect more recordings for one run"
+            log.warning("loads_anew", text=f"{text} (--batch-window)")
         if (count := len(worker_environments(engine.spec, run.workers))) > 1:
             log.warning(
                 "loads_anew",
@@ -151,7 +150,7 @@ class CloudRunExecutor:
             RunError: nothing can be started here and now.
         """
         config, log = self._options.config(request), self._log.with_fields(out=request.out)
-        store = open_store(request.out, config.store_options)
+        store = config.stores.out(request.out)
         arguments = (
             *(argument for argument in self._arguments if not (request.only_under and argument == "--allow-outside")),
             *(text for place in request.only_under for text in ("--only-under", place)),
@@ -164,8 +163,8 @@ class CloudRunExecutor:
             if running is None and not is_finished(store):
                 log.info("start_awaited", text=f"{request.out}: {latest.dispatcher} is starting an execution")
                 return START_CHECK_S
-        with open_manifest(config) as source:
-            surveyed = survey(source, path_policy(config), config.limit)
+        with steps_of(config).open(config) as source:
+            surveyed = survey(source, steps_of(config).path_policy(), config.limit)
             manifest = surveyed.fingerprint
             is_done = starts.is_manifest_done(store, manifest, source.grows, latest)
             if is_done:

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 from voxbatch import prices
-from voxbatch.config import DEFAULT_SHARE, Config, RunOptions
+from voxbatch.config import Config, RunOptions
 from voxbatch.engines import ENGINES, uses_gpu
 from voxbatch.engines.choice import AUTO
 from voxbatch.engines.known_models import engines_of
@@ -23,8 +23,8 @@ from voxbatch.errors import ConfigError
 from voxbatch.platforms.submit.cloudrun import CloudRun
 from voxbatch.platforms.submit.sagemaker import SageMaker
 from voxbatch.platforms.submit.submission import StartTime, Submission
-from voxbatch.runner.cascading import second_config
 from voxbatch.runner.forecast import KnownRates, Workload, calculate_speed, known_rates, measure_workload
+from voxbatch.runner.steps import steps_of
 
 Target = CloudRun | SageMaker
 """A cloud platform, and the place in it. Frozen; building a target sends no request."""
@@ -192,7 +192,7 @@ def size_run(
         count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks, start_s)
     listed = prices.usd_per_hour(target.machine(engine))
     price = listed if usd_per_hour is None else usd_per_hour
-    second = _second_pass(config, target, engine, workload) if config.cascade else None
+    second = _second_pass(config, target, engine, workload)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, None,
         start, speed, full_speed.rtfx if full_speed else rtfx, second,
@@ -210,12 +210,16 @@ def engine_on(target: Target, config: RunOptions) -> str:
     return next((name for name in fitting if uses_gpu(name) == uses_gpu(usual)), usual)
 
 
-def _second_pass(config: Config, target: Target, engine: str, workload: Workload) -> SecondForecast:
-    """Return the second pass, as if its recordings were like the others. --expected-rtfx is that of the small model."""
-    models, gpus = config.cascade_models, target.gpus(engine)
-    share = models.share or DEFAULT_SHARE
-    speed = calculate_speed(second_config(config), engine, workload, *gpus) if gpus else None
-    return SecondForecast(models.large, share, share * workload.audio_s / speed.rtfx if speed else None)
+def _second_pass(config: Config, target: Target, engine: str, workload: Workload) -> SecondForecast | None:
+    """Return the second pass, if there is one, as if its recordings were like the others. --expected-rtfx is that of
+    the first model."""
+    second, gpus = steps_of(config).second_options(), target.gpus(engine)
+    if second is None:
+        return None
+    options = second.of(config)
+    speed = calculate_speed(options, engine, workload, *gpus) if gpus else None
+    work_s = second.share * workload.audio_s / speed.rtfx if speed else None
+    return SecondForecast(str(options.model), second.share, work_s)
 
 
 def size_without_source(

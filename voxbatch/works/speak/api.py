@@ -10,12 +10,13 @@ from typing import Any, Unpack
 from voxbatch.api.background_run import BackgroundRun, config_of
 from voxbatch.api.keyword_types import SpeakKeywords
 from voxbatch.api.keywords import checked
-from voxbatch.config import FOR_SPEECH, SpeechOptions
 from voxbatch.errors import ConfigError
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress
 from voxbatch.settings import settings_of
 from voxbatch.storage import StoreOptions
+from voxbatch.works.speak import SETTINGS
+from voxbatch.works.speak.options import SpeechOptions
 
 
 def speak(
@@ -45,8 +46,8 @@ def speak(
     values: dict[str, Any] = dict(options)
     declared = settings_of(SpeechOptions)
     speech = {name: checked(declared[name], values.pop(name)) for name in declared if name in values}
-    if unknown := sorted(values.keys() - {*FOR_SPEECH, *settings_of(StoreOptions)}):
+    if unknown := sorted(values.keys() - {*SETTINGS, *settings_of(StoreOptions)}):
         raise ConfigError(f"option {unknown[0]}: unknown, or without a meaning for speech; leave it out")
     names = formats.split(",") if isinstance(formats, str) else formats
     speech["audio_formats"] = tuple(name.strip() for name in names if name.strip())
-    return BackgroundRun(replace(config_of(source, out, values), speech=SpeechOptions(**speech))).wait_with(on_progress)
+    return BackgroundRun(replace(config_of(source, out, values), own=SpeechOptions(**speech))).wait_with(on_progress)

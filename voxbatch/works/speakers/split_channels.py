@@ -12,8 +12,7 @@ from voxbatch.config import Config
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.safe_text import counted
-from voxbatch.storage import is_remote
-from voxbatch.storage.recording import open_recording
+from voxbatch.storage import DEFAULT_STORES, is_remote
 
 MAX_PROBED = 1000
 """Number of recordings whose headers are read: a second or two."""
@@ -39,7 +38,7 @@ def check_channels(config: Config, source: Source, policy: PathPolicy) -> None:
 def _is_mono(path: str) -> bool:
     """Return whether the header of a recording certainly tells one channel."""
     try:
-        with closing(open_recording(path)) as recording:
+        with closing(DEFAULT_STORES.recording(path)) as recording:
             return not is_mpeg_audio(recording) and SoundFileStream(recording).channels == 1
     except (AudioError, StorageError, soundfile.LibsndfileError):  # the item fails when it is decoded
         return False

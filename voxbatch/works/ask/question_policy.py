@@ -32,6 +32,10 @@ class QuestionPolicy(PathPolicy):
     is_divided: bool = False
     """True if long recordings are asked about part by part. A line then has one recording."""
 
+    def details(self, row: dict[str, Any], reference: str | None) -> dict[str, Any]:
+        """Return the question. An answer is not scored, and no word is expected."""
+        return {"prompt": self.question(row)}
+
     def question(self, row: dict[str, Any]) -> str:
         """Return the question of a line.
 

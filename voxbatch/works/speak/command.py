@@ -14,12 +14,14 @@ from voxbatch.cli.options import (
     option,
     setting_option,
     source_argument,
-    speak_options,
     store_options,
+    work_options,
 )
 from voxbatch.cli.run_command import start
-from voxbatch.config import RunOptions, SpeechOptions
+from voxbatch.config import RunOptions
 from voxbatch.settings import settings_of
+from voxbatch.works.speak import SETTINGS
+from voxbatch.works.speak.options import SpeechOptions
 
 _DECLARED = dict(settings_of(SpeechOptions))
 _FORMATS = _DECLARED.pop("audio_formats")
@@ -38,7 +40,7 @@ speech_options = combined(
 )
 @source_argument
 @speech_options
-@speak_options
+@work_options(SETTINGS - {"engine"})
 @store_options
 @click.pass_context
 def speak(ctx: click.Context, /, **settings: Any) -> None:
@@ -55,5 +57,5 @@ def speak(ctx: click.Context, /, **settings: Any) -> None:
     run.
     """
     values = {name: settings.pop(name) for name in settings_of(SpeechOptions)}
-    settings |= {"speech": SpeechOptions(**values), "serving_properties": None, "vllm_config": None}
+    settings |= {"own": SpeechOptions(**values), "serving_properties": None, "vllm_config": None}
     start(ctx, **settings)

@@ -12,11 +12,12 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from voxbatch.audio.waveforms import probe
-from voxbatch.config import QuestionOptions
+from voxbatch.config import Config
 from voxbatch.decoding import SPLIT_ADVICE, Decoded, Message, Undecodable
 from voxbatch.engines import ENGINES, EngineSpec, Feed
 from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
@@ -24,6 +25,9 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.json_line import AUDIOS_KEY
 from voxbatch.manifest.source import BadLines
+from voxbatch.output.lines import failure_line, line_bytes, transcript_line
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import (
     SAMPLING_RATE,
     AnswerOptions,
@@ -38,9 +42,11 @@ from voxbatch.records import (
     Span,
     Transcript,
 )
-from voxbatch.runner.shared import InProgress, PendingItem
-from voxbatch.storage import StoreOptions, is_remote
-from voxbatch.storage.recording import open_recording
+from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
+from voxbatch.runner.steps import Decode, Outcomes, Started, Steps
+from voxbatch.storage import Stores, is_remote
+from voxbatch.works.ask.lines import answer_keys, question_keys
+from voxbatch.works.ask.options import QuestionOptions
 
 MAX_PROBED = 1000
 """Number of local recordings without a duration in the manifest whose headers are read: a second or two. The item of a
@@ -64,9 +70,7 @@ def options_with_questions(engine: str, options: Mapping[str, str], answer: Answ
     return {**options, "task": "ask", "max_answer_tokens": str(answer.max_tokens)}
 
 
-def check_lengths(
-    source: Source, policy: PathPolicy, limit: int | None, spec: EngineSpec, store_options: StoreOptions
-) -> None:
+def check_lengths(source: Source, policy: PathPolicy, limit: int | None, spec: EngineSpec, stores: Stores) -> None:
     """Check that the engine takes the recordings of each question.
 
     The lengths are those of the manifest, or else of the headers of local files. An unreadable header is no error here:
@@ -90,7 +94,7 @@ def check_lengths(
             lengths = [item.duration]
         else:
             local = [place for place in places if not is_remote(place) and next(probed) < MAX_PROBED]
-            lengths = [_header_s(place, item, store_options) for place in local]
+            lengths = [_header_s(place, item, stores) for place in local]
         if max(lengths, default=0) > longest_s:
             seen = f"a recording has {max(lengths) / 60:.1f} minutes, and one question takes {longest_s / 60:.3g}"
             bad.add(item.line, f"{seen}; ask about its parts with --map-reduce, or give `offset` and `duration`")
@@ -101,10 +105,10 @@ def check_lengths(
         raise ManifestError(source.name, [source.placed(line) for line in bad.first], bad.total)
 
 
-def _header_s(place: str, item: Item, store_options: StoreOptions) -> float:
+def _header_s(place: str, item: Item, stores: Stores) -> float:
     """Return the seconds of a recording after the item's offset, by its header; 0 if it does not tell."""
     try:
-        with contextlib.closing(open_recording(place, store_options)) as recording:
+        with contextlib.closing(stores.recording(place)) as recording:
             return max(0.0, (probe(recording) or 0.0) - item.offset)
     except (AudioError, StorageError):
         return 0.0
@@ -253,6 +257,69 @@ class Answers:
             if pending.decoded and len(pending.decoded.spans) > 1 and pending.item.index not in self._asked:
                 return
         self._feed.close()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Ask(Steps):
+    """Ask a question about each recording."""
+
+    skips_silence = False
+    proof_prompt = "Hello"
+    has_known_speed = False
+    """The lengths of the answers decide, and they are unknown."""
+
+    @property
+    def _questions(self) -> QuestionOptions:
+        assert isinstance(self.options.own, QuestionOptions)
+        return self.options.own
+
+    @property
+    def feeds_itself(self) -> bool:  # type: ignore[override]
+        """True with --map-reduce: the last question is about answers."""
+        return self._questions.map_reduce
+
+    def path_policy(self) -> PathPolicy:
+        """See Steps."""
+        from voxbatch.works.ask.question_policy import QuestionPolicy
+
+        options, questions = self.options, self._questions
+        return QuestionPolicy(
+            options.allow_outside, options.only_under, prompt=questions.prompt, is_divided=questions.map_reduce
+        )
+
+    def engine_options(self, engine: str) -> Mapping[str, str]:
+        """See Steps."""
+        return options_with_questions(engine, self.options.engine_options, self._questions.answer)
+
+    def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
+        """See Steps."""
+        if not self._questions.map_reduce:
+            check_lengths(source, policy, config.limit, spec, config.stores)
+
+    def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
+        """See Steps."""
+        joiner = RecordingJoiner(self._questions, shared)
+        return joiner.joined(decode(*joiner.longest_samples(self.max_samples, spec)))
+
+    def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
+        """See Steps."""
+        return Answers(self._questions, feed)
+
+    def entry(
+        self, item: Item, outcome: Any, spec: EngineSpec, lang: str | None, folder: str | None, counts: object
+    ) -> PartEntry:
+        """See Steps."""
+        row, own = question_keys(item, folder), answer_keys(outcome.answer) if outcome.answer else {}
+        flags = outcome.flags if own else None
+        line = transcript_line(item, outcome, spec.name, spec.model, lang, folder, flags=flags, row=row, own=own)
+        return PartEntry(item.index, "transcript", line_bytes(line))
+
+    def failure_entry(self, item: Item, failure: Failure, lang: str | None, folder: str | None) -> PartEntry:
+        """See Steps."""
+        line = failure_line(item, failure, lang, folder, question_keys(item, folder))
+        return PartEntry(item.index, "failure", json_bytes(line))
 
 
 def _answered(decoded: Decoded, answers: list[Hypothesis]) -> Transcript:

@@ -8,17 +8,19 @@ from typing import Any
 import click
 
 from voxbatch.cli.options import (
+    MANIFEST_SETTINGS,
     RunCommand,
-    align_options,
     manifest_options,
     setting_option,
     source_argument,
     store_options,
+    work_options,
 )
 from voxbatch.cli.run_command import start
 from voxbatch.config import RunOptions
 from voxbatch.records import ALIGN
 from voxbatch.settings import settings_of
+from voxbatch.works.align import SETTINGS
 
 
 @click.command(
@@ -28,7 +30,7 @@ from voxbatch.settings import settings_of
 )
 @source_argument
 @setting_option(replace(settings_of(RunOptions)["engine"], help="auto, pocketsphinx (English) or ctc."))
-@align_options
+@work_options(SETTINGS - {"engine", *MANIFEST_SETTINGS})
 @manifest_options
 @store_options
 @click.pass_context

@@ -184,3 +184,19 @@ def _shown(line: Mapping[str, Any]) -> str:
 def _with_key(line: bytes, record: Mapping[str, Any] | None) -> bytes:
     """Return a line with CASCADE_KEY at its end."""
     return b'%b,"%b":%b}' % (line[:-1], CASCADE_KEY.encode(), json_bytes(record))
+
+
+class _SecondPass:
+    """See products.SecondPassFiles."""
+
+    def is_complete(self, store: Store, run: Run) -> bool:
+        return is_second_pass_complete(store, run)
+
+    def overlaid(self, first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterator[PartEntry]:
+        return overlaid(first, second)
+
+    def chosen(self, entries: Iterable[PartEntry], run: Run, num_items: int) -> ItemSet:
+        return chosen(entries, Amount.of(run), num_items, run.items)
+
+
+SECOND_PASS = _SecondPass()

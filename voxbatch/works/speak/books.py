@@ -19,8 +19,8 @@ from urllib.parse import unquote
 
 from voxbatch.manifest import tables
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.texts import MAX_TEXT_BYTES, TITLE_KEY, whole_text
 from voxbatch.speech.pieces import split_paragraphs
+from voxbatch.works.speak.texts import MAX_TEXT_BYTES, TITLE_KEY, whole_text
 
 ROW_CHARACTERS = 20_000
 """Characters of a row, about: 25 minutes of speech, which is held in memory and lost by a kill."""

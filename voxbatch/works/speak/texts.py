@@ -25,7 +25,7 @@ from voxbatch.manifest.manifest_file import converted, open_file, open_manifest
 from voxbatch.manifest.path_policy import PathPolicy
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
-from voxbatch.storage import StoreOptions, redacted
+from voxbatch.storage import Stores, redacted
 from voxbatch.storage.address import name_of
 
 VOICE_KEY, TITLE_KEY = "voice", "title"
@@ -46,14 +46,14 @@ class TextPolicy(PathPolicy):
         return path
 
 
-def open_texts(name: str, stdin: BinaryIO, store_options: StoreOptions) -> Source:
+def open_texts(name: str, stdin: BinaryIO, stores: Stores) -> Source:
     """Open a source of texts by its path or address; "-" is JSON lines from `stdin`.
 
     Raises:
         ManifestError: it does not exist, or holds something else than texts.
         StorageError: its place does not answer, or a temporary file cannot be written.
     """
-    source = open_manifest(name, stdin, store_options) if name == "-" else open_file(name, store_options)
+    source = open_manifest(name, stdin, stores) if name == "-" else open_file(name, stores)
     with source:
         suffix = os.path.splitext(redacted(source.name, "").lower().removesuffix(".gz"))[1]
         rows = _READERS.get(suffix, _json_rows)(source)
@@ -140,7 +140,7 @@ def _cue_rows(source: Source) -> tables.Rows:
 
 
 def _book_rows(source: Source) -> tables.Rows:
-    from voxbatch.manifest.books import chapter_rows
+    from voxbatch.works.speak.books import chapter_rows
 
     return chapter_rows(source)
 

@@ -9,28 +9,36 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from voxbatch.config import SpeechOptions
+from voxbatch import engines
+from voxbatch.config import Config
 from voxbatch.decoding import Decoded, Message, Undecodable
-from voxbatch.engines import EngineSpec
+from voxbatch.engines import Engine, EngineSpec, Feed
+from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import FailureKind
+from voxbatch.manifest import PathPolicy, Source
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.manifest.texts import CUE_END, CUE_START, VOICE_KEY
 from voxbatch.output.layout import VERSION, item_file
 from voxbatch.output.lines import manifest_keys, score_keys
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.records import MISHEARD, SAMPLING_RATE, Chunk, Failure, Flag, Item, Piece, Recording, Span, Speech
-from voxbatch.runner.listening import piece_wer
 from voxbatch.runner.shared import Encoded, EventQueue, InProgress, PendingItem, ThreadFailed
+from voxbatch.runner.steps import Decode, Outcomes, Started, Steps
 from voxbatch.scoring.counts import count_errors
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND, plain, split, unreadable
 from voxbatch.storage.circuit_breaker import Reachable
+from voxbatch.works.speak.listening import ListeningEngine, listener_of, piece_wer
+from voxbatch.works.speak.options import SpeechOptions
+from voxbatch.works.speak.texts import CUE_END, CUE_START, VOICE_KEY, TextPolicy, open_texts
 
 MAX_CHARACTERS = 100_000
 """Characters of the longest text: two hours of speech, which are joined in memory."""
@@ -149,16 +157,11 @@ def recording_line(item: Item, recording: Recording, engine: str, model: str, la
 
 
 class Recordings:
-    """The outcomes of items whose texts are spoken. The main thread alone uses it.
+    """The outcomes of items whose texts are spoken. The main thread alone uses it. Threads encode the recordings, and
+    each result is an event."""
 
-    Args:
-        encoders: threads that encode recordings. Each result is an event.
-    """
-
-    def __init__(
-        self, options: SpeechOptions, spec: EngineSpec, encoders: Executor, in_progress: InProgress, events: EventQueue
-    ) -> None:
-        self._options, self._spec, self._encoders = options, spec, encoders
+    def __init__(self, options: SpeechOptions, spec: EngineSpec, in_progress: InProgress, events: EventQueue) -> None:
+        self._options, self._spec, self._encoders = options, spec, ThreadPoolExecutor(ENCODERS, "encoder")
         self._in_progress, self._events = in_progress, events
 
     def outcome(self, pending: PendingItem, decoded: Decoded) -> Recording | Failure | None:
@@ -207,3 +210,72 @@ class Recordings:
 
     def end_questions(self, pending_items: Iterable[PendingItem]) -> None:
         """Do nothing: there are no questions."""
+
+    def close(self) -> None:
+        """End the threads."""
+        self._encoders.shutdown(wait=False, cancel_futures=True)
+
+
+class Speak(Steps):
+    """Speak texts."""
+
+    engines = engines.SPEECH_ENGINES
+    reads_recordings = False
+    has_known_speed = False
+    max_queued_events = 16
+    """The results have the samples: 20 MB."""
+
+    @property
+    def _speech(self) -> SpeechOptions:
+        assert isinstance(self.options.own, SpeechOptions)
+        return self.options.own
+
+    def open(self, config: Config) -> Source:
+        """See Steps."""
+        import sys
+
+        if not isinstance(config.source, str):
+            raise ConfigError(f"{len(config.source)} sources: voxbatch speak takes one; write one list of all texts")
+        return open_texts(config.source, sys.stdin.buffer, config.stores)
+
+    def path_policy(self) -> PathPolicy:
+        """See Steps."""
+        return TextPolicy()
+
+    def choose_engine(self) -> EngineChoice:
+        """See Steps."""
+        return choose(self.options.engine, self.engines)
+
+    def engine_options(self, engine: str) -> Mapping[str, str]:
+        """See Steps."""
+        options = self.options.engine_options
+        return {**options, "task": "speak"} if engine == "vllm" else super().engine_options(engine)
+
+    def check_engine(self, spec: EngineSpec) -> None:
+        """See Steps."""
+        check_speech(self._speech, spec)
+
+    def size(self, audio_s: float, chunks: int) -> tuple[str, str]:
+        """See Steps."""
+        return "text", f"about {audio_s * CHARACTERS_PER_SECOND:,.0f} characters"
+
+    def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
+        """See Steps."""
+        return pieces(started, self._speech, self.options.max_hours, spec)
+
+    def engine(self, engine: Engine, resources: ExitStack) -> Engine:
+        """Return the engine; with --verify, one that hears what it has spoken."""
+        if not self._speech.verify:
+            return engine
+        return ListeningEngine(engine, resources.enter_context(closing(listener_of(self.options))), self._speech)
+
+    def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
+        """See Steps."""
+        return Recordings(self._speech, spec, shared, events)
+
+    def entry(
+        self, item: Item, outcome: Any, spec: EngineSpec, lang: str | None, folder: str | None, counts: object
+    ) -> PartEntry:
+        """See Steps."""
+        line = recording_line(item, outcome, spec.name, spec.model, lang)
+        return PartEntry(item.index, "transcript", json_bytes(line), flac=outcome.flac)

@@ -8,16 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from voxbatch.answer_format import checked_schema, checked_tools
 from voxbatch.api.background_run import BackgroundRun, Source, config_of
 from voxbatch.api.keyword_types import AskKeywords
 from voxbatch.api.keywords import checked
-from voxbatch.config import QuestionOptions, RunOptions
+from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
 from voxbatch.output.summary import Summary
 from voxbatch.records import AnswerOptions
 from voxbatch.runner import Progress
 from voxbatch.settings import settings_of
+from voxbatch.works.ask import SETTINGS
+from voxbatch.works.ask.answer_format import checked_schema, checked_tools
+from voxbatch.works.ask.options import QuestionOptions
 
 
 def ask(
@@ -53,15 +55,15 @@ def ask(
         {name: checked(declared, values.pop(name)) for name, declared in settings_of(kind).items() if name in values}
         for kind in (AnswerOptions, QuestionOptions)
     )
-    for name, declared in settings_of(RunOptions).items():
-        if name in values and not declared.for_answers:
+    for name in settings_of(RunOptions):
+        if name in values and name not in SETTINGS:
             raise ConfigError(f"option {name}: it is for transcripts, and has no meaning for an answer; leave it out")
     if json_schema is not None:
         answer["json_schema"] = checked_schema(_as_json(json_schema, "json_schema"), "(the argument)")
     if tools is not None:
         answer["tools"] = checked_tools(_as_json(tools, "tools"), "(the argument)")
     asked = QuestionOptions(**questions, answer=AnswerOptions(**answer))
-    return BackgroundRun(replace(config_of(source, out, values), questions=asked)).wait_with(on_progress)
+    return BackgroundRun(replace(config_of(source, out, values), own=asked)).wait_with(on_progress)
 
 
 def _as_json(value: object, name: str) -> str:

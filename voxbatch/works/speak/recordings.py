@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from voxbatch.audio import ffmpeg
 from voxbatch.errors import RunError
-from voxbatch.manifest.texts import CUE_END, CUE_START, TITLE_KEY
 from voxbatch.output.audio_archive import AudioReader, erase_orphans, place_of
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import BOOK, TRACK, item_file
@@ -30,6 +29,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store
+from voxbatch.works.speak.texts import CUE_END, CUE_START, TITLE_KEY
 
 CHAPTER_PAUSE_S = 1.0
 """Seconds of silence after each row of an audiobook."""
@@ -61,6 +61,8 @@ class Encoder:
             CheckpointError: the recording is missing or damaged.
             RunError: ffmpeg fails.
         """
+        if not entry.audio:
+            return
         flac = self._reader.flac(entry)
         for form in self._formats:
             if form == "flac":

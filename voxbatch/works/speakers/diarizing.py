@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from voxbatch.config import RunOptions, speaker_count
+from voxbatch.config import RunOptions
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineMessage, EngineSpec
 from voxbatch.errors import ConfigError
 from voxbatch.speakers import Diarizer, find_weights
 from voxbatch.speakers.network_process import beside_engine
+from voxbatch.works.speakers.options import speaker_count
 
 
 def diarization_of(options: RunOptions, spec: EngineSpec, loads_networks: bool) -> Diarization:
@@ -31,11 +32,11 @@ def diarization_of(options: RunOptions, spec: EngineSpec, loads_networks: bool) 
             f"--speakers needs the times of words, and {spec.model} of the engine {spec.name} gives none; take another "
             "model, or leave out --speakers"
         )
-    diarization = Diarization(find_weights(options.speaker_model), speaker_count(options.speakers))
+    diarization = Diarization(find_weights(options.speaker_model, options.stores), speaker_count(options.speakers))
     if options.speaker_names is not None:
         from voxbatch.speakers.enrolment import enrol
 
-        voices = enrol(options.speaker_names, diarization.weights, options.store_options)
+        voices = enrol(options.speaker_names, diarization.weights, options.stores)
         diarization = replace(diarization, voices=voices)
     if loads_networks:
         Diarizer(diarization.weights, diarization.count)

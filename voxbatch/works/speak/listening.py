@@ -11,13 +11,14 @@ import numpy as np
 import soxr
 
 from voxbatch import engines
-from voxbatch.config import RunOptions, SpeechOptions
+from voxbatch.config import RunOptions
 from voxbatch.engines import Engine, Feed
 from voxbatch.engines.choice import choose
 from voxbatch.engines.results import Result
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span, Speech
 from voxbatch.scoring.counts import count_errors
 from voxbatch.speech.pieces import plain
+from voxbatch.works.speak.options import SpeechOptions
 
 MAX_ATTEMPTS = 3
 """Times that a piece is spoken."""
@@ -32,7 +33,7 @@ def listener_of(options: RunOptions) -> Engine:
         ConfigError: no engine that transcribes is installed.
     """
     name = choose("auto").name
-    return engines.create(name, None, {}, options.store_options)
+    return engines.create(name, None, {}, options.stores)
 
 
 class ListeningEngine:

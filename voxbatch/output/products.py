@@ -1,0 +1,98 @@
+"""The files of a run in OUT in which the kinds of work differ.
+
+`Run.products` has those of a run; every other module of the package asks them, and knows no kind. Products are those of
+a run that transcribes. A kind whose files differ derives a class in `works/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from voxbatch.output.layout import TRANSCRIPTS
+
+if TYPE_CHECKING:
+    from voxbatch.output.entries import Entries
+    from voxbatch.output.item_files import ItemFiles
+    from voxbatch.output.parts import PartEntry
+    from voxbatch.output.run_file import Ownership, Run
+    from voxbatch.storage import Store
+    from voxbatch.storage.columns import ItemSet
+
+FilesOfEntry = Callable[["PartEntry", str], Iterator[tuple[str, bytes]]]
+"""Yields the name and the content of each file of an entry, whose id is given."""
+
+
+class Products:
+    """The files of a run that transcribes."""
+
+    merged = TRANSCRIPTS
+    """Name of the merged output of the items that have not failed."""
+    text_key = "pred_text"
+    """Key of the text of a line, for people."""
+    counts_missing = True
+    """True if an item that failed counts as a transcript without words, if it has a reference."""
+    group_key: str | None = None
+    """Key of a line by which errors are added up, besides the language."""
+
+    def item_files(self, files: ItemFiles, config: Mapping[str, Any]) -> ItemFiles:
+        """Return the settings of the files of single items that a stored config gives."""
+        return files
+
+    def files_of_entry(self, store: Store, files: ItemFiles) -> FilesOfEntry | None:
+        """Return what makes further files of single items; None if there are none."""
+        return None
+
+    def finish(self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
+        """Write the files of all items together."""
+
+    def recordings_place(self, place: str) -> str:
+        """Return the place from which the lines of an OUT name recordings; "" if they have their whole places."""
+        return ""
+
+    def check_report(self, place: str, identity: Mapping[str, Any]) -> None:
+        """Check that a report can be drawn.
+
+        Raises:
+            ConfigError: there are no errors to show.
+        """
+
+    def check_score(self, place: str) -> None:
+        """Check that the texts of an OUT can be scored.
+
+        Raises:
+            ConfigError: they are no transcripts.
+        """
+
+    def check_data_set(self, place: str) -> None:
+        """Check that a data set can be made of an OUT.
+
+        Raises:
+            ConfigError: it has no transcripts.
+        """
+
+
+PRODUCTS = Products()
+
+
+class SecondPassFiles(Protocol):
+    """What OUT has of a second pass, in which another model does some of the items again."""
+
+    def is_complete(self, store: Store, run: Run) -> bool:
+        """Return whether the second pass is complete.
+
+        Raises:
+            CheckpointError: the record of it is damaged, or another run wrote it.
+        """
+
+    def overlaid(self, first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterator[PartEntry]:
+        """Yield the entries of the first pass, each with what the second pass has of its item. Both are in the order
+        of the list."""
+
+    def chosen(self, entries: Iterable[PartEntry], run: Run, num_items: int) -> ItemSet:
+        """Return the items that the second pass does.
+
+        Args:
+            entries: the entries of the first pass, complete and in the order of the list.
+            num_items: number of items in the manifest. Kept transcripts of recordings that are gone follow them.
+        """

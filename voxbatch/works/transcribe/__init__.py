@@ -1,0 +1,5 @@
+"""Transcribe recordings."""
+
+from voxbatch.work import Work
+
+WORK = Work(name="transcribe", steps="voxbatch.runner.steps:Steps")
