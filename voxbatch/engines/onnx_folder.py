@@ -21,6 +21,8 @@ INT8, FLOAT32 = "int8", "float32"
 BLANK = "<blk>"
 BESIDE = "?data"
 """Appended to the name of a network, the pattern of the file with its weights: encoder-model.onnx.data or _data."""
+WHISPER_EN_END = 50_256
+"""Token that ends a text of an English-only Whisper; in the vocabulary of the others it is a word."""
 SMALL_FILES = ("config.json", "*vocab*.txt", "vocab.json", "added_tokens.json", "*/tokens.txt", "README.md")
 """Patterns of the files from which `read_folder` makes a model."""
 NEMO_FEATURES = ("80", "128")
@@ -173,7 +175,9 @@ def read_folder(folder: Path, name: str, kind_name: str = "") -> OnnxModel:
             f"--model {name}: a model of the kind {found} has one {KINDS[found].vocabulary}; seen: {seen}"
         )
     if found.startswith("whisper"):
-        return OnnxModel(found, folder, config, (), _languages(_json(files[0]) | _json(folder / "added_tokens.json")))
+        tokens = _json(files[0]) | _json(folder / "added_tokens.json")
+        is_english_only = tokens.get("<|endoftext|>") == WHISPER_EN_END
+        return OnnxModel(found, folder, config, (), ("en",) if is_english_only else _languages(tokens))
     pieces = _pieces(files[0], name)
     model = OnnxModel(found, folder, config, pieces, _languages(pieces) if found == "nemo-conformer-aed" else ())
     _check(model, name, files[0].name)
