@@ -10,6 +10,11 @@ chunk on each core.
 of pywhispercpp, which the interpreter PYTHON must have. whisper.cpp gets the same weights as ggml (float16), and the
 recordings as WAV at 16 kHz; neither conversion is measured.
 
+`--onnx PYTHON` adds voxbatch's engine onnx-asr with the same weights as ONNX (whisper_onnx.py, not measured), in the
+environment of PYTHON, which must have torch, transformers, onnx and onnx-asr, such as .venv-vllm. onnx-asr decodes
+greedily, with the prompt of multilingual models and without a cache of keys and values. A Parakeet with made-up
+weights has no word error rate, so it has no row.
+
 int8 is chaotic: one differing bit of a spectrogram changes words of its window, and so the rate of these recordings by
 up to half a point. So with `--rounds N` each round after the first hears the recordings with another dither of a 16-bit
 sample, and the bar is for the mean difference of all rounds.
@@ -47,6 +52,7 @@ MIN_SPEED = 0.9
 RACE_BARS = {True: 0.6, False: 0.5}
 """Largest share of the fastest other program's wall time that voxbatch may take, for long and for short recordings."""
 OURS, BASELINE, PEER, BATCHED, WHISPER_CPP = "voxbatch run", "baseline", "faster-whisper", "batched", "whisper.cpp"
+ONNX = "onnx-asr"
 Rows = list[dict[str, Any]]
 
 CPP = """
@@ -92,9 +98,30 @@ def side(command: Sequence[object], transcripts: Path, checkout: Path = ROOT) ->
 
 def ours(rows: Rows, folder: Path, checkout: Path = ROOT) -> Side:
     """Transcribe with `voxbatch run` of a checkout."""
+    return _ours(rows, folder, [*VOXBATCH, "run", "--engine", "faster-whisper"], checkout)
+
+
+def by_onnx(rows: Rows, folder: Path, python: str) -> Side:
+    """Transcribe with `voxbatch run --engine onnx-asr`, by another interpreter."""
+    if not (weights := folder / "onnx").exists():
+        tokenizer = FasterWhisperEngine(None, {})._located.path / "tokenizer.json"
+        convert = Path(__file__).with_name("whisper_onnx.py")
+        measured([python, convert, ggml_file(folder), tokenizer, weights])
+    return _ours(rows, folder, [python, "-m", "voxbatch", "run", "--engine", "onnx-asr", "--model", weights])
+
+
+def _ours(rows: Rows, folder: Path, command: Sequence[object], checkout: Path = ROOT) -> Side:
     manifest, out = write_manifest(folder / "rows.jsonl", rows), folder / "out"
-    command = [*VOXBATCH, "run", manifest, "-o", out, "--engine", "faster-whisper", "--overwrite", "--allow-outside"]
-    return side(command, out / "transcripts.jsonl", checkout)
+    return side([*command, manifest, "-o", out, "--overwrite", "--allow-outside"], out / "transcripts.jsonl", checkout)
+
+
+def ggml_file(folder: Path) -> Path:
+    """Return the weights as ggml, which are converted once."""
+    from ggml import write_ggml
+
+    if not (weights := folder / "ggml.bin").exists():
+        write_ggml(FasterWhisperEngine(None, {})._located.path, weights)
+    return weights
 
 
 def alone(name: str, rows: Rows, folder: Path) -> Side:
@@ -105,12 +132,8 @@ def alone(name: str, rows: Rows, folder: Path) -> Side:
 
 def whisper_cpp(rows: Rows, folder: Path, python: str) -> Side:
     """Transcribe with whisper.cpp, one recording after the other on all cores."""
-    from ggml import write_ggml
-
     manifest, texts = write_manifest(folder / "rows.jsonl", as_wav(rows, folder, None)), folder / "texts.jsonl"
-    if not (weights := folder / "ggml.bin").exists():
-        write_ggml(FasterWhisperEngine(None, {})._located.path, weights)
-    return side([python, "-c", CPP, weights, manifest, texts, len(os.sched_getaffinity(0))], texts)
+    return side([python, "-c", CPP, ggml_file(folder), manifest, texts, len(os.sched_getaffinity(0))], texts)
 
 
 def as_wav(rows: Rows, folder: Path, seed: int | None) -> Rows:
@@ -185,8 +208,10 @@ def compare(rows: Rows, sides: dict[str, list[Side]], bars: Bars) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--only-long", action="store_true", help="longform/ only")
+    options.add_argument("--only-short", action="store_true", help="all others only")
     options.add_argument("--clips", type=int, metavar="N", help="only so many of the short recordings, evenly chosen")
     options.add_argument("--race", type=os.path.abspath, metavar="PYTHON", help="also the other programs; see above")
+    options.add_argument("--onnx", type=os.path.abspath, metavar="PYTHON", help="also the engine onnx-asr; see above")
     options.add_argument("--baseline", type=Path, metavar="DIR", help="an older checkout of voxbatch to compare with")
     options.add_argument("--rounds", type=int, default=1, metavar="N", help="runs of each side, with another dither")
     options.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)
@@ -199,7 +224,7 @@ def main() -> None:
     short, long = ([row for row in rows if is_long(row) == wanted] for wanted in (False, True))
     if given.clips:
         short = [short[number * len(short) // given.clips] for number in range(given.clips)]
-    for group in [long] if given.only_long else [short, long]:
+    for group in [long] if given.only_long else [short] if given.only_short else [short, long]:
         sides: dict[str, list[Side]] = {}
         for number in range(given.rounds):
             with tempfile.TemporaryDirectory(prefix="voxbatch-truth-") as name:
@@ -212,6 +237,8 @@ def main() -> None:
                 if given.race:
                     sides.setdefault(BATCHED, []).append(alone(BATCHED, heard, folder))
                     sides.setdefault(WHISPER_CPP, []).append(whisper_cpp(heard, folder, given.race))
+                if given.onnx:
+                    sides.setdefault(ONNX, []).append(by_onnx(heard, folder, given.onnx))
         compare(group, sides, bars)
     return bars.leave()
 

@@ -153,6 +153,8 @@ class Ran:
     peak_mb: float
     """Peak of the summed RSS of the process and its children; shared pages count once in each process."""
     stderr: str
+    memory_mb: tuple[float, ...] = ()
+    """The summed RSS at each sample, which are SAMPLE_S apart."""
 
     def event(self, name: str) -> dict[str, Any]:
         """Return the last JSON event with this name; {} if there is none."""
@@ -182,10 +184,10 @@ def measured(command: Iterable[object], *, cores: int | None = None, checkout: P
     watcher = Watcher(process.pid)
     _, stderr = process.communicate()
     wall_s, cpu_s = time.monotonic() - began, _children_cpu_s() - before_s
-    main_cpu_s, peak_mb = watcher.stop()
+    main_cpu_s, memory_mb = watcher.stop()
     if process.returncode not in (0, 3):
         sys.exit(f"{' '.join(words)} ended with {process.returncode}:\n{stderr[-3000:]}")
-    return Ran(wall_s, cpu_s, main_cpu_s, peak_mb, stderr)
+    return Ran(wall_s, cpu_s, main_cpu_s, max(memory_mb, default=0.0), stderr, memory_mb)
 
 
 def transcribed(folder: Path, rows: Iterable[dict[str, Any]], *options: object) -> list[dict[str, Any]]:
@@ -216,20 +218,21 @@ class Watcher:
     """Samples the CPU time of a process, and the memory of the process and all its descendants, in a thread."""
 
     def __init__(self, pid: int):
-        self._pid, self._cpu_s, self._peak, self._over = pid, 0.0, 0, threading.Event()
+        self._pid, self._cpu_s, self._over = pid, 0.0, threading.Event()
+        self._memory_mb = list[float]()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def stop(self) -> tuple[float, float]:
-        """Stop sampling, and return the CPU seconds of the process and the peak in MB."""
+    def stop(self) -> tuple[float, tuple[float, ...]]:
+        """Stop sampling, and return the CPU seconds of the process and the memory in MB at each sample."""
         self._over.set()
         self._thread.join()
-        return self._cpu_s, self._peak / 1e6
+        return self._cpu_s, tuple(self._memory_mb)
 
     def _watch(self) -> None:
         while not self._over.wait(SAMPLE_S):
             family = tree(self._pid)
-            self._peak = max(self._peak, sum(map(_rss, family)))
+            self._memory_mb.append(sum(map(_rss, family)) / 1e6)
             with contextlib.suppress(psutil.Error):
                 self._cpu_s = sum(family[0].cpu_times()[:2]) if family else self._cpu_s
 

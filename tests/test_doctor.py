@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from servers import GoogleServer, google_server
 from voxbatch import doctor, engines
 from voxbatch.cli import cli
 from voxbatch.config import RunOptions
-from voxbatch.doctor import Finding
-from voxbatch.engines import gpu
+from voxbatch.engines import checks, gpu
+from voxbatch.engines.checks import Finding
+from voxbatch.engines.transducers.requirements import require_gpu
+from voxbatch.errors import EngineError
 
 
 @pytest.fixture
@@ -230,10 +232,110 @@ def again(asked: RunOptions) -> dict[str, Finding]:
     return {each.name: each for each in doctor.findings(asked)}
 
 
+@pytest.fixture
+def parakeet(diagnosed: Any, tmp_path: Path) -> Any:
+    """Return a function: parakeet(num_bytes, options, …) gives the findings for a Parakeet of this size on a machine
+    with the extra parakeet and without vLLM."""
+
+    def diagnose(num_bytes: int = 2_510_000_000, options: Mapping[str, str] | None = None, **machine: Any) -> Any:
+        model = machines.parakeet_folder(tmp_path / "parakeet", num_bytes)
+        asked = RunOptions(model=model, engine_options=options or {})
+        return diagnosed(asked, **{"vllm": None, **machine})
+
+    return diagnose
+
+
+@pytest.mark.slow
+def test_parakeet_runs_without_vllm(parakeet: Any) -> None:
+    """With the extra parakeet alone, the GPU is tried with PyTorch, and Parakeet's engine and its model are ready. An
+    L4 has memory for the 64 rows of a batch."""
+    found = parakeet()
+    assert (found["vllm"].state, found["transformers"].state) == ("missing", "ok")
+    assert found["cuda"].detail.endswith("and PyTorch for CUDA 13.0 allocates memory on each GPU")
+    assert (found["engine"].state, found["engine"].detail[:12]) == ("ok", "transducers:")
+    assert (found["model"].state, ", 2.5 GB" in found["model"].detail) == ("ok", True)
+    assert "memory" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("machine", "faulty", "detail"),
+    [
+        ({"torch_cuda": None, "fault": "no CUDA"}, "cuda", "a build without CUDA: pip install 'voxbatch[vllm]', or"),
+        ({"driver": "535.216.03", "cuda": 12020, "fault": "35"}, "cuda", "driver 535.216.03 runs CUDA 12.2, and"),
+        ({"fault": "CUDA error 803"}, "cuda", "cannot use the GPU with driver 580.95.05 (RuntimeError: CUDA"),
+        ({"cards": 0}, "gpu", "no GPU answers: check nvidia-smi and CUDA_VISIBLE_DEVICES, and pip install"),
+    ],
+)  # fmt: skip
+def test_parakeet_does_not_start_without_its_gpu(
+    parakeet: Any, machine: dict[str, Any], faulty: str, detail: str
+) -> None:
+    """Where there is a driver, Parakeet does not silently run on the CPU: a PyTorch without CUDA, a driver that is too
+    old and GPUs that are hidden fail the engine, with the remedy. A run is refused for the same reason.
+    """
+    found = parakeet(**machine)
+    assert detail in found[faulty].detail
+    reason = f"transducers is installed and cannot start here: see {faulty} above"
+    assert found["engine"] == Finding("engine", "failed", reason)
+    if machine.get("fault") != "CUDA error 803":  # which PyTorch alone knows
+        with pytest.raises(EngineError, match="check nvidia-smi" if faulty == "gpu" else re.escape(detail[:20])):
+            require_gpu()
+
+
+@pytest.mark.slow
+def test_parakeet_needs_a_new_transformers(parakeet: Any) -> None:
+    """A transformers without the classes fails the engine with the command that helps, as it does for a run."""
+    found = parakeet(transformers="4.57.6")
+    needed = "transformers 4.57.6 is installed, and the engine transducers needs 5.16 or later: pip install"
+    assert (found["engine"].state, needed in found["engine"].detail) == ("failed", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gigabytes", "options", "warning"),
+    [
+        # By hand: 8.0 GB less 0.64 of the driver, 0.6 of CUDA and 2.51 / 2 of weights are 5.5; a row takes 0.166.
+        # In float32 weights and rows take twice that: 12.0 less 1.24 and 2.51 are 8.25.
+        (8.0, {}, "64 rows may not fit, as the smallest GPU has 8.0 GB: --engine-option rows=33"),
+        (8.0, {"rows": "32"}, None),
+        (12.0, {"dtype": "float32"}, "64 rows may not fit, as the smallest GPU has 12.0 GB: --engine-option rows=24"),
+    ],
+)
+def test_small_gpu_takes_fewer_rows(
+    parakeet: Any, gigabytes: float, options: dict[str, str], warning: str | None
+) -> None:
+    """A GPU that may be too small for the rows of a batch is a warning with a number of rows that fits."""
+    found = parakeet(options=options, total_bytes=int(gigabytes * 1e9))
+    assert found.get("memory") == (Finding("memory", "warning", warning) if warning else None)
+    assert found["model"].state == "ok"
+
+
+@pytest.mark.slow
+def test_gpu_that_is_too_small_for_the_weights_fails(parakeet: Any) -> None:
+    """A model whose weights leave no memory for a row is a failure."""
+    found = parakeet(80_000_000_000)["model"]
+    assert (found.state, "its weights take 80.0 GB, and the smallest GPU has 24.2 GB" in found.detail) == (
+        "failed",
+        True,
+    )
+
+
+def test_parakeet_on_this_machine(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Without the extra, the engine is missing with the command that installs it, and a run that asks for it fails."""
+    if not engines.install_command("transducers"):
+        pytest.skip("PyTorch and transformers are installed")
+    model = machines.parakeet_folder(tmp_path / "parakeet", 1000)
+    done = voxbatch("doctor", env={"VOXBATCH_MODEL": model, "VOXBATCH_ENGINE": "transducers"})
+    install = "pip install 'voxbatch[parakeet]'"
+    assert f"missing  transformers           for the engine for Parakeet on GPUs: {install}\n" in done.stdout
+    assert f"failed   engine                 engine transducers is not installed: {install}\n" in done.stdout
+    assert done.returncode == 1
+
+
 @pytest.mark.slow
 def test_full_disk_fails(diagnosed: Any, bucket: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that would not fit onto the disk is a failure with both numbers."""
-    monkeypatch.setattr(doctor, "_free_bytes", lambda place: 3)  # no test can fill a disk
+    monkeypatch.setattr(checks, "_free_bytes", lambda place: 3)  # no test can fill a disk
     found = diagnosed(RunOptions(model="gs://models/voxtral"))["model"]
     assert found.state == "failed"
     assert "0.0 GB are free there: set XDG_CACHE_HOME and HF_HOME" in found.detail

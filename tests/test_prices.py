@@ -129,6 +129,24 @@ def test_the_page_calculates_the_prices_of_parakeet(machine: str, gpu: str, usd:
         assert f"270 s x {speed.rtfx:g} / 3600 = {start.average_s * speed.rtfx / 3600:g} hours" in PAGE
 
 
+def test_the_page_calculates_other_prices_of_parakeet_from_their_sources() -> None:
+    """The price on an H200 follows from the speed of a whole run in RESULTS.md, AWS's from its price of a minute, omi's
+    from its speeds and the price of an L4."""
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    (rtfx,) = re.findall(r"^\| 1 \| 200 \| [\d.]+ s \| ([\d,]+) \|", results, flags=re.MULTILINE)
+    found = hourly_prices()
+    price, kind, _ = found[f"Parakeet on an H200 rented for 5 USD an hour, RTFx {rtfx} with start and end"]
+    assert price == f"{5 / float(rtfx.replace(',', '')):.2g}"
+    assert kind.startswith("the speed is measured [with made-up weights]")
+    (article,) = (cells for name, cells in found.items() if "AWS's article" in name)
+    low, high = map(float, re.findall(r"(0\.000\d+) (?:USD a minute|on demand)", PAGE))
+    assert article[0] == f"{low * 60:.3f} to {high * 60:.4f}"
+    per_hour = prices.price_table()[prices.CLOUD_RUN_L4]["usd_per_hour"]
+    assert found["Parakeet by omi on an L4, RTFx 164 to 286 over clips of 5 s"][0] == (
+        f"{per_hour / 286:.4f} to {per_hour / 164:.4f}"
+    )
+
+
 CLOUD_RUN = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}
 
 

@@ -16,6 +16,7 @@ from conftest import ROOT, environment
 from voxbatch.work import ADDITIONS, KINDS
 
 PACKAGE = ROOT / "voxbatch"
+ENGINES = ROOT / "tests" / "support" / "engines"
 RECORDING = str(ROOT / "examples" / "recordings" / "weather.flac")
 FOLDERS = sorted({path.parent.name for path in (PACKAGE / "works").glob("*/__init__.py")} - {"transcribe"})
 OPTIONS = {"align": ("--task", "align"), "cascade": ("--cascade", "a,b"), "speakers": ("--speakers", "2")}
@@ -115,7 +116,7 @@ def test_the_core_lives_without_the_folder_of_a_kind(folder: str, tmp_path: Path
     shutil.rmtree(package / "works" / folder)
 
     def voxbatch(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=str(tmp_path))
+        command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=f"{tmp_path}:{ENGINES}")
         return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
 
     commands = re.findall(r"^  ([a-z]+) ", voxbatch("--help").stdout, re.MULTILINE)
@@ -133,3 +134,41 @@ def test_the_core_lives_without_the_folder_of_a_kind(folder: str, tmp_path: Path
     if option := OPTIONS.get(folder):
         done = voxbatch("run", RECORDING, "-o", "other", "--engine", "scripted", *option)
         assert (done.returncode, "this installation of voxbatch cannot do" in done.stderr) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "commands", "refused"),
+    [
+        ("vllm", {"serve"}, ("run", RECORDING, "-o", "other", "--engine", "vllm")),
+        ("clouds", {"submit", "listen"}, ("submit", "gs://bucket/list.jsonl")),
+        ("stores", set(), ("run", "https://127.0.0.1:1/a.wav", "-o", "other", "--engine", "scripted")),
+    ],
+)
+def test_the_core_lives_without_a_folder(
+    folder: str, commands: set[str], refused: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Without vLLM, the clouds or the clients of stores, their commands are gone, what needs them is refused, and
+    everything else works."""
+    package = tmp_path / "voxbatch"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(package / folder)
+
+    def voxbatch(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=f"{tmp_path}:{ENGINES}")
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    shown = {*re.findall(r"^  ([a-z]+) ", voxbatch("--help").stdout, re.MULTILINE)}
+    assert not shown & commands
+    assert {"run", "status", "doctor"} <= shown
+    for arguments in (
+        ("run", RECORDING, "-o", "out", "--engine", "scripted", "--formats", "srt", "-q"),
+        ("status", "out"),
+        ("merge", "out", "--formats", "txt"),
+        ("doctor",),
+        ("models",),
+    ):
+        done = voxbatch(*arguments)
+        assert done.returncode == 0, done.stderr
+    done = voxbatch(*refused)
+    assert (done.returncode != 0, "Traceback" in done.stderr, done.stderr.strip() != "") == (True, False, True)

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import voxbatch
@@ -19,11 +17,9 @@ from voxbatch import engines
 from voxbatch.audio import ffmpeg
 from voxbatch.config import RunOptions
 from voxbatch.engines import entry_points
+from voxbatch.engines.checks import CheckedModel, EngineChecks, Finding
 from voxbatch.engines.choice import choose
-from voxbatch.engines.model_files import cache_folder
 from voxbatch.errors import EngineError, StorageError, VoxbatchError
-from voxbatch.safe_text import counted
-from voxbatch.storage.address import is_bucket_address
 
 _PACKAGES = (
     ("numpy", "samples", ""),
@@ -49,17 +45,6 @@ _PACKAGES = (
 """(package, its use, the extra that installs it). Without an extra, every run needs the package."""
 _NEEDED = ("engine", "model", "out")
 """Names of the findings without which no run can start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The state of one component of the installation."""
-
-    name: str
-    state: str
-    """ "ok", "warning", "missing" or "failed"."""
-    detail: str
-    """The version or the place if the state is "ok". Otherwise the reason, and the command that helps."""
 
 
 def is_ready(results: Sequence[Finding]) -> bool:
@@ -109,29 +94,13 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
         yield Finding("ffmpeg", "failed", str(e))
     gpus = [*_gpus(), _cuda()]
     yield from gpus
-    yield _vllm()
-
-    from voxbatch.vllm.engine import prefill
-    from voxbatch.vllm.engine.model import DEFAULT_MODEL, REALTIME, in_hub_cache
-    from voxbatch.vllm.engine.settings import resolve
-
-    if _is_vllm_for_gpus():
-        plugin = prefill.decide(REALTIME, resolve(REALTIME, {}))
-        if plugin.on:
-            yield Finding("vllm-plugin", "ok", "Voxtral Realtime's encoder runs once a chunk")
-        else:
-            yield Finding("vllm-plugin", "warning", plugin.warning)
     if os.environ.get("HF_TOKEN"):  # the finding never contains the token
         yield Finding("HF_TOKEN", "ok", "set")
     else:
         yield Finding("HF_TOKEN", "missing", "for gated and private models of the hub: export HF_TOKEN=…")
-    if asked.model not in (None, DEFAULT_MODEL):
-        pass
-    elif in_hub_cache(DEFAULT_MODEL):
-        yield Finding("vllm-model", "ok", f"{DEFAULT_MODEL} is in the hub's cache here")
-    else:
-        download = f"for vLLM: the first run on a GPU downloads it, or now: hf download {DEFAULT_MODEL}"
-        yield Finding("vllm-model", "missing", download)
+    for name in engines.ENGINES:
+        if checks := _checks(name):
+            yield from checks.findings(asked)
     yield from _engine(asked, [finding.name for finding in gpus if finding.state != "ok"])
     if out:
         yield _out(out, asked)
@@ -144,11 +113,11 @@ def _gpus() -> Iterator[Finding]:
         memory = f"{card.total_bytes / 1e9:.1f} GB, {card.free_bytes / 1e9:.1f} GB of it free"
         yield Finding("gpu", "ok", f"{card.device}: {card.name}, {memory}")
     if not cards and engines.has_gpu():
-        again = "check nvidia-smi and CUDA_VISIBLE_DEVICES, and pip install 'voxbatch[vllm]'"
+        again = "check nvidia-smi and CUDA_VISIBLE_DEVICES, and pip install 'voxbatch[vllm]' or 'voxbatch[parakeet]'"
         yield Finding("gpu", "missing", f"an NVIDIA driver is there, but no GPU answers: {again}")
     elif not cards:
         again = "install NVIDIA's driver, or give the container the GPUs"
-        yield Finding("gpu", "missing", f"for vLLM; without one, engines run on the CPU: {again}")
+        yield Finding("gpu", "missing", f"for vLLM and Parakeet at speed; without one, engines run on the CPU: {again}")
 
 
 def _cuda() -> Finding:
@@ -159,7 +128,7 @@ def _cuda() -> Finding:
     if driver is None:
         return Finding("cuda", "missing", "for GPUs: no NVIDIA driver answers; CUDA 13 takes driver 580 or later")
     runs = f"driver {driver.version} runs CUDA {driver.cuda[0]}.{driver.cuda[1]}"
-    if not (_is_vllm_for_gpus() or engines.install_command("transducers") is None) or not gpu.visible_gpus():
+    if not any(checks.needs_gpu() for checks in map(_checks, engines.ENGINES) if checks) or not gpu.visible_gpus():
         return Finding("cuda", "ok", runs)
     built_for = gpu.torch_cuda()
     if built_for is None:
@@ -169,23 +138,13 @@ def _cuda() -> Finding:
     return Finding("cuda", "ok", f"{runs}, and PyTorch for CUDA {built_for} allocates memory on each GPU")
 
 
-def _vllm() -> Finding:
-    from voxbatch.vllm.engine import compat
-
-    installed = compat.find()
-    if installed is None:
-        return Finding("vllm", "missing", "for Voxtral and Whisper on GPUs: pip install 'voxbatch[vllm]'")
-    if warning := compat.warning(*installed):
-        return Finding("vllm", "warning", warning)
-    return Finding("vllm", "ok", f"{installed[1]} from the package {installed[0]}")
-
-
-def _is_vllm_for_gpus() -> bool:
-    """Return whether vLLM's build for GPUs is installed."""
-    from voxbatch.vllm.engine import compat
-
-    installed = compat.find()
-    return installed is not None and installed[0] == "vllm"
+def _checks(engine: str) -> EngineChecks | None:
+    """Return what an engine tells about this machine. None if it tells nothing, or is not part of this installation."""
+    path = engines.ENGINES[engine].checks_path if engine in engines.ENGINES else ""
+    if not path or not engines.is_part(path):
+        return None
+    checks: EngineChecks = import_module(path)
+    return checks
 
 
 def _other_engines() -> Iterator[Finding]:
@@ -203,13 +162,11 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     Args:
         faulty: names of the findings about GPUs that are not "ok". No engine for GPUs starts with any of them.
     """
-    from voxbatch.vllm.engine import compat
-
     try:
         choice = choose(asked.engine, model=asked.model, stores=asked.stores)
-        if choice.name == "vllm":
-            compat.installed()
-        if faulty and _needs_gpu(choice.name):
+        if checks := _checks(choice.name):
+            checks.check_installed()
+        if checks and faulty and checks.needs_gpu():
             raise EngineError(f"{choice.name} is installed and cannot start here: see {' and '.join(faulty)} above")
     except StorageError as e:  # the bucket of the model decides on the engine
         yield Finding("model", "failed", str(e))
@@ -219,77 +176,18 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
         return
     try:
         with tempfile.TemporaryDirectory(prefix="voxbatch-doctor-") as folder:
-            model, size = asked.model, ""
-            if choice.name == "vllm":
-                model, size = _vllm_model(asked, Path(folder))
-            spec = engines.create(choice.name, model, asked.engine_options, asked.stores).spec
+            checked = checks.check_model(asked, Path(folder)) if checks else CheckedModel(asked.model)
+            spec = engines.create(choice.name, checked.model, asked.engine_options, asked.stores).spec
     except VoxbatchError as e:
         yield Finding("engine", "ok", choice.reason)
         yield Finding("model", "failed", str(e))
         return
     yield Finding("engine", "ok", choice.reason)
-    name = spec.model if model == asked.model else asked.model
+    if checked.warning:
+        yield Finding("memory", "warning", checked.warning)
+    name = spec.model if checked.model == asked.model else asked.model
+    size = "" if checked.weights is None else f", {checked.weights / 1e9:.1f} GB"
     yield Finding("model", "ok", f"{name}{size}{engines.known_details(spec.license, spec.origin)}")
-
-
-def _needs_gpu(engine: str) -> bool:
-    """Return whether an engine cannot start without a GPU that works. vLLM's build for CPUs can, and PyTorch on a
-    machine without any."""
-    return _is_vllm_for_gpus() if engine == "vllm" else engine == "transducers" and engines.has_gpu()
-
-
-def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
-    """Check that a model for vLLM can be read, that there is room for it, and that it fits into the GPUs.
-
-    Args:
-        folder: an empty folder, for the small files of a model in a bucket: its weights are not fetched.
-
-    Returns:
-        The model with which the engine can be created, and its size as text.
-
-    Raises:
-        VoxbatchError: the run would fail.
-    """
-    from voxbatch.engines import gpu
-    from voxbatch.vllm.engine import arguments
-    from voxbatch.vllm.engine.model import check_weights, locate, missing_weights, weights_bytes
-    from voxbatch.vllm.engine.model_preview import preview
-    from voxbatch.vllm.engine.settings import resolve
-
-    if asked.model and is_bucket_address(asked.model):
-        listed = preview(asked.model, folder, asked.stores)
-        model = locate(str(folder), None)
-        weights, fetched, place = listed.weights_bytes(model), listed.bytes, cache_folder()
-    else:
-        model = locate(asked.model, asked.engine_options.get("revision"), asked.stores)
-        fetched, place = missing_weights(model), model.path
-        if model.revision is None:  # a run completes a model of the hub itself
-            check_weights(model)
-        weights = fetched or weights_bytes(model)
-    if fetched > (free := _free_bytes(place)):
-        raise EngineError(
-            f"{asked.model or model.name}: {fetched / 1e9:.1f} GB are to be fetched to {place}, and "
-            f"{free / 1e9:.1f} GB are free there: set XDG_CACHE_HOME and HF_HOME to folders with more room, or give "
-            "the container more disk (on Cloud Run, memory)"
-        )
-    settings = resolve(model.family, asked.engine_options)
-    room = [arguments.planned_bytes(settings, visible) for visible in gpu.visible_gpus()]
-    if room and not settings.fp8_parts and not settings.quantization:
-        shared = min(room) * settings.tensor_parallel_size
-        if weights > shared:
-            raise EngineError(
-                f"{asked.model or model.name}: its weights take {weights / 1e9:.1f} GB, and there are "
-                f"{shared / 1e9:.1f} GB for it on {counted(settings.tensor_parallel_size, 'GPU')}: take larger GPUs, "
-                "or more of them (--engine-option tensor_parallel_size=N), or --engine-option quantization=fp8"
-            )
-    return (str(folder) if asked.model and is_bucket_address(asked.model) else asked.model), f", {weights / 1e9:.1f} GB"
-
-
-def _free_bytes(place: Path) -> int:
-    """Return the free bytes of the disk on which a folder lies or will be created."""
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
 
 
 def _out(out: str, asked: RunOptions) -> Finding:

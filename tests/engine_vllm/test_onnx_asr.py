@@ -461,6 +461,50 @@ def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_whisper(directory, tmp_path_factory.mktemp("whisper") / "onnx")
 
 
+def test_english_only_whisper_begins_as_it_learnt(tmp_path: Path) -> None:
+    """A Whisper that knows English only gets neither a language nor a task: its text is that of transformers after
+    the two tokens with which openai/whisper begins."""
+    from onnx_export import export_whisper
+    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+    end, start, untimed, size = 50_256, 50_257, 50_362, 51_864
+    words = {"".join(chr(97 + number // 26**place % 26) for place in range(4)): number for number in range(end)}
+    control = {
+        end: "endoftext",
+        start: "startoftranscript",
+        50_258: "en",
+        50_358: "transcribe",
+        untimed: "notimestamps",
+    }
+    added = [{"content": f"<|{name}|>", "id": number} for number, name in control.items()]
+    others = set(range(end, size)) - set(control)
+    added += [{"content": f"<|{number}|>", "id": number} for number in sorted(others)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}, "added_tokens": added}))
+    torch.manual_seed(1)
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 16}
+    config = WhisperConfig(vocab_size=size, **layers, **heads, pad_token_id=end, eos_token_id=end, bos_token_id=end)
+    model = WhisperForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        model.model.decoder.embed_positions.weight.normal_(0, 1.0)
+    model.save_pretrained(tmp_path)
+    engine = engine_of(export_whisper(tmp_path, tmp_path / "onnx"))
+    assert engine.spec.only_language == "en"
+    (clip,) = clips([2.0])
+    (result,) = transcribed(engine, [clip])
+    features = WhisperFeatureExtractor(feature_size=80)(
+        [clip], sampling_rate=16_000, return_tensors="pt"
+    ).input_features
+    ids = [start, untimed]
+    with torch.no_grad():
+        while len(ids) < 12:
+            logits = model(input_features=features, decoder_input_ids=torch.tensor([ids])).logits
+            ids.append(int(logits[0, -1].argmax()))
+    names = {number: word for word, number in words.items()}
+    assert len(set(ids[2:])) > 1
+    assert result.text.startswith("".join(names.get(number, "") for number in ids[2:]))
+
+
 def test_real_whisper_writes_what_is_said(whisper: Path, corpus: Path) -> None:
     """Whisper tiny, with real weights, writes about the words of the references in three languages, if it is told the
     language and if it is not. Clips change nothing for each other, however loud they are."""

@@ -10,7 +10,7 @@ from voxbatch.vllm.engine.model import DEFAULT_MODEL, DEFAULT_PARAMS
 
 NVML = """
 class NVMLError(Exception): ...
-class Memory: total, free, reserved = 24_152_899_584, 24_152_899_584, 640_000_000
+class Memory: total, free, reserved = {total}, {total}, 640_000_000
 nvmlMemory_v2 = 2
 def nvmlInit(): ...
 def nvmlShutdown(): ...
@@ -51,7 +51,9 @@ def package(folder: Path, name: str, release: str, **files: str) -> None:
 def gpu_machine(
     folder: Path,
     *,
-    vllm: str = "0.32.0",
+    vllm: str | None = "0.32.0",
+    transformers: str = "5.19.0",
+    total_bytes: int = 24_152_899_584,
     cards: int = 2,
     driver: str = "580.95.05",
     cuda: int = 13000,
@@ -59,21 +61,25 @@ def gpu_machine(
     fault: str = "",
     hang: float = 0,
 ) -> Path:
-    """Write packages for the path: a fake NVML, a PyTorch, an empty vLLM, and voxbatch's entry point.
+    """Write packages for the path: a fake NVML, a PyTorch, an empty vLLM and transformers, and voxbatch's entry point.
 
     Args:
+        vllm: the version of vLLM; None for a machine without it.
+        transformers: its version.
+        total_bytes: the memory of each GPU.
         cuda: the CUDA version of the driver in NVML's form, 12020 for 12.2.
         torch_cuda: the CUDA version for which PyTorch was built.
         fault: the reason for which PyTorch cannot use a GPU.
         hang: seconds until PyTorch fails or succeeds.
     """
-    package(folder, "vllm", vllm, __init__="")
+    for name, release in (("vllm", vllm), ("transformers", transformers)):
+        if release is not None:
+            package(folder, name, release, __init__="")
     version = f"from typing import Optional\n__version__ = '2.13.0'\ncuda: Optional[str] = {torch_cuda!r}\n"
     package(folder, "torch", "2.13.0", __init__=TORCH.format(fault=fault, cards=cards, hang=hang), version=version)
-    package(folder, "transformers", "5.19.0", __init__="")
     package(folder, "voxbatch", "0")
     (folder / "voxbatch-0.dist-info" / "entry_points.txt").write_text(ENTRY_POINTS)
-    (folder / "pynvml.py").write_text(NVML.format(cards=cards, driver=driver, cuda=cuda))
+    (folder / "pynvml.py").write_text(NVML.format(cards=cards, driver=driver, cuda=cuda, total=total_bytes))
     return folder
 
 
@@ -96,6 +102,17 @@ def hub_cache(folder: Path) -> dict[str, str]:
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0")
     return {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1"}
+
+
+def parakeet_folder(folder: Path, num_bytes: int = 2_510_000_000) -> str:
+    """Write a Parakeet TDT in Hugging Face's format, whose weights are a hole of a file."""
+    folder.mkdir(parents=True)
+    config = {"model_type": "parakeet_tdt", "encoder_config": {"num_mel_bins": 128}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "preprocessor_config.json").write_text('{"feature_size": 128}')
+    (folder / "model.safetensors").touch()
+    os.truncate(folder / "model.safetensors", num_bytes)
+    return str(folder)
 
 
 def path(*folders: Path) -> str:

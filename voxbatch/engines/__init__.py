@@ -59,6 +59,7 @@ ENGINES = {
         uses_gpu=True,
         default_profile="ctx512-batch",
         speed_path="voxbatch.vllm.engine.forecast:expected_speed",
+        checks_path="voxbatch.vllm.engine.checks_of_doctor",
         preview_path="voxbatch.vllm.engine.forecast:preview_arguments",
         compiles=True,
         answers=True,
@@ -72,6 +73,7 @@ ENGINES = {
         multilingual_model="parakeet",
         default_profile="parakeet",
         speed_path="voxbatch.engines.transducers.forecast:expected_speed",
+        checks_path="voxbatch.engines.transducers.requirements",
         uses_gpu=True,
         compiles=True,
     ),
@@ -166,12 +168,12 @@ def install_command(name: str, table: Mapping[str, Registration] | None = None) 
     engine = registered(name, table)
     assert engine is not None
     folder = engine.class_path.partition(":")[0]  # voxbatch may be installed without it
-    is_there = bool(engine.package) or _is_there(folder)
+    is_there = bool(engine.package) or is_part(folder)
     return None if is_there and all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
 
 
-def _is_there(module: str) -> bool:
-    """Return whether a module of voxbatch is installed, without importing a package of it."""
+def is_part(module: str) -> bool:
+    """Return whether a module of voxbatch is part of this installation, without importing its packages."""
     path = Path(__file__).parents[1].joinpath(*module.split(".")[1:])
     return path.is_dir() or path.with_suffix(".py").is_file()
 

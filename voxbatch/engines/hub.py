@@ -71,13 +71,18 @@ def file_sizes(name: str, revision: str, patterns: Iterable[str]) -> dict[str, i
     }
 
 
-def download(name: str, revision: str, patterns: Iterable[str]) -> Iterator[EngineMessage]:
+def download(name: str, revision: str, patterns: Iterable[str], first: Iterable[str] = ()) -> Iterator[EngineMessage]:
     """Download the files of a model that match a pattern. Yield its size, and every few seconds the bytes so far.
+
+    Args:
+        first: patterns of files that come before all others, so that a file whose presence means a complete model is
+            never alone after an interrupted download.
 
     Raises:
         ConfigError, EngineError: see `snapshot`.
     """
-    patterns = list(patterns)
+    first = list(first)
+    patterns = [*first, *patterns]
     total = sum(file_sizes(name, revision, patterns).values())
     of = f" of {total / 1e6:,.0f} MB" if total else " MB"
     blobs = cache_folder() / f"models--{name.replace('/', '--')}" / "blobs"
@@ -85,7 +90,8 @@ def download(name: str, revision: str, patterns: Iterable[str]) -> Iterator[Engi
 
     def fetch() -> None:
         try:
-            snapshot(name, revision, patterns)
+            for chosen in filter(None, (first, patterns)):
+                snapshot(name, revision, chosen)
         except VoxbatchError as e:
             errors.append(e)
 

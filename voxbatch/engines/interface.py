@@ -129,6 +129,9 @@ class Registration:
     """The function that calculates the expected speed: a path; see the module `previews`. Empty if there is none."""
     preview_path: str = ""
     """The function that shows the arguments of the engine's library: a path; see `previews`. Empty if there is none."""
+    checks_path: str = ""
+    """The module of what `voxbatch doctor` checks for the engine: an EngineChecks of the module `checks`. Empty if
+    there is none."""
     compiles: bool = False
     """True if the engine compiles kernels, and takes the option kernel_cache."""
     answers: bool = False

@@ -22,7 +22,7 @@ from typing import Any
 from voxbatch.engines import EngineSpec, Feed, hub
 from voxbatch.engines.known_models import WHISPER_CODES, named
 from voxbatch.engines.model_files import fingerprint, local_path
-from voxbatch.engines.onnx_folder import FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
+from voxbatch.engines.onnx_folder import BESIDE, FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
 from voxbatch.engines.onnx_networks import OnnxNetwork, check_decoder, load
 from voxbatch.engines.pieces import Piece, joined, recut
 from voxbatch.engines.results import EngineMessage, Result
@@ -220,7 +220,9 @@ class _Located:
     def downloaded(self) -> Iterator[EngineMessage]:
         """Bring the networks here, if they are not. Yield the progress."""
         if self.repository and not self.model.has(self.quantization):
-            yield from hub.download(self.repository, self.model.folder.name, self.model.patterns(self.quantization))
+            networks = self.model.networks(self.quantization)
+            weights = [f"{network}{BESIDE}" for network in networks]
+            yield from hub.download(self.repository, self.model.folder.name, networks, first=weights)
 
 
 def _locate(name: str | None, options: OnnxAsrOptions, stores: Stores) -> _Located:

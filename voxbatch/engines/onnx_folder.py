@@ -19,6 +19,10 @@ from voxbatch.errors import ConfigError
 
 INT8, FLOAT32 = "int8", "float32"
 BLANK = "<blk>"
+BESIDE = "?data"
+"""Appended to the name of a network, the pattern of the file with its weights: encoder-model.onnx.data or _data."""
+WHISPER_EN_END = 50_256
+"""Token that ends a text of an English-only Whisper; in the vocabulary of the others it is a word."""
 SMALL_FILES = ("config.json", "*vocab*.txt", "vocab.json", "added_tokens.json", "*/tokens.txt", "README.md")
 """Patterns of the files from which `read_folder` makes a model."""
 NEMO_FEATURES = ("80", "128")
@@ -107,11 +111,15 @@ class OnnxModel:
 
     def patterns(self, quantization: str) -> list[str]:
         """Return the patterns of the files of the networks, with those that hold weights beside them."""
+        names = self.networks(quantization)
+        return [*names, *(f"{name}{BESIDE}" for name in names)]
+
+    def networks(self, quantization: str) -> list[str]:
+        """Return the patterns of the files of the networks."""
         middle = "?int8" if quantization == INT8 else ""
         networks = [network.removeprefix("**/") for network in self.kind.networks]
         prefixes = ["", "*/"] if self.kind_name == "whisper" else [""]
-        names = [f"{prefix}{network}{middle}.onnx" for network in networks for prefix in prefixes]
-        return [*names, *(f"{name}?data" for name in names)]
+        return [f"{prefix}{network}{middle}.onnx" for network in networks for prefix in prefixes]
 
     def has(self, quantization: str, names: list[str] | None = None) -> bool:
         """Return whether there is a file for each network.
@@ -167,7 +175,9 @@ def read_folder(folder: Path, name: str, kind_name: str = "") -> OnnxModel:
             f"--model {name}: a model of the kind {found} has one {KINDS[found].vocabulary}; seen: {seen}"
         )
     if found.startswith("whisper"):
-        return OnnxModel(found, folder, config, (), _languages(_json(files[0]) | _json(folder / "added_tokens.json")))
+        tokens = _json(files[0]) | _json(folder / "added_tokens.json")
+        is_english_only = tokens.get("<|endoftext|>") == WHISPER_EN_END
+        return OnnxModel(found, folder, config, (), ("en",) if is_english_only else _languages(tokens))
     pieces = _pieces(files[0], name)
     model = OnnxModel(found, folder, config, pieces, _languages(pieces) if found == "nemo-conformer-aed" else ())
     _check(model, name, files[0].name)

@@ -88,10 +88,17 @@ class TextNetwork:
 
     def __init__(self, asr: Any, model: OnnxModel):
         self._asr, self._is_whisper = asr, model.kind_name.startswith("whisper")
+        self._is_english_only = self._is_whisper and model.languages == ("en",)
+        if self._is_english_only:
+            # onnx-asr asks each Whisper for a language and a task. One that knows English only then writes nothing: it
+            # learnt to begin with these two tokens (openai/whisper, tokenizer.py).
+            asr._transcribe_input = asr._transcribe_input[:, [0, -1]]
 
     def encode(self, piece: Piece) -> str:
         """Return the text itself, because onnx-asr's decoders take samples."""
         language = WHISPER_CODES.get(piece.lang or "", piece.lang) if self._is_whisper else piece.lang
+        if self._is_english_only:
+            language = "notimestamps"  # onnx-asr makes this name the second token
         (found,) = self._asr.recognize_batch(*_alone(piece), language=language)
         return str(found.text)
 

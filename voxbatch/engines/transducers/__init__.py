@@ -24,10 +24,13 @@ from voxbatch.engines.kernel_cache import KernelCache, kernels_key
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, suspicions
 from voxbatch.engines.transducers.model import download, locate
+from voxbatch.engines.transducers.options import TransducerOptions
+from voxbatch.engines.transducers.requirements import require_gpu, require_transformers
 from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
-from voxbatch.settings import check_settings, parse, setting
+from voxbatch.settings import check_settings, parse
+from voxbatch.settings import setting as setting
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 if TYPE_CHECKING:
@@ -36,29 +39,10 @@ if TYPE_CHECKING:
 
 ROW_FRAMES = (312, 376, 440)
 """Lengths of the rows in which clips are packed, in frames of 80 ms: 25, 30 and 35 s. Each is compiled once."""
-MAX_ROWS = 64
-"""Rows of a batch. 64 rows of 30 s are 30 minutes, which keep an H200 busy for 75 ms."""
 GROUP_CLIPS = 512
 """Most clips that are decoded together: a step of 512 takes hardly longer than one of 256."""
 POOL_CLIPS = 1024
 """Clips among which a group is chosen, so that its clips have similar lengths."""
-COMPILE_AFTER_S = 20.0
-"""Seconds of work after which the encoder is compiled. Compiling takes about as long, so a short job does without."""
-DTYPES = ("auto", "bfloat16", "float16", "float32")
-
-
-@dataclass(frozen=True, slots=True)
-class TransducerOptions:
-    """The engine options of transducers."""
-
-    dtype: str = setting(
-        "auto", choices=DTYPES, help="number format of the weights; `auto`: bfloat16 on a GPU that has it"
-    )
-    rows: int = setting(MAX_ROWS, minimum=1, maximum=256, help="rows of up to 35 s that the GPU works on at a time")
-    kernel_cache: str = setting("", help="set by --kernel-cache")
-    compile_after_s: float = setting(
-        COMPILE_AFTER_S, minimum=0, help="seconds of work after which a GPU's encoder is compiled, which takes as long"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +60,7 @@ class TransducersEngine:
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         self._options = parse(TransducerOptions, "transducers", options)
         check_settings(self._options)
+        require_transformers(metadata.version("transformers"))
         self._model = located = locate(model, stores)
         self._stores = stores
         self._network: Network | None = None
@@ -102,6 +87,7 @@ class TransducersEngine:
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of the feed; see `Engine.stream`."""
         if self._network is None:
+            require_gpu()
             yield from download(self._model)
             if place := self._options.kernel_cache:
                 facts = {"model": [*self._model.identity.values()], "settings": dataclasses.astuple(self._options)[:2]}

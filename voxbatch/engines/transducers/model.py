@@ -33,7 +33,7 @@ ARCHITECTURES = {
 """The model_type of a config.json → the way to decode."""
 DEFAULT_MODEL = "parakeet"
 SMALL_FILES = ("config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json", "README.md")
-WEIGHTS, ARCHIVE = "*.safetensors", "*.nemo"
+WEIGHTS, INDEX, ARCHIVE = "*.safetensors", "model.safetensors.index.json", "*.nemo"
 MODEL_FILES = (WEIGHTS, *SMALL_FILES[:-1])
 """Patterns of the files that decide the texts."""
 
@@ -76,8 +76,10 @@ class TransducerModel:
 
     @property
     def has_weights(self) -> bool:
-        """Return whether the weights are on this machine."""
-        return self.path.is_file() or any(self.path.glob(WEIGHTS)) or any(self.path.glob(ARCHIVE))
+        """Return whether the weights are on this machine, all files of them."""
+        if shards := _config(self.path, INDEX).get("weight_map"):
+            return all((self.path / name).exists() for name in shards.values())
+        return self.path.is_file() or any(self.path.glob(WEIGHTS))
 
     def prompt(self, lang: str | None) -> int:
         """Return the index of a language's prompt: "es" → that of "es", "ja" → that of the first tag of Japanese.
@@ -115,26 +117,32 @@ def locate(model: str | None, stores: Stores = DEFAULT_STORES) -> TransducerMode
         return _checked(name, path, hub.license_of(path), "given by --model")
     formats = "a folder with config.json and *.safetensors, also gs:// or s3://, a .nemo archive, or a hub name"
     repository, known = named(name, "transducers", f"no such folder or file; give {formats}")
-    path = hub.snapshot(repository, None, SMALL_FILES)
-    if not any(path.glob(WEIGHTS)) and not hub.file_sizes(repository, path.name, [WEIGHTS]):
-        path = _archive(repository, path)
-    license_ = known.license if known else hub.license_of(path)
-    return _checked(name, path, license_, f"{repository}, revision {path.name}", repository)
+    folder = hub.snapshot(repository, None, (*SMALL_FILES, INDEX))
+    license_ = known.license if known else hub.license_of(folder)
+    path = _archive(repository, folder) or folder
+    return _checked(name, path, license_, f"{repository}, revision {folder.name}", repository)
 
 
 def download(model: TransducerModel) -> Iterator[EngineMessage]:
     """Download the weights of a model, if they are not here."""
     if not model.has_weights:
-        yield from hub.download(model.repository, model.path.name, [WEIGHTS, "*.safetensors.index.json"])
+        yield from hub.download(model.repository, model.path.name, [WEIGHTS])
 
 
-def _archive(repository: str, snapshot: Path) -> Path:
-    """Return the .nemo archive of a model that has no other weights on the hub. It is downloaded now, because it has
-    the configuration.
+def _archive(repository: str, snapshot: Path) -> Path | None:
+    """Return the .nemo archive of a model that has no other weights here and on the hub, or None. It is downloaded now,
+    because it has the configuration.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the model has no weights that this engine reads.
+        EngineError: the hub cannot be reached.
     """
+    if any(snapshot.glob(WEIGHTS)):
+        return None
+    if archives := [*snapshot.glob(ARCHIVE)]:
+        return archives[0]
+    if hub.file_sizes(repository, snapshot.name, [WEIGHTS]):
+        return None
     names = [*hub.file_sizes(repository, snapshot.name, [ARCHIVE])]
     if len(names) != 1:
         raise ConfigError(
@@ -186,7 +194,7 @@ def _checked(name: str, path: Path, license_: str, origin: str, repository: str 
     languages = frozenset(known.languages) if known else None
     if prompts:
         languages = frozenset(primary_subtag(tag) for tag in prompts if tag != "auto")
-    identity = {"revision": path.name} if repository else {}
+    identity = {"revision": (path.parent if path.is_file() else path).name} if repository else {}
     if not repository:
         files = (path.parent, [path.name]) if path.is_file() else (path, MODEL_FILES)
         identity = {"model_files": fingerprint(*files)}
