@@ -61,9 +61,9 @@ def speech_rows() -> list[dict[str, Any]]:
 
 def engine_alone(manifest: str) -> None:
     """Print the seconds that the engine needs for all chunks, including its loading. Runs in its own process."""
-    from voxbatch.decoding import Task
+    from voxbatch.decoding import DecodeTask
     from voxbatch.decoding.decoder import chunks
-    from voxbatch.decoding.voices import Listener
+    from voxbatch.decoding.voices import VoiceListener
     from voxbatch.engines import Feed, create
     from voxbatch.records import Chunk, Hypothesis
 
@@ -72,9 +72,11 @@ def engine_alone(manifest: str) -> None:
     with open(manifest, encoding="utf-8") as file:
         for index, line in enumerate(file):
             row = json.loads(line)
-            task = Task(index, row["audio_filepath"], 0.0, row["duration"], None, "en", engine.spec.max_chunk_samples)
+            task = DecodeTask(
+                index, row["audio_filepath"], 0.0, row["duration"], None, "en", engine.spec.max_chunk_samples
+            )
             with contextlib.closing(Stores().recording(task.audio)) as recording:
-                for number, (samples, span) in enumerate(chunks(task, recording, [], Listener())):
+                for number, (samples, span) in enumerate(chunks(task, recording, [], VoiceListener())):
                     feed.put(Chunk(index, number, np.array(samples), span, "en"))
                     count += 1
     feed.close()

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import soundfile
-from common import ROOT, Bars, machine, parser, tree, write_manifest
+from common import ROOT, Bars, import_path, machine, parser, tree, write_manifest
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from fork_server import ForkServer
@@ -100,7 +100,7 @@ class Bench:
 
     def __init__(self, folder: Path, engine: str, dice: random.Random):
         (folder / "sitecustomize.py").write_text(CRASHING_WHISPER)
-        path = os.pathsep.join([str(folder), str(ROOT)])
+        path = import_path(folder, ROOT)
         self._environment = {**os.environ, "PYTHONPATH": path}
         self._server = ForkServer(self._environment)
         self._folder, self._engine, self._dice = folder, engine, dice

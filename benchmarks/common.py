@@ -30,6 +30,14 @@ SAMPLE_S = 0.05
 LIBRARIES = ("numpy", "soundfile", "soxr", "faster-whisper", "ctranslate2")
 
 
+def import_path(*folders: Path | str) -> str:
+    """Return a PYTHONPATH with these folders and that of the scripted engine."""
+    return os.pathsep.join(map(str, filter(None, [*folders, ROOT / "tests" / "support" / "engines"])))
+
+
+os.environ["PYTHONPATH"] = import_path(os.environ.get("PYTHONPATH", ""))  # for all processes of the benchmarks
+
+
 # ── recordings ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -170,7 +178,7 @@ def measured(command: Iterable[object], *, cores: int | None = None, checkout: P
     began, before_s = time.monotonic(), _children_cpu_s()
     with pinned(cores):
         process = subprocess.Popen(
-            words, env={**os.environ, "PYTHONPATH": str(checkout)}, cwd=checkout,  # -m looks there first
+            words, env={**os.environ, "PYTHONPATH": import_path(checkout)}, cwd=checkout,  # -m looks there first
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
     watcher = Watcher(process.pid)

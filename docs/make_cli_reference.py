@@ -12,10 +12,10 @@ import click
 
 from voxbatch.cli import cli
 from voxbatch.engines import hibari, onnx_asr, transducers
-from voxbatch.engines.faster_whisper import Options
-from voxbatch.engines.vllm.model import REALTIME
-from voxbatch.engines.vllm.settings import VllmSettings, resolve
+from voxbatch.engines.faster_whisper import FasterWhisperOptions
 from voxbatch.settings import Setting, settings_of
+from voxbatch.vllm.engine.model import REALTIME
+from voxbatch.vllm.engine.settings import VllmSettings, resolve
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 110
@@ -30,10 +30,10 @@ def reference() -> str:
         "## Engine options\n",
         "For `--engine-option NAME=VALUE`. The defaults of vLLM are those of the profile ctx512-batch.\n",
         _table("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
-        _table("faster-whisper", settings_of(Options), asdict(Options())),
-        _table("transducers", settings_of(transducers.Options), asdict(transducers.Options())),
-        _table("onnx-asr", settings_of(onnx_asr.Options), asdict(onnx_asr.Options())),
-        _table("hibari", settings_of(hibari.Options), asdict(hibari.Options())),
+        _table("faster-whisper", settings_of(FasterWhisperOptions), asdict(FasterWhisperOptions())),
+        _table("transducers", settings_of(transducers.TransducerOptions), asdict(transducers.TransducerOptions())),
+        _table("onnx-asr", settings_of(onnx_asr.OnnxAsrOptions), asdict(onnx_asr.OnnxAsrOptions())),
+        _table("hibari", settings_of(hibari.HibariOptions), asdict(hibari.HibariOptions())),
     ]
     return "\n".join(parts)
 

@@ -42,6 +42,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
+IMPORT_PATH = f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support' / 'engines'}"
+"""PYTHONPATH of a process that finds this checkout and the scripted engine, which a package of its own registers."""
 
 DURATIONS = ROOT / "tests" / "durations.json"
 """Seconds of each test file, by its path below this folder."""
@@ -132,16 +134,16 @@ _READ_AT_START = read_at_start(os.environ)
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """Return an environment with this checkout first on PYTHONPATH, without the caller's VOXBATCH_* settings, the
-    variables of a platform that runs the tests, and what tests and their libraries change of the variables that Python
-    reads when it starts: otherwise, each later command would be a process instead of a fork.
+    """Return an environment with this checkout and the scripted engine on PYTHONPATH, without the caller's VOXBATCH_*
+    settings, the variables of a platform that runs the tests, and what tests and their libraries change of the
+    variables that Python reads when it starts: otherwise, each later command would be a process instead of a fork.
     """
     own = (
         "VOXBATCH_", "CLOUD_RUN_", "CLOUD_ML_", "K_SERVICE", "BATCH_TASK", "SAGEMAKER_", "AWS_BATCH_", "KUBERNETES_",
         "JOB_COMPLETION", "SLURM_", "RANK",
     )  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if not name.startswith((*own, *READ_AT_START))}
-    return {**kept, **_READ_AT_START, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **extra}
+    return {**kept, **_READ_AT_START, "PYTHONPATH": IMPORT_PATH, "COLUMNS": "200", **extra}
 
 
 def understood(name: str, *arguments: str) -> None:

@@ -27,7 +27,7 @@ import voxbatch as vb
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.config import RunOptions
 from voxbatch.runner import forecast
-from voxbatch.runner.prepare import Job
+from voxbatch.runner.job import Job
 from voxbatch.storage import StoreOptions
 from voxbatch.storage.columns import ItemSet
 
@@ -322,10 +322,10 @@ def test_wrong_options_are_refused(options: dict[str, Any], reason: str, manifes
 
 
 def test_the_keywords_are_the_options_of_a_run() -> None:
-    """Every option of a run and of the stores is a keyword, except those that divide a run between machines, and
-    questions, which `voxbatch ask` asks."""
+    """Every option of a run and of the stores is a keyword, except those that divide a run between machines, and the
+    settings of other kinds of work."""
     names = {each.name for kind in (RunOptions, StoreOptions) for each in fields(kind)}
-    assert set(get_type_hints(RunKeywords)) == names - {"stores", "shard", "shards", "questions", "speech"}
+    assert set(get_type_hints(RunKeywords)) == names - {"stores", "shard", "shards", "own"}
     assert set(get_type_hints(TranscribeKeywords)) < set(get_type_hints(RunKeywords))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ManifestWriter, Voxbatch
+from conftest import ManifestWriter, Voxbatch, environment
 from outputs import RUN
 
 from voxbatch.output.attempts import Attempts
@@ -96,7 +96,7 @@ def test_kills_between_a_result_and_its_commit_blame_no_item(
     command = ("run", manifest(0.5), "-o", "out", *SETTINGS)
     for _ in range(7):
         start = [sys.executable, "-c", KILLED_AT_COMMITS, *map(str, command)]
-        assert subprocess.run(start, cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+        assert subprocess.run(start, cwd=tmp_path, env=environment(), check=False).returncode == -signal.SIGKILL
     assert voxbatch(*command).returncode == 0
     assert not failed(tmp_path / "out")
 

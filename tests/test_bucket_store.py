@@ -19,10 +19,11 @@ import pytest
 from servers import BUSY, WEATHER, Asked, Fault, Place, Reply, placed, refused, share
 
 from voxbatch.errors import StorageError
-from voxbatch.storage import StoreOptions, Stores, bucket, connect, gcs, parallel_map, retrying_client, s3
+from voxbatch.storage import StoreOptions, Stores, bucket, connect, parallel_map, retrying_client
 from voxbatch.storage.bucket import STREAMS
 from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.retry import STORE_REQUEST
+from voxbatch.stores import gcs, s3
 
 pytestmark = [
     pytest.mark.slow,  # starts servers

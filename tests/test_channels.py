@@ -16,7 +16,7 @@ from decoded_samples import decoded
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.config import RunOptions
-from voxbatch.decoding.voices import Listener, cut_channels
+from voxbatch.decoding.voices import VoiceListener, cut_channels
 from voxbatch.errors import ConfigError
 from voxbatch.records import LEVEL_FRAME, SAMPLING_RATE, Hypothesis, Samples, Span, Waveform, Word
 from voxbatch.storage import Stores
@@ -97,7 +97,7 @@ def test_the_chunks_of_each_channel_partition_the_recording() -> None:
     cuts = []
     for size in (SECOND, 7 * SECOND + 11):
         blocks = [Waveform(call[at : at + size], at + 160) for at in range(0, len(call), size)]
-        listener = Listener()
+        listener = VoiceListener()
         spans = []
         for samples, span in cut_channels(listener.heard(blocks), 30 * SECOND, SECOND):
             assert span.channel is not None

@@ -29,13 +29,13 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.entries import Entries
 from voxbatch.output.further_list import RETRYABLE, plan
 from voxbatch.output.layout import part_names
-from voxbatch.output.lists import ItemList
+from voxbatch.output.lists import ItemList, Listing
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry, read_header, read_part
-from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.reserve import reserve
 from voxbatch.output.run_file import Ownership, create_list
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.runner.prepare import Job
+from voxbatch.runner.job import Job
 from voxbatch.runner.transcribe import resume
 from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import Column, ItemSet

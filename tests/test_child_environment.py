@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Recorder, Starter
+from conftest import IMPORT_PATH, Recorder, Starter
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.process.child import for_program, for_voxbatch
@@ -100,7 +100,7 @@ def test_each_process_of_a_run_has_the_secrets_that_it_needs(
     rows = [{"audio_filepath": "a.mka", "id": str(i), "text": "so it goes " * 6000} for i in range(6)]
     (tmp_path / "m.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     options = ["--engine", "scripted", *("--engine-option", "workers=2")]
-    import_path = os.pathsep.join([str(tmp_path / "python"), str(ROOT)])
+    import_path = os.pathsep.join([str(tmp_path / "python"), IMPORT_PATH])
     run = start(
         "run", "m.jsonl", "-o", "out", *options, "--decoders", "2", *(["--anonymous"] if anonymous else []),
         env={**SECRETS, **CREDENTIALS, "VOXBATCH_FFMPEG": str(program), "PYTHONPATH": import_path},

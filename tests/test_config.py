@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from voxbatch.cli import cli
 from voxbatch.config import FORMATS, Config, RunOptions, digest
-from voxbatch.engines.vllm.forecast import preview_arguments
-from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 from voxbatch.profiles import PROFILE_KEYS, load_profile, profile_names
 from voxbatch.storage import StoreOptions, Stores
+from voxbatch.vllm.engine.forecast import preview_arguments
+from voxbatch.vllm.engine.settings import resolve
 
 ENDPOINT_RULE = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)

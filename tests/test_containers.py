@@ -21,8 +21,8 @@ from dockerfile_parse import DockerfileParser
 from scripts import imported
 from waits import until
 
-from voxbatch.engines.vllm.model import SMALL_FILES
-from voxbatch.vllm_plugin import vllm_version
+from voxbatch.vllm.engine.model import SMALL_FILES
+from voxbatch.vllm.plugin import vllm_version
 
 ROOT = Path(__file__).parents[1]
 PINNED = {"protobuf": "6.33.6", "grpcio": "1.83.0", "click": "8.4.2", "urllib3": "2.7.0"}
@@ -332,8 +332,9 @@ class TestCpu:
         out.mkdir()
         out.chmod(0o777)
         options = ["--engine", "scripted", "--engine-option", "delay_s=3", "--engine-option", "concurrency=1"]
-        volumes = {"/examples": ROOT / "examples", "/out": out}
-        with cpu.start("run", "/examples/manifest.jsonl", "-o", "/out", *options, volumes=volumes) as process:
+        volumes = {"/examples": ROOT / "examples", "/out": out, "/engines": ROOT / "tests" / "support" / "engines"}
+        command = ("run", "/examples/manifest.jsonl", "-o", "/out", *options)
+        with cpu.start(*command, volumes=volumes, PYTHONPATH="/engines") as process:
             try:
                 until((out / "run.json").exists)
                 first = first_process(process.pid)

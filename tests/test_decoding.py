@@ -22,7 +22,7 @@ from conftest import Recorder, environment
 from waits import until
 
 from voxbatch.audio.ffmpeg import executable
-from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable, warm_pool
+from voxbatch.decoding import Decoded, DecoderPool, DecodeTask, Message, Undecodable, warm_pool
 from voxbatch.decoding import pool as process_pool
 from voxbatch.errors import RunError
 from voxbatch.process import hang_detector
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.slow
 LIMIT = 15 * 16_000
 
 
-def tasks(paths: Iterable[Path | str]) -> Iterator[Task]:
+def tasks(paths: Iterable[Path | str]) -> Iterator[DecodeTask]:
     """Yield a task for each recording, without offset and duration."""
     for i, path in enumerate(paths):
-        yield Task(i, str(path), 0.0, None, None, None, LIMIT)
+        yield DecodeTask(i, str(path), 0.0, None, None, None, LIMIT)
 
 
 def children(of: int | None = None) -> list[psutil.Process]:
@@ -267,9 +267,9 @@ def test_a_slow_consumer_holds_the_decoders_back(recording: Recorder) -> None:
 
 ORPHANS = """
 import sys, time
-from voxbatch.decoding import DecoderPool, Task
+from voxbatch.decoding import DecoderPool, DecodeTask
 pool = DecoderPool(2)
-messages = pool.run(Task(i, path, 0.0, None, None, None, 240_000) for i, path in enumerate(sys.argv[1:]))
+messages = pool.run(DecodeTask(i, path, 0.0, None, None, None, 240_000) for i, path in enumerate(sys.argv[1:]))
 next(messages)
 print("going", flush=True)
 time.sleep(60)
@@ -396,7 +396,7 @@ def test_too_long_recording_fails_before_any_chunk(recording: Recorder) -> None:
     path = str(recording("long.wav", 100))
     given = [(0.0, None), (0.0, 20.0), (0.0, 21.0), (80.0, None), (79.0, None), (80.0, 90.0)]
     parts = [
-        Task(i, path, offset, duration, None, None, LIMIT, max_samples=20 * 16_000)
+        DecodeTask(i, path, offset, duration, None, None, LIMIT, max_samples=20 * 16_000)
         for i, (offset, duration) in enumerate(given)
     ]
     with DecoderPool(1) as pool:

@@ -17,7 +17,7 @@ from conftest import ROOT
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from voxbatch.vllm_plugin.vllm_version import VERSION
+from voxbatch.vllm.plugin.vllm_version import VERSION
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = {

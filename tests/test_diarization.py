@@ -17,7 +17,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Samples, SpeakerCount, Turn
 from voxbatch.speakers import Diarizer, SpeakerWeights, find_weights
 from voxbatch.speakers.clustering import CAPACITY, cluster
-from voxbatch.speakers.diarizer import PIECE, Piece, _label
+from voxbatch.speakers.diarizer import PIECE, SpeakerPiece, _label
 
 VOICES = ("1688", "3080")
 """Readers of LibriSpeech, a woman and a man."""
@@ -145,7 +145,7 @@ def test_a_clear_voice_counts_more_than_the_number_of_the_segmentation() -> None
     """A piece of 2 s in the midst of another voice keeps its own, although the segmentation gave both one number. A
     piece that is as near to both goes to the voice around it."""
     ann, bob = np.array([1, 0], np.float32), np.array([0.5, 0.75**0.5], np.float32)
-    pieces = [Piece(at * PIECE, (at + 1) * PIECE, 0, ann) for at in range(7)]
+    pieces = [SpeakerPiece(at * PIECE, (at + 1) * PIECE, 0, ann) for at in range(7)]
     activity = np.zeros((7 * PIECE, 3), np.bool_)
     activity[:, 0] = True
     for vector, speaker in ((bob, 1), ((ann + bob) / 3**0.5, 0)):

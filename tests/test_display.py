@@ -23,9 +23,9 @@ from voxbatch import display
 from voxbatch.cli import columns, live_progress, outcome
 from voxbatch.cli.advice import failure_lines, language_line
 from voxbatch.log import Log
-from voxbatch.output.latency import LatencyPercentiles, Percentiles
+from voxbatch.output.latency import Histogram, LatencyPercentiles, Percentiles
 from voxbatch.output.run_file import EngineFacts, RunFacts
-from voxbatch.output.summary import Summary
+from voxbatch.output.summary import FlagCounts, Summary
 from voxbatch.records import Windows
 from voxbatch.runner import Progress
 from voxbatch.scoring.corpus import CorpusScore
@@ -39,15 +39,16 @@ SUMMARY = Summary(
     failures_by_error={"AudioError": 30, "LanguageError": 4},
     failures_by_kind={"not_found": 30, "language": 4},
     with_warnings=2,
+    flags=FlagCounts(),
     audio_s=7200.0,
     wall_s=75.4,
     process_s=75.4,
     rtfx=95.49,
-    latency=None,
+    latency=LatencyPercentiles(Histogram().percentiles(), Histogram().percentiles()),
     peak_gpu_bytes=None,
     usd=None,
     score=None,
-    facts=RunFacts(EngineFacts("e", "m", "MIT", "o", {}, {}), "0.1.0", "3.11.2", "Linux", 1, {}),
+    facts=RunFacts(EngineFacts("e", "m", "MIT", "o", {}, {}), "0.1.0", "3.11.2", "Linux", 1, {}, {}),
     run="0123456789abcdef",
     generation="",
     list=1,
@@ -343,7 +344,7 @@ def test_outcome_shows_error_rates_by_unit() -> None:
 
 def test_a_wrong_language_needs_another_model() -> None:
     """Language failures advise another model with another OUT, because a retry would fail again."""
-    facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {})
+    facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {}, {})
     summary = replace(SUMMARY, failed=2, failures_by_kind={"language": 2}, facts=facts)
     lines = list(failure_lines(summary, [], ["x", "run", "calls.jsonl", "-o", "out"], "out"))
     assert lines == [
@@ -356,7 +357,7 @@ def test_doubtful_texts_of_an_english_model_name_another_one() -> None:
     """The advice is a full command with another OUT, because this one holds the present texts. A run in English, or
     without warnings, has no such line.
     """
-    facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {})
+    facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {}, {})
     doubtful = replace(SUMMARY, with_warnings=1, facts=facts)
     argv = ["x", "run", "lucas.wav"]
     command = "voxbatch run lucas.wav --model base -o lucas-2.voxbatch"

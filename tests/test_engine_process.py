@@ -259,6 +259,17 @@ def test_a_stop_while_the_engine_loads_does_not_wait(sixty: Path, tmp_path: Path
         run(config, Log(quiet=True), stop=stop)
 
 
+def test_lost_results_fail_their_items_alone(sixty: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """An engine that gives no result for a chunk gets it again alone. Without a result then, too, its item fails."""
+    done = voxbatch("run", sixty, "-o", "out", *SETTINGS, *options(lose_items="0,30,59"))
+    assert done.returncode == 3, done.stderr
+    assert failed(tmp_path / "out") == dict.fromkeys((1, 31, 60), "TranscriptionError")
+    assert "ended its work without a result with 3 chunks; they are transcribed again, one at a time" in done.stderr
+    done = voxbatch("run", sixty, "-o", "none", *SETTINGS, *options(lose_items="-1,30"))
+    assert done.returncode == 1
+    assert "ended its work without a result even with a second of noise" in done.stderr
+
+
 @pytest.mark.slow
 def test_an_error_of_the_engine_is_the_error_of_the_run(sixty: Path, tmp_path: Path) -> None:
     """An EngineError in the child is raised in the parent."""

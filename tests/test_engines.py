@@ -12,6 +12,7 @@ import pytest
 import soundfile
 import soxr
 from conftest import ROOT, ManifestWriter, Recorder
+from scripted_engine import ScriptedTestEngine
 from whisper_base import needs_tiny_en
 
 from voxbatch import engines
@@ -19,7 +20,6 @@ from voxbatch.config import Config
 from voxbatch.engines import Feed, choice
 from voxbatch.engines.engine_process import EngineProcess
 from voxbatch.engines.results import GIVE_UP_AFTER, stop_if_all_fail
-from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.log import Log
 from voxbatch.profiles import load_profile

@@ -1,4 +1,4 @@
-"""Tests that a failure has its kind from the place where it arises, and that lines of an earlier version are read."""
+"""Tests that a failure has its kind from the place where it arises, and that kinds of a later version are read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ import pytest
 import soundfile
 from clouds import Endpoint
 from conftest import Recorder, Voxbatch
+from outputs import owned
 from servers import Reply
 from web_server import served
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
+from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.lines import failure_line
 from voxbatch.output.outcomes import read_failure
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
+from voxbatch.records import Failure, Item
 from voxbatch.storage import Stores
 
 
@@ -73,19 +79,24 @@ def test_an_address_that_is_not_allowed() -> None:
     assert caught.value.kind is FailureKind.NOT_ALLOWED
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ({"error": "AudioError", "error_kind": "empty"}, FailureKind.EMPTY),
-        ({"error": "AudioError"}, FailureKind.UNREADABLE),
-        ({"error": "LanguageError"}, FailureKind.LANGUAGE),
-        ({"error": "TranscriptionError"}, FailureKind.ENGINE),
-        ({"error": "CrashError"}, FailureKind.ENGINE_CRASH),
-        ({"error": "CrashError", "error_kind": "of a later version"}, FailureKind.ENGINE_CRASH),
-        ({"error": "LaterError", "error_kind": "of a later version"}, FailureKind.UNREADABLE),
-    ],
-)
-def test_lines_of_other_versions_are_read(line: dict[str, str], kind: FailureKind) -> None:
-    """A line without a kind, or with an unknown one, has the kind of its class."""
-    failure = read_failure({**line, "message": "no such file", "retryable": False})
-    assert (failure.kind, failure.error) == (kind, kind.facts.error)
+def test_a_kind_of_a_later_version_is_unknown(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A run that a later version made, with a kind that only that version knows, is read: the kind is unknown, and
+    nothing is called damaged. The line stays as it is.
+    """
+    store = Stores().out(str(tmp_path / "out"))
+    item = Item(0, 1, "a", "/a.wav", row=b'{"audio_filepath": "/a.wav"}')
+    line = failure_line(item, Failure(FailureKind.EMPTY, "it evaporated", retryable=True), None, "/day")
+    content = json_bytes(line | {"error": "LaterError", "error_kind": "evaporated"})
+    run = owned(store, items=1)
+    Checkpoint(store, run).commit([PartEntry(0, "failure", content)], 2.0)
+    merged = voxbatch("merge", "out")
+    assert (merged.returncode, merged.stderr) == (3, "")
+    assert "0 done + 1 failed = 1 item (1 of an unknown kind)" in merged.stdout
+    assert store.read("failures.jsonl") == content + b"\n"
+    summary = json.loads(store.read("summary.json") or b"")
+    assert (summary["failures_by_kind"], summary["failures_by_error"]) == ({"unknown": 1}, {"LaterError": 1})
+    for command in (["status", "out"], ["status", "out", "--verify"], ["flags", "out"]):
+        done = voxbatch(*command)
+        assert done.returncode == 0, done.stderr
+        assert "damaged" not in done.stdout + done.stderr
+    assert read_failure(json.loads(content)).kind is FailureKind.UNKNOWN

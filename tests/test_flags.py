@@ -65,16 +65,13 @@ def test_every_kind_has_a_severity() -> None:
 
 
 def test_the_summary_counts_items_by_kind(tmp_path: Path) -> None:
-    """An item counts once for each of its kinds. Entries of an earlier version have no flags, and are merged, too."""
-    earlier = {key: value for key, value in json.loads(entries()[4].line).items() if key not in ("flags", "confidence")}
-    commit(tmp_path / "out", [*entries()[:4], PartEntry(4, "transcript", json_bytes(earlier))])
+    """An item counts once for each of its kinds."""
+    commit(tmp_path / "out", entries())
     summary = merge_again(Stores().out(str(tmp_path / "out")))
     counts = {"items": 3, "by_kind": {"lost_speech": 1, "low_confidence": 2, "repetition": 1}}
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["flags"] == counts
-    assert summary.flags is not None
     assert summary.flags.to_dict() == counts
     assert merge_again(Stores().out(str(tmp_path / "out"))) == summary
-    assert find_flagged(Stores().out(str(tmp_path / "out")), None).without_flags_key == 1
 
 
 SHOWN = """\

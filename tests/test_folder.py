@@ -13,7 +13,7 @@ import soundfile
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import decode
 from voxbatch.manifest import items, open_source
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.storage import Stores
 
 MUXERS = {

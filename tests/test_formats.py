@@ -20,7 +20,7 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from voxbatch.formats import DEFAULT_LIMITS, EXTENSIONS, WRITERS, CueLimits
+from voxbatch.formats import DEFAULT_LIMITS, EXTENSIONS, CueLimits
 from voxbatch.formats.cues import MAX_CUE_MS, MIN_CUE_MS, Cue, split_into_cues
 from voxbatch.formats.document import Document
 from voxbatch.formats.function_words import LEANING_WORDS
@@ -51,7 +51,7 @@ def spoken(text: str, *, seconds: float = 0.3, gap: float = 0.0, start: float = 
 
 def written(form: str, item_id: str, transcript: Transcript, **settings: Any) -> str:
     """Return the text of an item's file."""
-    return WRITERS[form].write(Document(item_id, transcript, **settings))
+    return Document(item_id, transcript, **settings).written(form)
 
 
 def visible_text(text: str) -> str:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from voxbatch.engines import gpu, has_gpu
-from voxbatch.engines.vllm import VllmEngine
+from voxbatch.vllm.engine import VllmEngine
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU here")

@@ -20,12 +20,12 @@ import servers
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch
 from holds import Hold
 from outputs import outputs
+from scripted_engine import ScriptedTestEngine
 from waits import until
 
 from voxbatch import runner
 from voxbatch.config import Config
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.log import Log
 from voxbatch.output.verify import verify
@@ -60,7 +60,7 @@ def engine_items(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                     seen.append(result.item)
                 yield result
 
-    monkeypatch.setattr("voxbatch.engines.scripted_test_engine.ScriptedTestEngine", Counting)
+    monkeypatch.setattr("scripted_engine.ScriptedTestEngine", Counting)
     return seen
 
 

@@ -35,9 +35,9 @@ from cloudrun_deployment import (
 from cloudrun_plan import PROJECT, bindings, container, of_kind, planned
 from conftest import ROOT
 
+from voxbatch.clouds.listen.message import Ignored, ReceivedMessage, RunRequest, read
+from voxbatch.clouds.listen.rules import PlaceRules
 from voxbatch.manifest.kinds import JSON_LINES
-from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, read
-from voxbatch.platforms.listen.rules import Rules
 
 SUFFIXES = JSON_LINES.certain
 """Extensions of the manifests that an upload may have."""
@@ -529,7 +529,7 @@ def test_each_upload_is_kept_until_the_right_dispatcher_runs_it() -> None:
         option = dict(itertools.pairwise(jobs[f"voxbatch-{job}"]))
         assert option["--subscription"] == f"projects/{PROJECT}/subscriptions/voxbatch-{name}"
         places = ([option["--prefix"]], [option["--recordings"]] if "--recordings" in option else [])
-        rules[name] = Rules.from_options(option["-o"], *places)
+        rules[name] = PlaceRules.from_options(option["-o"], *places)
     notified = [each["object_name_prefix"] for each in of_kind(plan, "google_storage_notification")]
     (workflow,) = of_kind(plan, "google_workflows_workflow")
     assert workflow["user_env_vars"] == {"JOB": JOB.replace("/p/", f"/{PROJECT}/"), "BUCKET": BUCKET, "PREFIX": "in/"}

@@ -21,9 +21,9 @@ from fake_aws import PSEUDO, FakeAws, pairs, parameters, validated
 from sagemaker_deployment import ACCOUNT, DIGEST, EMAIL, KEY, REGION, SAGEMAKER, Deployment, did
 
 from voxbatch.cli import cli
-from voxbatch.engines.vllm import serving_properties
-from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
-from voxbatch.engines.vllm.memory import UNCOUNTED_BYTES, Footprint, step_bytes
+from voxbatch.engines.gpu_specs import GPU_SPECS
+from voxbatch.vllm.engine import serving_properties
+from voxbatch.vllm.engine.memory import UNCOUNTED_BYTES, Footprint, step_bytes
 
 ENDPOINT = SAGEMAKER / "endpoint"
 BUCKET = f"voxbatch-models-{ACCOUNT}-{REGION}"

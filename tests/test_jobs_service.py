@@ -28,8 +28,8 @@ from cloudrun_plan import PROJECT, bindings, container, of_kind, planned, variab
 from conftest import ROOT
 
 from voxbatch.cli import cli
-from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
-from voxbatch.engines.vllm.memory import UNCOUNTED_BYTES, Footprint
+from voxbatch.engines.gpu_specs import GPU_SPECS
+from voxbatch.vllm.engine.memory import UNCOUNTED_BYTES, Footprint
 
 SERVICE = "run services/voxbatch-serve"
 

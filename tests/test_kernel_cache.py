@@ -17,10 +17,10 @@ from servers import Server, led_through
 
 from voxbatch.engines import gpu, kernel_cache
 from voxbatch.engines.kernel_cache import FOLDERS, KernelCache
-from voxbatch.engines.vllm.kernel_key import cache_key
-from voxbatch.engines.vllm.model import REALTIME, Model
-from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.storage import DEFAULT_STORES
+from voxbatch.vllm.engine.kernel_key import cache_key
+from voxbatch.vllm.engine.model import REALTIME, Model
+from voxbatch.vllm.engine.settings import VllmSettings
 
 KEY = "0123456789abcdef"
 

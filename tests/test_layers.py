@@ -1,5 +1,5 @@
-"""Tests for the layers: imports go strictly down, and no heavy library is imported before it is needed. Test modules
-import from tests/support, never from each other.
+"""Tests for the layers: imports go strictly down and form no circle, and no heavy library is imported before it is
+needed. Test modules import from tests/support, never from each other.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import cast
 
 import pytest
 from conftest import ROOT, environment
@@ -21,7 +23,8 @@ LAYERS = (
     ("errors", "languages", "safe_text", "__init__"),
     ("rounding", "settings", "shared_samples", "word"),
     ("log", "records", "work"),
-    ("process", "speech", "storage", "vllm_plugin", "voice"),
+    ("process", "speech", "storage", "voice"),
+    ("stores",),
     (
         "audio",
         "formats",
@@ -32,6 +35,7 @@ LAYERS = (
     ("config",),
     ("profiles",),
     ("engines", "scoring"),
+    ("vllm",),
     ("speakers",),
     ("decoding", "report"),
     ("output",),
@@ -39,6 +43,7 @@ LAYERS = (
     ("api", "display"),
     ("platforms", "ray"),
     ("cli",),
+    ("clouds",),
     ("works",),
     ("__main__",),
 )
@@ -49,10 +54,8 @@ HEAVY = (
 )  # fmt: skip
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}
-
-
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+INTERFACES = ("voxbatch", "voxbatch.output.products")
+"""Modules whose type hints name what uses them: the Python interface, and what a kind of work writes into OUT."""
 
 
 def package_of(dotted: str) -> str:
@@ -65,46 +68,135 @@ def dotted_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+MODULES = {dotted_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the modules that an import names: "from voxbatch.text import chunking, Words" names the module
+    voxbatch.text.chunking, and the package for `Words`.
+    """
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    package = node.module or ""
+    names = (f"{package}.{alias.name}" for alias in node.names)
+    return [name if name in MODULES else package for name in names]
+
+
 def imports(path: Path) -> Iterator[str]:
     """Yield the modules of voxbatch that a module imports, including lazy imports and imports for type checking."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "voxbatch")
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide the package"
-            if node.module == "voxbatch":
-                yield from (f"voxbatch.{alias.name}" if _is_package(alias.name) else "voxbatch" for alias in node.names)
-            elif node.module and node.module.startswith("voxbatch."):
-                yield node.module
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            assert isinstance(node, ast.Import) or node.level == 0, f"{path}: relative imports hide the package"
+            yield from (name for name in modules_of(node) if name in MODULES)
 
 
-def _is_package(name: str) -> bool:
-    return (PACKAGE / f"{name}.py").exists() or (PACKAGE / name).is_dir()
+def hint_blocks(tree: ast.Module) -> list[ast.If]:
+    """Return the blocks of a module that only a type checker reads."""
+    return [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+
+
+def hints(path: Path) -> set[str]:
+    """Return the modules that a module imports for type checking alone."""
+    blocks = hint_blocks(ast.parse(path.read_text()))
+    return {name for block in blocks for node in block.body for name in modules_of(cast(ast.ImportFrom, node))}
 
 
 def test_every_module_belongs_to_a_package_of_the_table() -> None:
     """Every package is in the table, which decides its layer, and every entry of the table exists."""
-    assert {package_of(dotted_name(path)) for path in modules()} == set(LAYER_OF)
+    assert {package_of(name) for name in MODULES} == set(LAYER_OF)
 
 
 # The package itself names the Python interface, and imports it only when it is used: see the next tests.
-@pytest.mark.parametrize("path", [path for path in modules() if path != PACKAGE / "__init__.py"], ids=dotted_name)
-def test_imports_go_down(path: Path) -> None:
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "voxbatch"])
+def test_imports_go_down(module: str) -> None:
     """A package imports from lower layers and from itself, never from its own or a higher layer."""
-    package = package_of(dotted_name(path))
+    package = package_of(module)
     wrong = [
         name
-        for name in imports(path)
+        for name in imports(MODULES[module])
         if package_of(name) != package and LAYER_OF[package_of(name)] >= LAYER_OF[package]
     ]
-    assert not wrong, f"{dotted_name(path)} imports {wrong}"
+    assert not wrong, f"{module} imports {wrong}"
+
+
+def test_no_modules_import_each_other() -> None:
+    """The imports of the modules form no circle. Lazy imports count, and imports for type checking, except those of
+    INTERFACES.
+    """
+    graph = {
+        name: set(imports(path)) - {name} - (hints(path) if name in INTERFACES else set())
+        for name, path in MODULES.items()
+    }
+    list(TopologicalSorter(graph).static_order())  # a CycleError names the modules of a circle
 
 
 def test_the_check_can_fail() -> None:
     """The check finds an import that goes up, also a lazy one."""
-    found = set(imports(PACKAGE / "cli" / "out_commands.py"))
+    found = set(imports(MODULES["voxbatch.cli.out_commands"]))
     assert {"voxbatch.output.merge_again", "voxbatch.storage", "voxbatch.errors"} <= found
+    assert "voxbatch.manifest.manifest_file" in imports(MODULES["voxbatch.manifest.references"])
     assert LAYER_OF[package_of("voxbatch.runner.prepare")] > LAYER_OF[package_of("voxbatch.engines.feed")]
+
+
+def imports_at(path: Path) -> tuple[set[str], list[set[str]]]:
+    """Return the modules that a module imports when it is imported, and those of each import inside a function."""
+    tree = ast.parse(path.read_text())
+    lazy = [
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    hidden = {id(node) for block in hint_blocks(tree) for node in block.body} | set(map(id, lazy))
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    at_once = {name for node in statements if id(node) not in hidden for name in modules_of(node)}
+    return at_once, [set(modules_of(node)) for node in lazy]
+
+
+def test_an_import_inside_a_function_delays_something() -> None:
+    """A module that is loaded anyhow is imported at the top."""
+    at_once = {name: imports_at(path)[0] for name, path in MODULES.items()}
+
+    def loaded_with(module: str) -> set[str]:
+        loaded, waiting = set[str](), [module]
+        while waiting:
+            parts = waiting.pop().split(".")
+            for name in {".".join(parts[:count]) for count in range(1, len(parts) + 1)} - loaded:
+                loaded.add(name)
+                waiting += at_once.get(name, ())
+        return loaded
+
+    useless = [
+        f"{module}: {sorted(names)}"
+        for module, path in MODULES.items()
+        if (lazy := imports_at(path)[1])
+        for loaded in [loaded_with(module)]
+        for names in lazy
+        if names <= loaded
+    ]
+    assert not useless
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    """A name of a class means one thing in the whole package."""
+    owners: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in owners.items() if len(modules) > 1}
+
+
+def test_functions_are_short() -> None:
+    """No function has more than 80 lines."""
+    functions = [
+        (module, node)
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert not [f"{module}.{node.name}" for module, node in functions if (node.end_lineno or 0) - node.lineno >= 80]
 
 
 def test_no_test_module_imports_another_one() -> None:

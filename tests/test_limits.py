@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ManifestWriter, Recorder, environment
 
-from voxbatch.decoding import DecoderPool, Task
+from voxbatch.decoding import DecoderPool, DecodeTask
 from voxbatch.errors import AudioError, RunError
 from voxbatch.process.limits import find_limit, limits_are_run_errors
 from voxbatch.runner.decode_thread import decoder_count
@@ -163,4 +163,4 @@ def test_a_pool_names_the_refusal_of_its_decoder(
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RunError, match="refuses a further thread or process"), DecoderPool(1) as pool:
-        list(pool.run(iter([Task(0, str(recording("a.wav", 1.2)), 0.0, None, None, None, 240_000)])))
+        list(pool.run(iter([DecodeTask(0, str(recording("a.wav", 1.2)), 0.0, None, None, None, 240_000)])))

@@ -94,12 +94,10 @@ def test_confidence_and_flags_survive_the_line() -> None:
     assert read_transcript(line).flags == (lost, Flag("low_confidence", unsure))
 
 
-def test_a_line_without_confidence_or_flags_is_read() -> None:
-    """Words without confidence give null; a line of an earlier version, which has neither key, is read as unflagged."""
+def test_a_line_without_confidence_and_flags_has_their_keys() -> None:
+    """Words without confidence give null, and a text without doubts an empty list."""
     line = transcribed(item("a", "/a"))
     assert (line["confidence"], line["flags"]) == (None, [])
-    earlier = {key: value for key, value in line.items() if key not in ("confidence", "flags")}
-    assert read_transcript(earlier) == read_transcript(line)
 
 
 def test_the_results_of_an_earlier_run_do_not_pass_through() -> None:

@@ -31,16 +31,16 @@ from web_server import served
 from voxbatch import runner
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.cli import cli
+from voxbatch.clouds.listen import lease, starts
+from voxbatch.clouds.listen.batch_window import GRACE_S, batch_window_of
+from voxbatch.clouds.listen.executors import CloudRunExecutor, SharedOptions
+from voxbatch.clouds.listen.message import RunRequest, UploadedRecording
+from voxbatch.clouds.listen.subscription import Subscription
+from voxbatch.clouds.submit import CloudRun
 from voxbatch.config import Config, RunOptions
 from voxbatch.errors import RunMismatchError
 from voxbatch.log import Log
 from voxbatch.output.layout import LEASE, part_names
-from voxbatch.platforms.listen import lease, starts
-from voxbatch.platforms.listen.batch_window import GRACE_S, batch_window_of
-from voxbatch.platforms.listen.executors import CloudRunExecutor, SharedOptions
-from voxbatch.platforms.listen.message import RunRequest, UploadedRecording
-from voxbatch.platforms.listen.subscription import Subscription
-from voxbatch.platforms.submit import CloudRun
 from voxbatch.storage import Store, Stores, retry
 
 pytestmark = [pytest.mark.slow, pytest.mark.forks_children]

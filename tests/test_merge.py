@@ -25,9 +25,10 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.erase import erase, find_old_files
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.latency import Latency, LatencyPercentiles, Percentiles
+from voxbatch.output.lists import Listing
 from voxbatch.output.merged_file import MergedFile
 from voxbatch.output.parts import Measurements, PartEntry
-from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.reserve import reserve
 from voxbatch.output.run_file import Ownership
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise
@@ -45,6 +46,8 @@ def transcript(index: int, reference: str | None = None) -> PartEntry:
     line |= {
         "words": [{"word": "w0", "start": 0.0, "end": 0.5}],
         "segments": [{"text": "w0", "start": 0.0, "end": 0.5}],
+        "confidence": None,
+        "flags": [],
         "warnings": [],
     }
     if reference is not None:
@@ -53,7 +56,8 @@ def transcript(index: int, reference: str | None = None) -> PartEntry:
 
 
 def failure(index: int, reference: str | None = None) -> PartEntry:
-    line = {"audio_filepath": "/r.wav", "id": f"r{index}", "error": "AudioError", "message": "no", "retryable": False}
+    line = {"audio_filepath": "/r.wav", "id": f"r{index}", "error": "AudioError", "retryable": False}
+    line |= {"error_kind": "damaged", "message": "no"}
     return PartEntry(index, "failure", json_bytes({**line, "text": reference} if reference is not None else line))
 
 
@@ -151,7 +155,7 @@ def test_summary_adds_up_items_errors_and_times(store: Store) -> None:
     commit(store, [[transcript(1), transcript(3)]], 4, shard=1, shards=2)
     summary = merged(store, 4)
     assert (summary.items, summary.done, summary.failed) == (4, 3, 1)
-    assert (summary.failures_by_error, summary.failures_by_kind) == ({"AudioError": 1}, {"unreadable": 1})
+    assert (summary.failures_by_error, summary.failures_by_kind) == ({"AudioError": 1}, {"damaged": 1})
     assert summary.audio_s == 4.5
     assert (summary.wall_s, summary.process_s, summary.rtfx) == (4.0, 6.0, 1.12)
     assert summary.score is not None
@@ -365,28 +369,6 @@ def test_score_with_a_value_of_another_type_is_damaged(store: Store, value: obje
             with pytest.raises(CheckpointError, match="damaged"):
                 read_summary(store)
             tally[name] = before
-
-
-def test_old_layout_is_refused(store: Store) -> None:
-    """A run.json of a version without lists is refused with what to do, and --overwrite erases its outputs."""
-    old = {"version": 1, "run": "run", "identity": {"manifest": "lines"}, "items": 2, "language": None, "facts": {}}
-    store.write("run.json", [json.dumps(old).encode()])
-    for name in (
-        "parts/items.bin",
-        "parts/generation-0123456789ab/next.json",
-        "parts/shard-00000-of-00001/complete.json",
-    ):
-        store.write(name, [b"{}"])
-    line = b'{"run":"run","items":1}\n{"index":0,"kind":"transcript","line":{"id": "a"}}\n'
-    store.write("parts/shard-00000-of-00001/part-00000.jsonl", [line])
-    store.write("srt/a.srt", [b"1"])
-    for call in (lambda: run_file.read_existing(store), lambda: reserve(store, RUN, LISTING)):
-        with pytest.raises(
-            CheckpointError, match=r"older version of voxbatch; finish it with that version, .*--overwri"
-        ):
-            call()
-    new = reserve(store, RUN, LISTING, overwrite=True).run
-    assert set(snapshot(store.place)) == {"run.json", f"lists/generation-{new.generation}/00001.bin"}
 
 
 @pytest.mark.parametrize("name", ["transcripts.jsonl", "failures.jsonl"])

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxbatch.clouds.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
+from voxbatch.clouds.listen.rules import PlaceRules
 from voxbatch.errors import MessageError
-from voxbatch.platforms.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
-from voxbatch.platforms.listen.rules import Rules
 
 OUT = "gs://calls/out/"
-HERE = Rules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))
+HERE = PlaceRules(OUT, ("gs://calls/in/",), ("gs://calls/in/audio/",))
 
 
 def said(data: Any, **attributes: str) -> ReceivedMessage:
@@ -81,8 +81,8 @@ def test_other_events_are_ignored(message: ReceivedMessage) -> None:
 
 def test_own_outputs_are_ignored() -> None:
     """Everything in the bucket is accepted if no prefix is set, except for our own outputs."""
-    assert isinstance(read(told("out/x.jsonl"), Rules(OUT)), Ignored)
-    assert read(told("x.jsonl"), Rules(OUT)) == RunRequest("gs://calls/x.jsonl", "gs://calls/out/calls/x")
+    assert isinstance(read(told("out/x.jsonl"), PlaceRules(OUT)), Ignored)
+    assert read(told("x.jsonl"), PlaceRules(OUT)) == RunRequest("gs://calls/x.jsonl", "gs://calls/out/calls/x")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_own_outputs_are_ignored() -> None:
 )
 def test_outputs_of_several_places_do_not_collide(prefixes: tuple[str, ...], out: str) -> None:
     """The folder of a run is named by its path below the common folder of all prefixes, or also by its bucket."""
-    assert read(told("in/in day/x.jsonl"), Rules(OUT, prefixes)) == RunRequest(
+    assert read(told("in/in day/x.jsonl"), PlaceRules(OUT, prefixes)) == RunRequest(
         "gs://calls/in/in day/x.jsonl", OUT + out
     )
 
@@ -143,8 +143,8 @@ def test_invalid_messages_are_refused(data: Any, reason: str) -> None:
     assert reason in str(refused.value)
 
 
-@pytest.mark.parametrize("rules", [HERE, Rules(None)])
-def test_errors_hide_signatures(rules: Rules) -> None:
+@pytest.mark.parametrize("rules", [HERE, PlaceRules(None)])
+def test_errors_hide_signatures(rules: PlaceRules) -> None:
     """No secret of a signed address is in the error, which appears in logs and in the dead-letter topic."""
     with pytest.raises(MessageError) as refused:
         read(said({"manifest": "https://host/m.jsonl?signature=SECRET"}), rules)
@@ -154,9 +154,9 @@ def test_errors_hide_signatures(rules: Rules) -> None:
 def test_upload_without_an_out_is_refused() -> None:
     """An upload is refused without -o OUT, with a hint to set it; a message may give its own output."""
     with pytest.raises(MessageError, match="start voxbatch listen with -o OUT"):
-        read(told("in/day.jsonl"), Rules(None))
+        read(told("in/day.jsonl"), PlaceRules(None))
     given = {"manifest": "gs://calls/in/m.jsonl", "output": "s3://elsewhere/x"}
-    assert read(said(given), Rules(None)) == RunRequest("gs://calls/in/m.jsonl", "s3://elsewhere/x")
+    assert read(said(given), PlaceRules(None)) == RunRequest("gs://calls/in/m.jsonl", "s3://elsewhere/x")
 
 
 @pytest.mark.parametrize("key", ["in/../out/day.jsonl", "in/./day.jsonl"])

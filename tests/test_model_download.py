@@ -128,7 +128,7 @@ def test_engine_takes_a_model_from_a_bucket(model: Model, monkeypatch: pytest.Mo
     """The vLLM engine accepts a model by its bucket address: it detects the family, pins the revision, and reports
     missing weights.
     """
-    from voxbatch.engines.vllm.model import REALTIME, complete, locate
+    from voxbatch.vllm.engine.model import REALTIME, complete, locate
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     audio = {"audio_encoding_args": {"transcription_format": "streaming"}}
@@ -430,7 +430,7 @@ def test_model_bucket_may_be_of_another_cloud_and_account(
     google: Server, seaweed: AmazonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model is read from a bucket of S3 that the account may only read, for a run from and to Cloud Storage."""
-    from voxbatch.engines.vllm.model import locate
+    from voxbatch.vllm.engine.model import locate
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with suppress(seaweed.client.exceptions.BucketAlreadyOwnedByYou):

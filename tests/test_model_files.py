@@ -174,12 +174,14 @@ def test_a_bucket_without_the_model_is_named(stored: Stored, place: Place) -> No
     ],
 )
 def test_auto_chooses_by_the_files_in_the_bucket(
-    files: Mapping[str, str], chosen: str, place: Place, monkeypatch: pytest.MonkeyPatch
+    files: Mapping[str, str], chosen: str, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`auto` looks at the names and at config.json, and fetches no weights."""
+    """`auto` looks at the names and at config.json, fetches no weights, and writes nowhere else."""
     monkeypatch.setattr(engines, "has_gpu", lambda: True)
     monkeypatch.setattr(engines, "install_command", lambda *_: None)
-    for name, text in files.items():
+    outside = tmp_path / "outside"
+    for name, text in {**files, str(outside): "x", "config.json/a": "x"}.items():
         place.put(f"models/{name}", text.encode())
     assert choice.choose("auto", model=f"{place.uri}/models").name == chosen
+    assert not outside.exists()
     assert not [path for _, path in place.proxy.counts() if path.endswith(("model.safetensors", ".nemo", ".onnx"))]

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ManifestWriter
+from scripted_engine import ScriptedTestEngine
 
 from voxbatch.config import Config
 from voxbatch.engines import ChunkProgress, EngineCache, EngineMessage, Feed
 from voxbatch.engines.results import Result, find_wrong_value
-from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
 from voxbatch.records import ChunkFailure, Flag, Hypothesis, Word
 from voxbatch.runner import run

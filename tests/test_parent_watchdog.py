@@ -35,7 +35,7 @@ def inspecting():
     subprocess.run([sys.executable, "-c", "import stuck; stuck.inspected()"])
 
 def inspected():
-    from voxbatch.vllm_plugin.parent_watchdog import DieWithParent
+    from voxbatch.vllm.plugin.parent_watchdog import DieWithParent
     DieWithParent()
     hold_the_gil()
 
@@ -54,7 +54,7 @@ def importing(slow):
 MAIN = """
 import os, threading, time
 from stuck import Slow, engine, importing, inspecting, spawn
-from voxbatch.vllm_plugin import parent_watchdog
+from voxbatch.vllm.plugin import parent_watchdog
 
 def start():
     with parent_watchdog.kills_children():
@@ -139,7 +139,7 @@ def test_children_live_as_long_as_the_thread_that_started_them(begin: Begin, tmp
 
 def test_main_module_is_restored() -> None:
     """Processes that are spawned after the context are not affected, and no variable is left."""
-    from voxbatch.vllm_plugin import parent_watchdog
+    from voxbatch.vllm.plugin import parent_watchdog
 
     spec = sys.modules["__main__"].__spec__
     with parent_watchdog.kills_children():

@@ -18,7 +18,7 @@ from datasets.table import embed_table_storage
 from pyarrow import parquet
 from servers import Place
 
-from voxbatch.decoding import Decoded, DecoderPool, Task
+from voxbatch.decoding import Decoded, DecoderPool, DecodeTask
 from voxbatch.errors import ManifestError
 from voxbatch.records import Chunk
 from voxbatch.storage import Stores
@@ -100,7 +100,7 @@ def test_a_remote_row_group_is_fetched_once_for_all_decoders(
     names = [f"{place.uri}/t.parquet#row={group}+{row},audio,{(2 * group + row) % 5}.wav" for group, row in rows]
     place.proxy.forget()
     with DecoderPool(3) as pool:
-        tasks = (Task(item, name, 0.0, None, None, None, 240_000) for item, name in enumerate(names))
+        tasks = (DecodeTask(item, name, 0.0, None, None, None, 240_000) for item, name in enumerate(names))
         ends = [message for message in pool.run(tasks) if not isinstance(message, Chunk)]
     assert [end for end in ends if not isinstance(end, Decoded)] == []
     assert sorted(end.item for end in ends) == list(range(len(names)))

@@ -19,13 +19,13 @@ import pytest
 import soundfile
 from conftest import Recorder
 from outputs import keys, owned
+from scripted_engine import ScriptedTestEngine
 from waits import until
 
 from voxbatch.config import RunOptions
 from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
 from voxbatch.engines.refusals import require_language
 from voxbatch.engines.results import Result
-from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.errors import ConfigError, EngineError, RunError, StorageError
 from voxbatch.languages import ISO_639_1
 from voxbatch.output.checkpoint import Checkpoint

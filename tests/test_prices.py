@@ -11,8 +11,9 @@ import pytest
 from conftest import ROOT, ManifestWriter, Voxbatch
 
 from voxbatch import engines, prices
+from voxbatch.clouds import submit
 from voxbatch.engines import previews
-from voxbatch.platforms import submit, tasks
+from voxbatch.platforms.tasks.known import PLATFORMS
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 
@@ -46,7 +47,7 @@ def test_machine_depends_on_platform_and_gpu() -> None:
     assert prices.machine("cloud-run", None, True) == prices.CLOUD_RUN_L4
     assert prices.machine("cloud-run", None, False) == prices.CLOUD_RUN_CPU
     assert prices.machine("sagemaker", "ml.g6.xlarge", True) == "ml.g6.xlarge"
-    for engine in set(tasks.PLATFORMS) - {"cloud-run", "sagemaker"}:
+    for engine in set(PLATFORMS) - {"cloud-run", "sagemaker"}:
         assert prices.machine(engine, None, True) is None
     assert prices.usd_per_hour(None) is None
     assert prices.usd_per_hour("ml.g99.xlarge") is None

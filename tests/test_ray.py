@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import ROOT, ManifestWriter
+from conftest import IMPORT_PATH, ManifestWriter
 from holds import Hold
 from waits import until
 
@@ -37,7 +37,7 @@ def cluster() -> Iterator[None]:
     """Start Ray on this machine, with its processes in this checkout."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setenv("PYTHONPATH", IMPORT_PATH)
         patch.setenv("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
         ray.init(
             num_cpus=2, num_gpus=0, include_dashboard=False, object_store_memory=80 << 20, log_to_driver=False,

@@ -24,7 +24,7 @@ from waits import until
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import decode
-from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
+from voxbatch.decoding import Decoded, DecoderPool, DecodeTask, Message, Undecodable
 from voxbatch.decoding.pool import MAX_TASKS
 from voxbatch.errors import StorageError
 from voxbatch.records import Chunk
@@ -140,10 +140,10 @@ def test_unreadable_recording_is_a_retryable_failure(
 # ── recordings that change ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tasks(*paths: Path) -> Iterator[Task]:
+def tasks(*paths: Path) -> Iterator[DecodeTask]:
     """Yield a task for each recording."""
     for i, path in enumerate(paths):
-        yield Task(i, str(path), 0.0, None, None, None, 15 * 16_000)
+        yield DecodeTask(i, str(path), 0.0, None, None, None, 15 * 16_000)
 
 
 def append(path: Path) -> None:
@@ -243,7 +243,7 @@ def test_folder_that_disappears_stops_the_run(tmp_path: Path, recording: Recorde
     folder = tmp_path / "calls"
     paths = [recording(f"{i}.wav", 0.5, folder) for i in range(60)]
 
-    def vanishing() -> Iterator[Task]:
+    def vanishing() -> Iterator[DecodeTask]:
         for task in tasks(*paths):
             if task.item == 30:
                 folder.rename(tmp_path / "unmounted")

@@ -19,7 +19,7 @@ import servers
 import soundfile
 
 from voxbatch.audio.waveforms import decode
-from voxbatch.decoding import Decoded, DecoderPool, Message, Task, Undecodable
+from voxbatch.decoding import Decoded, DecoderPool, DecodeTask, Message, Undecodable
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.storage import Stores, remote_recording
 from voxbatch.storage.errors import UnusableObject
@@ -69,8 +69,8 @@ def samples(uri: str, offset: float = 0.0, duration: float | None = None, block_
         return b"".join(block.samples.tobytes() for block in blocks)
 
 
-def task(item: int, uri: str) -> Task:
-    return Task(item, uri, 0.0, None, None, None, LIMIT)
+def task(item: int, uri: str) -> DecodeTask:
+    return DecodeTask(item, uri, 0.0, None, None, None, LIMIT)
 
 
 def decoded(*uris: str, workers: int = 2) -> list[Message]:
@@ -243,7 +243,7 @@ def test_expired_credentials_stop_the_run(bucket: Bucket) -> None:
     bucket.proxy.spoil = lambda request: reply if came.is_set() else ""
     told: list[Message] = []
 
-    def tasks() -> Iterator[Task]:
+    def tasks() -> Iterator[DecodeTask]:
         yield task(0, uris[0])
         while not done(told):
             yield task(100 + len(told), bucket.local("0.wav"))

@@ -327,7 +327,7 @@ def hostile(index: int, text: str) -> PartEntry:
 
 def failed(index: int, text: str) -> PartEntry:
     line = {"id": f"{index} {text}", "audio_filepath": text, "lang": "en", "line": 1, "text": text, "error": text}
-    return PartEntry(index, "failure", json_bytes({**line, "message": text, "retryable": False}))
+    return PartEntry(index, "failure", json_bytes({**line, "error_kind": text, "message": text, "retryable": False}))
 
 
 def store_with(folder: Path, entries: list[PartEntry]) -> Store:

@@ -23,13 +23,13 @@ import pytest
 from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment
 from holds import Hold
 from outputs import committed_items, output_files
+from scripted_engine import ScriptedTestEngine
 from waits import until
 
 from voxbatch import runner
 from voxbatch.audio import libraries
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.config import Config
-from voxbatch.engines.scripted_test_engine import ScriptedTestEngine
 from voxbatch.log import Log
 from voxbatch.output.merge_again import merge_again
 from voxbatch.storage import Stores
@@ -265,7 +265,7 @@ def test_an_engines_warnings(manifest: ManifestWriter, tmp_path: Path, monkeypat
             self.spec = replace(self.spec, warnings=("it is slow",))
 
     config = Config(source=str(manifest(0.5)), out=str(tmp_path / "out"), engine="scripted")
-    monkeypatch.setattr("voxbatch.engines.scripted_test_engine.ScriptedTestEngine", Slow)
+    monkeypatch.setattr("scripted_engine.ScriptedTestEngine", Slow)
     said: list[str] = []
     finished = runner.run(config, Log(write=said.append))
     assert finished.summary

@@ -9,7 +9,7 @@ from typing import Any
 import discovery
 import pytest
 
-from voxbatch.vllm_plugin.server_middleware import AccessLog, Limiter, Rate
+from voxbatch.vllm.plugin.server_middleware import AccessLog, Limiter, Rate
 
 
 class Clock:

@@ -24,13 +24,13 @@ from voxbatch.cli.options import parsed_run_options
 from voxbatch.cli.run_command import run
 from voxbatch.config import RunOptions
 from voxbatch.engines import gpu
-from voxbatch.engines.vllm import FAMILIES, prefill
-from voxbatch.engines.vllm.checks import check, check_step, divides
-from voxbatch.engines.vllm.config_keys import Entry
-from voxbatch.engines.vllm.model import Model, locate
-from voxbatch.engines.vllm.serving_properties import parse, read
-from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
+from voxbatch.vllm.engine import FAMILIES, prefill
+from voxbatch.vllm.engine.checks import check, check_step, divides
+from voxbatch.vllm.engine.config_keys import Entry
+from voxbatch.vllm.engine.model import Model, locate
+from voxbatch.vllm.engine.serving_properties import parse, read
+from voxbatch.vllm.engine.settings import resolve
 
 SERVED = """\
 # As a server has it.

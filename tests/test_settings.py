@@ -12,16 +12,16 @@ import click
 import pytest
 from click.testing import CliRunner
 from conftest import understood
+from scripted_engine import ScriptedOptions
 
 from voxbatch.api.keyword_types import RunKeywords
 from voxbatch.cli import cli
 from voxbatch.config import Config, RunOptions
-from voxbatch.engines.faster_whisper import Options
-from voxbatch.engines.scripted_test_engine import ScriptedOptions
-from voxbatch.engines.vllm.settings import VllmSettings
+from voxbatch.engines.faster_whisper import FasterWhisperOptions
 from voxbatch.errors import ConfigError
 from voxbatch.settings import GROUPS, USES, Setting, parse, setting, settings_of
 from voxbatch.storage import StoreOptions
+from voxbatch.vllm.engine.settings import VllmSettings
 
 RUN = {**settings_of(RunOptions), **settings_of(StoreOptions)}
 OPTIONS = {param.name: param for param in cli.commands["run"].params if isinstance(param, click.Option)}
@@ -38,7 +38,7 @@ def test_a_setting_is_an_option_a_variable_and_a_keyword(declared: Setting) -> N
     assert declared.use in USES
 
 
-@pytest.mark.parametrize("kind", [RunOptions, StoreOptions, VllmSettings, Options])
+@pytest.mark.parametrize("kind", [RunOptions, StoreOptions, VllmSettings, FasterWhisperOptions])
 def test_a_declared_default_is_in_range(kind: type) -> None:
     """The default of each setting has the declared type and keeps the declared limits."""
     for declared in settings_of(kind).values():
@@ -83,7 +83,7 @@ def test_engine_options_are_parsed_by_their_types() -> None:
     options = parse(ScriptedOptions, "scripted", {"delay_s": "0.5", "shuffle": "TRUE", "concurrency": "3"})
     assert options == ScriptedOptions(delay_s=0.5, shuffle=True, concurrency=3)
     with pytest.raises(ConfigError, match="engine option 'beam' is unknown to faster-whisper; known are beam_size, "):
-        parse(Options, "faster-whisper", {"beam": "1"})
+        parse(FasterWhisperOptions, "faster-whisper", {"beam": "1"})
 
 
 def test_the_identity_holds_the_settings_that_decide_the_text() -> None:

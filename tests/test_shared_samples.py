@@ -22,7 +22,7 @@ from conftest import ManifestWriter, Recorder, Voxbatch, environment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.decoding import Decoded, DecoderPool, Task
+from voxbatch.decoding import Decoded, DecoderPool, DecodeTask
 from voxbatch.decoding.decoder import MAX_SAMPLES_AHEAD, Allowance
 from voxbatch.engines import Feed
 from voxbatch.engines.engine_process import EngineProcess
@@ -147,7 +147,7 @@ def test_a_decoder_that_dies_between_message_and_samples_loses_nothing(
     recording: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decoder is killed after it has told of its fourth chunk. Each chunk comes once, with its samples."""
-    task = Task(0, str(recording("long.wav", 120)), 0.0, None, None, None, 240_000)
+    task = DecodeTask(0, str(recording("long.wav", 120)), 0.0, None, None, None, 240_000)
 
     def decoded() -> tuple[list[tuple[Span, bytes]], bool]:
         with DecoderPool(1) as pool:

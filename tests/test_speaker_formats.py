@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from praatio import textgrid
 
-from voxbatch.formats import WRITERS, CueLimits
+from voxbatch.formats import CueLimits
 from voxbatch.formats.cues import split_into_cues
 from voxbatch.formats.document import Document
 from voxbatch.records import Segment, Transcript, Word
@@ -29,7 +29,7 @@ TALK = Transcript("Hello there. Hi, yes.", WORDS, tuple(segments(WORDS)), 3.0, l
 
 def written(form: str, transcript: Transcript = TALK) -> str:
     """Return the text of an item's file."""
-    return WRITERS[form].write(Document("talk", transcript))
+    return Document("talk", transcript).written(form)
 
 
 @pytest.mark.parametrize(

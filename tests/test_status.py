@@ -14,7 +14,8 @@ from voxbatch.storage import Stores
 
 
 def failure(index: int) -> PartEntry:
-    line = {"id": str(index), "audio_filepath": "a.wav", "error": "AudioError", "message": "gone", "retryable": False}
+    line = {"id": str(index), "audio_filepath": "a.wav", "error": "AudioError", "retryable": False}
+    line |= {"error_kind": "not_found", "message": "gone"}
     return PartEntry(index, "failure", json.dumps(line).encode())
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_engine import WORD_SECONDS, count_words
 
-from voxbatch.engines.scripted_test_engine import WORD_SECONDS, count_words
 from voxbatch.records import LOST_SPEECH, REPETITION, SAMPLING_RATE, Chunk, Flag, Hypothesis, Span, Waveform, Word
 from voxbatch.text.chunking import cut_into_chunks
 from voxbatch.text.stitching import segments, stitch

@@ -24,13 +24,15 @@ from voxbatch.errors import TakenOverError
 from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.lists import Listing
 from voxbatch.output.merge import merge
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.reserve import reserve
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.storage import StoreOptions, connect, reply_deadline, retrying_client
+from voxbatch.storage import StoreOptions, connect, retrying_client
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.waits import RetryWait, longest_wait
+from voxbatch.stores import reply_deadline
 
 pytestmark = pytest.mark.slow  # starts servers
 
@@ -334,7 +336,7 @@ def test_merge_of_a_zombie_replaces_nothing_of_a_later_run(place: Place) -> None
     store, other, done = place.store(), place.store(), list[int]()
 
     def failures(text: str) -> list[PartEntry]:
-        line = {"audio_filepath": "/r.wav", "error": text, "message": text, "retryable": False}
+        line = {"audio_filepath": "/r.wav", "error": text, "error_kind": text, "message": text, "retryable": False}
         return [PartEntry(i, "failure", json_bytes({"id": str(i), **line})) for i in range(2)]
 
     def take_over(asked: Asked) -> Fault:

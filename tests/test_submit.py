@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from web_server import served
 
 from voxbatch import cli
+from voxbatch.clouds import submit
 from voxbatch.errors import ConfigError, StartError
-from voxbatch.platforms import submit
 
 JOB = "projects/p/locations/us-central1/jobs/voxbatch"
 ROLE = "arn:aws:iam::123456789012:role/voxbatch"

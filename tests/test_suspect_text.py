@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sounds import babble
 
-from voxbatch.decoding import Task
+from voxbatch.decoding import DecodeTask
 from voxbatch.decoding.decoder import chunks
-from voxbatch.decoding.voices import Listener
+from voxbatch.decoding.voices import VoiceListener
 from voxbatch.engines.suspect_text import PieceText, reasons, suspicions
 from voxbatch.records import (
     CUT_OFF,
@@ -210,9 +210,9 @@ def recordings(corpus: Path) -> list[Real]:
 
 
 def _spread(path: Path, words: list[str]) -> Iterator[tuple[Samples, str]]:
-    task = Task(0, str(path), 0.0, None, None, None, LIMIT, 0)
+    task = DecodeTask(0, str(path), 0.0, None, None, None, LIMIT, 0)
     with closing(Stores().recording(str(path))) as recording:
-        parts = [samples.copy() for samples, _ in chunks(task, recording, [], Listener())]
+        parts = [samples.copy() for samples, _ in chunks(task, recording, [], VoiceListener())]
     ends = np.cumsum([0, *map(len, parts)])
     for samples, (begin, end) in zip(parts, pairwise(np.rint(ends / ends[-1] * len(words)).astype(int)), strict=True):
         yield samples, " ".join(words[begin:end])

@@ -22,8 +22,9 @@ from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.erase import erase
 from voxbatch.output.layout import list_name, part_names
+from voxbatch.output.lists import Listing
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.reserve import Listing, reserve
+from voxbatch.output.reserve import reserve
 from voxbatch.process.hang_detector import is_stopped
 from voxbatch.storage import Stores
 
@@ -227,7 +228,7 @@ def test_changed_outputs_are_noticed_by_a_second_run(voxbatch: Voxbatch, tmp_pat
 
 @pytest.mark.usefixtures("two_manifests")
 def test_outputs_that_lost_their_bytes_are_written_again(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """An empty output and a damaged summary, as an earlier version left them after a loss of power, are written again
+    """An empty output and a damaged summary, as a loss of power may leave them, are written again
     from the parts, with a warning."""
     out = tmp_path / "out"
     command = ("run", "a.jsonl", "-o", out, *ENGINE)

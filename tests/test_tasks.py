@@ -23,8 +23,7 @@ from sagemaker_deployment import HOSTS, container
 
 from voxbatch.errors import ConfigError
 from voxbatch.output.layout import part_names
-from voxbatch.platforms import tasks
-from voxbatch.platforms.tasks import find, sagemaker, shard_of
+from voxbatch.platforms.tasks import find, known, sagemaker, shard_of
 from voxbatch.platforms.tasks.task import Task
 from voxbatch.runner.shard import MAX_SHARDS
 from voxbatch.storage import Store, Stores, retry
@@ -171,12 +170,12 @@ def test_invalid_variables_are_refused(environ: Mapping[str, str], message: str)
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("name", tasks.UNREAD)
+@pytest.mark.parametrize("name", known.UNREAD)
 def test_task_of_a_platform_that_is_not_read_is_refused(name: str) -> None:
     """A task that is one of several on a platform that is not read is refused, unless a flag says what it does or a
     platform that is read divides the work.
     """
-    count = tasks.UNREAD[name].count
+    count = known.UNREAD[name].count
     environ = {name: "3"} | ({count: "8"} if count else {})
     with pytest.raises(ConfigError, match=rf"^{name} is '3'.*give --shard .*{name}"):
         find(environ, NOWHERE)
@@ -217,10 +216,10 @@ def test_task_that_may_be_the_only_one_is_not_refused(environ: Mapping[str, str]
 def test_the_page_has_the_variables_of_each_platform_with_their_source() -> None:
     """docs/tasks.md has a row for each platform, read or not, with its variables and the page that documents them."""
     rows = [line for line in (ROOT / "docs" / "tasks.md").read_text().splitlines() if "](https://" in line]
-    for name, platform in tasks.PLATFORMS.items():
+    for name, platform in known.PLATFORMS.items():
         (row,) = [line for line in rows if f"(`{name}`)" in line]
         assert all(variable in row for variable in (platform.index, *platform.counts))
-    for name, unread in tasks.UNREAD.items():
+    for name, unread in known.UNREAD.items():
         (row,) = [line for line in rows if f"`{name}`" in line]
         assert unread.count in row
         assert (unread.shard.partition("/")[0] or f"${name}/${unread.count}") in row
@@ -269,8 +268,8 @@ VARIABLES = [
     *GOOGLE_BATCH,
     *STEP,
     "CLUSTER_SPEC",
-    *tasks.UNREAD,
-    tasks.TASK_COUNT,
+    *known.UNREAD,
+    known.TASK_COUNT,
 ]
 
 
@@ -287,7 +286,7 @@ def test_any_variables_give_a_valid_task_or_an_error(environ: dict[str, str]) ->
 
 def test_tasks_and_shards_have_the_same_limit() -> None:
     """`tasks` and `shard` have the same limit, although `tasks` is in a lower layer and cannot import it."""
-    assert tasks.MAX_TASKS == MAX_SHARDS
+    assert known.MAX_TASKS == MAX_SHARDS
 
 
 # ── the shard of a task ───────────────────────────────────────────────────────────────────────────────────────────────

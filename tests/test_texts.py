@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from voxbatch.engines.results import find_wrong_value
 from voxbatch.errors import ManifestError
 from voxbatch.manifest import survey
-from voxbatch.records import Piece, Speech
+from voxbatch.records import Speech, TextPiece
 from voxbatch.speech.pieces import MAX_CHARACTERS, plain, split, unreadable
 from voxbatch.speech.sound import trimmed
 from voxbatch.storage import DEFAULT_STORES
@@ -174,7 +174,7 @@ def test_silence_at_the_ends_is_cut() -> None:
     samples[[300, 500]] = 0.5
     assert len(trimmed(samples, rate)) == 201 + 2 * 40
     assert trimmed(samples[:310], rate)[40] == 0.5
-    piece = Piece("a", "heart", 0)
+    piece = TextPiece("a", "heart", 0)
     assert find_wrong_value(Speech(0, 0, piece, samples)) is None
     for silent in (trimmed(samples[:300], rate), samples[:0]):
         assert find_wrong_value(Speech(0, 0, piece, silent)) == "the speech has no sound"

@@ -47,18 +47,17 @@ def texts(pieces: list[str]) -> list[str]:
 
 
 @given(st.lists(st.sampled_from([piece for piece in PIECES if piece not in BYTES]), max_size=30))
+@example(["▁▁", "▁very"])
 @example(["▁Hola", ".", "¿", "H", "▁$", "5"])
 @example(["▁very", "▁very", "s"])
 def test_the_words_joined_are_the_text_of_the_tokenizer(pieces: list[str]) -> None:
-    """No space is added, removed or merged, except that one space stands before a text that begins with a letter of a
-    script with spaces."""
+    """No space is added, removed or merged, except before the first letter: one space stands before a text that begins
+    with a letter of a script with spaces, and the tokenizer drops all marks of the first piece ("▁▁")."""
     joined, expected = "".join(word.text for word in words_of(pieces, vocabulary=VOCABULARY)), decoded(pieces)
     if not expected.strip():
         assert joined == ""
-    elif joined[0] == " " and pieces:
-        assert joined[1:] == expected
     else:
-        assert joined == expected
+        assert joined.lstrip(" ") == expected.lstrip(" ")
     assert VOCABULARY.text([PIECES.index(piece) for piece in pieces]) == joined
 
 

@@ -70,7 +70,7 @@ TRANSCRIBED = {
 }  # fmt: skip
 FAILED = {
     "audio_filepath": "/b.wav", "id": "b", "lang": "en", "text": "w0", "line": 2, "error": "AudioError",
-    "kind": "not_found", "message": "gone", "retryable": False, "version": 1,
+    "error_kind": "not_found", "message": "gone", "retryable": False, "version": 1,
 }  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str, va
     run = owned(store)
     checkpoint = Checkpoint(store, run)
     line = {key: TRANSCRIBED[key] for key in ("audio_filepath", "id", "pred_text", "audio_duration", "warnings")}
-    line |= {"words": [], "segments": []}
+    line |= {"words": [], "segments": [], "confidence": None, "flags": []}
     entries = [PartEntry(0, "transcript", json_bytes(line)), PartEntry(1, "failure", json_bytes(FAILED))]
     assert checkpoint.commit(entries, 1.0, Latency(), 5) == entries
     checkpoint.mark_complete(2)

@@ -11,12 +11,12 @@ import pytest
 from shapes import params
 
 from voxbatch.engines import gpu
-from voxbatch.engines.vllm import VllmEngine, compat, prefill, vllm_process
-from voxbatch.engines.vllm.checks import check
-from voxbatch.engines.vllm.model import REALTIME, Model
-from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.vllm_plugin import SWITCH
+from voxbatch.vllm.engine import VllmEngine, compat, prefill, vllm_process
+from voxbatch.vllm.engine.checks import check
+from voxbatch.vllm.engine.model import REALTIME, Model
+from voxbatch.vllm.engine.settings import VllmSettings
+from voxbatch.vllm.plugin import SWITCH
 
 
 @pytest.fixture

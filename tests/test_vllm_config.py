@@ -15,10 +15,10 @@ from voxbatch.cli import cli
 from voxbatch.cli.options import parsed_run_options
 from voxbatch.cli.run_command import run
 from voxbatch.config import RunOptions
-from voxbatch.engines.vllm.config_keys import KEYS, Entry
-from voxbatch.engines.vllm.settings import resolve
-from voxbatch.engines.vllm.vllm_config import parse, read
 from voxbatch.errors import ConfigError
+from voxbatch.vllm.engine.config_keys import KEYS, Entry
+from voxbatch.vllm.engine.settings import resolve
+from voxbatch.vllm.engine.vllm_config import parse, read
 
 PUBLISHED = """\
 model: .

@@ -12,14 +12,14 @@ import pytest
 from conftest import Voxbatch
 
 from voxbatch.engines import has_gpu, previews
+from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.engines.previews import ExpectedSpeed
-from voxbatch.engines.vllm import forecast
-from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
-from voxbatch.engines.vllm.memory import Footprint
-from voxbatch.engines.vllm.model import DEFAULT_PARAMS as PARAMS
-from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 from voxbatch.storage.columns import Column
+from voxbatch.vllm.engine import forecast
+from voxbatch.vllm.engine.memory import Footprint
+from voxbatch.vllm.engine.model import DEFAULT_PARAMS as PARAMS
+from voxbatch.vllm.engine.settings import resolve
 
 L4, H200 = "NVIDIA L4", "NVIDIA H200"
 PREFILLED: dict[str, Any] = {"prefill_encoder": "true"}

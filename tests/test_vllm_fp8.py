@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from shapes import H200, L4, params
 
-from voxbatch.engines import gpu, vllm
-from voxbatch.engines.vllm import compat, fp8, prefill
-from voxbatch.engines.vllm.arguments import arguments_from_settings, concurrency, llm_arguments
-from voxbatch.engines.vllm.checks import check
-from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, WHISPER, Model
-from voxbatch.engines.vllm.settings import VllmSettings
+from voxbatch.engines import gpu
 from voxbatch.errors import ConfigError
+from voxbatch.vllm import engine as vllm
+from voxbatch.vllm.engine import compat, fp8, prefill
+from voxbatch.vllm.engine.arguments import arguments_from_settings, concurrency, llm_arguments
+from voxbatch.vllm.engine.checks import check
+from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, WHISPER, Model
+from voxbatch.vllm.engine.settings import VllmSettings
 
 A100 = gpu.GpuInfo("0", "NVIDIA A100", 85_899_345_920, 85_000_000_000, 600_000_000, (8, 0))
 B200 = gpu.GpuInfo("0", "NVIDIA B200", 192_000_000_000, 190_000_000_000, 900_000_000, (10, 0))
@@ -27,7 +28,7 @@ def on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return on_gpus(card, …) → a model on a machine with these cards and vLLM 0.32."""
     (tmp_path / "params.json").write_text(json.dumps(params()))
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
-    monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
+    monkeypatch.setattr("voxbatch.vllm.plugin.is_installed", lambda: True)
 
     def model(*cards: gpu.GpuInfo, family: str = REALTIME) -> Model:
         monkeypatch.setattr(gpu, "visible_gpus", lambda: list(cards))

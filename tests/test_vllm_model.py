@@ -17,7 +17,8 @@ import pytest
 from conftest import ROOT, environment
 from hub import COMMIT
 
-from voxbatch.engines.vllm.model import (
+from voxbatch.errors import ConfigError, EngineError
+from voxbatch.vllm.engine.model import (
     INSTRUCT,
     REALTIME,
     WHISPER,
@@ -28,7 +29,6 @@ from voxbatch.engines.vllm.model import (
     locate,
     weights_bytes,
 )
-from voxbatch.errors import ConfigError, EngineError
 
 needs_hub = pytest.mark.skipif(not find_spec("huggingface_hub"), reason="huggingface_hub is not installed")
 
@@ -310,7 +310,7 @@ def test_two_processes_can_make_the_linked_folder_at_once(tmp_path: Path) -> Non
     """Processes and threads that make the folder at the same time all find it complete, and leave nothing behind."""
     model = locate(str(realtime(tmp_path / "m")), None)
     script = (
-        "import sys, threading; from pathlib import Path; from voxbatch.engines.vllm.model import *\n"
+        "import sys, threading; from pathlib import Path; from voxbatch.vllm.engine.model import *\n"
         "model, cache, failed = locate(sys.argv[1], None), Path(sys.argv[2]), []\n"
         "threading.excepthook = lambda each: failed.append(each.exc_value)\n"
         "def make():\n"
@@ -332,7 +332,7 @@ def test_two_processes_can_make_the_linked_folder_at_once(tmp_path: Path) -> Non
 TOKEN = "hf_notarealtoken"
 ASK = """
 import json, sys
-from voxbatch.engines.vllm.model import locate, complete
+from voxbatch.vllm.engine.model import locate, complete
 from voxbatch.errors import VoxbatchError
 for name, revision in json.loads(sys.argv[1]):
     try:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from voxbatch import vllm_plugin
-from voxbatch.engines import vllm
-from voxbatch.engines.vllm import compat, prefill
-from voxbatch.engines.vllm.settings import VllmSettings, resolve
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.vllm import engine as vllm
+from voxbatch.vllm import plugin as vllm_plugin
+from voxbatch.vllm.engine import compat, prefill
+from voxbatch.vllm.engine.settings import VllmSettings, resolve
 
 ROOT = Path(__file__).parents[1]
 

@@ -21,9 +21,9 @@ from types import SimpleNamespace
 import pytest
 from waits import until
 
-from voxbatch.engines.vllm import compat, vllm_process
-from voxbatch.engines.vllm.vllm_process import EngineDied, _EngineLog, _errors_as_death, _HangGuard, _logging
 from voxbatch.process.hang_detector import is_stopped
+from voxbatch.vllm.engine import compat, vllm_process
+from voxbatch.vllm.engine.vllm_process import EngineDied, _EngineLog, _errors_as_death, _HangGuard, _logging
 
 TRACEBACK = """2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] EngineCore encountered a fatal error.
 2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] Traceback (most recent call last):
@@ -132,7 +132,7 @@ def test_output_while_loading_goes_to_the_log(tmp_path: Path, unbuffered: str, i
     script = f"""
 import logging, os, sys, threading
 from pathlib import Path
-from voxbatch.engines.vllm.vllm_process import _outputs_to
+from voxbatch.vllm.engine.vllm_process import _outputs_to
 from voxbatch.process import streams
 if {install}: streams.install()
 before, names = len(os.listdir("/proc/self/fd")), [getattr(each, "name", "") for each in (sys.stdout, sys.stderr)]
@@ -164,7 +164,7 @@ def test_no_line_of_a_script_is_lost_while_an_engine_loads(tmp_path: Path, unbuf
     script = f"""
 import csv, logging, multiprocessing.util, sys, threading
 from pathlib import Path
-from voxbatch.engines.vllm.vllm_process import _outputs_to
+from voxbatch.vllm.engine.vllm_process import _outputs_to
 logging.basicConfig(format="%(message)s")
 table, begun, written = csv.writer(sys.stdout, lineterminator="\\n"), threading.Event(), threading.Event()
 print("begin")
@@ -198,8 +198,8 @@ def test_two_engines_that_load_leave_the_streams_as_they_were(tmp_path: Path) ->
 import os, sys, threading, time
 from pathlib import Path
 from types import SimpleNamespace
-from voxbatch.engines.vllm.vllm_process import _ParentThread
-from voxbatch.vllm_plugin.parent_watchdog import PARENT
+from voxbatch.vllm.engine.vllm_process import _ParentThread
+from voxbatch.vllm.plugin.parent_watchdog import PARENT
 is_first, may_end = threading.Event(), threading.Event()
 def load(name, enters, wait):
     engine = SimpleNamespace(_num_gpus=1, _log=SimpleNamespace(file=Path({str(tmp_path)!r}, name)))
@@ -230,7 +230,7 @@ def test_no_event_is_lost_when_loading_begins_or_ends(tmp_path: Path) -> None:
     script = f"""
 import os, sys, threading
 from pathlib import Path
-from voxbatch.engines.vllm.vllm_process import _outputs_to
+from voxbatch.vllm.engine.vllm_process import _outputs_to
 from voxbatch.log import Log
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})  # who wakes on one core interrupts who runs
 done, log = threading.Event(), Log()

@@ -26,11 +26,6 @@ from voxbatch.engines import EngineMessage, EngineSpec, Feed
 from voxbatch.engines.pieces import SHIFT, Piece
 from voxbatch.engines.results import Result
 from voxbatch.engines.suspect_text import PieceText
-from voxbatch.engines.vllm import VllmEngine
-from voxbatch.engines.vllm.families import Family, Request, TokenScores, UnsupportedPiece
-from voxbatch.engines.vllm.request_loop import AHEAD, EngineStarter, RequestLoop
-from voxbatch.engines.vllm.settings import VllmSettings
-from voxbatch.engines.vllm.vllm_process import EngineDied, FinishedRequest, VllmProcess
 from voxbatch.errors import EngineError
 from voxbatch.records import (
     LOST_SPEECH,
@@ -43,6 +38,11 @@ from voxbatch.records import (
     Span,
     Word,
 )
+from voxbatch.vllm.engine import VllmEngine
+from voxbatch.vllm.engine.families import Family, Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine.request_loop import AHEAD, EngineStarter, RequestLoop
+from voxbatch.vllm.engine.settings import VllmSettings
+from voxbatch.vllm.engine.vllm_process import EngineDied, FinishedRequest, VllmProcess
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
 

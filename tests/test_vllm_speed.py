@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shapes import full_size
 
-from voxbatch.engines.vllm import forecast, speed
-from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
-from voxbatch.engines.vllm.memory import BYTES, Footprint, kv_numbers
-from voxbatch.engines.vllm.model import DEFAULT_PARAMS as PARAMS
-from voxbatch.engines.vllm.settings import resolve
+from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.profiles import load_profile
+from voxbatch.vllm.engine import forecast, speed
+from voxbatch.vllm.engine.memory import BYTES, Footprint, kv_numbers
+from voxbatch.vllm.engine.model import DEFAULT_PARAMS as PARAMS
+from voxbatch.vllm.engine.settings import resolve
 
 H200 = GPU_SPECS["NVIDIA H200"]
 MODEL = speed.model_sizes(PARAMS)

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxbatch import vllm_plugin
-from voxbatch.engines.vllm.arguments import arguments_from_settings
-from voxbatch.engines.vllm.checks import check_installed
-from voxbatch.engines.vllm.huggingface import params
-from voxbatch.engines.vllm.model import REALTIME, WHISPER, Model
-from voxbatch.engines.vllm.settings import VllmSettings
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.vllm_plugin import LOAD_FORMAT
-from voxbatch.vllm_plugin.weights import mistral_name, translated
+from voxbatch.vllm import plugin as vllm_plugin
+from voxbatch.vllm.engine.arguments import arguments_from_settings
+from voxbatch.vllm.engine.checks import check_installed
+from voxbatch.vllm.engine.huggingface import params
+from voxbatch.vllm.engine.model import REALTIME, WHISPER, Model
+from voxbatch.vllm.engine.settings import VllmSettings
+from voxbatch.vllm.plugin import LOAD_FORMAT
+from voxbatch.vllm.plugin.weights import mistral_name, translated
 
 MISTRAL = "mm_streams_embeddings.embedding_module"
 CONFIG = Path("config.json")

@@ -33,21 +33,14 @@ from hypothesis import strategies as st
 
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage import (
-    StoreOptions,
-    Stores,
-    remote_recording,
-    reply_deadline,
-    retry,
-    retrying_client,
-    ssrf_guard,
-)
+from voxbatch.storage import StoreOptions, Stores, remote_recording, retry, retrying_client
 from voxbatch.storage.errors import ObjectNotFound, TransientError, UnknownHost, UnusableObject
 from voxbatch.storage.objects import Stat
 from voxbatch.storage.recording import Recording
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.retrying_client import RetryingReader
-from voxbatch.storage.web import WebServer, parse_web_address
+from voxbatch.stores import reply_deadline, ssrf_guard
+from voxbatch.stores.web import WebServer, parse_web_address
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import servers
-from conftest import ManifestWriter, Recorder, Starter, Voxbatch, environment, gone
+from conftest import IMPORT_PATH, ManifestWriter, Recorder, Starter, Voxbatch, environment, gone
 from holds import Hold
 from outputs import committed_items, output_files
 from waits import until
@@ -201,7 +201,7 @@ def test_json_log_names_the_worker(manifest: ManifestWriter, voxbatch: Voxbatch,
     (tmp_path / "noisy").mkdir()
     noise = "import os\nif 'VOXBATCH_SCRIPTED_WORKER' in os.environ: print('loading a library', flush=True)\n"
     (tmp_path / "noisy" / "sitecustomize.py").write_text(noise)
-    path = os.pathsep.join([str(tmp_path / "noisy"), str(Path(workers.__file__).parents[2])])
+    path = os.pathsep.join([str(tmp_path / "noisy"), IMPORT_PATH])
     extra = options(workers=2, only_worker=1, kill_after=1)
     command = ("run", manifest(1, 1, 1, 1), *SETTINGS, "--log-format", "json", *extra)
     done = voxbatch(*command, env={"PYTHONPATH": path})
@@ -220,7 +220,7 @@ def test_processes_that_a_worker_forked_are_killed(
     forking = "import os, sys, time\nif 'workers.worker' in sys.orig_argv[-2] and not os.fork():\n    time.sleep(120)\n"
     (tmp_path / "forks").mkdir()
     (tmp_path / "forks" / "sitecustomize.py").write_text(forking)
-    path = os.pathsep.join([str(tmp_path / "forks"), str(Path(workers.__file__).parents[2])])
+    path = os.pathsep.join([str(tmp_path / "forks"), IMPORT_PATH])
     extra = options(workers=2, only_worker=1, kill_after=1)
     done = voxbatch("run", manifest(1, 1, 1, 1), *SETTINGS, *extra, env={"PYTHONPATH": path}, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -32,8 +32,8 @@ OF_THE_CORE = {"questions", "speech", "cascade"}
 IN_FORMATS = {"channels", "speakers"}
 """Words that are also keys of the formats of others."""
 PREDICATES = {"speaks", "asks", "aligns", "is_speech", "has_second_pass"}
-ELSEWHERE = ("works/", "engines/vllm/", "vllm_plugin/", "engines/scripted_test_engine.py")
-"""What knows kinds: the kinds themselves, the families of vLLM, each of which does one kind, and an engine of tests."""
+ELSEWHERE = ("works/", "vllm/engine/", "vllm/plugin/")
+"""What knows kinds: the kinds themselves, and the families of vLLM, each of which does one kind."""
 MOST = 0
 """Number of branches on a kind in the core."""
 

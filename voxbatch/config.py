@@ -2,8 +2,8 @@
 
 Each setting comes from the first source that gives it: flag > VOXBATCH_* > a file for vLLM > profile > default.
 
-The command line's parser resolves flags and variables. `engines/vllm/serving_properties` and
-`engines/vllm/vllm_config` read the file for vLLM. A profile is a YAML file in `profiles/` that gives other defaults.
+The command line's parser resolves flags and variables. `vllm/engine/serving_properties` and
+`vllm/engine/vllm_config` read the file for vLLM. A profile is a YAML file in `profiles/` that gives other defaults.
 All settings are validated once, here. The resolved Config is written next to the outputs. The settings that decide the
 text of the transcripts are the identity of the run.
 """
@@ -57,7 +57,7 @@ class RunOptions:
         use=RECORDING,
         group=MODEL,
         metavar="NAME",
-        help="auto, vllm, transducers, faster-whisper, onnx-asr or scripted.",
+        help="auto, vllm, transducers, faster-whisper, onnx-asr, or one of an installed package.",
     )
     model: str | None = setting(
         None, use=RECORDING, metavar="MODEL",
@@ -161,7 +161,7 @@ class RunOptions:
         help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
         "Repeatable.",
     )  # fmt: skip
-    """See manifest.recording_line.is_included."""
+    """See manifest.recording_path.is_included."""
     stores: Stores = DEFAULT_STORES
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,

@@ -18,8 +18,10 @@ import voxbatch
 from voxbatch import engines
 from voxbatch.audio import ffmpeg
 from voxbatch.config import RunOptions
+from voxbatch.engines import entry_points
 from voxbatch.engines.choice import choose
-from voxbatch.errors import EngineError, VoxbatchError
+from voxbatch.engines.model_files import cache_folder
+from voxbatch.errors import EngineError, StorageError, VoxbatchError
 from voxbatch.safe_text import counted
 from voxbatch.settings import parse
 from voxbatch.storage.address import is_bucket_address
@@ -101,6 +103,7 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
         except metadata.PackageNotFoundError:
             install = f"pip install 'voxbatch[{extra}]'" if extra else f"pip install {name}"
             yield Finding(name, "missing", f"for {use}: {install}")
+    yield from _other_engines()
     try:
         yield Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
     except VoxbatchError as e:
@@ -109,9 +112,9 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
     yield from gpus
     yield _vllm()
 
-    from voxbatch.engines.vllm import prefill
-    from voxbatch.engines.vllm.model import DEFAULT_MODEL, REALTIME, in_hub_cache
-    from voxbatch.engines.vllm.settings import resolve
+    from voxbatch.vllm.engine import prefill
+    from voxbatch.vllm.engine.model import DEFAULT_MODEL, REALTIME, in_hub_cache
+    from voxbatch.vllm.engine.settings import resolve
 
     if _is_vllm_for_gpus():
         plugin = prefill.decide(REALTIME, resolve(REALTIME, {}))
@@ -168,7 +171,7 @@ def _cuda() -> Finding:
 
 
 def _vllm() -> Finding:
-    from voxbatch.engines.vllm import compat
+    from voxbatch.vllm.engine import compat
 
     installed = compat.find()
     if installed is None:
@@ -180,10 +183,19 @@ def _vllm() -> Finding:
 
 def _is_vllm_for_gpus() -> bool:
     """Return whether vLLM's build for GPUs is installed."""
-    from voxbatch.engines.vllm import compat
+    from voxbatch.vllm.engine import compat
 
     installed = compat.find()
     return installed is not None and installed[0] == "vllm"
+
+
+def _other_engines() -> Iterator[Finding]:
+    """Yield the engines of other packages."""
+    for name, registration in entry_points.installed():
+        if isinstance(registration, EngineError):
+            yield Finding(f"engine {name}", "warning", str(registration))
+        else:
+            yield Finding(f"engine {name}", "ok", f"of {registration.package}")
 
 
 def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
@@ -192,7 +204,7 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
     Args:
         faulty: names of the findings about GPUs that are not "ok". No engine for GPUs starts with any of them.
     """
-    from voxbatch.engines.vllm import compat
+    from voxbatch.vllm.engine import compat
 
     try:
         choice = choose(asked.engine, model=asked.model, stores=asked.stores)
@@ -200,6 +212,9 @@ def _engine(asked: RunOptions, faulty: Sequence[str]) -> Iterator[Finding]:
             compat.installed()
         if faulty and _needs_gpu(choice.name):
             raise EngineError(f"{choice.name} is installed and cannot start here: see {' and '.join(faulty)} above")
+    except StorageError as e:  # the bucket of the model decides on the engine
+        yield Finding("model", "failed", str(e))
+        return
     except VoxbatchError as e:
         yield Finding("engine", "failed", str(e))
         return
@@ -241,11 +256,10 @@ def _vllm_model(asked: RunOptions, folder: Path) -> tuple[str | None, str]:
         VoxbatchError: the run would fail.
     """
     from voxbatch.engines import gpu
-    from voxbatch.engines.model_files import cache_folder
-    from voxbatch.engines.vllm import arguments
-    from voxbatch.engines.vllm.model import check_weights, locate, missing_weights, weights_bytes
-    from voxbatch.engines.vllm.model_preview import preview
-    from voxbatch.engines.vllm.settings import resolve
+    from voxbatch.vllm.engine import arguments
+    from voxbatch.vllm.engine.model import check_weights, locate, missing_weights, weights_bytes
+    from voxbatch.vllm.engine.model_preview import preview
+    from voxbatch.vllm.engine.settings import resolve
 
     if asked.model and is_bucket_address(asked.model):
         listed = preview(asked.model, folder, asked.stores)
@@ -281,11 +295,11 @@ def _transducers_model(asked: RunOptions) -> tuple[str, str]:
     Raises:
         VoxbatchError: the run would fail.
     """
-    from voxbatch.engines.transducers import Options
+    from voxbatch.engines.transducers import TransducerOptions
     from voxbatch.engines.transducers.model import locate
     from voxbatch.engines.transducers.requirements import memory_warning, weights_bytes
 
-    options, model = parse(Options, "transducers", asked.engine_options), locate(asked.model, asked.stores)
+    options, model = parse(TransducerOptions, "transducers", asked.engine_options), locate(asked.model, asked.stores)
     weights = weights_bytes(model)
     if not model.has_weights:
         _require_room(model.name, weights, model.path)

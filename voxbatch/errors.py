@@ -165,7 +165,7 @@ class TakenOverError(RunError):
 class ItemError(VoxbatchError):
     """A failure of one item. The run continues."""
 
-    kind = FailureKind.UNREADABLE
+    kind = FailureKind.UNKNOWN
     """The kind of the failure, unless the error is built with another."""
     retryable = False
     """True if the same item may succeed in another run with nothing changed."""

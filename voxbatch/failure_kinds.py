@@ -36,13 +36,13 @@ class FailureKind(StrEnum):
     TOO_LONG = "too_long"
     NO_FFMPEG = "no_ffmpeg"
     DECODER = "decoder"
-    UNREADABLE = "unreadable"
-    """AudioErrors of an earlier version of voxbatch, which recorded no kinds."""
     LANGUAGE = "language"
     TEXT = "text"
     VOICE = "voice"
     ENGINE = "engine"
     ENGINE_CRASH = "engine_crash"
+    UNKNOWN = "unknown"
+    """A kind that only a later version of voxbatch knows."""
 
     @property
     def facts(self) -> KindFacts:
@@ -51,11 +51,8 @@ class FailureKind(StrEnum):
 
     @classmethod
     def of_line(cls, line: Mapping[str, object]) -> FailureKind:
-        """Return the kind in a line of failures.jsonl. An earlier version wrote the class of the error alone, and a
-        later one may know more kinds."""
-        named = [kind for kind in cls if kind == line.get(KIND_KEY)]
-        of_class = [kind for kind in (cls.UNREADABLE, *cls) if kind.facts.error == line["error"]]
-        return next(iter([*named, *of_class]), cls.UNREADABLE)
+        """Return the kind in a line of failures.jsonl."""
+        return next((kind for kind in cls if kind == line[KIND_KEY]), cls.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,6 @@ _FACTS = {
     FailureKind.TOO_LONG: KindFacts("too long", "allow more hours", f"{AGAIN_ALL} --max-hours 1000"),
     FailureKind.NO_FFMPEG: KindFacts("ffmpeg is missing", "pip install imageio-ffmpeg", AGAIN_ALL),
     FailureKind.DECODER: KindFacts("killed the decoder", "see that memory is free", f"{AGAIN_ALL} --decoders 1"),
-    FailureKind.UNREADABLE: KindFacts("unreadable", "see the reasons", AGAIN_ALL),
     FailureKind.LANGUAGE: KindFacts(
         "wrong language", "take a model that knows the language", OTHER_MODEL, "LanguageError"
     ),
@@ -97,6 +93,7 @@ _FACTS = {
     FailureKind.ENGINE_CRASH: KindFacts(
         "crashed the engine", "update the engine, or free memory", AGAIN_ALL, "CrashError"
     ),
+    FailureKind.UNKNOWN: KindFacts("of an unknown kind", "see the reasons", AGAIN_ALL, "ItemError"),
 }
 
 

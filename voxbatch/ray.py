@@ -24,7 +24,8 @@ from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError, RunError, UsageError, VoxbatchError
-from voxbatch.manifest.named import LIST_MARK, is_list
+from voxbatch.manifest.named import is_list
+from voxbatch.manifest.recording_path import LIST_MARK
 from voxbatch.output.summary import Summary, read_summary
 from voxbatch.storage import is_remote
 

@@ -215,7 +215,7 @@ class GivenText:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A stretch of text for an engine that speaks: some sentences, or a clause of a long one."""
 
     text: str
@@ -276,7 +276,7 @@ class Chunk:
     """One of TASKS."""
     given: GivenText | None = None
     """The text, with the task `align`. The chunks of a recording then come in order, silent ones too."""
-    piece: Piece | None = None
+    piece: TextPiece | None = None
     """The text to speak, for an engine that speaks. The chunk then has no samples, and its span is an estimate."""
 
     @property
@@ -390,11 +390,11 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Speech:
-    """Audio that an engine has spoken for the Piece of one Chunk."""
+    """Audio that an engine has spoken for the TextPiece of one Chunk."""
 
     item: int
     chunk: int
-    piece: Piece
+    piece: TextPiece
     samples: Samples
     """At the engine's sampling rate. Never empty."""
     warnings: tuple[str, ...] = ()
@@ -424,7 +424,7 @@ class Transcript:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recording:
+class SpokenRecording:
     """Speech of one Item's text, encoded."""
 
     flac: bytes

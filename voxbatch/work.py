@@ -78,7 +78,7 @@ class Work:
     overlay: str | None = None
     """What OUT has of its second pass: an output.products.SecondPassFiles."""
     submission: str | None = None
-    """How `voxbatch submit` starts it elsewhere: a cli.submit_command.SubmittedKind."""
+    """How `voxbatch submit` starts it elsewhere: a clouds.submit_command.SubmittedKind."""
     command_tells_all: bool = True
     """True if the options of the command tell the whole run, and no texts or questions besides."""
     checks: str | None = None

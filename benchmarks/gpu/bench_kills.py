@@ -165,7 +165,7 @@ def scenario(
         "equal": sum(found.get(key, ("", 0))[0] == text for key, (text, _) in whole.items()),
         "wall_s": round(time.monotonic() - began, 1),
         "said": [json.loads(line)["text"][:200] for line in log.read_text().splitlines()
-                 if '"warning"' in line and '"text"' in line][:6],
+                 if '"WARNING"' in line and '"text"' in line][:6],
     }  # fmt: skip
 
 

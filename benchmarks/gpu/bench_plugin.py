@@ -87,7 +87,7 @@ def chunks(samples: Sequence[np.ndarray]) -> list[Any]:
 def created(model: str, options: dict[str, str]) -> tuple[Any, bool]:
     """Return the engine, and whether its model is Voxtral Realtime."""
     from voxbatch.engines import create
-    from voxbatch.engines.vllm.model import REALTIME, locate
+    from voxbatch.vllm.engine.model import REALTIME, locate
 
     is_realtime = locate(model, None).family == REALTIME
     name, extra = options["name"], {key: value for key, value in options.items() if key != "name"}
@@ -127,7 +127,7 @@ class FixedText:
 
 def speed(given: argparse.Namespace, options: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Measure --speed."""
-    from voxbatch.engines.vllm.model import INSTRUCT
+    from voxbatch.vllm.engine.model import INSTRUCT
 
     engine, is_realtime = created(given.model, options)
     if not is_realtime:

@@ -181,7 +181,7 @@ async def read(response: aiohttp.ClientResponse) -> str:
 
 def text_tokens(clip: Clip) -> int:
     """Return the number of tokens that Voxtral Realtime writes for a recording. It does not depend on the delay."""
-    from voxbatch.engines.vllm.realtime_limits import max_tokens
+    from voxbatch.vllm.engine.realtime_limits import max_tokens
 
     return max_tokens(len(clip.pcm) // 2, delay=0)
 
@@ -333,7 +333,7 @@ def main() -> None:
 
 
 def parsed() -> argparse.Namespace:
-    from voxbatch.engines.vllm.model import REALTIME, locate
+    from voxbatch.vllm.engine.model import REALTIME, locate
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=lambda folder: str(Path(folder).resolve()))

@@ -66,13 +66,13 @@ class Speaker:
 
     def __init__(self, model: str, options: dict[str, str]):
         from voxbatch.engines import create
-        from voxbatch.records import Chunk, Piece, Span
+        from voxbatch.records import Chunk, Span, TextPiece
 
         began = time.monotonic()
         engine: Any = create("vllm", model, {"task": "speak", **options})
         self._family, self._voice = engine._family, engine.spec.voices[0]
         self.requests: int = engine.spec.concurrency
-        for _ in fed(engine, [Chunk(0, 0, SILENCE, Span(0, 0, 0, 0), piece=Piece("Yes.", self._voice, 10**9))]):
+        for _ in fed(engine, [Chunk(0, 0, SILENCE, Span(0, 0, 0, 0), piece=TextPiece("Yes.", self._voice, 10**9))]):
             pass
         self.process: Any = engine._process
         self.ready_s = round(time.monotonic() - began, 1)
@@ -80,10 +80,10 @@ class Speaker:
     def speak(self, given: Sequence[str], clients: int, first_seed: int) -> dict[str, Any]:
         """Speak texts, `clients` at a time, and return the figures."""
         from voxbatch.engines.pieces import SpokenPiece
-        from voxbatch.records import Piece
+        from voxbatch.records import TextPiece
 
         pieces = [
-            SpokenPiece(SILENCE, spoken=Piece(text, self._voice, first_seed + number))
+            SpokenPiece(SILENCE, spoken=TextPiece(text, self._voice, first_seed + number))
             for number, text in enumerate(given)
         ]
         waiting = deque(enumerate(pieces))

@@ -23,8 +23,8 @@ def register() -> None:
         return
     import torch
 
-    from voxbatch.vllm_plugin.speech.flow_matching import END_CODE, NUM_SPECIAL
-    from voxbatch.vllm_plugin.speech.model import SpeechModel
+    from voxbatch.vllm.plugin.speech.flow_matching import END_CODE, NUM_SPECIAL
+    from voxbatch.vllm.plugin.speech.model import SpeechModel
 
     codes_of = SpeechModel._codes_of
 

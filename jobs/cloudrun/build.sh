@@ -3,7 +3,7 @@
 # file after settings.sh.
 # (SC2153, SC2154: the settings and the helper functions are those of settings.sh and deploy.sh.)
 
-DEFAULT_MODEL=mistralai/Voxtral-Mini-4B-Realtime-2602 # as in voxbatch.engines.vllm.model
+DEFAULT_MODEL=mistralai/Voxtral-Mini-4B-Realtime-2602 # as in voxbatch.vllm.engine.model
 
 # Set $WEIGHTS_OF to the name of the hub's model whose weights a build brings. It is empty if MODEL is a folder or an
 # address, which needs no weights of ours.

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from shapes import full_size
 
-from voxbatch.engines.vllm.families.instruct import Instruct
-from voxbatch.engines.vllm.families.realtime import Realtime
-from voxbatch.engines.vllm.model import INSTRUCT, REALTIME, Model
-from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import EngineError
+from voxbatch.vllm.engine.families.instruct import Instruct
+from voxbatch.vllm.engine.families.realtime import Realtime
+from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, Model
+from voxbatch.vllm.engine.settings import resolve
 
 mistral_common = pytest.importorskip("mistral_common")
 
@@ -81,7 +81,7 @@ def test_another_mistral_common_is_refused(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "instruct").mkdir()
     family = instruct(write(tmp_path / "instruct", False))
     family.load(tmp_path / "instruct")
-    monkeypatch.setattr("voxbatch.engines.vllm.families.instruct.PROMPT_TOKENS", 4)
+    monkeypatch.setattr("voxbatch.vllm.engine.families.instruct.PROMPT_TOKENS", 4)
     longer = "5 tokens beside the audio, and voxbatch counts at most 4"
     refuses_to_load(family, tmp_path / "instruct", longer)
     model = write(tmp_path, True)

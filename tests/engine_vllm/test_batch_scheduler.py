@@ -44,7 +44,7 @@ def test_nothing_is_kept_of_ended_requests() -> None:
 
 def test_burst_size() -> None:
     """A burst is a fourteenth of the requests that may run, at least one and at most MAX_BURST."""
-    from voxbatch.vllm_plugin.scheduler.admission import BURSTS, MAX_BURST, burst_size
+    from voxbatch.vllm.plugin.scheduler.admission import BURSTS, MAX_BURST, burst_size
 
     assert [burst_size(most) for most in (1, 13, 28, 36 * BURSTS, 1_024)] == [1, 1, 2, MAX_BURST, MAX_BURST]
 

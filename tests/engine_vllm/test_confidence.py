@@ -41,7 +41,7 @@ def test_scores_of_the_instruct_model_equal_those_of_vllm(
     """Scores equal vLLM's for a model without word times too, and the text has the mean probability of its tokens."""
     from engine_runs import FLOAT32, TOLERANCE, streamed
 
-    from voxbatch.engines.vllm.word_times import FIRST_TEXT_ID
+    from voxbatch.vllm.engine.word_times import FIRST_TEXT_ID
 
     waveforms, stock = voxtral_scored
     options = [option for option in FLOAT32 if not option.startswith("delay_ms")]

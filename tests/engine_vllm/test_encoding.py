@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 
-from voxbatch.vllm_plugin.encoder_attention import Masked  # noqa: E402
-from voxbatch.vllm_plugin.encoder_output_pool import EncoderOutputPool  # noqa: E402
-from voxbatch.vllm_plugin.packing import group_chunks, pack  # noqa: E402
+from voxbatch.vllm.plugin.encoder_attention import Masked  # noqa: E402
+from voxbatch.vllm.plugin.encoder_output_pool import EncoderOutputPool  # noqa: E402
+from voxbatch.vllm.plugin.packing import group_chunks, pack  # noqa: E402
 
 CPU = torch.device("cpu")
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=12)

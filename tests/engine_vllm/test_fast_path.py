@@ -22,7 +22,7 @@ from modelless import BLOCK, CONTEXT, Side, arrivals, drawn_request, drawn_words
 
 torch = pytest.importorskip("torch", reason="vLLM is not installed")
 
-from voxbatch.vllm_plugin.patches import bookkeeping_sync, prepare_input_ids, update_states  # noqa: E402
+from voxbatch.vllm.plugin.patches import bookkeeping_sync, prepare_input_ids, update_states  # noqa: E402
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # importing vLLM warns

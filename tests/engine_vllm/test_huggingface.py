@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from voxbatch.engines.vllm.huggingface import AUDIO, MEL, TEXT
+from voxbatch.vllm.engine.huggingface import AUDIO, MEL, TEXT
 
 if TYPE_CHECKING:
     from engine_runs import Spoken

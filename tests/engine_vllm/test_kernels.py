@@ -14,7 +14,7 @@ from warm_python import run_code
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from voxbatch.vllm_plugin import decode_kernel  # noqa: E402
+from voxbatch.vllm.plugin import decode_kernel  # noqa: E402
 
 pytest_plugins = ["engine_runs"]
 
@@ -23,7 +23,7 @@ pytest_plugins = ["engine_runs"]
 DECODE = """
 import torch
 from torch.nn import functional
-from voxbatch.vllm_plugin.decode_kernel import attend
+from voxbatch.vllm.plugin.decode_kernel import attend
 
 def told(block_size, heads, kv_heads, size, by_head, eight, many):
     torch.manual_seed(0)
@@ -93,11 +93,11 @@ CHOSEN = """
 import torch
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
-from voxbatch import vllm_plugin
-from voxbatch.vllm_plugin.decode_attention import DecodeAttentionBackend
+from voxbatch.vllm import plugin as vllm_plugin
+from voxbatch.vllm.plugin.decode_attention import DecodeAttentionBackend
 
 backend = AttentionBackendEnum[vllm_plugin.ATTENTION_BACKEND]
-register_backend(backend, "voxbatch.vllm_plugin.decode_attention.DecodeAttentionBackend")
+register_backend(backend, "voxbatch.vllm.plugin.decode_attention.DecodeAttentionBackend")
 assert backend.get_class() is DecodeAttentionBackend
 assert issubclass(DecodeAttentionBackend, FlashAttentionBackend)
 assert AttentionBackendEnum[DecodeAttentionBackend.get_name()] is AttentionBackendEnum.FLASH_ATTN
@@ -121,9 +121,9 @@ GRAPHS = """
 import torch
 import tower
 
-from voxbatch.vllm_plugin import encoder_graphs, rotary_kernel
-from voxbatch.vllm_plugin.encoder import Encoder
-from voxbatch.vllm_plugin.encoder_attention import Flash
+from voxbatch.vllm.plugin import encoder_graphs, rotary_kernel
+from voxbatch.vllm.plugin.encoder import Encoder
+from voxbatch.vllm.plugin.encoder_attention import Flash
 
 WINDOW, PAD = 30, 3
 CHUNKS, FRAMES = encoder_graphs.CHUNKS, encoder_graphs.FRAMES = 8, 64  # the interpreter takes seconds for more
@@ -194,7 +194,7 @@ def test_padded_groups_have_the_rows_of_groups_without_padding(tmp_path: Path) -
 ROUNDING = """
 import torch
 from torch.nn import functional
-from voxbatch.vllm_plugin import quantise_kernel
+from voxbatch.vllm.plugin import quantise_kernel
 
 # The interpreter drops a carry when it rounds to e4m3 (7.9 becomes 4), so it gets float32 to store into.
 quantise_kernel.EIGHT_BITS = torch.float32
@@ -227,8 +227,8 @@ for kind in (torch.float32, torch.float16):
 """
 SCORES = """
 import math, torch
-from voxbatch.vllm_plugin.score_kernel import BLOCK, score_rows
-from voxbatch.vllm_plugin.token_scores import score
+from voxbatch.vllm.plugin.score_kernel import BLOCK, score_rows
+from voxbatch.vllm.plugin.token_scores import score
 
 torch.manual_seed(0)
 for vocabulary in (5, BLOCK, BLOCK + 1, 3 * BLOCK + 77):
@@ -267,7 +267,7 @@ def test_rows_equal_their_formulas(code: str, tmp_path: Path) -> None:
 COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from voxbatch.vllm_plugin import decode_kernel, quantise_kernel, rotary_kernel, score_kernel
+from voxbatch.vllm.plugin import decode_kernel, quantise_kernel, rotary_kernel, score_kernel
 
 def shared(kernel, kinds, known, capability, **options):
     names = kernel.arg_names
@@ -326,8 +326,8 @@ def test_kernels_compile_for_the_supported_gpus(tmp_path: Path) -> None:
 
 THREE_TOKENS = """
 import torch
-from voxbatch.vllm_plugin.speech.flow_matching import LayerOps
-from voxbatch.vllm_plugin.speech.fused_ops import FusedOps
+from voxbatch.vllm.plugin.speech.layer_ops import LayerOps
+from voxbatch.vllm.plugin.speech.fused_ops import FusedOps
 
 torch.manual_seed(0)
 for heads, kv_heads, dim in ((32, 8, 128), (4, 2, 32), (4, 4, 64)):

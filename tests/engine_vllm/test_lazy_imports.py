@@ -13,14 +13,14 @@ from types import ModuleType
 
 import pytest
 
-from voxbatch.vllm_plugin import lazy_imports, vllm_version
+from voxbatch.vllm.plugin import lazy_imports, vllm_version
 
 pytest_plugins = ["engine_runs"]
 
 IMPORT = """
 import inspect, json, sys
 from importlib import metadata
-from voxbatch.vllm_plugin import lazy_imports
+from voxbatch.vllm.plugin import lazy_imports
 
 usual = inspect.getmodule, metadata.packages_distributions
 with lazy_imports.lazily():

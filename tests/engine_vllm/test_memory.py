@@ -17,8 +17,12 @@ from hypothesis import strategies as st
 from shapes import H200, L4, full_size, params
 
 from voxbatch.engines import Feed, gpu
-from voxbatch.engines.vllm import compat
-from voxbatch.engines.vllm.arguments import (
+from voxbatch.errors import ConfigError
+from voxbatch.profiles import load_profile
+from voxbatch.records import Chunk, Span
+from voxbatch.settings import parse
+from voxbatch.vllm.engine import compat
+from voxbatch.vllm.engine.arguments import (
     capture_sizes,
     concurrency,
     instruct_step,
@@ -27,16 +31,12 @@ from voxbatch.engines.vllm.arguments import (
     planned_bytes,
     small_job_chunks,
 )
-from voxbatch.engines.vllm.families.instruct import Instruct
-from voxbatch.engines.vllm.memory import MAX_REQUESTS, UNCOUNTED_BYTES, Footprint, step_bytes
-from voxbatch.engines.vllm.model import REALTIME, TRANSCRIPTION, WHISPER, Model
-from voxbatch.engines.vllm.settings import FP8_PARTS, VllmSettings
-from voxbatch.engines.vllm.vllm_process import ALLOCATOR, THREADS, allocator, threads
-from voxbatch.errors import ConfigError
-from voxbatch.profiles import load_profile
-from voxbatch.records import Chunk, Span
-from voxbatch.settings import parse
-from voxbatch.vllm_plugin.scheduler.admission import burst_size
+from voxbatch.vllm.engine.families.instruct import Instruct
+from voxbatch.vllm.engine.memory import MAX_REQUESTS, UNCOUNTED_BYTES, Footprint, step_bytes
+from voxbatch.vllm.engine.model import REALTIME, TRANSCRIPTION, WHISPER, Model
+from voxbatch.vllm.engine.settings import FP8_PARTS, VllmSettings
+from voxbatch.vllm.engine.vllm_process import ALLOCATOR, THREADS, allocator, threads
+from voxbatch.vllm.plugin.scheduler.admission import burst_size
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -231,7 +231,7 @@ def voxtral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Model:
     (tmp_path / "params.json").write_text(json.dumps(params()))
     monkeypatch.setattr(compat, "installed", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [L4])
-    monkeypatch.setattr("voxbatch.vllm_plugin.is_installed", lambda: True)
+    monkeypatch.setattr("voxbatch.vllm.plugin.is_installed", lambda: True)
     return model(tmp_path)
 
 

@@ -131,7 +131,7 @@ def test_the_sizes_of_graphs_outlive_the_making_of_the_model() -> None:
     """vLLM's own configuration empties the list of sizes while full graphs are hidden and nothing is compiled."""
     from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
 
-    from voxbatch.vllm_plugin.model import _hide_full_graphs
+    from voxbatch.vllm.plugin.model import _hide_full_graphs
 
     config = CompilationConfig(mode=0, cudagraph_mode="FULL_DECODE_ONLY", cudagraph_capture_sizes=[1, 2])
     config.max_cudagraph_capture_size = 2
@@ -144,6 +144,6 @@ def test_the_sizes_of_graphs_outlive_the_making_of_the_model() -> None:
 
 def test_register_does_nothing_without_the_switch() -> None:
     """An installed plugin that is not switched on changes nothing in vLLM, and imports nothing of it."""
-    code = "import sys; from voxbatch.vllm_plugin import register; register(); print('vllm' in sys.modules)"
+    code = "import sys; from voxbatch.vllm.plugin import register; register(); print('vllm' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=240)
     assert done.stdout == "False\n", done.stderr

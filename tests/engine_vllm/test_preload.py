@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from voxbatch.engines.vllm.preloaded_process import PreloadedProcess
-from voxbatch.engines.vllm.tekken import load_tekken
-from voxbatch.vllm_plugin import parent_watchdog, preload
+from voxbatch.vllm.engine.preloaded_process import PreloadedProcess
+from voxbatch.vllm.engine.tekken import load_tekken
+from voxbatch.vllm.plugin import parent_watchdog, preload
 
 pytest_plugins = ["engine_runs"]
 pytestmark = pytest.mark.timeout(600)

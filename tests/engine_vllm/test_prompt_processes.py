@@ -26,9 +26,9 @@ from vllm.renderers import renderer_from_config
 
 from voxbatch.engines import create
 from voxbatch.engines.pieces import Piece
-from voxbatch.engines.vllm.arguments import arguments_from_settings
-from voxbatch.engines.vllm.vllm_process import VllmProcess
-from voxbatch.vllm_plugin import prompts
+from voxbatch.vllm.engine.arguments import arguments_from_settings
+from voxbatch.vllm.engine.vllm_process import VllmProcess
+from voxbatch.vllm.plugin import prompts
 
 def plain(value):
     if isinstance(value, torch.Tensor):

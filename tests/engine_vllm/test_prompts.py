@@ -12,11 +12,11 @@ from sounds import noise
 from voxbatch import engines
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
-from voxbatch.engines.vllm.families import UnsupportedPiece
-from voxbatch.engines.vllm.families.instruct import Instruct
-from voxbatch.engines.vllm.families.realtime import Realtime
-from voxbatch.engines.vllm.model import locate
-from voxbatch.engines.vllm.settings import resolve
+from voxbatch.vllm.engine.families import UnsupportedPiece
+from voxbatch.vllm.engine.families.instruct import Instruct
+from voxbatch.vllm.engine.families.realtime import Realtime
+from voxbatch.vllm.engine.model import locate
+from voxbatch.vllm.engine.settings import resolve
 
 pytest_plugins = ["engine_runs"]
 

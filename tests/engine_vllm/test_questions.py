@@ -15,12 +15,12 @@ from sounds import noise
 
 from voxbatch import engines
 from voxbatch.engines.pieces import QuestionPiece
-from voxbatch.engines.vllm.families import UnsupportedPiece, UnusableAnswer
-from voxbatch.engines.vllm.families.questions import Questions
-from voxbatch.engines.vllm.model import locate
-from voxbatch.engines.vllm.settings import resolve
 from voxbatch.errors import ConfigError
 from voxbatch.records import AnswerOptions, Question, ToolCall
+from voxbatch.vllm.engine.families import UnsupportedPiece, UnusableAnswer
+from voxbatch.vllm.engine.families.questions import Questions
+from voxbatch.vllm.engine.model import locate
+from voxbatch.vllm.engine.settings import resolve
 
 pytest_plugins = ["engine_runs"]
 
@@ -186,7 +186,7 @@ def test_models_that_cannot_answer_are_refused(realtime: Path, voxtral: Path) ->
 
 def test_the_preview_shows_the_model_for_questions() -> None:
     """The preview shows Mini 3B, with its whole context and eight recordings, if no model is given."""
-    from voxbatch.engines.vllm.forecast import preview_arguments
+    from voxbatch.vllm.engine.forecast import preview_arguments
 
     found = preview_arguments(None, {"task": "ask", "max_answer_tokens": "1024"})
     assert found["engine_arguments"]["model"] == "mistralai/Voxtral-Mini-3B-2507"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.engines.vllm.realtime_limits import (
+from voxbatch.records import SAMPLING_RATE
+from voxbatch.vllm.engine.realtime_limits import (
     SAMPLES_PER_TOKEN,
     delay_tokens,
     longest_chunk,
@@ -14,7 +15,6 @@ from voxbatch.engines.vllm.realtime_limits import (
     positions,
     prompt_tokens,
 )
-from voxbatch.records import SAMPLING_RATE
 
 DELAYS_MS = (*range(80, 1201, 80), 2400)
 

@@ -341,7 +341,7 @@ def test_realtime_gives_the_tokens_of_a_batch(
 
     It does not with the look-back of 52.5 ms in the model's tekken.json, which `serve` rounds to 60 ms.
     """
-    from voxbatch.engines.vllm.tekken import load_tekken
+    from voxbatch.vllm.engine.tekken import load_tekken
 
     names = sorted(realtime_spoken.waveforms, key=lambda name: len(realtime_spoken.waveforms[name]))
     decode = load_tekken(realtime).decode
@@ -359,7 +359,7 @@ def test_transcriptions_at_a_time_end_with_their_audio(live: Served, realtime: P
     """
     from openai import OpenAI
 
-    from voxbatch.engines.vllm.tekken import load_tekken
+    from voxbatch.vllm.engine.tekken import load_tekken
 
     decode, client = load_tekken(realtime).decode, OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
 

@@ -10,13 +10,13 @@ import pytest
 from shapes import full_size
 
 from voxbatch.engines import gpu
-from voxbatch.engines.vllm import FAMILIES, compat, prefill
-from voxbatch.engines.vllm.arguments import concurrency, llm_arguments
-from voxbatch.engines.vllm.checks import check, check_step
-from voxbatch.engines.vllm.forecast import expected_speed
-from voxbatch.engines.vllm.memory import Footprint
-from voxbatch.engines.vllm.model import INSTRUCT, Model, locate
-from voxbatch.engines.vllm.settings import resolve
+from voxbatch.vllm.engine import FAMILIES, compat, prefill
+from voxbatch.vllm.engine.arguments import concurrency, llm_arguments
+from voxbatch.vllm.engine.checks import check, check_step
+from voxbatch.vllm.engine.forecast import expected_speed
+from voxbatch.vllm.engine.memory import Footprint
+from voxbatch.vllm.engine.model import INSTRUCT, Model, locate
+from voxbatch.vllm.engine.settings import resolve
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT.parent / "shared" / "world" / "params"

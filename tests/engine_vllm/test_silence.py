@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from tower import LAYERS, tower  # noqa: E402
 
-from voxbatch.vllm_plugin.encoder import Encoder  # noqa: E402
-from voxbatch.vllm_plugin.packing import Packed, pack  # noqa: E402
-from voxbatch.vllm_plugin.rotary import rotate_and_lay_out  # noqa: E402
-from voxbatch.vllm_plugin.silence import settled_frames  # noqa: E402
+from voxbatch.vllm.plugin.encoder import Encoder  # noqa: E402
+from voxbatch.vllm.plugin.packing import Packed, pack  # noqa: E402
+from voxbatch.vllm.plugin.rotary import rotate_and_lay_out  # noqa: E402
+from voxbatch.vllm.plugin.silence import settled_frames  # noqa: E402
 
 CPU, TOKEN, LEFT_PAD = torch.device("cpu"), 1_280, 32
 SETTLED = 124
@@ -115,7 +115,7 @@ def test_rotary_kernel_equals_pytorch(known: int, queries: int, keys: int, monke
     compares with transformers."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     pytest.importorskip("triton")
-    from voxbatch.vllm_plugin import rotary_kernel
+    from voxbatch.vllm.plugin import rotary_kernel
 
     layout = pack([4, 1, 7], CPU, known)
     for found, expected in zip(

@@ -77,9 +77,9 @@ def test_a_speech_depends_on_its_text_voice_and_seed_alone(speaker: Path, tmp_pa
     has 1,920 samples."""
     from engine_runs import with_engine
 
-    from voxbatch.records import Piece
+    from voxbatch.records import TextPiece
 
-    pieces = [Piece(text, voice, seed) for seed in (1, 2, 3) for voice in ("ann", "bob") for text in TEXTS]
+    pieces = [TextPiece(text, voice, seed) for seed in (1, 2, 3) for voice in ("ann", "bob") for text in TEXTS]
     runs = [
         with_engine(tmp_path, "speaking.speak", speaker, pieces, options=[f"{k}={v}" for k, v in options.items()])
         for options in ({**OPTIONS, "max_num_seqs": "24"}, {**OPTIONS, "max_num_seqs": "1"})
@@ -102,9 +102,9 @@ def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
     vLLM itself preempts, when 16 requests need more than the 13 K/V blocks of the cache, which vLLM counts as 14."""
     from engine_runs import with_engine
 
-    from voxbatch.records import Piece
+    from voxbatch.records import TextPiece
 
-    pieces = [Piece(text, "ann", seed) for text in TEXTS[:2] for seed in range(1, 9)]
+    pieces = [TextPiece(text, "ann", seed) for text in TEXTS[:2] for seed in range(1, 9)]
     given = {**OPTIONS, "max_num_seqs": "1", "block_size": "32", "max_model_len": "416"}
     options = [f"{name}={value}" for name, value in given.items()]
     whole = with_engine(tmp_path, "speaking.speak", speaker, pieces, options=options)
@@ -122,9 +122,9 @@ def test_a_preempted_speech_is_the_same(speaker: Path, tmp_path: Path) -> None:
 def test_on_a_gpu_requests_share_their_voice(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The K/V cache of a voice is shared, and vLLM leaves memory for the graphs and the codec."""
     from voxbatch.engines import gpu
-    from voxbatch.engines.vllm import arguments, compat
-    from voxbatch.engines.vllm.model import locate
-    from voxbatch.engines.vllm.settings import VllmSettings
+    from voxbatch.vllm.engine import arguments, compat
+    from voxbatch.vllm.engine.model import locate
+    from voxbatch.vllm.engine.settings import VllmSettings
 
     card = gpu.GpuInfo("0", "NVIDIA H100", 85_520_809_984, 84_000_000_000, 600_000_000, (9, 0))
     monkeypatch.setattr(gpu, "visible_gpus", lambda: [card])
@@ -152,10 +152,10 @@ def test_a_speech_is_fitted_to_its_cue(speaker: Path) -> None:
     """A speech that is too long for its cue becomes faster, at most 1.7 times, and keeps its pitch. One that still does
     not fit has a warning with both lengths."""
     from voxbatch.engines.pieces import SpokenPiece
-    from voxbatch.engines.vllm.families.speaking import Speaking
-    from voxbatch.engines.vllm.model import locate
-    from voxbatch.engines.vllm.settings import VllmSettings
-    from voxbatch.records import Piece
+    from voxbatch.records import TextPiece
+    from voxbatch.vllm.engine.families.speaking import Speaking
+    from voxbatch.vllm.engine.model import locate
+    from voxbatch.vllm.engine.settings import VllmSettings
 
     family = Speaking(locate(str(speaker), None), VllmSettings(max_model_len=1024))
     tone = (0.5 * np.sin(2 * np.pi * 440 * np.arange(3 * 24_000) / 24_000)).astype(np.float32)
@@ -165,7 +165,7 @@ def test_a_speech_is_fitted_to_its_cue(speaker: Path) -> None:
         (2.0, 1.96, ""),
         (1.0, 1.76, "its cue has 1.00 s"),
     ):
-        read = family.read(SpokenPiece(tone, spoken=Piece("Yes.", "ann", 0, longest_s=cue_s)), [], "stop")
+        read = family.read(SpokenPiece(tone, spoken=TextPiece("Yes.", "ann", 0, longest_s=cue_s)), [], "stop")
         assert len(read.samples) / 24_000 == pytest.approx(seconds, abs=0.04)
         assert warning in "".join(read.warnings)
         assert bool(warning) == bool(read.warnings)
@@ -253,10 +253,10 @@ def test_codes_are_those_of_vllm_omni(speaker: Path, tmp_path: Path) -> None:
     from omni_on_cpu import NOISE, site
     from stream import ENVIRONMENT
 
-    from voxbatch.records import Piece
+    from voxbatch.records import TextPiece
 
     texts = ["Yes.", "The train to Bristol leaves at nine.", "He counted 17 boats. Then the fog came in."]
-    pieces = [Piece(" ".join(texts[: 1 + n % 3]) + f" Number {n}.", ("ann", "bob")[n % 2], n) for n in range(24)]
+    pieces = [TextPiece(" ".join(texts[: 1 + n % 3]) + f" Number {n}.", ("ann", "bob")[n % 2], n) for n in range(24)]
     plugin = with_plugin(tmp_path)
     path = f"{site(tmp_path / 'omni')}:{plugin['PYTHONPATH']}"
     theirs = subprocess.run(

@@ -20,7 +20,7 @@ class Scoring(modelless.Model):
     """A model whose scores name their place: the request's number, and the number of the token."""
 
     def answer(self, step: Any) -> Any:
-        from voxbatch.vllm_plugin.token_scores import StepScores
+        from voxbatch.vllm.plugin.token_scores import StepScores
 
         found = super().answer(step)
         rows = [[int(name), self._known[name][2]] for name in found.req_ids]
@@ -36,7 +36,7 @@ def test_each_finished_request_has_the_scores_of_its_tokens(seed: int) -> None:
     Requests come, end, are aborted, and are preempted for lack of blocks; steps run ahead of the model's answers.
     """
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    from voxbatch import vllm_plugin
+    from voxbatch.vllm import plugin as vllm_plugin
 
     rng = np.random.default_rng(seed)
     kind: type[Any] = modelless.stock() if seed % 2 else modelless.ours()
@@ -71,7 +71,7 @@ def step_of(*requests: tuple[str, int]) -> list[Any]:
 
 def test_a_token_without_a_score_has_none() -> None:
     """A step without scores leaves NaN, and a step in which a request gets no token leaves its scores as they are."""
-    from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
+    from voxbatch.vllm.plugin.scheduler.score_table import ScoreTable
 
     table, both = ScoreTable(10), {"a", "b"}
     table.add(step_of(("a", 1), ("b", 0)), np.array([[1, 2], [5, 5]], np.float32), both)
@@ -87,7 +87,7 @@ def test_a_token_without_a_score_has_none() -> None:
 
 def test_aborted_requests_leave_their_rows_to_others() -> None:
     """A thousand requests of which each is aborted take no more memory than those that run together."""
-    from voxbatch.vllm_plugin.scheduler.score_table import ScoreTable
+    from voxbatch.vllm.plugin.scheduler.score_table import ScoreTable
 
     table = ScoreTable(10)
     for number in range(0, 1_000, 2):
@@ -104,8 +104,8 @@ def test_a_worker_that_cannot_score_says_why_and_goes_on(monkeypatch: pytest.Mon
     pytest.importorskip("vllm", reason="vLLM is not installed")
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    from voxbatch.vllm_plugin import worker_extension
-    from voxbatch.vllm_plugin.patches import sample_scores
+    from voxbatch.vllm.plugin import worker_extension
+    from voxbatch.vllm.plugin.patches import sample_scores
 
     monkeypatch.setattr(GPUModelRunner, "_sample", GPUModelRunner._sample)  # so that it is restored
     monkeypatch.setattr(GPUModelRunner, sample_scores.SWITCH, False, raising=False)

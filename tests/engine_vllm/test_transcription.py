@@ -14,10 +14,10 @@ from sounds import babble
 from warm_python import run_code
 
 from voxbatch.audio.waveforms import decode
-from voxbatch.engines.vllm.model import locate
 from voxbatch.errors import ConfigError
 from voxbatch.storage import Stores
 from voxbatch.text.chunking import cut_into_chunks
+from voxbatch.vllm.engine.model import locate
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -96,7 +96,7 @@ import importlib.util
 from pathlib import Path
 from vllm.model_executor.models.interfaces import supports_transcription
 from vllm.model_executor.models.registry import ModelRegistry
-from voxbatch.engines.vllm.model import TRANSCRIBING
+from voxbatch.vllm.engine.model import TRANSCRIBING
 imported = []
 for name, model in ModelRegistry.models.items():
     source = Path(importlib.util.find_spec(model.module_name).origin).read_text()
@@ -120,7 +120,7 @@ def test_other_models_than_whisper_get_their_start_token_from_vllm(tmp_path: Pat
         """
 from vllm.model_executor.models.whisper import WhisperMultiModalProcessor
 from vllm.multimodal.processing import EncDecMultiModalProcessor
-from voxbatch.vllm_plugin.patches import skip_decoder_start_token
+from voxbatch.vllm.plugin.patches import skip_decoder_start_token
 skip_decoder_start_token.add_no_start_token()
 assert WhisperMultiModalProcessor.skip_decoder_start_token
 assert not EncDecMultiModalProcessor.skip_decoder_start_token

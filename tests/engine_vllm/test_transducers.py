@@ -161,9 +161,9 @@ def test_samples_become_the_tokens_of_nemo(architecture: str) -> None:
     """Features, encoder and decoding together give NeMo's tokens and frames for packed clips."""
     from tiny_weights import BLANK, audio
 
-    from voxbatch.engines.transducers.model import FeatureSettings, Model
+    from voxbatch.engines.transducers.model import FeatureSettings, TransducerModel
 
-    located = Model("", Path(), architecture, FeatureSettings(), 0.08, None, {}, "", "")
+    located = TransducerModel("", Path(), architecture, FeatureSettings(), 0.08, None, {}, "", "")
     clips = [parakeets.chunk(index, samples) for index, samples in enumerate(audio())]
     network = Network(located, nemo_network(architecture), (60, 100), 4, len(clips))
     decoded = network.decode(network.prepare(clips))

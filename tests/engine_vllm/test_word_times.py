@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.engines.vllm.word_times import (
+from voxbatch.records import Word
+from voxbatch.vllm.engine.word_times import (
     EOS,
     FIRST_TEXT_ID,
     STREAMING_PAD,
@@ -24,7 +25,6 @@ from voxbatch.engines.vllm.word_times import (
     with_leading_space,
     word_confidences,
 )
-from voxbatch.records import Word
 
 P, W = STREAMING_PAD, STREAMING_WORD
 A, B, C = 1000, 1001, 1002
@@ -203,9 +203,9 @@ def test_read_gives_word_times_with_the_real_tokenizer(tmp_path: Path) -> None:
     from checkpoints import write_tekken
 
     from voxbatch.engines.pieces import Piece
-    from voxbatch.engines.vllm.families.realtime import Realtime
-    from voxbatch.engines.vllm.model import REALTIME, Model
-    from voxbatch.engines.vllm.settings import VllmSettings
+    from voxbatch.vllm.engine.families.realtime import Realtime
+    from voxbatch.vllm.engine.model import REALTIME, Model
+    from voxbatch.vllm.engine.settings import VllmSettings
 
     write_tekken(tmp_path)
     family = Realtime(Model("m", tmp_path, REALTIME, is_mistral=True), VllmSettings())

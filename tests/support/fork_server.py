@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 _PRELOADED = (
     "boto3", "faster_whisper", "google.cloud.pubsub_v1", "google.cloud.storage", "imageio_ffmpeg", "jinja2", "numpy",
     "pygal", "rapidfuzz", "rich.live", "rich.progress", "soundfile", "soxr",
-    "urllib3", "voxbatch.cli.session", "voxbatch.engines.faster_whisper", "voxbatch.engines.scripted_test_engine",
+    "urllib3", "voxbatch.cli.session", "voxbatch.engines.faster_whisper", "scripted_engine",
     "voxbatch.analysis.compare", "voxbatch.output.erase", "voxbatch.analysis.score", "voxbatch.analysis.status",
     "voxbatch.output.verify", "voxbatch.report.page", "voxbatch.runner.forecast", "voxbatch.runner.transcribe",
     "voxbatch.runner.validation", "voxbatch.scoring.english", "yaml",

@@ -20,7 +20,7 @@ _FACTS = "log_to_stderr", "authkey", "name", "sys_path", "sys_argv", "dir", "ori
 _PR_SET_PDEATHSIG = 1
 """linux/prctl.h."""
 _WATCHED = "VOXBATCH_VLLM_PARENT"
-"""Variable with the parent's process id: see voxbatch.vllm_plugin.parent_watchdog."""
+"""Variable with the parent's process id: see voxbatch.vllm.plugin.parent_watchdog."""
 
 
 def fork_in_place_of_spawning() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from voxbatch.engines.vllm.model import DEFAULT_MODEL, DEFAULT_PARAMS
+from voxbatch.vllm.engine.model import DEFAULT_MODEL, DEFAULT_PARAMS
 
 NVML = """
 class NVMLError(Exception): ...
@@ -34,7 +34,7 @@ def zeros(size, device):
     if FAULT:
         raise RuntimeError(FAULT)
 """
-ENTRY_POINTS = "[vllm.general_plugins]\nvoxbatch = voxbatch.vllm_plugin:register\n"
+ENTRY_POINTS = "[vllm.general_plugins]\nvoxbatch = voxbatch.vllm.plugin:register\n"
 
 
 def package(folder: Path, name: str, release: str, **files: str) -> None:

@@ -132,7 +132,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _ComparedLine:
     """One line of a run or a file."""
 
     id: str
@@ -148,7 +148,7 @@ class _Entry:
     cluster: str | None
 
 
-class _Source:
+class _ComparedSource:
     """A run or a file, whose lines can be read several times."""
 
     def __init__(self, place: str, language: str | None, cluster: str | None, stores: Stores):
@@ -171,7 +171,7 @@ class _Source:
                 raise ConfigError(f"{self.place}: the run is not finished; run the same command again, then compare")
             self._recorded_rules = self.summary.score.normalizers if self.summary.score else {}
 
-    def entries(self, wanted: Container[int] | None = None) -> Iterator[tuple[int, _Entry]]:
+    def entries(self, wanted: Container[int] | None = None) -> Iterator[tuple[int, _ComparedLine]]:
         """Yield (number, line) of the items, of a run first those with a transcript.
 
         Args:
@@ -196,7 +196,7 @@ class _Source:
         if wanted is None and self.summary is not None:
             self.is_as_written = self.summary.outputs.get(TRANSCRIPTS) == digest.digest()
 
-    def _file_entries(self) -> Iterator[_Entry]:
+    def _file_entries(self) -> Iterator[_ComparedLine]:
         with open_texts(self._place, None, self._stores) as texts:
             role = Role.BOTH if texts.kind in TEXT_KINDS and TEXT_KINDS[texts.kind].has_references else Role.HYPOTHESIS
             for entry in texts.entries(role):
@@ -204,7 +204,7 @@ class _Source:
                     reason = f"has neither `id` nor `{AUDIO_KEY}`, by which the items match; add one of them"
                     raise ManifestError(texts.name, [BadLine(entry.line, reason)])
                 line = {"lang": entry.lang, DETECTED_LANGUAGE: entry.row.get(DETECTED_LANGUAGE)}
-                yield _Entry(
+                yield _ComparedLine(
                     id=entry.id,
                     path=entry.path,
                     reference=entry.reference,
@@ -215,14 +215,14 @@ class _Source:
                     cluster=self._cluster(entry.row),
                 )
 
-    def _run_entry(self, line: dict[str, Any], is_done: bool) -> _Entry:
+    def _run_entry(self, line: dict[str, Any], is_done: bool) -> _ComparedLine:
         lang, counts = line_language(line, self._language), None
         tag = scored_language(lang)
         has_counts = is_done and line.get("text") is not None
         has_present_rules = normalizer_name(tag) == self._recorded_rules.get(tag)
         if has_counts and scored_language(line.get("lang")) == tag and has_present_rules:
             counts = ErrorCounts.of_line(line)
-        return _Entry(
+        return _ComparedLine(
             id=line["id"],
             path=line[AUDIO_KEY],
             reference=line.get("text"),
@@ -248,7 +248,7 @@ class _Source:
 
 
 @dataclass(slots=True)
-class _Item:
+class _SideItem:
     """All that is kept of an item of one side."""
 
     number: int
@@ -266,11 +266,11 @@ class _Item:
 
 
 @dataclass(slots=True)
-class _Pair:
+class _CommonItem:
     """An item in common."""
 
     ids: tuple[str, str]
-    items: tuple[_Item, _Item]
+    items: tuple[_SideItem, _SideItem]
     lang: str | None
     """The language by whose rules both are scored."""
     reference: str | None = None
@@ -315,8 +315,8 @@ def compare_places(
         ManifestError: a line of a file cannot be used.
     """
     sources = (
-        _Source(place_a, language, cluster, stores),
-        _Source(place_b, language, cluster, stores),
+        _ComparedSource(place_a, language, cluster, stores),
+        _ComparedSource(place_b, language, cluster, stores),
     )
     all_items = _read(sources[0]), _read(sources[1])
     pairs = _matched(*all_items)
@@ -368,15 +368,15 @@ def compare_places(
     )
 
 
-def _read(source: _Source) -> dict[str, _Item]:
+def _read(source: _ComparedSource) -> dict[str, _SideItem]:
     """Return the items of a run or a file by id."""
-    items: dict[str, _Item] = {}
+    items: dict[str, _SideItem] = {}
     for number, entry in source.entries():
         if entry.id in items:
             raise ManifestError(
                 source.place, [BadLine(0, f"id {quote(entry.id)} is given twice; give each item its own")]
             )
-        items[entry.id] = _Item(
+        items[entry.id] = _SideItem(
             number=number,
             path=None if entry.path is None else hash(entry.path),
             name=hash(match_name(entry.path or entry.id)),
@@ -393,11 +393,11 @@ def _read(source: _Source) -> dict[str, _Item]:
     return items
 
 
-def _example(items: Mapping[str, _Item]) -> str:
+def _example(items: Mapping[str, _SideItem]) -> str:
     return quote(next(iter(items), ""))
 
 
-def _matched(items_a: Mapping[str, _Item], items_b: Mapping[str, _Item]) -> list[_Pair]:
+def _matched(items_a: Mapping[str, _SideItem], items_b: Mapping[str, _SideItem]) -> list[_CommonItem]:
     """Return the items in common: those with the same id, then those that alone have the same path, then those that
     alone have the same name without folder and extension, as in `score`."""
     pairs = [_pair(key, item, key, items_b[key]) for key, item in items_a.items() if key in items_b]
@@ -411,20 +411,20 @@ def _matched(items_a: Mapping[str, _Item], items_b: Mapping[str, _Item]) -> list
     return pairs
 
 
-def _alone_by(attribute: str, items: Mapping[str, _Item]) -> dict[int, str]:
+def _alone_by(attribute: str, items: Mapping[str, _SideItem]) -> dict[int, str]:
     """Return the ids of the items whose path or name no other item has, by its hash."""
     values: dict[str, int | None] = {key: getattr(item, attribute) for key, item in items.items()}
     counts = Counter(values.values())
     return {value: key for key, value in values.items() if value is not None and counts[value] == 1}
 
 
-def _pair(id_a: str, a: _Item, id_b: str, b: _Item) -> _Pair:
+def _pair(id_a: str, a: _SideItem, id_b: str, b: _SideItem) -> _CommonItem:
     """Return an item in common, with the language of B, or of A if only A was given its language."""
     language_of = a if a.lang is not None and (b.lang is None or (a.is_given and not b.is_given)) else b
-    return _Pair((id_a, id_b), (a, b), language_of.lang)
+    return _CommonItem((id_a, id_b), (a, b), language_of.lang)
 
 
-def _take_references(pairs: Iterable[_Pair], sources: tuple[_Source, _Source]) -> int:
+def _take_references(pairs: Iterable[_CommonItem], sources: tuple[_ComparedSource, _ComparedSource]) -> int:
     """Give each pair whose references differ, or that has only one, its reference. Return how many have two that
     differ."""
     differing = [pair for pair in pairs if pair.items[0].reference != pair.items[1].reference]
@@ -436,7 +436,7 @@ def _take_references(pairs: Iterable[_Pair], sources: tuple[_Source, _Source]) -
     return sum(all(item.reference is not None for item in pair.items) for pair in differing)
 
 
-def _count(pairs: Iterable[_Pair], side: int, source: _Source) -> int:
+def _count(pairs: Iterable[_CommonItem], side: int, source: _ComparedSource) -> int:
     """Count the errors of the items whose counts are not known or are not by the rules of their pair. Return their
     number."""
     wanted = {}
@@ -452,11 +452,11 @@ def _count(pairs: Iterable[_Pair], side: int, source: _Source) -> int:
     return sum(not pair.items[side].missing for pair in wanted.values())
 
 
-def _total(pairs: Iterable[_Pair], side: int) -> ErrorCounts:
+def _total(pairs: Iterable[_CommonItem], side: int) -> ErrorCounts:
     return sum((pair.counts[side] for pair in pairs), ErrorCounts())
 
 
-def _difference(pairs: Iterable[_Pair]) -> PairedDifference | None:
+def _difference(pairs: Iterable[_CommonItem]) -> PairedDifference | None:
     """Return the difference of the rates of B and A. Items of one cluster are resampled together."""
     sums: dict[str | int | None, tuple[ErrorCounts, ErrorCounts]] = {}
     for number, pair in enumerate(pairs):
@@ -472,7 +472,9 @@ def _difference(pairs: Iterable[_Pair]) -> PairedDifference | None:
     )
 
 
-def _changed(pairs: Iterable[_Pair], limit: int, sources: tuple[_Source, _Source]) -> tuple[ChangedItem, ...]:
+def _changed(
+    pairs: Iterable[_CommonItem], limit: int, sources: tuple[_ComparedSource, _ComparedSource]
+) -> tuple[ChangedItem, ...]:
     """Return the items whose number of errors changed most, with their texts."""
     top = heapq.nlargest(limit, (pair for pair in pairs if pair.change), key=lambda pair: (abs(pair.change), pair.ids))
     numbers = [{pair.items[side].number for pair in top} for side in range(2)]

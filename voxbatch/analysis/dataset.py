@@ -54,7 +54,7 @@ _ANYWHERE = PathPolicy(allow_outside=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class SplitShard:
     """Consecutive cuts of a split."""
 
     split: str
@@ -114,7 +114,7 @@ def export_dataset(
 
 def _shards(
     store: Store, run: Run, entries: Entries, options: DatasetOptions, shard_s: float, left_out: Counter[str]
-) -> Iterator[Shard]:
+) -> Iterator[SplitShard]:
     """Yield the shards of all splits, each when it is full, and then the last one of each split."""
     numbers, waiting = Counter[str](), {split: list[Cut]() for split in SPLITS}
     waiting_s = dict.fromkeys(SPLITS, 0.0)
@@ -124,13 +124,13 @@ def _shards(
         for cut in cuts_of(parse_line(store, entry), run, options, left_out):
             cuts = waiting[cut.split]
             if cuts and waiting_s[cut.split] + cut.duration > shard_s:
-                yield Shard(cut.split, numbers[cut.split], tuple(cuts))
+                yield SplitShard(cut.split, numbers[cut.split], tuple(cuts))
                 numbers[cut.split] += 1
                 cuts.clear()
                 waiting_s[cut.split] = 0.0
             cuts.append(cut)
             waiting_s[cut.split] += cut.duration
-    yield from (Shard(split, numbers[split], tuple(cuts)) for split, cuts in waiting.items() if cuts)
+    yield from (SplitShard(split, numbers[split], tuple(cuts)) for split, cuts in waiting.items() if cuts)
 
 
 def _reserve(target: Store, layout: str, exported: Exported, digest: str) -> None:
@@ -150,7 +150,7 @@ def _reserve(target: Store, layout: str, exported: Exported, digest: str) -> Non
         raise ConfigError(f"{target.place} has another data set, whose shards stay as they are: {advice}")
 
 
-def _write(target: Store, layout: str, shards: Counter[str], run: Run, stores: Stores, shard: Shard) -> int:
+def _write(target: Store, layout: str, shards: Counter[str], run: Run, stores: Stores, shard: SplitShard) -> int:
     """Create the files of a shard, unless they are there. Return the number of cuts that cannot be read."""
     write, names = _FILES[layout]
     paths = [name.format(split=shard.split, number=shard.number, count=shards[shard.split]) for name in names]
@@ -224,13 +224,13 @@ def _json_lines(rows: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(json_bytes(row) + b"\n" for row in rows)
 
 
-def _webdataset(shard: Shard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
+def _webdataset(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
     """Yield a tar with NAME.flac and NAME.json for each cut."""
     members = (((f"{cut.id}.flac", audio), (f"{cut.id}.json", json_bytes(_facts(cut)))) for cut, audio in utterances)
     yield _tar(chain.from_iterable(members))
 
 
-def _nemo(shard: Shard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
+def _nemo(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
     """Yield a tar of recordings and the lines of its manifest, as NeMo reads them with `shard_manifests`."""
     yield _tar((f"{cut.id}.flac", audio) for cut, audio in utterances)
     yield _json_lines(
@@ -238,7 +238,7 @@ def _nemo(shard: Shard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
     )
 
 
-def _shar(shard: Shard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
+def _shar(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
     """Yield a tar with the recording of each cut and its description, and the cuts, as Lhotse Shar has them."""
     recordings = [_lhotse_recording(cut) for cut, _ in utterances]
     members = (
@@ -270,7 +270,7 @@ def _lhotse_cut(cut: Cut, recording: dict[str, Any]) -> dict[str, Any]:
     return {**place, "supervisions": [supervision], "recording": recording, "type": "MonoCut"}
 
 
-def _parquet(shard: Shard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
+def _parquet(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
     """Yield a table with the recordings in it, as Hugging Face's datasets write them."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -298,7 +298,7 @@ _ROWS_OF_GROUP = 100
 """Rows of a row group, as Hugging Face's datasets write them with audio: a reader holds one group."""
 
 
-Write = Callable[[Shard, Sequence[Utterance]], Iterator[bytes]]
+Write = Callable[[SplitShard, Sequence[Utterance]], Iterator[bytes]]
 _FILES: Mapping[str, tuple[Write, tuple[str, ...]]] = {
     "webdataset": (_webdataset, ("{split}/{split}-{number:06}.tar",)),
     "nemo-tarred": (_nemo, ("{split}/audio_{number}.tar", "{split}/manifest_{number}.json")),

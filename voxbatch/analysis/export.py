@@ -108,7 +108,7 @@ def _row(is_done: bool, line: Row, columns: Mapping[str, str], language: str | N
         counts = count_errors(line["text"], "", lang)
     rate = counts and counts.reported_rate
     is_word = error_unit(lang) == "word"
-    flags = line.get("flags") or [] if is_done else []
+    flags = line["flags"] if is_done else []
     segments = line["segments"] if is_done else []
     own = {
         "lang": lang, **score_keys(counts), "wer": rate if is_word else None, "cer": None if is_word else rate,

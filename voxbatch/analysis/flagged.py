@@ -80,8 +80,6 @@ class Flagged:
     """Number of transcripts that are committed."""
     failures_by_kind: Counter[str] = field(default_factory=Counter)
     """Number of items that failed, by FailureKind."""
-    without_flags_key: int = 0
-    """Number of these that an earlier version of voxbatch wrote, which knew no flags."""
     counts: FlagCounts = field(default_factory=FlagCounts)
     worst: list[FlaggedItem] = field(default_factory=list)
     """The items with the highest severity, the worst first. Equal ones are in the order of the manifest."""
@@ -106,7 +104,6 @@ def find_flagged(store: Store, limit: int | None, kind: str | None = None, file:
             transcript = read_transcript(line)
             flags = tuple(flag for flag in transcript.flags if kind in (None, flag.kind))
             flagged.transcripts += 1
-            flagged.without_flags_key += "flags" not in line
             flagged.counts.add({flag.kind for flag in flags})
             if flags:
                 severity = sum(SEVERITY.get(flag.kind, 1) * _seconds(flag, transcript.audio_duration) for flag in flags)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from voxbatch.analysis.readers import Entry, Role, Texts, agreed_kinds, open_texts
+from voxbatch.analysis.readers import Role, TextEntry, Texts, agreed_kinds, open_texts
 from voxbatch.analysis.readers.entry import SESSION_KEYS, SPEAKER_KEY, bad_line
 from voxbatch.analysis.text_kinds import LINES
 from voxbatch.errors import ManifestError
@@ -46,8 +46,8 @@ class Pair:
     hypothesis: str | None
     """None if there is no transcript, which counts as all deletions."""
     lang: str | None
-    reference_entry: Entry
-    hypothesis_entry: Entry | None
+    reference_entry: TextEntry
+    hypothesis_entry: TextEntry | None
 
     def add_word_times(self, times: WordTimes) -> None:
         """Add the pair to the comparison of word times, if its reference has them."""
@@ -72,7 +72,7 @@ class Unmatched:
     ids: list[str] = field(default_factory=list)
     """The first LISTED of them."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TextEntry) -> None:
         """Count an entry."""
         self.count += 1
         if len(self.ids) < LISTED:
@@ -161,16 +161,18 @@ def read_pairs(
                 return
             with open_texts(references, kind, stores, matching.decoder) as reference_texts:
                 agreed, reference_texts = agreed_kinds(hypothesis_texts, reference_texts)
-                yield from _matched_pairs(agreed, _References(reference_texts, (*_ROW_KEYS, *keys)), language, matching)
+                yield from _matched_pairs(
+                    agreed, _ReferenceFile(reference_texts, (*_ROW_KEYS, *keys)), language, matching
+                )
 
     return pairs(), matching
 
 
-class _References:
+class _ReferenceFile:
     """The references of a file, which are found by id, path or name."""
 
     def __init__(self, texts: Texts, keys: Sequence[str]):
-        self.entries: list[Entry] = []
+        self.entries: list[TextEntry] = []
         self.name, self.kind = texts.name, texts.kind
         self._by_key: dict[str, int] = {}
         self._by_name: dict[str, int] = {}
@@ -188,10 +190,10 @@ class _References:
             for name in {match_name(entry.id), match_name(entry.path or entry.id)}:
                 if self._by_name.setdefault(name, number) != number:
                     self._by_name[name] = _AMBIGUOUS
-        self.taken_by: list[Entry | None] = [None] * len(self.entries)
+        self.taken_by: list[TextEntry | None] = [None] * len(self.entries)
         """The hypothesis of each reference, without its text."""
 
-    def take(self, hypothesis: Entry, texts: Texts) -> tuple[Entry, bool] | None:
+    def take(self, hypothesis: TextEntry, texts: Texts) -> tuple[TextEntry, bool] | None:
         """Return (the reference of a hypothesis, whether it was found by name alone), or None. Each is taken once.
 
         Raises:
@@ -207,10 +209,10 @@ class _References:
         if earlier is not None:
             reason = f"ids {quote(earlier.id)} and {quote(hypothesis.id)} both fit the reference {quote(reference.id)}"
             raise bad_line(texts.name, hypothesis.line, f"{reason}; give each hypothesis the `id` of its reference")
-        self.taken_by[number] = Entry(hypothesis.line, hypothesis.id, None)
+        self.taken_by[number] = TextEntry(hypothesis.line, hypothesis.id, None)
         return reference, match[1]
 
-    def _find(self, hypothesis: Entry, texts: Texts) -> tuple[int, bool] | None:
+    def _find(self, hypothesis: TextEntry, texts: Texts) -> tuple[int, bool] | None:
         if hypothesis.is_file and len(self.entries) == 1 and self.entries[0].is_file:
             return 0, False
         keys = [canonical(key) for key in (hypothesis.id, hypothesis.path) if key is not None]
@@ -227,7 +229,7 @@ class _References:
 
 
 def _matched_pairs(
-    hypotheses: Texts, references: _References, language: str | None, matching: Matching
+    hypotheses: Texts, references: _ReferenceFile, language: str | None, matching: Matching
 ) -> Iterator[Pair]:
     by_line, num_hypotheses, example = hypotheses.kind == references.kind == LINES, 0, ""
     for entry in hypotheses.entries(Role.HYPOTHESIS):
@@ -251,7 +253,7 @@ def _matched_pairs(
                 yield from _pairs(reference, None, language)
 
 
-def _check_matching(hypotheses: Texts, references: _References, num_hypotheses: int, example: str) -> None:
+def _check_matching(hypotheses: Texts, references: _ReferenceFile, num_hypotheses: int, example: str) -> None:
     """Refuse files without ids of which one has more lines, and files of which nothing matches."""
     if hypotheses.kind == references.kind == LINES and num_hypotheses != len(references.entries):
         difference = f"has {num_hypotheses:,} lines, and {references.name} has {len(references.entries):,}"
@@ -269,7 +271,7 @@ def _check_matching(hypotheses: Texts, references: _References, num_hypotheses: 
         )
 
 
-def _pairs(reference: Entry, hypothesis: Entry | None, language: str | None) -> Iterator[Pair]:
+def _pairs(reference: TextEntry, hypothesis: TextEntry | None, language: str | None) -> Iterator[Pair]:
     """Yield the pair of two entries; or one pair for each segment of the reference, if the hypothesis has word times.
 
     A word belongs to the first segment that ends after the middle of the word, or else to the last segment, as in
@@ -293,7 +295,7 @@ def _pairs(reference: Entry, hypothesis: Entry | None, language: str | None) -> 
             yield Pair(name, segment.text, text, lang, reference, hypothesis)
 
 
-def _language(entry: Entry, language: str | None) -> str | None:
+def _language(entry: TextEntry, language: str | None) -> str | None:
     return line_language({"lang": entry.lang, DETECTED_LANGUAGE: entry.row.get(DETECTED_LANGUAGE)}, language)
 
 
@@ -302,5 +304,5 @@ def match_name(path: str) -> str:
     return canonical(short_name(posixpath.basename(path.rstrip("/"))) or path)
 
 
-def _repeated(name: str, entry: Entry, first: int) -> ManifestError:
+def _repeated(name: str, entry: TextEntry, first: int) -> ManifestError:
     return bad_line(name, entry.line, f"id {quote(entry.id)} is also line {first}'s; give each text its own id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from voxbatch.analysis.readers import Entry, TimedText
+from voxbatch.analysis.readers import TextEntry, TimedText
 from voxbatch.analysis.readers.entry import SESSION_KEYS, SPEAKER_KEY
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules
 from voxbatch.scoring.records import SpeakerErrors
@@ -28,7 +28,7 @@ class Sessions:
 
     by_name: dict[str, _Session] = field(default_factory=dict)
 
-    def add(self, reference: Entry, hypothesis: Entry | None, lang: str | None) -> None:
+    def add(self, reference: TextEntry, hypothesis: TextEntry | None, lang: str | None) -> None:
         """Add a pair, unless its reference names no speakers, or no session.
 
         Either the entry is a session, whose segments name their speakers, or the rows of both texts name a speaker, and

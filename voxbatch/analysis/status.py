@@ -47,7 +47,7 @@ class Status:
     wer: float | None
     """Word error rate of the committed items; None without references."""
     last_commit: float | None
-    """Time of the last commit in seconds since 1970. None if there is none, or if an earlier version made it."""
+    """Time of the last commit in seconds since 1970. None if there is none."""
     remaining_audio_s: float | None
     """Estimated seconds of audio of the items that are not committed. None if nothing is known yet."""
     remaining_s: float | None
@@ -118,7 +118,7 @@ class StatusReader:
         self._folders[header.shard] = header.folder
         self._items[header.shard] += header.items if entries is None else len(entries)
         latest = self._latest_headers.setdefault(header.shard, header)
-        if (header.committed_at or 0.0) > (latest.committed_at or 0.0):
+        if header.committed_at > latest.committed_at:
             self._latest_headers[header.shard] = header
         for entry in entries or ():
             self._totals.add(entry, parse_line(self._store, entry))
@@ -137,7 +137,7 @@ class StatusReader:
             failed=summary.failed,
             failures_by_kind=summary.failures_by_kind,
             wer=summary.score.wer if summary.score else None,
-            last_commit=max((h.committed_at for h in self._latest_headers.values() if h.committed_at), default=None),
+            last_commit=max((header.committed_at for header in self._latest_headers.values()), default=None),
             remaining_audio_s=summary.audio_s / summary.done * left if summary.done else None,
             remaining_s=None
             if second_pass
@@ -165,7 +165,7 @@ class StatusReader:
 
     def _remaining_s(self, left: int, by_items: float | None) -> float | None:
         """Return the longest of the shards' own estimates; `by_items` if a shard of the latest sharding has none."""
-        latest = max(self._latest_headers.values(), key=lambda header: header.committed_at or 0.0, default=None)
+        latest = max(self._latest_headers.values(), key=lambda header: header.committed_at, default=None)
         if latest is None or not left:
             return by_items
         num_shards = latest.shard.partition("/")[2]

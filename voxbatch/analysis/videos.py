@@ -17,7 +17,6 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import VoxbatchError
-from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document
 from voxbatch.log import Log
 from voxbatch.manifest.folder import SUBTITLED
@@ -62,7 +61,7 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
             continue
         try:
             document = Document(line["id"], read_transcript(line), limits=limits)
-            subtitles = WRITERS["srt"].write(document).encode("utf-8", "surrogateescape")
+            subtitles = document.written("srt").encode("utf-8", "surrogateescape")
             if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture)) is not None:
                 (written if copy[1] else present).append(copy[0])
         except VoxbatchError as e:

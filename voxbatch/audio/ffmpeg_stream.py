@@ -121,7 +121,7 @@ class UndecodableStreamError(AudioError):
 
 
 @dataclass(slots=True)
-class _Run:
+class _PacketRun:
     """Packets without a gap between them. The fields count the bytes that are to be returned."""
 
     silence: int = 0
@@ -195,7 +195,7 @@ class FFmpegStream:
         """Begin of a line about a packet whose rest was not received."""
         self._last_packet: tuple[int, int, int] | None = None
         """Timestamp and length in samples, and size in bytes, of the last packet, which is not in `_runs` yet."""
-        self._runs = deque([_Run()])
+        self._runs = deque([_PacketRun()])
         """The audio to return, with a new run after each gap in the timestamps."""
         try:
             self.rate, self.channels = self._read_header()
@@ -350,7 +350,7 @@ class FFmpegStream:
     def _place(self, timestamp: int, length: int, size: int, next_timestamp: int | None) -> None:
         gap = self._timeline.add(timestamp, length, next_timestamp)
         if gap > 0:
-            self._runs.append(_Run(silence=gap * 4 * self.channels))
+            self._runs.append(_PacketRun(silence=gap * 4 * self.channels))
         elif gap < 0:
             self._skipped_frames -= gap
         self._runs[-1].audio += size

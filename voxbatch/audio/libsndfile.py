@@ -46,7 +46,7 @@ class _UnseekableSoundFile(soundfile.SoundFile):  # type: ignore[misc]
         return False
 
 
-class _RemoteFile(io.RawIOBase):
+class _VirtualFile(io.RawIOBase):
     """Recording that is fetched while it is read, in the form that libsndfile's callbacks need.
 
     An exception cannot pass through these callbacks. `error` keeps the exception, the file appears to end, and the
@@ -101,7 +101,7 @@ class SoundFileStream:
 
     def __init__(self, recording: Recording, offset: float = 0.0, audio_bytes: AudioBytes | None = None):
         self._recording, self._audio_bytes = recording, audio_bytes
-        self._remote = None if recording.is_file else _RemoteFile(recording)
+        self._remote = None if recording.is_file else _VirtualFile(recording)
         try:
             if self._remote is not None:
                 self._file = _UnseekableSoundFile(self._remote)

@@ -21,9 +21,7 @@ from voxbatch.audio.dropouts import Dropouts
 from voxbatch.audio.joined import FilePart, file_starts
 from voxbatch.audio.libsndfile import HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
-from voxbatch.audio.sides import separate_channels
 from voxbatch.audio.structure import AudioBytes, audio_bytes, ogg_pages
-from voxbatch.audio.voice_mix import VoiceMix
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
@@ -31,6 +29,7 @@ from voxbatch.storage.recording import Recording
 
 if TYPE_CHECKING:
     from voxbatch.audio.ffmpeg_stream import FFmpegStream
+    from voxbatch.audio.voice_mix import VoiceMix
 
 MIN_RATE, MAX_RATE = 4_000, 768_000
 """Lowest and highest sampling rate in Hz. Below telephone quality there is no speech to recognise, and a header that
@@ -327,6 +326,8 @@ def _at_16_khz(
 ) -> Iterator[Samples]:
     """Yield the samples of one channel, or of channels that stay separate, at 16 kHz. See `decode`."""
     if channels is not None and channel is None:
+        from voxbatch.audio.sides import separate_channels
+
         is_split, note, blocks = separate_channels(blocks, native.rate, native.channels, channels)
         if note:
             warn(note)
@@ -334,6 +335,8 @@ def _at_16_khz(
             yield from _resample(blocks, native.rate, native.channels)
             return
     if channel is None and native.channels > 2:
+        from voxbatch.audio.voice_mix import VoiceMix
+
         mix = VoiceMix(native.channels, native.layout)
         yield from _mix_blocks(_resample(blocks, native.rate, native.channels), mix)
         warn(mix.choice())

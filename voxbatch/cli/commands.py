@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +21,7 @@ HELP_WIDTH = 100
 """Columns of the help, and of YAML."""
 WIDTH = 79
 """Columns of text for people: a terminal's usual 80, without the last one."""
-MODULES = {
+_MODULES = {
     "run": "voxbatch.cli.run_command",
     **{name: f"voxbatch.works.{name}.command" for name in commands()},
     "status": "voxbatch.cli.out_commands",
@@ -36,12 +37,18 @@ MODULES = {
     "calibrate": "voxbatch.cli.flags_command",
     "merge": "voxbatch.cli.out_commands",
     "profiles": "voxbatch.cli.models_command",
-    "submit": "voxbatch.cli.submit_command",
-    "listen": "voxbatch.cli.listen_command",
+    "submit": "voxbatch.clouds.submit_command",
+    "listen": "voxbatch.clouds.listen_command",
     "serve": "voxbatch.cli.serve_command",
 }
+_FOLDERS = {"submit": "clouds", "listen": "clouds", "serve": "vllm"}
+"""The folders that some commands need."""
+_PACKAGE = Path(__file__).parents[1]
+MODULES = {
+    name: module for name, module in _MODULES.items() if name not in _FOLDERS or (_PACKAGE / _FOLDERS[name]).is_dir()
+}
 """The module of each command, in the order of the help: the most used first. The module's function has
-the name of the command."""
+the name of the command. A command whose folder is not installed is left out."""
 
 
 class _CommandModules(Mapping[str, click.Command]):
@@ -58,13 +65,16 @@ class _CommandModules(Mapping[str, click.Command]):
         return len(MODULES)
 
 
+COMMANDS = _CommandModules()
+
+
 class Commands(click.Group):
     """The commands of voxbatch, in the order of their use."""
 
     def __init__(self, *args: Any, **settings: Any):
         """Begin with all commands; see click.Group."""
         super().__init__(*args, **settings)
-        self.commands = _CommandModules()  # type: ignore[assignment]  # no command is added later
+        self.commands = COMMANDS  # type: ignore[assignment]  # no command is added later
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

@@ -15,6 +15,7 @@ from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import in_words
+from voxbatch.records import FLAG_KINDS
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import Stores
 
@@ -40,7 +41,6 @@ def flags(place: str, limit: int | None, kind: str | None, as_json: bool, stores
     """
     from voxbatch.analysis.flagged import find_flagged
     from voxbatch.analysis.score import is_run
-    from voxbatch.records import FLAG_KINDS
 
     if kind not in (None, *FLAG_KINDS):
         raise ConfigError(f"--kind {kind!r} is no kind of flag; known are {', '.join(FLAG_KINDS)}")
@@ -96,9 +96,6 @@ def _lines(flagged: Flagged, out: str) -> Iterator[str]:
         open_items = flagged.items - flagged.transcripts - failed
         counts = f"{counted(failed, 'item')} failed{f' ({kinds})' if kinds else ''}, {open_items:,} not done yet"
         yield from (*_wrapped(counts), f"  see: voxbatch status {shlex.quote(out)}")
-    if flagged.without_flags_key:
-        without = counted(flagged.without_flags_key, "transcript")
-        yield from _wrapped(f"{without} of an earlier version of voxbatch, which wrote no flags")
     for item in flagged.worst:
         yield ""
         yield from _item(item)

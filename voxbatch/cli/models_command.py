@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from voxbatch.cli.commands import HELP_WIDTH, WIDTH
+from voxbatch.cli.options import parsed_run_options
+from voxbatch.errors import EngineError
+from voxbatch.languages import language_name
 from voxbatch.safe_text import escape_controls
 from voxbatch.work import work
 
@@ -41,7 +44,7 @@ USD_PER_HOUR = 5.0
 
 
 def _table() -> Iterator[str]:
-    from voxbatch.engines import ENGINES, install_command
+    from voxbatch.engines import ENGINES, entry_points, install_command
     from voxbatch.engines.known_models import KNOWN_MODELS, LEADERBOARD
     from voxbatch.speakers.weights import EMBEDDING, SEGMENTATION
 
@@ -57,6 +60,12 @@ def _table() -> Iterator[str]:
                 wer = "" if model.wer is None else f"{model.wer:.2f}"
                 speed = f"{model.rtfx:,}" if model.rtfx else ""
                 yield f"  {model.name:<39} {languages:>4} {wer:>4} {speed:>6} {model.license:<12} {model.place}"
+        yield ""
+    for name, registration in entry_points.installed():
+        if isinstance(registration, EngineError):
+            yield str(registration)
+        else:
+            yield f"engine {name}{registration.use and f', {registration.use}'}: of the package {registration.package}"
         yield ""
     yield "networks of --speakers, from the hub"
     for network in (SEGMENTATION, EMBEDDING):
@@ -76,7 +85,6 @@ def _details(model: KnownModel) -> Iterator[str]:
     from voxbatch.engines import install_command
     from voxbatch.engines.hub import cache_folder
     from voxbatch.engines.known_models import LEADERBOARD
-    from voxbatch.languages import language_name
 
     if len(model.languages) == 1:
         languages = "English only: for other languages take one that knows more, such as base"
@@ -127,7 +135,6 @@ def profiles(ctx: click.Context, name: str | None) -> None:
         return
     import yaml
 
-    from voxbatch.cli.options import parsed_run_options
     from voxbatch.cli.run_command import run
     from voxbatch.engines.previews import preview_arguments
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from click.core import ParameterSource
 
-from voxbatch.cli.commands import GroupedCommand, format_name
+from voxbatch.cli.commands import COMMANDS, GroupedCommand, format_name
 from voxbatch.config import (
     ANY_SPEAKERS,
     LOG_FORMATS,
@@ -25,13 +25,13 @@ from voxbatch.config import (
 )
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.platforms import tasks
+from voxbatch.platforms.tasks.known import AUTO, NONE, PLATFORMS
 from voxbatch.safe_text import counted
 from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, Setting, settings_of
-from voxbatch.storage import StoreOptions, Stores
+from voxbatch.storage import StoreOptions, Stores, is_remote
 
 if TYPE_CHECKING:
-    from voxbatch.engines.vllm.config_keys import FileSettings
+    from voxbatch.vllm.engine.config_keys import FileSettings
 
 Command = Callable[..., Any]
 
@@ -185,7 +185,7 @@ def _workers(_: click.Context, __: click.Parameter, value: Any) -> int:
 
 
 def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] | None:
-    if text == tasks.AUTO:
+    if text == AUTO:
         return None
     from voxbatch.runner.shard import parse_shard
 
@@ -213,8 +213,6 @@ class PathOrAddress(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return an address as it is; check that a local path exists."""
-        from voxbatch.storage import is_remote
-
         return value if is_remote(str(value)) else super().convert(value, param, ctx)
 
 
@@ -311,11 +309,11 @@ _FILES_FOR_VLLM = (
 )  # fmt: skip
 
 _TASK = (
-    option("--shard", default=tasks.AUTO, show_default=True, callback=_shard, group=MACHINE, metavar="auto|I/N",
+    option("--shard", default=AUTO, show_default=True, callback=_shard, group=MACHINE, metavar="auto|I/N",
            help="Do part I (from 0) of N; auto: the part of this task, or everything if there is one task."),
-    option("--tasks", type=click.Choice((tasks.AUTO, tasks.NONE, *tasks.PLATFORMS)), default=tasks.AUTO,
+    option("--tasks", type=click.Choice((AUTO, NONE, *PLATFORMS)), default=AUTO,
            show_default=True, group=MACHINE, metavar="NAME",
-           help=f"Platform that says which of several tasks this process is: {', '.join(tasks.PLATFORMS)}; auto: "
+           help=f"Platform that says which of several tasks this process is: {', '.join(PLATFORMS)}; auto: "
            "detect it; none: ignore the environment."),
     option("--dry-run", is_flag=True, help="Print items, hours, chunks, estimated time and cost, then exit."),
 )  # fmt: skip
@@ -406,9 +404,7 @@ def unknown_variables(environ: Iterable[str]) -> list[str]:
     names = sorted(name for name in environ if name.startswith(PREFIX))
     if not (names := [name for name in names if not name.startswith(_READ_ELSEWHERE)]):
         return []
-    from voxbatch.cli import cli
-
-    options = (param.envvar for command in cli.commands.values() for param in command.params)
+    options = (param.envvar for command in COMMANDS.values() for param in command.params)
     known = {name for names in options if names for name in ([names] if isinstance(names, str) else names)}
     sentences = []
     for name in sorted(set(names) - known):
@@ -479,11 +475,11 @@ def file_for_vllm(serving_properties: str | None, vllm_config: str | None) -> Fi
             "of them"
         )
     if serving_properties:
-        from voxbatch.engines.vllm import serving_properties as properties_file
+        from voxbatch.vllm.engine import serving_properties as properties_file
 
         return properties_file.read(serving_properties)
     if vllm_config:
-        from voxbatch.engines.vllm import vllm_config as config_file
+        from voxbatch.vllm.engine import vllm_config as config_file
 
         return config_file.read(vllm_config)
     return None

@@ -110,7 +110,7 @@ def outcome_lines(
     yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}{second}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)
-    if summary.flags and summary.flags.items:
+    if summary.flags.items:
         listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
         yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"
 
@@ -118,7 +118,7 @@ def outcome_lines(
 def _latency(summary: Summary) -> Iterator[str]:
     """Yield the latency and the peak GPU memory in one line, as far as they were measured."""
     figures = []
-    if summary.latency and summary.latency.chunk.count:
+    if summary.latency.chunk.count:
         chunk = summary.latency.chunk
         figures.append(f"latency of a chunk: P50 {chunk.p50_s:.2f} s, P90 {chunk.p90_s:.2f} s, P95 {chunk.p95_s:.2f} s")
     if summary.peak_gpu_bytes is not None:

@@ -15,7 +15,7 @@ from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import ScoreOptions
 from voxbatch.scoring.normalize import NORMALIZERS, Rules
 from voxbatch.scoring.units import RATES, UNDETERMINED, error_unit
-from voxbatch.storage import Stores
+from voxbatch.storage import Stores, redacted
 
 if TYPE_CHECKING:
     from voxbatch.analysis.score import PlaceScore
@@ -98,7 +98,6 @@ def score(
     from voxbatch.output.layout import FAILURES
     from voxbatch.scoring.leaderboard import read_leaderboard
     from voxbatch.scoring.replacements import read_replacements
-    from voxbatch.storage import redacted
 
     replacements = None if replace is None else read_replacements(replace)
     theirs = None if leaderboard is None else read_leaderboard(leaderboard)

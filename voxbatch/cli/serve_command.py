@@ -17,10 +17,10 @@ from voxbatch.log import is_json
 from voxbatch.platforms.tasks import in_job
 from voxbatch.safe_text import escape_controls
 from voxbatch.storage import Stores
-from voxbatch.vllm_plugin.server_middleware import PERIODS, Rate
+from voxbatch.vllm.plugin.server_middleware import PERIODS, Rate
 
 if TYPE_CHECKING:
-    from voxbatch.engines.vllm.config_keys import FileSettings
+    from voxbatch.vllm.engine.config_keys import FileSettings
 
 
 def rate_limit_of(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
@@ -95,7 +95,7 @@ def serve(
     vLLM as they are.
     """
     from voxbatch import engines
-    from voxbatch.engines.vllm.server import Server, as_flags, middleware
+    from voxbatch.vllm.engine.server import Server, as_flags, middleware
 
     if install := engines.install_command("vllm"):
         raise ConfigError(f"engine vllm is not installed, and only vllm has a server: {install}")

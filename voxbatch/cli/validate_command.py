@@ -21,7 +21,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.errors import ManifestError, UsageError
 from voxbatch.safe_text import counted, escape_controls
-from voxbatch.storage import Stores
+from voxbatch.storage import Stores, is_remote
 
 if TYPE_CHECKING:
     from voxbatch.manifest import Source
@@ -148,7 +148,6 @@ def manifest(folder: str, include: tuple[str, ...], stores: Stores) -> None:
     from voxbatch.manifest.folder import folder_manifest, others_note
     from voxbatch.manifest.prefix import prefix_manifest
     from voxbatch.manifest.references import References
-    from voxbatch.storage import is_remote
 
     others, references = Counter[str](), References()
     if is_remote(folder):

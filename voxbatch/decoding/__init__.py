@@ -9,7 +9,7 @@ imports no engine. The order is not kept: chunks of different recordings interle
 process, and `messages` defines the messages between them.
 """
 
-from voxbatch.decoding.messages import SPLIT_ADVICE, Decoded, Message, Task, Undecodable
+from voxbatch.decoding.messages import SPLIT_ADVICE, Decoded, DecodeTask, Message, Undecodable
 from voxbatch.decoding.pool import DecoderPool, warm_pool
 
-__all__ = ["SPLIT_ADVICE", "Decoded", "DecoderPool", "Message", "Task", "Undecodable", "warm_pool"]
+__all__ = ["SPLIT_ADVICE", "DecodeTask", "Decoded", "DecoderPool", "Message", "Undecodable", "warm_pool"]

@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import queue
+import resource
 import signal
 import threading
 import time
@@ -18,8 +19,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
-from voxbatch.decoding.voices import Listener, cut_channels
+from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
+from voxbatch.decoding.voices import VoiceListener, cut_channels
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import handle_stop_signals
@@ -42,7 +43,7 @@ EXIT_TIMEOUT_S = 0.5
 MIN_BYTES_PER_S = 1000
 """Bytes of a second of audio in a file whose header is certain to tell its length. Lossless speech takes ten times as
 many; a header that claims more seconds than that may be wrong, and its file is decoded."""
-_Received = tuple[Task, Prefetch] | Exception | None
+_Received = tuple[DecodeTask, Prefetch] | Exception | None
 """A task and its recording, the error that keeps the threads from fetching it, or None: the parent is gone."""
 
 
@@ -51,8 +52,6 @@ def main(connection: Connection) -> None:
 
     A stop signal to all processes of a run ends no decoder: its parent commits the finished items and then kills it.
     """
-    import resource
-
     handle_stop_signals(lambda *_: None)  # unlike SIG_IGN, ffmpeg does not inherit a handler
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     import voxbatch.audio.waveforms  # noqa: F401 an import error stops the decoder here, once, and not in each task
@@ -121,7 +120,7 @@ def _receive_tasks(
     """Receive tasks as they arrive, and begin to fetch their recordings. When the parent is gone, end this process."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            task: Task = connection.recv()
+            task: DecodeTask = connection.recv()
             try:
                 received.put((task, prefetcher.start(task.audio)))
             except RuntimeError as e:  # the threads that fetch cannot start
@@ -131,11 +130,11 @@ def _receive_tasks(
     os.killpg(0, signal.SIGKILL)  # it waits for a store or is in native code; ffmpeg must end, too
 
 
-def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator[Message]:
+def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> Iterator[Message]:
     """Yield the chunks of a task and its final message, which is the task's failure for any error."""
     spans: list[Span] = []
     warnings: list[str] = []
-    listener = Listener(task.diarization)
+    listener = VoiceListener(task.diarization)
     recording: Recording | None = None
     try:
         with opened as recording:
@@ -162,7 +161,7 @@ def _messages(task: Task, opened: AbstractContextManager[Recording]) -> Iterator
         yield _failed(task, e, tuple(spans), recording)
 
 
-def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
+def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
     report = report_error(task.item, task.audio, error)
     match error:
         case ItemError():
@@ -184,7 +183,9 @@ def _failed(task: Task, error: Exception, spans: tuple[Span, ...], recording: Re
     return Undecodable(task.item, failure, report, retry, task.recording)
 
 
-def chunks(task: Task, recording: Recording, warnings: list[str], listener: Listener) -> Iterator[tuple[Samples, Span]]:
+def chunks(
+    task: DecodeTask, recording: Recording, warnings: list[str], listener: VoiceListener
+) -> Iterator[tuple[Samples, Span]]:
     """Yield the chunks of one recording, decoded in this process.
 
     Raises:
@@ -223,7 +224,7 @@ def chunks(task: Task, recording: Recording, warnings: list[str], listener: List
         raise type(e)(f"cannot decode {redacted(task.audio)}: {e}", e.kind) from e
 
 
-def _check_claimed_length(task: Task, recording: Recording) -> None:
+def _check_claimed_length(task: DecodeTask, recording: Recording) -> None:
     """Refuse a recording that is certainly too long before any chunk of it is sent.
 
     Raises:
@@ -242,7 +243,7 @@ def _check_claimed_length(task: Task, recording: Recording) -> None:
         raise _too_long(f"{wanted_s / 3600:,.2f}", task)
 
 
-def _limited(waveforms: Iterator[Waveform], task: Task) -> Iterator[Waveform]:
+def _limited(waveforms: Iterator[Waveform], task: DecodeTask) -> Iterator[Waveform]:
     """Yield the waveforms as long as they are not more than the task's `max_samples`.
 
     Raises:
@@ -256,7 +257,7 @@ def _limited(waveforms: Iterator[Waveform], task: Task) -> Iterator[Waveform]:
         yield waveform
 
 
-def _too_long(hours: str, task: Task) -> AudioError:
+def _too_long(hours: str, task: DecodeTask) -> AudioError:
     most = f"{task.max_samples / SAMPLING_RATE / 3600:,.10g}"
     text = f"it has {hours} hours of audio, and at most {most} are allowed; {task.advice}"
     return AudioError(text, FailureKind.TOO_LONG)

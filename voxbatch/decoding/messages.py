@@ -41,7 +41,7 @@ class DecoderSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class DecodeTask:
     """Part of an Item that a decoder needs."""
 
     item: int
@@ -63,7 +63,7 @@ class Task:
     recording: int = 0
     """Number of the recording among those of its item's question, from 0. The indexes of its chunks start with it."""
     is_retry: bool = False
-    """True if a decoder died with this task, or its ffmpeg was killed. There is only one such retry."""
+    """True if a decoder died with this task, or its ffmpeg was killed. Then ffmpeg is not started a third time."""
     received: tuple[Span, ...] = ()
     """Spans of the chunks that were received before the retry. They are not sent again."""
     channels: str | None = None
@@ -92,7 +92,7 @@ class Decoded:
     report: Reachable
     """Report that the recording's place answers."""
     recording: int = 0
-    """See Task."""
+    """See DecodeTask."""
     levels: tuple[bytes, ...] = ()
     """Levels of the channels that were recognised alone, one byte for each LEVEL_FRAME samples of each channel: dB
     above MIN_LEVEL_DB. Twelve hours of a channel take 2 MB. Empty if the channels were mixed down."""
@@ -113,11 +113,11 @@ class Undecodable:
     failure: Failure
     report: Report | None = None
     """Report about the recording's place; None if the failure says nothing about the place."""
-    retry: Task | None = None
+    retry: DecodeTask | None = None
     """Task to give out again. If `report` says that the place is unreachable, the retry waits until the place answers.
     Without a report, ffmpeg was killed, and the retry is immediate. None if a retry cannot help."""
     recording: int = 0
-    """See Task."""
+    """See DecodeTask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 recordings as the circuit breaker decides.
 
 A killed process says nothing about the recording: the OOM killer or a person may have ended it. Neither does a process
-that hangs: a drive may not answer. Therefore the current task of a decoder that died or hangs, or whose ffmpeg was
-killed, is retried once."""
+that hangs: a drive may not answer. Therefore the current task of a decoder that died or hangs is retried until it is to
+blame by the rules of `process.suspects`: once, because a decoder works on one task at a time. So is one whose ffmpeg
+was killed."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, Message, Task, Undecodable
+from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
 from voxbatch.errors import RunError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import ChildProcess, for_voxbatch, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
+from voxbatch.process.suspects import SearchRules, Suspects
 from voxbatch.records import Chunk, Failure, Span
 from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import DEFAULT_STORES, Stores, redacted
@@ -60,7 +62,7 @@ class DecoderProcess(ChildProcess):
             dies_with_parent=True,
         )
         self.stores = stores
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[DecodeTask] = deque()
         self._num_sent = 0
         """Number of `tasks` that the decoder has, the first ones."""
         self.spans: list[Span] = []
@@ -78,10 +80,10 @@ class DecoderProcess(ChildProcess):
 
     @property
     def last_row_group(self) -> str | None:
-        """The row group of the last task; see Task."""
+        """The row group of the last task; see DecodeTask."""
         return self.tasks[-1].row_group if self.tasks else None
 
-    def add_task(self, task: Task) -> None:
+    def add_task(self, task: DecodeTask) -> None:
         """Give the decoder a task, which is sent to it as soon as it has room."""
         if not self.tasks:
             self._hang_detector.reset()
@@ -208,7 +210,9 @@ class DecoderPool:
         """CPU seconds that the decoders spent on decoding and cutting."""
         self.retry: tuple[float, RetryWait] | None = None
         """The last report of a store that does not answer, with its time.monotonic(). Another thread may read it."""
-        self._retries: deque[Task] = deque()
+        self._suspects = Suspects[tuple[int, int]](SearchRules())
+        """(item, recording) of the tasks with which decoders died."""
+        self._retries: deque[DecodeTask] = deque()
         """Tasks of recordings whose ffmpeg was killed, or that were unreachable and whose place answers again."""
 
     def __enter__(self) -> DecoderPool:
@@ -222,7 +226,7 @@ class DecoderPool:
         """Return whether no decoder has a task."""
         return not any(decoder.tasks for decoder in self._decoders)
 
-    def run(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
+    def run(self, tasks: Iterator[DecodeTask | None]) -> Iterator[Message]:
         """Decode all tasks and yield the messages of the decoders.
 
         None in `tasks` means that the next task comes later: the pool asks again when it has read its messages.
@@ -238,7 +242,7 @@ class DecoderPool:
         yield from self._judged(iter(()))  # the retries
         yield from self._breaker.finish()
 
-    def _judged(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
+    def _judged(self, tasks: Iterator[DecodeTask | None]) -> Iterator[Message]:
         """Yield the messages of the decoders, as far as the circuit breaker does not hold them back."""
         for message in self._messages(tasks):
             if isinstance(message, Undecodable) and isinstance(message.report, Unreachable | Refused):
@@ -263,7 +267,7 @@ class DecoderPool:
             else:
                 self._retries.append(message.retry)
 
-    def _messages(self, tasks: Iterator[Task | None]) -> Iterator[Message]:
+    def _messages(self, tasks: Iterator[DecodeTask | None]) -> Iterator[Message]:
         """Give out the tasks and the retries, and yield the messages of all decoders as they arrive."""
         tasks = iter(tasks)
         while True:
@@ -279,7 +283,7 @@ class DecoderPool:
                 elif decoder.is_hung():
                     yield from self._restart(decoder, "hung")
 
-    def _give_out(self, tasks: Iterator[Task | None]) -> bool:
+    def _give_out(self, tasks: Iterator[DecodeTask | None]) -> bool:
         """Give the decoders as many retries and tasks as they take. Return whether more may come.
 
         All tasks of a row group go to the decoder of the first one, so that no other decoder fetches the group. So that
@@ -312,6 +316,7 @@ class DecoderPool:
             raise RunError(f"a decoder process cannot work here: {message.reason}")
         if isinstance(message, Decoded):
             self.cpu_s += message.cpu_s
+            self._suspects.ended((message.item, message.recording))
         if isinstance(message, RetryWait):
             self.retry = time.monotonic(), message
         elif message is not None:
@@ -325,7 +330,7 @@ class DecoderPool:
 
     def _restart(self, decoder: DecoderProcess, fate: str) -> Iterator[Undecodable]:
         """Replace a decoder that died or hangs, and give its tasks to the new decoder. Yield the failure of the current
-        task if that was a retry already.
+        task if a decoder died with it before.
 
         Raises:
             RunError: the decoder could not start.
@@ -342,8 +347,8 @@ class DecoderPool:
         tasks = list(decoder.tasks)
         if not decoder.has_started:  # no task is to blame
             new_decoder.killed_starts = decoder.killed_starts + 1
-        elif not tasks[0].is_retry:
-            tasks[0] = replace(tasks[0], is_retry=True, received=tuple(decoder.spans))
+        elif self._suspects.died([(tasks[0].item, tasks[0].recording)])[1] is None:
+            tasks[0] = replace(tasks[0], is_retry=True, received=(*tasks[0].received, *decoder.spans))
         else:
             failed = tasks.pop(0)
             text = f"cannot decode {redacted(failed.audio)}: the decoder of the retry {fate}"

@@ -14,15 +14,14 @@ import numpy as np
 from voxbatch.decoding.messages import Diarization
 from voxbatch.records import LEVEL_FRAME, SAMPLING_RATE, Samples, Span, Turn, Waveform
 from voxbatch.text.chunking import cut_into_chunks
-from voxbatch.text.crosstalk import CrosstalkGate
 from voxbatch.voice import MIN_LEVEL_DB, loudness
 
 if TYPE_CHECKING:
     from voxbatch.speakers import Diarizer
 
 
-class Listener:
-    """Listens to one recording.
+class VoiceListener:
+    """Finds the voices of one recording: the turns of its speakers, or the levels of its channels.
 
     Args:
         diarization: the way to tell its speakers apart. None does not.
@@ -119,6 +118,8 @@ def cut_channels(blocks: Iterator[Waveform], limit: int, overlap: int) -> Iterat
 
 def _gated(blocks: Iterable[Waveform], channels: int) -> Iterator[Waveform]:
     """Yield the blocks of separate channels without crosstalk."""
+    from voxbatch.text.crosstalk import CrosstalkGate
+
     gate, start = CrosstalkGate(channels), None
     for block in blocks:
         start = block.start if start is None else start

@@ -3,20 +3,22 @@
 An engine pulls a chunk from a Feed whenever it can take one, and yields each result as soon as it is ready. There is no
 barrier per recording or per batch. So an engine that works on hundreds of chunks at a time always has enough of them.
 
-To add an engine, write a class with the members of `Engine`, and add a record to `ENGINES`. An engine that speaks takes
-Chunks with a Piece, yields Speech in place of Hypotheses, and has its record in `SPEECH_ENGINES`.
+To add an engine, write a class with the members of `Engine`, and add a record to `ENGINES`, or register it from another
+package: see `entry_points`. An engine that speaks takes Chunks with a Piece, yields Speech in place of Hypotheses, and
+has its record in `SPEECH_ENGINES`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any
 
 from voxbatch.engines.feed import Feed
+from voxbatch.engines.interface import Engine, EngineSpec, Registration
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, Windows
@@ -25,6 +27,8 @@ from voxbatch.storage import DEFAULT_STORES, Stores
 __all__ = [
     "ALIGNERS",
     "ENGINES",
+    "NO_WINDOWS",
+    "SAMPLING_RATE",
     "SPEECH_ENGINES",
     "ChunkProgress",
     "ConfigError",
@@ -33,149 +37,29 @@ __all__ = [
     "EngineMessage",
     "EngineSpec",
     "Feed",
+    "Registration",
+    "Result",
+    "Windows",
     "create",
     "install_command",
     "known_details",
     "options_with_kernels",
+    "registered",
     "uses_gpu",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSpec:
-    """The properties of an engine that the pipeline needs before the run. They are known without loading the model."""
-
-    name: str
-    model: str
-    max_chunk_samples: int
-    """Length of the longest chunk that the engine takes whole, in samples at `sampling_rate`."""
-    concurrency: int
-    """Number of chunks that the engine works on at a time."""
-    prefetch: int = 0
-    """Number of chunks of maximum length that the feed holds for the engine. 0 means the value of `concurrency`."""
-    languages: frozenset[str] | None = None
-    """Primary language subtags that the engine knows, e.g. {"en"}. None means that the engine decides per chunk whether
-    it knows a language."""
-    windows: Windows = NO_WINDOWS
-    uses_language: bool = True
-    """True if the model is told the language of a chunk. Otherwise it recognises the language by itself."""
-    takes_hints: bool = False
-    """True if the engine heeds the hints of a chunk."""
-    translates: bool = False
-    """True if the model was trained to translate into English."""
-    word_times: bool = False
-    confidence: bool = False
-    """True if the engine gives words, or texts without word times, a confidence."""
-    own_process: bool = False
-    """True if the engine runs native code that may crash. `create` then puts it into a child process: see
-    engine_process. Before its model is loaded, such an engine can be pickled."""
-    max_recordings: int = 0
-    """Number of recordings that a question may have. 0 means that the engine cannot answer questions; see
-    runner.asking.options_with_questions."""
-    max_question_samples: int = 0
-    """Length of all recordings of a question together for which the context of the model suffices, in samples."""
-    sampling_rate: int = SAMPLING_RATE
-    """Samples per second that the engine takes, or that it speaks."""
-    voices: tuple[str, ...] = ()
-    """Voices of an engine that speaks, the default one first."""
-    scripts: tuple[str, ...] = ()
-    """Scripts that an engine that speaks can read, by their names in Unicode."""
-    license: str = "unknown"
-    origin: str = "given by --model"
-    versions: Mapping[str, str] = field(default_factory=dict)
-    decoding: Mapping[str, Any] = field(default_factory=dict)
-    """The options that influence the text. They are part of a run's identity."""
-    workers: tuple[Mapping[str, str], ...] = ()
-    """Environment variables of each worker process that this host should run in parallel, e.g.
-    {"CUDA_VISIBLE_DEVICES": "0"}. With no entry or one entry, this process does the work alone."""
-    torch_device: str | None = None
-    """The device on which PyTorch can run further networks beside the engine, e.g. "cuda". None if there is none."""
-    warnings: tuple[str, ...] = ()
-    """Warnings for the user before a run, e.g. that the run is slower than it could be. They appear in the log and in
-    the summary, and are not part of a run's identity."""
-
-    @property
-    def only_language(self) -> str | None:
-        """Return the language of an engine that knows exactly one, otherwise None."""
-        return next(iter(self.languages)) if self.languages and len(self.languages) == 1 else None
-
-    def knows(self, lang: str) -> bool:
-        """Return whether the engine accepts a language, given as a primary subtag; see the module `refusals`."""
-        return self.languages is None or lang in self.languages
-
-
-class Engine(Protocol):
-    """The interface that every engine implements."""
-
-    spec: EngineSpec
-
-    def stream(self, feed: Feed) -> Iterator[Result]:
-        """Load the model and transcribe or speak chunks until the feed is closed and empty.
-
-        The model is not loaded again if an earlier stream left it loaded. Only one stream may run at a time.
-
-        Each chunk that the engine takes gives exactly one Hypothesis, Speech or ChunkFailure, in any order, as soon as
-        it is ready. An error in one chunk becomes the ChunkFailure of that chunk.
-
-        Raises:
-            EngineError: the engine cannot start, or it died and cannot be started again.
-        """
-
-    def gpu_bytes(self) -> int | None:
-        """Return the bytes in use now on the fullest GPU that the engine uses, or None without a GPU.
-
-        Any thread may call this method, at any time.
-        """
-
-    def close(self) -> None:
-        """Unload the model for good. A stream that is still running unloads it at its end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """The entry of an engine in the table, with all that the rest of voxbatch knows about it before it is imported.
-
-    A path is written as module:name. The module is imported only when it is needed.
-    """
-
-    class_path: str
-    needs: tuple[str, ...] = ()
-    """Names of the modules that must be installed."""
-    install: str = ""
-    use: str = ""
-    """The machines that the engine is for, as text for people. Empty if `auto` takes it only for its own models."""
-    recognises: str = ""
-    """The function that tells by the names of its files whether the engine runs a folder or file: a path. Empty if the
-    engine is not chosen by a folder."""
-    uses_gpu: bool = False
-    """True if the engine needs an NVIDIA GPU. `auto` takes it only on a machine with a GPU."""
-    weights: str = "*.safetensors"
-    """Pattern of the files that hold the weights of a model, in a folder of the hub's cache."""
-    multilingual_model: str = ""
-    """Name of a model that knows many languages, for messages. Empty if there is none to name."""
-    default_profile: str | None = None
-    """The profile whose speed the engine has if no profile is given."""
-    speed_path: str = ""
-    """The function that calculates the expected speed: a path; see the module `previews`. Empty if there is none."""
-    preview_path: str = ""
-    """The function that shows the arguments of the engine's library: a path; see `previews`. Empty if there is none."""
-    compiles: bool = False
-    """True if the engine compiles kernels, and takes the option kernel_cache."""
-    answers: bool = False
-    """True if the engine can answer questions, and takes the option task=ask."""
-
-
 ENGINES = {
     "vllm": Registration(
-        class_path="voxbatch.engines.vllm:VllmEngine",
+        class_path="voxbatch.vllm.engine:VllmEngine",
         needs=("vllm",),
         install="pip install 'voxbatch[vllm]'",
         use="on NVIDIA GPUs",
         multilingual_model="openai/whisper-large-v3-turbo",
         uses_gpu=True,
         default_profile="ctx512-batch",
-        speed_path="voxbatch.engines.vllm.forecast:expected_speed",
-        preview_path="voxbatch.engines.vllm.forecast:preview_arguments",
+        speed_path="voxbatch.vllm.engine.forecast:expected_speed",
+        preview_path="voxbatch.vllm.engine.forecast:preview_arguments",
         compiles=True,
         answers=True,
     ),
@@ -209,12 +93,9 @@ ENGINES = {
         weights="*.onnx",
         multilingual_model="parakeet",
     ),
-    "scripted": Registration(
-        class_path="voxbatch.engines.scripted_test_engine:ScriptedTestEngine",
-        answers=True,
-    ),
 }
-"""The engines by their names, in the order in which `auto` tries them."""
+"""The engines of voxbatch by their names, in the order in which `auto` tries them. Those of other packages are taken by
+their names alone."""
 SPEECH_ENGINES = {
     "hibari": Registration(
         class_path="voxbatch.engines.hibari:HibariEngine",
@@ -223,7 +104,7 @@ SPEECH_ENGINES = {
         use="for English on a CPU",
     ),
     "vllm": Registration(
-        class_path="voxbatch.engines.vllm:VllmEngine",
+        class_path="voxbatch.vllm.engine:VllmEngine",
         needs=("vllm", "pyloudnorm", "sentencex"),
         install="pip install 'voxbatch[vllm,speak]'",
         uses_gpu=True,
@@ -254,7 +135,26 @@ def has_gpu() -> bool:
 
 def uses_gpu(name: str) -> bool:
     """Return whether an engine needs an NVIDIA GPU. An unknown engine needs none."""
-    return name in ENGINES and ENGINES[name].uses_gpu
+    engine = registered(name, ENGINES)
+    return engine is not None and engine.uses_gpu
+
+
+def registered(name: str, table: Mapping[str, Registration] | None = None) -> Registration | None:
+    """Return the entry of an engine. None if there is none.
+
+    Args:
+        table: the table that may have it. None means any. Engines of other packages count as those of ENGINES.
+
+    Raises:
+        EngineError: the entry of another package is broken.
+    """
+    if engine := (_ALL if table is None else table).get(name):
+        return engine
+    if table is not None and table is not ENGINES:
+        return None
+    from voxbatch.engines import entry_points
+
+    return entry_points.find(name)
 
 
 def install_command(name: str, table: Mapping[str, Registration] | None = None) -> str | None:
@@ -263,8 +163,17 @@ def install_command(name: str, table: Mapping[str, Registration] | None = None) 
     Args:
         table: the table that has it. None means any.
     """
-    engine = (table or _ALL)[name]
-    return None if all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
+    engine = registered(name, table)
+    assert engine is not None
+    folder = engine.class_path.partition(":")[0]  # voxbatch may be installed without it
+    is_there = bool(engine.package) or _is_there(folder)
+    return None if is_there and all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
+
+
+def _is_there(module: str) -> bool:
+    """Return whether a module of voxbatch is installed, without importing a package of it."""
+    path = Path(__file__).parents[1].joinpath(*module.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def known_details(*details: str) -> str:
@@ -275,12 +184,14 @@ def known_details(*details: str) -> str:
 
 def multilingual_model(engine: str) -> str:
     """Return the name of a model of an engine that knows many languages, for messages; "" if there is none."""
-    return ENGINES[engine].multilingual_model if engine in ENGINES else ""
+    registration = registered(engine, ENGINES)
+    return registration.multilingual_model if registration else ""
 
 
 def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: str | None) -> Mapping[str, str]:
     """Return the options of an engine with the place of its compiled kernels, if it compiles any."""
-    return {"kernel_cache": kernel_cache, **options} if kernel_cache and _ALL[name].compiles else options
+    engine = registered(name) if kernel_cache else None
+    return {"kernel_cache": str(kernel_cache), **options} if engine and engine.compiles else options
 
 
 def create(name: str, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES) -> Engine:
@@ -293,14 +204,20 @@ def create(name: str, model: str | None, options: Mapping[str, str], stores: Sto
         ConfigError: the engine does not accept the model or an option.
         EngineError: the library of the engine is installed but cannot be imported.
     """
+    registration = registered(name)
+    assert registration is not None
     try:
-        factory = resolve_name(_ALL[name].class_path)
-    except ImportError as e:
-        raise EngineError(f"engine {name} cannot be imported: {e}; install it with {_ALL[name].install}") from e
+        factory = resolve_name(registration.class_path)
+    except (ImportError, AttributeError) as e:
+        whose = f" of {registration.package}" if registration.package else ""
+        remedy = (
+            f"install it with {registration.install}" if registration.install else "update or uninstall the package"
+        )
+        raise EngineError(f"engine {name}{whose} cannot be imported: {e}; {remedy}") from e
     engine: Engine = factory(model, options, stores)
     if not engine.spec.own_process:
         return engine
-    from voxbatch.engines.engine_process import EngineProcess
+    from voxbatch.engines.engine_process import EngineProcess  # its modules are those of processes
 
     return EngineProcess(engine)
 

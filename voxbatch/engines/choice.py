@@ -43,11 +43,15 @@ def choose(
 
     Raises:
         ConfigError: the engine is unknown or not installed; or "auto" finds no engine.
+        EngineError: the engine is of another package, whose registration is broken.
         StorageError: the bucket cannot be read.
     """
     if name != AUTO:
-        if name not in table:
-            raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted(table))}")
+        if engines.registered(name, table) is None:
+            from voxbatch.engines.entry_points import names
+
+            others = names() if table is ENGINES else []
+            raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted({*table, *others}))}")
         if install := engines.install_command(name, table):
             raise ConfigError(f"engine {name} is not installed: {install}")
         return EngineChoice(name, f"{name}: asked for")

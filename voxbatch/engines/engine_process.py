@@ -1,16 +1,19 @@
 """Run an engine in a child process, so that a chunk that crashes native code costs that process and not the run.
 
 The parent sends chunks, at most as many as the engine works on at a time, and keeps them until their results are there.
-So it knows the chunks of a child that has died. They are transcribed again, one at a time. A chunk with which alone
-several children die is a ChunkFailure, and the others go on:
+So it knows the chunks of a child that has died. They are transcribed again: after a first death together, after a
+second one in ever smaller groups (`process.suspects`). A chunk with which alone several children die is a ChunkFailure,
+and the others go on:
 
-    death with chunks 4, 5, 6   →  4 alone: a result
-                                   5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
-                                   6 alone: a result; then 7, 8 and 9 as before
+    death with chunks 4, 5, 6      →  4, 5, 6 and 7
+    death with chunks 4, 5, 6, 7   →  4 alone: a result
+                                      5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
+                                      6, 7, 8 and 9 as before
 
-A death blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of
-the noise, this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this
-process alone: if it is killed itself, nobody is blamed.
+A chunk that is alone is a stream of its own, so that it shows if the engine loses its result without a death. A death
+blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of the noise,
+this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this process alone:
+if it is killed itself, nobody is blamed.
 
 `engine_program` is the program of the child.
 """
@@ -26,19 +29,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
-from voxbatch.engines.results import Result, stop_if_all_fail
+from voxbatch.engines.feed import Feed
+from voxbatch.engines.interface import Engine
+from voxbatch.engines.results import ChunkProgress, EngineMessage, Result, stop_if_all_fail
 from voxbatch.errors import EngineError, VoxbatchError
 from voxbatch.process.child import ChildProcess, readable
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
+from voxbatch.process.suspects import Cause, SearchRules, Suspects
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Span
 from voxbatch.shared_samples import SharedSamples
 
-MAX_LONE_DEATHS = 2
-"""Number of children that die with a chunk alone before the chunk is to blame."""
-MAX_LONE_KILLS = 3
-"""The same if SIGKILL ended the last of them. The OOM killer sends this signal, but a person may, too."""
 MAX_IDLE_DEATHS = 3
 """Number of children in succession that may die without a chunk, most of them while they load the model."""
 POLL_S = 0.2
@@ -81,25 +82,17 @@ class StreamEnded:
     error: VoxbatchError | None
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
-    """A chunk without a result."""
-
-    chunk: Chunk
-    is_suspect: bool = False
-    """True if a child died while it had this chunk."""
-    num_lone_deaths: int = 0
-    """Number of children that died while they had this chunk alone."""
+_Key = tuple[int, int]
+"""(item, chunk) of a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The end of a child."""
+    """The end of a child, or of its stream."""
 
     fate: str
     """Text for people that follows "its process", e.g. "was killed by signal 11 (SIGSEGV)"."""
-    is_kill: bool
-    """True if somebody sent SIGKILL."""
+    cause: Cause
 
 
 class EngineProcess:
@@ -171,10 +164,11 @@ class _Stream:
 
     def __init__(self, process: EngineProcess, feed: Feed):
         self._process, self._feed, self._spec = process, feed, process.spec
-        self._held: dict[tuple[int, int], _Pending] = {}
-        """(item, chunk) → chunk that the child has."""
-        self._suspects: deque[_Pending] = deque()
-        """The chunks of children that died. They are sent before those of the feed, each alone."""
+        self._held: dict[_Key, Chunk] = {}
+        """The chunks that the child has."""
+        self._again: deque[Chunk] = deque()
+        """The chunks of children that died. They are sent before those of the feed."""
+        self._suspects = Suspects[_Key](SearchRules())
         self._accused: ChunkFailure | None = None
         """The failure of a chunk that is to blame if the child survives the noise."""
         self._num_idle_deaths = 0
@@ -187,20 +181,24 @@ class _Stream:
 
     def results(self) -> Iterator[Result]:
         """Yield the results of all chunks, from as many children as that takes."""
-        while (death := (yield from self._serve(self._process.child()))) is not None:
-            yield from self._assign_blame(death)
+        while True:
+            death = yield from self._serve(self._process.child())
+            if death is not None:
+                yield from self._assign_blame(death)
+            elif self._close is None or self._feed.discarded or (self._feed.closed and not self._has_more):
+                return
 
     def _serve(self, child: ChildProcess) -> Generator[Result, None, _Death | None]:
         """Send chunks to a child, and yield their results.
 
         Returns:
-            The death of the child. None if the stream is over.
+            The death of the child, or its loss of results. None if the stream is over.
 
         Raises:
             EngineError: the engine raised it.
         """
         self._is_ready, self._close, self._hang_detector = False, None, HangDetector(child.pid)
-        child.send(BeginStream(self._feed.is_last))
+        child.send(BeginStream(self._feed.is_last and not self._has_more))
         while True:
             if self._feed.discarded and not self._is_ready:  # nobody waits for the model any more
                 self._process.end_child()
@@ -218,7 +216,8 @@ class _Stream:
                 if isinstance(message, StreamEnded):
                     if message.error is not None:
                         raise message.error
-                    return None
+                    is_loss = self._held and not self._feed.discarded
+                    return _Death("ended its work without a result", Cause.LOSS) if is_loss else None
                 yield from self._received(message)
             elif child.is_gone():
                 return (yield from self._end(child))
@@ -242,46 +241,47 @@ class _Stream:
     # -- chunks -------------------------------------------------------------------------------------------------------
 
     @property
-    def _is_one_at_a_time(self) -> bool:
-        """True while a chunk may be to blame for a death."""
-        held = next(iter(self._held.values()), None)  # a suspect is alone
-        return (held is not None and held.is_suspect) or bool(self._suspects) or self._accused is not None
+    def _has_more(self) -> bool:
+        """True if there are chunks besides those of the feed."""
+        return bool(self._again) or self._accused is not None
 
     def _has_room(self) -> bool:
-        """Return whether the child may get another chunk."""
-        return len(self._held) < (1 if self._is_one_at_a_time else self._spec.concurrency)
+        """Return whether the child may get the next chunk."""
+        if self._accused is not None:
+            return not self._held
+        following = _key(self._again[0]) if self._again else None
+        beside = next(iter(self._held), None)
+        return len(self._held) < self._spec.concurrency and self._suspects.admits(following, len(self._held), beside)
 
     def _send_what_is_due(self, child: ChildProcess) -> None:
         """Send as many chunks as the child may get and as there are, and the end of the feed. Wait for a chunk if the
         child has none."""
-        while self._is_ready and self._close is None and self._has_room() and (pending := self._next()) is not None:
+        while self._is_ready and self._close is None and self._has_room() and (chunk := self._next()) is not None:
             if not self._held and child.has_ended():  # it ended without a chunk, and this one is not to blame
-                self._suspects.appendleft(pending)
+                self._again.appendleft(chunk)
                 return
-            self._send(child, pending)
-        if self._feed.closed and not self._is_one_at_a_time:
+            self._send(child, chunk)
+        beside = next(iter(self._held), None)
+        is_alone = beside is not None and (self._accused is not None or self._suspects.width(beside) == 1)
+        if is_alone or (self._feed.closed and not self._has_more):
             close = CloseFeed(self._feed.discarded)
             if close != self._close:
                 self._close = close
                 child.send(close)
 
-    def _next(self) -> _Pending | None:
+    def _next(self) -> Chunk | None:
         """Return the next chunk to send. None if there is none now, or no more."""
         if self._accused is not None:
-            return _Pending(_noise())
-        if self._suspects:
-            return self._suspects.popleft()
-        chunk = self._feed.get(wait=not self._held)
-        return None if chunk is None else _Pending(chunk)
+            return _noise()
+        return self._again.popleft() if self._again else self._feed.get(wait=not self._held)
 
-    def _send(self, child: ChildProcess, pending: _Pending) -> None:
+    def _send(self, child: ChildProcess, chunk: Chunk) -> None:
         """Send a chunk. Its samples go through shared memory, because a child that hangs does not empty its socket."""
-        chunk = pending.chunk
         shared = chunk.audio if isinstance(chunk.audio, SharedSamples) else SharedSamples.of(chunk.audio)
         child.send(chunk if shared is chunk.audio else replace(chunk, audio=shared))
         with contextlib.suppress(OSError):  # the child has ended
             shared.send(child.connection)
-        self._held[chunk.item, chunk.index] = pending
+        self._held[_key(chunk)] = chunk
 
     def _received(self, message: Result | Ready) -> Iterator[Result]:
         """Take a message of the child, and yield it unless it is about the noise."""
@@ -297,6 +297,7 @@ class _Stream:
         else:
             if not isinstance(message, ChunkProgress):
                 self._held.pop((message.item, message.chunk), None)
+                self._suspects.ended((message.item, message.chunk))
                 self._num_idle_deaths = 0
             yield message
 
@@ -311,11 +312,12 @@ class _Stream:
         self._process.end_child()
         code = child.exit_code or 0
         if hangs:
-            return _Death("gave no result and was killed", is_kill=False)
+            return _Death("gave no result and was killed", Cause.CRASH)
         if code >= 0:
-            return _Death(f"ended with exit code {code}", is_kill=False)
+            return _Death(f"ended with exit code {code}", Cause.CRASH)
         name = next((number.name for number in signal.Signals if number == -code), "unknown")
-        return _Death(f"was killed by signal {-code} ({name})", is_kill=code == -signal.SIGKILL)
+        cause = Cause.KILL if code == -signal.SIGKILL else Cause.CRASH
+        return _Death(f"was killed by signal {-code} ({name})", cause)
 
     def _assign_blame(self, death: _Death) -> Iterator[Result]:
         """Decide which chunk, if any, is to blame for a death, and what becomes of the chunks that the child had.
@@ -323,9 +325,7 @@ class _Stream:
         Raises:
             EngineError: no chunk is to blame, and a further child would die, too.
         """
-        lost, self._held = list(self._held.values()), {}
-        for pending in lost:
-            pending.is_suspect = True
+        lost, self._held = self._held, {}
         its_process = f"engine {self._spec.name}: its process {death.fate}"
         if self._accused is not None and lost:
             raise EngineError(
@@ -340,20 +340,23 @@ class _Stream:
                 raise EngineError(f"{text}{f'; {limits}' if limits else ''}")
             yield EngineMessage(f"{its_process} without any recording; it is started again", is_warning=True)
             return
-        if len(lost) > 1:
-            text = f"{its_process} with {len(lost)} chunks; they are transcribed again, one at a time"
-            yield EngineMessage(text, is_warning=True)
-            self._suspects.extendleft(reversed(lost))
-            return
-        (pending,) = lost
-        pending.num_lone_deaths += 1
-        if pending.num_lone_deaths < (MAX_LONE_KILLS if death.is_kill else MAX_LONE_DEATHS):
-            self._suspects.appendleft(pending)
+        again, guilty = self._suspects.died(list(lost), death.cause)
+        self._again.extendleft(lost[key] for key in reversed(again))
+        if guilty is not None:
+            yield EngineMessage(f"{its_process} once more with the same chunk alone", is_warning=True)
+            text = f"the engine's process {death.fate} each time with this audio alone"
+            self._accused = ChunkFailure(*guilty, text, crashes=death.cause is not Cause.LOSS)
+        elif len(lost) == 1:
             yield EngineMessage(f"{its_process} with one chunk; it is transcribed again alone", is_warning=True)
-            return
-        yield EngineMessage(f"{its_process} once more with the same chunk alone", is_warning=True)
-        text = f"the engine's process {death.fate} each time with this audio alone"
-        self._accused = ChunkFailure(pending.chunk.item, pending.chunk.index, text, crashes=True)
+        else:
+            width = self._suspects.width(again[0])
+            how = {None: "", 1: ", one at a time"}.get(width, f", {width} at a time")
+            text = f"{its_process} with {len(lost):,} chunks; they are transcribed again{how}"
+            yield EngineMessage(text, is_warning=True)
+
+
+def _key(chunk: Chunk) -> _Key:
+    return chunk.item, chunk.index
 
 
 _NOISE_ITEM = -1

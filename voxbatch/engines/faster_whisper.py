@@ -52,7 +52,7 @@ MODEL_FILES = ("model.bin", "*.json", "vocabulary.*")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class FasterWhisperOptions:
     """The engine options of faster-whisper."""
 
     compute_type: str = setting("int8", help="number format of CTranslate2: `int8`, `float32`, …")
@@ -67,7 +67,7 @@ class FasterWhisperEngine:
     """The engine: see `Engine` for its methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
-        self._options = parse(Options, "faster-whisper", options)
+        self._options = parse(FasterWhisperOptions, "faster-whisper", options)
         self._located = located = _locate(model, stores)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
         self._model: Any = None

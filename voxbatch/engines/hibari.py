@@ -14,7 +14,7 @@ from typing import Any
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.results import Result, stop_if_all_fail
 from voxbatch.errors import ConfigError
-from voxbatch.records import ChunkFailure, Piece, Samples, Speech
+from voxbatch.records import ChunkFailure, Samples, Speech, TextPiece
 from voxbatch.settings import check_settings, parse, setting
 from voxbatch.storage import DEFAULT_STORES, Stores
 
@@ -23,7 +23,7 @@ MODEL_SPEEDS = (0.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class HibariOptions:
     """The engine options of hibari."""
 
     speed: float = setting(1.0, minimum=MODEL_SPEEDS[0], maximum=MODEL_SPEEDS[1], help="1 is the pace of the voice")
@@ -38,7 +38,7 @@ class HibariEngine:
 
         if model is not None:
             raise ConfigError(f"--model {model}: hibari has one model for each voice; give --voice")
-        self._options = parse(Options, "hibari", options)
+        self._options = parse(HibariOptions, "hibari", options)
         check_settings(self._options)
         self._voices: dict[str, Any] = {}
         """The models that are loaded, by voice."""
@@ -77,7 +77,7 @@ class HibariEngine:
             else:
                 yield ChunkFailure(chunk.item, chunk.index, f"no sound came of {chunk.piece.text[:80]!r}")
 
-    def _speak(self, piece: Piece) -> Samples:
+    def _speak(self, piece: TextPiece) -> Samples:
         """Return the samples of a piece, spoken as fast as its time needs, at most at MAX_SPEED."""
         from hibari import Hibari
 

@@ -11,6 +11,7 @@ changes weights in all or many places, and is noticed. A change of a few bytes o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -67,16 +68,17 @@ def outline(address: str, folder: Path, stores: Stores) -> None:
         StorageError: the bucket cannot be read.
     """
     prefix = f"{address.rstrip('/')}/"
+    start = len(prefix.split("/", 3)[3])
     try:
-        keys = [stat.key for stat in stores.list(prefix)]
+        names = [stat.key[start:] for stat in stores.list(prefix)]
     except ValueError as e:
         raise StorageError(f"cannot read {address}: {e}") from e
-    base = prefix.split("/", 3)[3]
-    for name in (key.removeprefix(base) for key in keys):
-        if not name.endswith("/") and ".." not in name.split("/"):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).touch()
-    if (config := folder / "config.json").exists():
+    for name in names:
+        if {"", ".", ".."}.isdisjoint(name.split("/")):  # the download refuses other names
+            with contextlib.suppress(OSError, ValueError):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).touch()
+    if (config := folder / "config.json").is_file():
         with stores.open(f"{prefix}config.json") as file:
             config.write_bytes(file.read())
 

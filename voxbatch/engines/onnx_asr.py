@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
-from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines import EngineSpec, Feed, hub
 from voxbatch.engines.known_models import WHISPER_CODES, named
+from voxbatch.engines.model_files import fingerprint, local_path
 from voxbatch.engines.onnx_folder import BESIDE, FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
-from voxbatch.engines.onnx_networks import Network, check_decoder, load
+from voxbatch.engines.onnx_networks import OnnxNetwork, check_decoder, load
 from voxbatch.engines.pieces import Piece, joined, recut
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, reasons, suspicions, weight
@@ -43,7 +44,7 @@ EXCLUDED = ("1.24.1", "1.25.", "1.26.0")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OnnxAsrOptions:
     """The engine options of onnx-asr."""
 
     quantization: str = setting(
@@ -60,12 +61,12 @@ class OnnxAsrEngine:
     """The engine: see `Engine` for its methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
-        self._options = parse(Options, NAME, options)
+        self._options = parse(OnnxAsrOptions, NAME, options)
         check_settings(self._options)
         _require_version(metadata.version("onnxruntime"))
         self._located = located = _locate(model, self._options, stores)
         self._threads = self._options.threads or len(os.sched_getaffinity(0))
-        self._network: Network | None = None
+        self._network: OnnxNetwork | None = None
         check_decoder(located.model, located.name, located.quantization)
         kind, languages = located.model.kind, located.languages
         needs_language = kind.needs_language and len(languages or ()) > 1
@@ -139,7 +140,7 @@ class OnnxAsrEngine:
 
 
 def _transcribed(
-    network: Network, chunks: Sequence[Chunk], feed: Feed, spec: EngineSpec, watch: bool
+    network: OnnxNetwork, chunks: Sequence[Chunk], feed: Feed, spec: EngineSpec, watch: bool
 ) -> Iterator[Hypothesis | ChunkFailure]:
     """Yield the results of chunks. An error in one becomes its ChunkFailure. A run that is stopped gets nothing more.
 
@@ -170,7 +171,9 @@ def _transcribed(
             yield _failure(chunk, e)
 
 
-def _judged(network: Network, chunk: Chunk, piece: Piece, text: PieceText, spec: EngineSpec, watch: bool) -> Hypothesis:
+def _judged(
+    network: OnnxNetwork, chunk: Chunk, piece: Piece, text: PieceText, spec: EngineSpec, watch: bool
+) -> Hypothesis:
     """Return the result of a chunk. If its text is suspect, the audio is cut otherwise, and the better text is kept."""
     doubts, warnings = suspicions(chunk.samples, text), tuple[str, ...]()
     if doubts and watch:
@@ -217,14 +220,12 @@ class _Located:
     def downloaded(self) -> Iterator[EngineMessage]:
         """Bring the networks here, if they are not. Yield the progress."""
         if self.repository and not self.model.has(self.quantization):
-            from voxbatch.engines import hub
-
             networks = self.model.networks(self.quantization)
             weights = [f"{network}{BESIDE}" for network in networks]
             yield from hub.download(self.repository, self.model.folder.name, networks, first=weights)
 
 
-def _locate(name: str | None, options: Options, stores: Stores) -> _Located:
+def _locate(name: str | None, options: OnnxAsrOptions, stores: Stores) -> _Located:
     """Find a model, and bring its small files here.
 
     Args:
@@ -235,9 +236,6 @@ def _locate(name: str | None, options: Options, stores: Stores) -> _Located:
         EngineError: the hub cannot be reached.
         StorageError: the bucket cannot be read.
     """
-    from voxbatch.engines import hub
-    from voxbatch.engines.model_files import fingerprint, local_path
-
     if name is None:
         raise ConfigError(
             "the engine onnx-asr needs --model: a folder, gs:// or s3://, a hub name, or a name such as parakeet"

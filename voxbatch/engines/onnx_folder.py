@@ -29,7 +29,7 @@ NEMO_FEATURES = ("80", "128")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ModelKind:
     """A kind of model that onnx-asr runs."""
 
     networks: tuple[str, ...]
@@ -45,30 +45,30 @@ class Kind:
 
 
 _NEMO = "vocab.txt"
-_TRANSDUCER = Kind(("encoder-model", "decoder_joint-model"), _NEMO)
+_TRANSDUCER = ModelKind(("encoder-model", "decoder_joint-model"), _NEMO)
 _GIGAAM_S = 25
 """Seconds that GigaAM's own `transcribe` takes at most."""
-KINDS: Mapping[str, Kind] = {
-    "nemo-conformer-ctc": Kind(("model",), _NEMO),
+KINDS: Mapping[str, ModelKind] = {
+    "nemo-conformer-ctc": ModelKind(("model",), _NEMO),
     "nemo-conformer-rnnt": _TRANSDUCER,
     "nemo-conformer-tdt": _TRANSDUCER,
-    "nemo-conformer-aed": Kind(("encoder-model", "decoder-model"), _NEMO, has_times=False, needs_language=True),
+    "nemo-conformer-aed": ModelKind(("encoder-model", "decoder-model"), _NEMO, has_times=False, needs_language=True),
     **{
-        f"gigaam-{version}-{kind}": Kind(networks, "v?_vocab.txt", _GIGAAM_S)
+        f"gigaam-{version}-{kind}": ModelKind(networks, "v?_vocab.txt", _GIGAAM_S)
         for version in ("v2", "v3")
         for kind, networks in {
             "ctc": ("v?_ctc",),
             "rnnt": ("v?_rnnt_encoder", "v?_rnnt_decoder", "v?_rnnt_joint"),
         }.items()
     },
-    "gigaam-v3-e2e-ctc": Kind(("v3_e2e_ctc",), "v3_e2e_ctc_vocab.txt", _GIGAAM_S),
-    "gigaam-v3-e2e-rnnt": Kind(
+    "gigaam-v3-e2e-ctc": ModelKind(("v3_e2e_ctc",), "v3_e2e_ctc_vocab.txt", _GIGAAM_S),
+    "gigaam-v3-e2e-rnnt": ModelKind(
         ("v3_e2e_rnnt_encoder", "v3_e2e_rnnt_decoder", "v3_e2e_rnnt_joint"), "v3_e2e_rnnt_vocab.txt", _GIGAAM_S
     ),
-    "gigaam-multilingual-ctc": Kind(("multilingual*_ctc",), "multilingual_vocab.txt", _GIGAAM_S),
-    "kaldi-rnnt": Kind(("*/encoder", "*/decoder", "*/joiner"), "*/tokens.txt"),
-    "whisper-ort": Kind(("whisper-*_beamsearch",), "vocab.json", has_times=False),
-    "whisper": Kind(("**/encoder_model", "**/decoder_model_merged"), "vocab.json", has_times=False),
+    "gigaam-multilingual-ctc": ModelKind(("multilingual*_ctc",), "multilingual_vocab.txt", _GIGAAM_S),
+    "kaldi-rnnt": ModelKind(("*/encoder", "*/decoder", "*/joiner"), "*/tokens.txt"),
+    "whisper-ort": ModelKind(("whisper-*_beamsearch",), "vocab.json", has_times=False),
+    "whisper": ModelKind(("**/encoder_model", "**/decoder_model_merged"), "vocab.json", has_times=False),
 }
 """The kinds, by onnx-asr's names for them."""
 _OTHER_NAMES = {"vosk": "kaldi-rnnt", "gigaam-multilingual-large-ctc": "gigaam-multilingual-ctc"}
@@ -91,7 +91,7 @@ class OnnxModel:
     """Languages that the model has a token for. Empty if it takes no language."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ModelKind:
         """Return the properties of the kind."""
         return KINDS[self.kind_name]
 

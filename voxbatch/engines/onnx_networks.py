@@ -23,7 +23,7 @@ DURATIONS = range(5)
 """Durations of a TDT model whose config.json has none: those of all published ones."""
 
 
-class Network(Protocol):
+class OnnxNetwork(Protocol):
     """A model in memory. Several threads may use it at the same time."""
 
     def encode(self, piece: Piece) -> Any:
@@ -43,12 +43,12 @@ class TimedNetwork:
         self._frame_s = asr.window_step * asr._subsampling_factor
 
     def encode(self, piece: Piece) -> Any:
-        """Return the outputs for the frames of a piece, of shape (frames, width); see `Network`."""
+        """Return the outputs for the frames of a piece, of shape (frames, width); see `OnnxNetwork`."""
         outputs, lengths = self._asr._encode(*self._asr._preprocessor(*_alone(piece)))
         return outputs[0, : int(lengths[0])]
 
     def read(self, pieces: Sequence[Piece], encoded: Sequence[Any]) -> list[PieceText]:
-        """Return the texts with word times and confidences; see `Network`."""
+        """Return the texts with word times and confidences; see `OnnxNetwork`."""
         clips = [output for output in encoded if output is not None]
         tokens = iter(self._tokens(clips) if clips else ())
         return [
@@ -103,7 +103,7 @@ class TextNetwork:
         return str(found.text)
 
     def read(self, pieces: Sequence[Piece], encoded: Sequence[Any]) -> list[PieceText]:
-        """Return the texts; see `Network`."""
+        """Return the texts; see `OnnxNetwork`."""
         return [PieceText(text or "") for text in encoded]
 
 
@@ -111,7 +111,7 @@ def _alone(piece: Piece) -> tuple[Samples, Any]:
     return piece.samples[None].astype(np.float32, copy=False), np.array([len(piece.samples)], np.int64)
 
 
-def load(model: OnnxModel, name: str, quantization: str) -> Network:
+def load(model: OnnxModel, name: str, quantization: str) -> OnnxNetwork:
     """Load a model, and check that its networks fit to its config.json and vocabulary.
 
     Args:

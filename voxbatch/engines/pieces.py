@@ -54,7 +54,7 @@ class SpokenPiece(Piece):
     """A text to speak, which becomes one request. `samples` is the speech, at the rate of the model, once there is
     one."""
 
-    spoken: records.Piece
+    spoken: records.TextPiece
 
 
 def joined(pieces: list[Piece], texts: list[PieceText]) -> PieceText:

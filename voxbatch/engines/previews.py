@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from voxbatch.engines import ENGINES
+from voxbatch.engines import ENGINES, registered
 from voxbatch.storage.columns import Column
 
 
@@ -48,7 +48,7 @@ def expected_speed(
     Raises:
         ConfigError: the engine does not accept an option.
     """
-    engine = ENGINES.get(name)
+    engine = registered(name, ENGINES)
     if engine is None or not engine.speed_path:
         return None
     speed: ExpectedSpeed | None = resolve_name(engine.speed_path)(model, options, durations, gpu, gpus)
@@ -58,7 +58,7 @@ def expected_speed(
 def preview_arguments(name: str, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that the library of an engine would get, for people. The dict is empty if there are none to
     show."""
-    engine = ENGINES.get(name)
+    engine = registered(name, ENGINES)
     if engine is None or not engine.preview_path:
         return {}
     arguments: dict[str, Any] = resolve_name(engine.preview_path)(model, options)

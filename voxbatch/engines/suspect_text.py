@@ -116,11 +116,11 @@ def suspicions(samples: Samples, text: PieceText, voice: Voice | None = None, st
             less certain.
         start: the time of the first sample, for audio that is a part of a chunk.
     """
-    speech = _Speech(samples, voice, start)
+    speech = _ChunkSpeech(samples, voice, start)
     return [*_about_the_text(speech, text), *_about_gaps(speech, text), *_over_silence(speech, text)]
 
 
-class _Speech:
+class _ChunkSpeech:
     """The speech of a chunk, by a voice detector or else by loudness."""
 
     def __init__(self, samples: Samples, voice: Voice | None, start: float):
@@ -168,7 +168,7 @@ class _Speech:
         return float(self.voice[int(first) : int(last) + 1].max(initial=0.0))
 
 
-def _about_the_text(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
+def _about_the_text(speech: _ChunkSpeech, text: PieceText) -> Iterator[Suspicion]:
     characters = len(text.text.strip())
     spoken = speech.end - speech.start if speech.voice is None else speech.seconds
     if characters > MOST_CHARACTERS_A_SECOND * (spoken + MARGIN_S):
@@ -193,7 +193,7 @@ def _about_the_text(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
         yield _suspicion(SPEAKING_RATE, 2, f"only {characters} characters over {speech.seconds:.1f} s of speech")
 
 
-def _about_gaps(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
+def _about_gaps(speech: _ChunkSpeech, text: PieceText) -> Iterator[Suspicion]:
     """Yield the suspicions about stretches without text. A text without any text is judged as a whole."""
     if not text.text.strip():
         return
@@ -207,7 +207,7 @@ def _about_gaps(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
             yield _suspicion(LOST_SPEECH, 2, f"the text ended before {missed:.1f} s of speech", start, end)
 
 
-def _gaps(words: Sequence[Word], speech: _Speech) -> Iterator[tuple[float, float]]:
+def _gaps(words: Sequence[Word], speech: _ChunkSpeech) -> Iterator[tuple[float, float]]:
     """Yield start and end of the gaps between words, and before and after them. Without words, there is none."""
     last_end = speech.start
     for word in words:
@@ -218,7 +218,7 @@ def _gaps(words: Sequence[Word], speech: _Speech) -> Iterator[tuple[float, float
         yield last_end, speech.end
 
 
-def _over_silence(speech: _Speech, text: PieceText) -> Iterator[Suspicion]:
+def _over_silence(speech: _ChunkSpeech, text: PieceText) -> Iterator[Suspicion]:
     """Yield the suspicions about words where the voice detector hears nobody."""
     if speech.voice is None:
         return

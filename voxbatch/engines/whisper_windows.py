@@ -16,7 +16,7 @@ decoded again with the encoder's output for silence in place of the rest.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -315,24 +315,21 @@ class WindowDecoder:
         timed = [word for segment in segments for word in segment["words"]]
         if timed and not options.timestamps and start + size < self.num_frames:  # no timestamp says where to go on
             end_s = max(round(timed[-1]["end"], 3), start_s + MIN_STEP_FRAMES / FRAMES_PER_SECOND)
-        words = tuple(  # the last ones may be placed where the next window has other words
-            Word(
-                word["word"],
-                round(min(word["start"], end_s), 3),
-                round(min(word["end"], end_s), 3),
-                round(word["probability"], 3),
-            )
-            for word in timed
-        )
         return Window(
             start_s,
             end_s,
             language,
-            words,
+            tuple(_word_until(word, end_s) for word in timed),
             tuple(token for segment in segments for token in segment["tokens"]),
             truncated=len(tokens) >= min(max_length // 2, max_tokens),  # as CTranslate2 limits it (whisper.cc)
             overruns=last_timestamp_s > size_s + MAX_OVERRUN_S,
         )
+
+
+def _word_until(word: Mapping[str, Any], end_s: float) -> Word:
+    """Return a word of faster-whisper. It may have placed the last ones where the next window has other words."""
+    start, end = (round(min(word[name], end_s), 3) for name in ("start", "end"))
+    return Word(word["word"], start, end, round(word["probability"], 3))
 
 
 def spectrogram(model: Any, samples: Samples) -> NDArray[np.float32]:

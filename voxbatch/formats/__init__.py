@@ -8,11 +8,6 @@ item's file. To add a format, write a function and put it in WRITERS.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from voxbatch.formats.document import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +39,6 @@ class Writer:
     function: str
     """Module of this package, and its function from a Document to the text of the file. Most runs write no format, so
     `pkgutil.resolve_name` imports the module at its first use."""
-
-    def write(self, document: Document) -> str:
-        """Return the text of the file."""
-        text: str = resolve_name(f"{__name__}.{self.function}")(document)
-        return text
 
 
 WRITERS: dict[str, Writer] = {

@@ -52,7 +52,7 @@ _NEEDS_DICTIONARY = regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LinePiece:
     """A unit that no line break divides, never wider than a line. It includes its leading space, if it has one."""
 
     text: str
@@ -69,7 +69,7 @@ class Cue:
     end_ms: int
     lines: tuple[str, ...]
     """At most CueLimits.max_lines lines."""
-    pieces: tuple[tuple[Piece, ...], ...] = field(default=(), compare=False, repr=False)
+    pieces: tuple[tuple[LinePiece, ...], ...] = field(default=(), compare=False, repr=False)
     speaker: str | None = None
     """See Word. None if speakers are not told apart."""
 
@@ -104,7 +104,7 @@ def split_into_cues(transcript: Transcript, limits: CueLimits = DEFAULT_LIMITS, 
     ]
 
 
-def _frames_on_screen(groups: Sequence[Sequence[Piece]], limits: CueLimits) -> Iterator[tuple[int, int]]:
+def _frames_on_screen(groups: Sequence[Sequence[LinePiece]], limits: CueLimits) -> Iterator[tuple[int, int]]:
     """Yield the first frame of each cue, and the first frame after it."""
     rate, gap = limits.frame_rate, limits.min_gap
     shortest, longest, open_gap = (
@@ -124,18 +124,18 @@ def _frames_on_screen(groups: Sequence[Sequence[Piece]], limits: CueLimits) -> I
         yield start, int(end)
 
 
-def _pieces(transcript: Transcript, max_line: int) -> Iterator[Piece]:
+def _pieces(transcript: Transcript, max_line: int) -> Iterator[LinePiece]:
     now = 0.0
     for (text, start, end, speaker), following in pairwise([*_timed_text(transcript), ("", math.inf, math.inf, None)]):
         now = max(now, start)
         parts = [part for token in re.findall(r"\s*\S+", text) for part in _fit_to_line(token, max_line)]
         step = max(0.0, min(end, following[1]) - now) / max(1, sum(map(len, parts)))
         for part in parts:
-            yield Piece(part, now, now + step * len(part), speaker)
+            yield LinePiece(part, now, now + step * len(part), speaker)
             now += step * len(part)
 
 
-def _labelled(pieces: Iterable[Piece], max_line: int) -> Iterator[Piece]:
+def _labelled(pieces: Iterable[LinePiece], max_line: int) -> Iterator[LinePiece]:
     """Yield the pieces. The first one of a speaker follows the speaker's label, in one piece with it if there is room
     in a line."""
     before = None
@@ -147,7 +147,7 @@ def _labelled(pieces: Iterable[Piece], max_line: int) -> Iterator[Piece]:
         else:
             tokens = re.findall(r"\s*\S+", without_control_characters(f" {piece.speaker}:"))
             labels = (part for token in tokens for part in _fit_to_line(token, max_line))
-            yield from (Piece(part, piece.start, piece.start, piece.speaker) for part in labels)
+            yield from (LinePiece(part, piece.start, piece.start, piece.speaker) for part in labels)
             yield replace(piece, text=f" {piece.text.strip()}")
         before = piece.speaker
 
@@ -236,7 +236,7 @@ class _CuttingPlan:
     - a length below half a line, and too little time to read it before the next cue begins.
     """
 
-    def __init__(self, pieces: Sequence[Piece], limits: CueLimits, language: str | None):
+    def __init__(self, pieces: Sequence[LinePiece], limits: CueLimits, language: str | None):
         self._pieces, self._limits = pieces, limits
         self._widths = [0, *accumulate(_width(piece.text) for piece in pieces)]
         words = _breaking_words(language)
@@ -274,7 +274,7 @@ class _CuttingPlan:
             cuts.append(origin[cuts[-1]])
         return list(pairwise(reversed(cuts)))
 
-    def lines(self, i: int, j: int) -> tuple[tuple[Piece, ...], ...]:
+    def lines(self, i: int, j: int) -> tuple[tuple[LinePiece, ...], ...]:
         """Return the pieces [i, j) of a cue as few lines of similar width, with a preference for good breaks."""
         num_lines = next(lines for start, lines in self._possible_starts(j) if start == i)
         ends = self._line_ends(i, j, num_lines, self._width(i, j) / num_lines)[1]
@@ -372,5 +372,5 @@ def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords)
     return 1.4 if following in leaning else USUAL_PENALTY
 
 
-def _joined(line: Sequence[Piece]) -> str:
+def _joined(line: Sequence[LinePiece]) -> str:
     return "".join(piece.text for piece in line).strip()

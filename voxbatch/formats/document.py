@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
-from voxbatch.formats import DEFAULT_LIMITS, CueLimits
+from voxbatch.formats import DEFAULT_LIMITS, WRITERS, CueLimits
 from voxbatch.records import Segment, Transcript, Word
 
 
@@ -27,6 +28,11 @@ class Document:
         transcript = self.transcript
         full_text = Segment(transcript.text, 0.0, transcript.audio_duration) if transcript.text.strip() else None
         return (*complete_sources(transcript.segments, transcript.text),) or ((full_text,) if full_text else ())
+
+    def written(self, form: str) -> str:
+        """Return the text of the file in one of WRITERS."""
+        text: str = resolve_name(f"voxbatch.formats.{WRITERS[form].function}")(self)
+        return text
 
     def words_by_segment(self) -> Iterator[tuple[Segment, tuple[Word, ...]]]:
         """Yield each of `segments` with its words. Each word is in one segment.

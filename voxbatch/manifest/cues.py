@@ -1,7 +1,7 @@
 """Read the cues of SubRip, WebVTT and SBV: lines of text with their times.
 
     1
-    00:00:00,120 --> 00:00:02,040      →   Cue(0.12, 2.04, ["<i>He has known her</i>"])
+    00:00:00,120 --> 00:00:02,040      →   CueText(0.12, 2.04, ["<i>He has known her</i>"])
     <i>He has known her</i>
 
 The lines that Whisper's programs print, `[00:00.000 --> 00:02.040]  He has known her`, are read as SubRip.
@@ -25,7 +25,7 @@ MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}|\u2060")
 
 
 @dataclass(frozen=True, slots=True)
-class Cue:
+class CueText:
     """The lines of text that subtitles show at a time."""
 
     start: float | None
@@ -35,10 +35,10 @@ class Cue:
     """Lines with their markup."""
 
 
-def read_cues(lines: Iterable[str], is_vtt: bool) -> Iterator[Cue]:
+def read_cues(lines: Iterable[str], is_vtt: bool) -> Iterator[CueText]:
     """Yield the cues of a file by its lines. A paragraph without times is a comment or a style of WebVTT; in SubRip it
     is the number of a cue, or text after a blank line."""
-    cue = Cue(None, None, [])
+    cue = CueText(None, None, [])
     for paragraph in _paragraphs(lines):
         matches = [CUE_TIMES.fullmatch(line) for line in paragraph]
         begin = next((index for index, match in enumerate(matches) if match), None)
@@ -48,7 +48,7 @@ def read_cues(lines: Iterable[str], is_vtt: bool) -> Iterator[Cue]:
             if match := matches[index]:
                 yield cue
                 start, end = map(_seconds, re.findall(_TIME, line)[:2])
-                cue = Cue(start, end, [match["text"] or ""])
+                cue = CueText(start, end, [match["text"] or ""])
             elif not (line.strip().isdecimal() and any(matches[index + 1 : index + 2])):
                 cue.lines.append(line)
     yield cue

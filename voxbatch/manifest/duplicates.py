@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest import id_key, parse_line
+from voxbatch.manifest.item_line import id_key, parse_line
 from voxbatch.manifest.json_line import LineError, quote
 from voxbatch.manifest.path_policy import PathPolicy
 from voxbatch.manifest.source import BadLines, Source

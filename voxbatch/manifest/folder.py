@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from voxbatch.errors import BadLine, ManifestError
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES, file_line, is_included
-from voxbatch.manifest.references import References
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_included
+from voxbatch.manifest.references import References, file_line
 from voxbatch.safe_text import counted
 
 SUBTITLED = ".subtitled"

@@ -16,12 +16,12 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 
+from voxbatch.manifest.columns import Rows
 from voxbatch.manifest.json_line import LongLine, quote
 from voxbatch.manifest.manifest_file import file_beside
 from voxbatch.manifest.references import canonical
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import Rows
-from voxbatch.storage import Stores, is_remote
+from voxbatch.storage import is_remote
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 WAV_SCP = "wav.scp"
@@ -30,12 +30,12 @@ _PLAIN_COMMAND = re.compile(r"(?:cat|flac(?: -[cds]+)+|sph2pipe(?: -f wav| -p)*)
 """Commands that only decode a file, which voxbatch reads itself."""
 
 
-def scp_manifest(wav_scp: Source, stores: Stores, _: str | None) -> tuple[Rows, str]:
+def scp_manifest(wav_scp: Source, _: str | None) -> tuple[Rows, str]:
     """Return the rows of a data directory; see manifest_file.manifest_rows."""
-    return _rows(wav_scp, stores), _recordings_folder(wav_scp)
+    return _rows(wav_scp), _recordings_folder(wav_scp)
 
 
-def _rows(wav_scp: Source, stores: Stores) -> Rows:
+def _rows(wav_scp: Source) -> Rows:
     """Yield the rows of a data directory. The number of a row is its line in `segments`, or else in wav.scp.
 
     Raises:
@@ -47,7 +47,7 @@ def _rows(wav_scp: Source, stores: Stores) -> Rows:
         database.execute("PRAGMA journal_mode=OFF")
         tables = {}
         for name in ("text", "utt2lang"):
-            with file_beside(wav_scp, name, stores) or contextlib.nullcontext() as beside:
+            with file_beside(wav_scp, name) or contextlib.nullcontext() as beside:
                 tables[name] = _load(database, name, beside)
 
         def value(table: str, key: str) -> str | None:
@@ -56,7 +56,7 @@ def _rows(wav_scp: Source, stores: Stores) -> Rows:
             record = database.execute(f"SELECT value FROM {table} WHERE id = ?", (canonical(key),)).fetchone()  # noqa: S608 -- ours
             return str(record[0]) if record else None
 
-        with file_beside(wav_scp, "segments", stores) or contextlib.nullcontext() as segments:
+        with file_beside(wav_scp, "segments") or contextlib.nullcontext() as segments:
             if segments is not None:
                 tables["wav"] = _load(database, "wav", wav_scp)
             for number, key, entry in _pairs(segments or wav_scp):

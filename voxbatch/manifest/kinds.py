@@ -9,12 +9,12 @@ import os
 import re
 from dataclasses import dataclass
 
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.storage import redacted
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FileKind:
     """A kind of file that is a manifest."""
 
     name: str
@@ -31,30 +31,36 @@ class Kind:
     """True if many files of the kind may be one manifest."""
 
 
-JSON_LINES = Kind(
+JSON_LINES = FileKind(
     "JSON lines", (".jsonl", ".jsonl.gz", ".json", ".json.gz"), "tables:json_manifest", (".jsonl", ".jsonl.gz"),
     "metadata.jsonl",
 )  # fmt: skip
-TAR = Kind("tar", (".tar",), "tars:tar_manifest", (".tar",))
-PARQUET = Kind("Parquet", (".parquet",), "parquet:parquet_manifest", (".parquet",), "metadata.parquet")
+TAR = FileKind("tar", (".tar",), "tars:tar_manifest", (".tar",))
+PARQUET = FileKind("Parquet", (".parquet",), "parquet:parquet_manifest", (".parquet",), "metadata.parquet")
 KINDS = (
     PARQUET,
     JSON_LINES,
-    Kind("CSV", (".csv", ".csv.gz"), "tables:text_manifest", folder_file="metadata.csv"),
-    Kind("TSV", (".tsv", ".tsv.gz"), "tables:text_manifest"),
+    FileKind("CSV", (".csv", ".csv.gz"), "tables:text_manifest", folder_file="metadata.csv"),
+    FileKind("TSV", (".tsv", ".tsv.gz"), "tables:text_manifest"),
     TAR,
-    Kind("Kaldi", (".scp",), "kaldi:scp_manifest", (".scp",), "wav.scp", has_shards=False),
+    FileKind("Kaldi", (".scp",), "kaldi:scp_manifest", (".scp",), "wav.scp", has_shards=False),
 )
 """All kinds. The metadata files are those of the audio folders of Hugging Face's datasets."""
 SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
+_TEXT_SUFFIXES = (".json", ".txt")
 _BARE_SUFFIXES = (".txt", *(suffix for suffix in SUFFIXES if not suffix.endswith(".gz")))
 _SUFFIX = re.compile(rf"({'|'.join(map(re.escape, _BARE_SUFFIXES))})?(\.gz)?$", re.IGNORECASE)
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> FileKind:
     """Return the kind of a file by its name or its address. A file with another extension is read as JSON lines."""
     suffix = os.path.splitext(redacted(name, "").lower().removesuffix(".gz"))[1]
     return next((kind for kind in KINDS if suffix in kind.suffixes), JSON_LINES)
+
+
+def is_text(name: str) -> bool:
+    """Return whether the bytes of a file in a tar archive are needed to list it."""
+    return name.lower().endswith(_TEXT_SUFFIXES)
 
 
 def without_suffix(name: str) -> str:

@@ -11,14 +11,14 @@ import stat
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from voxbatch.errors import ManifestError
+from voxbatch.manifest.columns import COLUMNS, Rows
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
-from voxbatch.manifest.kinds import KINDS, PARQUET, TAR, kind_of
-from voxbatch.manifest.named import missing
-from voxbatch.manifest.recording_line import is_included
+from voxbatch.manifest.kinds import KINDS, PARQUET, TAR, is_text, kind_of
+from voxbatch.manifest.recording_path import is_included, missing
 from voxbatch.manifest.source import (
     CHANGED_ADVICE,
     GZIP_MAGIC,
@@ -28,13 +28,10 @@ from voxbatch.manifest.source import (
     is_binary,
     manifest_error,
 )
-from voxbatch.storage import DEFAULT_STORES, WEB_PAGE, Stores, is_remote, is_web_page, redacted
+from voxbatch.storage import WEB_PAGE, Stores, is_remote, is_web_page, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, normalized
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
-
-if TYPE_CHECKING:
-    from voxbatch.manifest import tables
 
 _FILE_NAME = "file_name"
 """Column that Hugging Face's metadata of an audio folder must have."""
@@ -57,7 +54,7 @@ def open_manifest(name: str, stdin: BinaryIO, stores: Stores) -> Source:
         return source
     source = open_file(name, stores)
     try:
-        rows, base = manifest_rows(source, stores)
+        rows, base = manifest_rows(source)
         if rows is not None:
             with source:
                 source = converted(source, rows, base)
@@ -70,8 +67,6 @@ def open_manifest(name: str, stdin: BinaryIO, stores: Stores) -> Source:
 
 def _reference_note(source: Source) -> str:
     """Return a sentence about a key of the first row that seems to be the reference and is not `text`, or ""."""
-    from voxbatch.manifest.tables import COLUMNS
-
     try:
         row = parse_json_line(next(source.lines(), (0, b"{}"))[1])
     except LineError:
@@ -94,7 +89,7 @@ def described_folder(folder: str, include: Sequence[str]) -> Source | None:
         if not os.path.isfile(path):
             continue
         with Source(path, folder, open(path, "rb")) as source:
-            rows, base = manifest_rows(source, DEFAULT_STORES, _FILE_NAME)
+            rows, base = manifest_rows(source, _FILE_NAME)
             if rows is not None:
                 note = f"{path} names the recordings; other files of the folder are left out"
                 return converted(source, rows, base, include, folder, note)
@@ -112,7 +107,7 @@ def described_texts(path: str, decoder: TextDecoder) -> dict[str, str] | None:
     try:
         with Source(path, folder, open(path, "rb"), decoder=decoder) as source:
             required = _FILE_NAME if os.path.basename(path).lower().startswith("metadata.") else None
-            rows, base = manifest_rows(source, DEFAULT_STORES, required)
+            rows, base = manifest_rows(source, required)
             if rows is None:
                 return None
             return {
@@ -139,31 +134,31 @@ def open_file(name: str, stores: Stores) -> Source:
     return source
 
 
-def manifest_rows(source: Source, stores: Stores, required: str | None = None) -> tuple[tables.Rows | None, str]:
+def manifest_rows(source: Source, required: str | None = None) -> tuple[Rows | None, str]:
     """Return the rows of a manifest that is not in JSON lines with our keys, or None; and the folder of its paths.
 
     Args:
-        stores: credentials and settings of the stores, for files beside the manifest.
         required: key or column that the rows must have. Without it, there are no rows; Kaldi's files need none.
 
     Raises:
         ManifestError: it cannot be read.
     """
     read = resolve_name(f"voxbatch.manifest.{kind_of(source.name).rows}")
-    rows: tuple[tables.Rows | None, str] = read(source, stores, required)
+    rows: tuple[Rows | None, str] = read(source, required)
     return rows
 
 
-def file_beside(manifest: Source, name: str, stores: Stores) -> Source | None:
-    """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder. An archive
-    in a bucket is without its recordings."""
+def file_beside(manifest: Source, name: str) -> Source | None:
+    """Open a file in the same folder, or address of a folder; None if there is none. It shares the decoder and the
+    stores. An archive in a bucket is without its recordings."""
     place = os.path.join(manifest.base, name)
     try:
         return Source(
             place,
             manifest.base,
-            _open_remote(place, stores) if is_remote(place) else open(place, "rb"),
+            _open_remote(place, manifest.stores) if is_remote(place) else open(place, "rb"),
             decoder=manifest.decoder,
+            stores=manifest.stores,
         )
     except (FileNotFoundError, ObjectNotFound):
         return None
@@ -172,7 +167,7 @@ def file_beside(manifest: Source, name: str, stores: Stores) -> Source | None:
 
 
 def converted(
-    source: Source, rows: tables.Rows, base: str, include: Sequence[str] = (), name: str = "", note: str = ""
+    source: Source, rows: Rows, base: str, include: Sequence[str] = (), name: str = "", note: str = ""
 ) -> Source:
     """Return the rows as JSON lines, each with the number of its line in `source`.
 
@@ -192,7 +187,7 @@ def converted(
     return Source(name or source.name, base, file, note=note)
 
 
-def json_lines(rows: tables.Rows, bad: BadLines, include: Sequence[str] = ()) -> Iterator[bytes]:
+def json_lines(rows: Rows, bad: BadLines, include: Sequence[str] = ()) -> Iterator[bytes]:
     """Yield the rows as JSON lines, with blank lines between them, so that each has the number of its row. Those that
     cannot be used are added to `bad`."""
     written = 0
@@ -225,7 +220,7 @@ def _remote_manifest(spec: str, stores: Stores) -> Source:
     name = redacted(spec)
     try:
         uri = normalized(spec)
-        source = Source(name, folder_of(uri), _open_remote(uri, stores))
+        source = Source(name, folder_of(uri), _open_remote(uri, stores), stores=stores)
         if is_web_page(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
             source.close()
             raise manifest_error(name, WEB_PAGE)
@@ -241,7 +236,6 @@ def _open_remote(uri: str, stores: Stores) -> BinaryIO:
     """Return the file at an address; in a bucket, an archive without its recordings."""
     kind = kind_of(uri) if is_bucket_address(uri) else None
     if kind is TAR:
-        from voxbatch.manifest.tars import is_text
         from voxbatch.storage import tar_members
 
         with stores.ranges(uri) as (read, _):

@@ -9,7 +9,6 @@ relative to its own folder, and a line that begins with # is a comment.
 
 from __future__ import annotations
 
-import difflib
 import glob
 import json
 import os
@@ -22,17 +21,14 @@ from typing import BinaryIO
 
 from voxbatch.errors import BadLine, EmptySourceError, ManifestError
 from voxbatch.manifest.json_line import LongLine
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES, file_line, file_state, is_included
-from voxbatch.manifest.references import References
+from voxbatch.manifest.recording_path import LIST_MARK, LISTED_NAMES, file_state, is_included, is_recording, missing
+from voxbatch.manifest.references import References, file_line
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.storage import Stores, is_remote, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.temporary_files import temporary_file
 
-LIST_MARK = "@"
-LISTED_NAMES = 100_000
-"""Names of a folder that are looked at for a message, at most."""
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://|file:", re.IGNORECASE)
 
 
@@ -41,7 +37,7 @@ def named_source(names: Sequence[str], stores: Stores, include: Sequence[str], s
 
     Args:
         names: files, addresses, folders, patterns, and lists.
-        include: see recording_line.is_included; paths are relative to the common folder.
+        include: see recording_path.is_included; paths are relative to the common folder.
         stdin: stream to read for the list "@-".
 
     Raises:
@@ -53,7 +49,7 @@ def named_source(names: Sequence[str], stores: Stores, include: Sequence[str], s
         names = list(dict.fromkeys(normalized(name) if is_remote(name) else name for name in names))
     except ValueError as error:
         raise manifest_error(title, f"cannot be opened: {error}") from error
-    recordings = _Recordings(names, title, common_folder(names), stores, include, stdin)
+    recordings = _NamedRecordings(names, title, common_folder(names), stores, include, stdin)
     file = temporary_file(title, ((line + "\n").encode() for line in recordings.lines()))
     source = Source(title, recordings.base, file, grows=True, note=recordings.note())
     if source.size == 0:
@@ -85,26 +81,8 @@ def is_pattern(name: str) -> bool:
     return glob.has_magic(name) and not os.path.lexists(name)
 
 
-def is_recording(name: str) -> bool:
-    """Return whether the extension of a path, or of an address, is a recording's."""
-    return os.path.splitext(redacted(name, ""))[1].lower() in RECORDING_SUFFIXES
-
-
-def missing(name: str) -> str:
-    """Return the sentence about a file that does not exist, with the name that was perhaps meant."""
-    folder, base = os.path.split(name)
-    try:
-        with os.scandir(folder or os.curdir) as entries:
-            names = [entry.name for entry in islice(entries, LISTED_NAMES)]
-    except OSError:
-        return f"does not exist: there is no folder {folder}"
-    close = difflib.get_close_matches(base, names, 1)
-    meant = f"; did you mean {os.path.join(folder, close[0])}?" if close else ""
-    return f"does not exist in {folder or os.getcwd()}{meant}"
-
-
 @dataclass(slots=True)
-class _Recordings:
+class _NamedRecordings:
     """Everything that is named."""
 
     names: Sequence[str]

@@ -16,8 +16,9 @@ from typing import BinaryIO
 
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.kinds import KINDS, SUFFIXES
-from voxbatch.manifest.named import is_list, is_pattern, is_recording, named_source
+from voxbatch.manifest.named import is_list, is_pattern, named_source
 from voxbatch.manifest.path_policy import is_page
+from voxbatch.manifest.recording_path import is_recording
 from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary, manifest_error
 from voxbatch.storage import DEFAULT_STORES, WEB_PAGE, Stores, is_remote, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, scheme_of
@@ -44,7 +45,7 @@ def open_source(
     Args:
         spec: path, address, pattern, list, or "-"; or several that name recordings.
         stdin: stream to read for "-"; None is the process's standard input.
-        include: patterns that choose among the recordings, see recording_line.is_included.
+        include: patterns that choose among the recordings, see recording_path.is_included.
 
     Raises:
         ManifestError: something that is named does not exist, or holds nothing.
@@ -84,10 +85,10 @@ def _pinned(name: str, stores: Stores) -> str:
     """Return a data set of the hub at the commit that it has now. Other names stay."""
     if scheme_of(name) != "hf":
         return name
-    from voxbatch.storage import hf
+    from voxbatch.storage import connect  # the clients, of which a local list needs none
 
     try:
-        return hf.pinned(name, stores.options)
+        return connect.pinned(name, stores.options)
     except (ValueError, ObjectNotFound) as error:
         raise manifest_error(name, str(error)) from error
 

@@ -16,9 +16,7 @@ from itertools import chain
 from typing import Any
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest.json_line import AUDIO_KEY, quote
-from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import (
+from voxbatch.manifest.columns import (
     END,
     OF_ANOTHER_FILE,
     Row,
@@ -28,7 +26,9 @@ from voxbatch.manifest.tables import (
     names_recordings,
     renamed,
 )
-from voxbatch.storage import Stores, is_remote
+from voxbatch.manifest.json_line import AUDIO_KEY, quote
+from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.storage import is_remote
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.parquet_members import BYTES, ParquetMember, member_name
 
@@ -41,7 +41,7 @@ PARQUET_BUFFER_BYTES = 1 << 20
 """Bytes of a column that are read at a time. Otherwise, the whole column of a row group is."""
 
 
-def parquet_manifest(source: Source, _: Stores, required: str | None) -> tuple[Rows | None, str]:
+def parquet_manifest(source: Source, required: str | None) -> tuple[Rows | None, str]:
     """Return the rows of a Parquet file; see manifest_file.manifest_rows."""
     rows = parquet_rows(source, required)
     if required is not None:

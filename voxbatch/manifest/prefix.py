@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.folder import TRANSPORT_PACKETS, TRANSPORT_SUFFIXES, count_other
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES, is_included, manifest_path
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_included, manifest_path
 from voxbatch.manifest.references import (
     MAX_REFERENCE_BYTES,
     REFERENCE_TOO_LONG,
@@ -56,7 +56,7 @@ def prefix_manifest(
     an address. Keys with a part that begins with a dot are left out.
 
     Args:
-        include: see recording_line.is_included.
+        include: see recording_path.is_included.
         with_state: write the state of each recording: its `size` in bytes and the `generation` of the object.
         base: address of the folder that paths are relative to; None takes the prefix.
         pattern: only recordings are listed whose names below the prefix match it as a whole.
@@ -127,7 +127,7 @@ def object_line(uri: str, row: Row, stores: Stores) -> str:
 
 
 def object_state(stat: Stat) -> Row:
-    """Return the state of a recording in a bucket for its row; see recording_line.file_state."""
+    """Return the state of a recording in a bucket for its row; see recording_path.file_state."""
     return {"size": stat.size, "generation": stat.tag}
 
 

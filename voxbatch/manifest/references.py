@@ -10,18 +10,20 @@ Names are compared in Unicode's canonical form (NFC), because macOS and Linux wr
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from unicodedata import normalize
 
 from voxbatch.errors import BadLine
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import MAX_LINE_BYTES
+from voxbatch.manifest.recording_path import manifest_path
 
 MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
 """Largest reference, in bytes."""
@@ -190,6 +192,28 @@ class References:
                 self._tables.clear()
             self._tables[folder] = table
         return table
+
+
+def file_line(root: str, path: str, references: References, facts: Mapping[str, Any]) -> str | BadLine:
+    """Return the line of one recording with its reference, or the reason why there is none.
+
+    Args:
+        root: the manifest's folder.
+        path: path of the recording, absolute or relative to `root`.
+        facts: further keys of the line, such as those of `file_state`.
+    """
+    row, top = {"audio_filepath": manifest_path(path), **facts}, os.path.abspath(root)
+    reference = references.find(os.path.join(top, path), top)
+    try:
+        if reference is not None:
+            row["text"] = reference.read(references.decoder)
+        return json.dumps(row, ensure_ascii=False)
+    except (OSError, ValueError) as error:
+        return bad_reference(_shown(reference, top), error)
+
+
+def _shown(reference: Reference | None, top: str) -> str:
+    return reference.path.removeprefix(os.path.join(top, "")) if reference else ""
 
 
 def canonical(name: str) -> str:

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from voxbatch.errors import ManifestError
 from voxbatch.manifest.kinds import KINDS, TAR
 from voxbatch.manifest.manifest_file import json_lines, manifest_rows, open_file
-from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern, is_recording
+from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern
 from voxbatch.manifest.prefix import translated_pattern
+from voxbatch.manifest.recording_path import is_recording
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, Shard, Source, manifest_error
 from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
@@ -112,7 +113,7 @@ def joined_shards(shards: Shards, stores: Stores) -> Source:
             of_shard = BadLines()
             source.base = folder
             with source:
-                for block in _lines(source, of_shard, stores):
+                for block in _lines(source, of_shard):
                     yield block
                     line += block.count(b"\n")
             for bad_line in of_shard.first:
@@ -138,9 +139,9 @@ def joined_shards(shards: Shards, stores: Stores) -> Source:
     return source
 
 
-def _lines(source: Source, bad: BadLines, stores: Stores) -> Iterator[bytes]:
+def _lines(source: Source, bad: BadLines) -> Iterator[bytes]:
     """Yield the JSON lines of a shard. Add the rows that cannot be used to `bad`."""
-    rows, _ = manifest_rows(source, stores)
+    rows, _ = manifest_rows(source)
     if rows is not None:
         yield from json_lines(rows, bad)
         return

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from voxbatch.errors import BadLine, ManifestError, StorageError
 from voxbatch.manifest.encoding import UTF16_BOMS, TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LongLine
-from voxbatch.storage import LocalReadError, is_remote, read_at
+from voxbatch.storage import DEFAULT_STORES, LocalReadError, Stores, is_remote, read_at
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -100,6 +100,7 @@ class Source:
         note: str = "",
         shards: Sequence[Shard] = (),
         decoder: TextDecoder | None = None,
+        stores: Stores = DEFAULT_STORES,
     ):
         """Wrap an open file.
 
@@ -113,6 +114,7 @@ class Source:
             note: sentence for people about what was made of the source, or "".
             shards: files that the lines come from, in order, if there are several.
             decoder: decodes lines; its note says which files are not in UTF-8.
+            stores: open the files beside it.
         """
         self.name = name
         self.base = base if is_remote(base) else os.path.abspath(base)
@@ -123,6 +125,7 @@ class Source:
         self.grows = grows
         self.note = note
         self.decoder = decoder or TextDecoder()
+        self.stores = stores
         self._shards = shards
 
     def inheritable(self) -> InheritableSource:

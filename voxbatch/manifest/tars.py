@@ -17,21 +17,13 @@ import tarfile
 from itertools import groupby
 from typing import Any
 
+from voxbatch.manifest.columns import Row, Rows, facts_of, of_supervisions
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
+from voxbatch.manifest.kinds import is_text
 from voxbatch.manifest.manifest_file import file_beside
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tables import Row, Rows, facts_of, of_supervisions
-from voxbatch.storage import Stores
 from voxbatch.storage.tar_members import TarMember
-
-_TEXT_SUFFIXES = (".json", ".txt")
-
-
-def is_text(name: str) -> bool:
-    """Return whether the bytes of a file in an archive are needed to list it."""
-    return name.lower().endswith(_TEXT_SUFFIXES)
-
 
 _NUMBERED = re.compile(r"(?P<kind>audio|recording)_?\.?(?P<number>[0-9]+)\.tar")
 _BESIDE = {
@@ -49,12 +41,12 @@ def is_beside(name: str) -> bool:
     return bool(_FILE_BESIDE.fullmatch(os.path.basename(name)))
 
 
-def tar_manifest(source: Source, stores: Stores, _: str | None) -> tuple[Rows, str]:
+def tar_manifest(source: Source, _: str | None) -> tuple[Rows, str]:
     """Return the rows of an archive; see manifest_file.manifest_rows."""
-    return _rows(source, _texts(source, stores)), source.base
+    return _rows(source, _texts(source)), source.base
 
 
-def _texts(source: Source, stores: Stores) -> dict[str, Row]:
+def _texts(source: Source) -> dict[str, Row]:
     """Return the rows of the file beside an archive, by the names of the recordings; {} if there is none.
 
     Raises:
@@ -65,7 +57,7 @@ def _texts(source: Source, stores: Stores) -> dict[str, Row]:
     names = [name.format(match["number"]) for name in _BESIDE[match["kind"]]] if match else []
     rows: dict[str, Row] = {}
     for name in names:
-        if (beside := file_beside(source, os.path.join(folder, name), stores)) is None:
+        if (beside := file_beside(source, os.path.join(folder, name))) is None:
             continue
         with beside:
             for number, line in beside.lines():
@@ -78,19 +70,19 @@ def _texts(source: Source, stores: Stores) -> dict[str, Row]:
     return rows
 
 
-def tarred_rows(source: Source, stores: Stores) -> Rows | None:
+def tarred_rows(source: Source) -> Rows | None:
     """Return the rows of NeMo's manifest of all archives beside it; None if these are not there.
 
     {"audio_filepath": "a.flac", "shard_id": 3}   →   the row of a.flac in audio_3.tar, with the keys of the line
     """
     with contextlib.suppress(LineError):  # the survey refuses the line
         shard = parse_json_line(next(source.lines())[1]).get(SHARD_KEY)
-        members = _members(source, shard, stores)
-        return None if members is None else _tarred_rows(source, stores, shard, members)
+        members = _members(source, shard)
+        return None if members is None else _tarred_rows(source, shard, members)
     return None
 
 
-def _tarred_rows(source: Source, stores: Stores, shard: Any, members: dict[str, Row]) -> Rows:
+def _tarred_rows(source: Source, shard: Any, members: dict[str, Row]) -> Rows:
     """Yield the rows, with the number of the line. An archive is listed once if its lines follow each other.
 
     Args:
@@ -105,7 +97,7 @@ def _tarred_rows(source: Source, stores: Stores, shard: Any, members: dict[str, 
             continue
         if shard != row.get(SHARD_KEY):
             shard = row.get(SHARD_KEY)
-            if (listed := _members(source, shard, stores)) is None:
+            if (listed := _members(source, shard)) is None:
                 raise manifest_error(source.name, f"line {number}: there is no audio_{shard}.tar beside it")
             members = listed
         name = str(row.pop(AUDIO_KEY, ""))
@@ -113,10 +105,10 @@ def _tarred_rows(source: Source, stores: Stores, shard: Any, members: dict[str, 
         yield number, {**facts_of(row), **member} if member else f"audio_{shard}.tar has no recording {quote(name)}"
 
 
-def _members(source: Source, shard: Any, stores: Stores) -> dict[str, Row] | None:
+def _members(source: Source, shard: Any) -> dict[str, Row] | None:
     """Return the rows of the recordings in a numbered archive beside a manifest, by their names without the extension;
     None if there is none."""
-    archive = file_beside(source, f"audio_{shard}.tar", stores) if isinstance(shard, int) else None
+    archive = file_beside(source, f"audio_{shard}.tar") if isinstance(shard, int) else None
     if archive is None:
         return None
     with archive:

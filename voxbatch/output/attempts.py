@@ -4,14 +4,14 @@ An engine in a child process that dies costs only that process (see engines.engi
 processes of a container that runs out of memory, and nobody is left to see why. So a process creates a record when its
 engine takes its first chunk, and deletes it when it ends by itself. A start that finds the record of a killed process
 works on the items of this record first. If two processes in succession were killed and had committed nothing, it works
-on these items in groups:
+on these items in groups, by the rules of `process.suspects`:
 
     parts/shard-00003-of-00016/attempt-00007.json     {"list_number": 1, "first": 0, "last": 999, "items": 600, …}
 
     start 1   items 0 to 999, of which 400 are committed when it is killed
     start 2   the other 600: killed before one of them is committed
     start 3   the same
-    start 4   items 400 to 418, then 419 to 437, and so on: killed with items 495 to 513
+    start 4   items 400 to 417, then 418 to 435, and so on: killed with items 490 to 507
     start 5   each item of this group alone: killed with item 500
     2 more    item 500 alone: killed. The next start makes it a failure.
 
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,17 +38,14 @@ from voxbatch.output.layout import attempt_name, attempt_numbers
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import Count, json_bytes, read_json
+from voxbatch.process.suspects import Cause, SearchRules, Trial
 from voxbatch.records import Failure
 from voxbatch.storage import Store
 from voxbatch.storage.columns import ItemSet
 
-MAX_KILLS = 2
-"""Number of processes in succession that are killed and have committed nothing, before their items are divided."""
-GROUPS = 32
-"""Number of groups into which the items of a killed process are divided. More groups need fewer starts, which may be
-limited and take minutes; but the engine is idle at the end of each group."""
-MAX_LONE_KILLS = 3
-"""Number of processes that are killed with an item alone before the item is to blame."""
+RULES = SearchRules(proves_first=True)
+"""The deaths are those of processes that are killed and have committed nothing. More parts need fewer starts, which may
+be limited and take minutes; but the engine is idle at the end of each group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +64,14 @@ class Attempt:
     """True if one of these items may be the cause of kills."""
 
     @property
+    def trial(self) -> Trial:
+        """The same, as it is known about requests: all of these items are in a process together."""
+        return Trial(self.kills, self.items if self.is_suspect else None)
+
+    @property
     def failure(self) -> Failure | None:
         """The failure of the item, if it is to blame."""
-        if not self.is_suspect or self.items > 1 or self.kills < MAX_LONE_KILLS:
+        if not RULES.blames(self.trial, Cause.KILL):
             return None
         text = f"the process of the run was killed {self.kills} times while it worked on this item alone"
         return Failure(FailureKind.ENGINE_CRASH, text)
@@ -98,15 +100,12 @@ class Attempts:
             for start, block in remaining.blocks():
                 indexes = start + np.flatnonzero(block)
                 suspects.add(indexes[(killed.first <= indexes) & (indexes <= killed.last)])
-        count = suspects.count()
-        if killed is not None and count:
-            kills = killed.kills + 1 if count == killed.items else 0
-            is_suspect = killed.is_suspect or kills == MAX_KILLS
-            if is_suspect and kills and count > 1:
-                for group in _groups(suspects, -(-count // GROUPS)):
-                    yield self._attempt(group, is_suspect=True), group
-            else:
-                yield self._attempt(suspects, kills if killed.is_suspect == is_suspect else 0, is_suspect), suspects
+        if killed is not None and (count := suspects.count()):
+            trial = replace(killed.trial, deaths=0)
+            if count == killed.items:  # otherwise, the process had committed something
+                trial = RULES.after_death(killed.trial, count, is_alone=count == 1)
+            for group in _groups(suspects, trial.width or count):
+                yield self._attempt(group, trial.deaths, trial.width is not None), group
             remaining -= suspects
         if remaining.any():
             yield self._attempt(remaining), remaining

@@ -38,7 +38,7 @@ class Part:
     shard: str
     worker: int
     wall_s: float
-    committed_at: float | None
+    committed_at: float
     """See PartHeader."""
     first: int
     last: int
@@ -53,7 +53,7 @@ lowest rank counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stream:
+class _EntryStream:
     """Entries in the order of the latest list, of a part or of several parts."""
 
     first: int
@@ -133,7 +133,7 @@ class Entries:
             TemporaryFileError: a temporary file cannot be written.
         """
         streams = [
-            _Stream(part.first, part.last, partial(self._read_part, rank, part))
+            _EntryStream(part.first, part.last, partial(self._read_part, rank, part))
             for rank, part in enumerate(self._ranked)
             if part.first >= 0
         ]
@@ -149,10 +149,10 @@ class Entries:
         entries = ((entry.index, rank, entry) for entry in self._list.read_part(part.name))
         return entries if part.is_ordered else self._through_file(sorted(entries))
 
-    def _joined(self, streams: Sequence[_Stream]) -> _Stream:
+    def _joined(self, streams: Sequence[_EntryStream]) -> _EntryStream:
         """Return the entries of streams that follow each other, as one stream, which reads all of them at its start."""
         last = max(stream.last for stream in streams)
-        return _Stream(streams[0].first, last, lambda: self._through_file(_merged(streams)))
+        return _EntryStream(streams[0].first, last, lambda: self._through_file(_merged(streams)))
 
     def _through_file(self, entries: Iterable[_RankedEntry]) -> Iterator[_RankedEntry]:
         """Yield entries from a temporary file, into which all of them are written first."""
@@ -166,13 +166,13 @@ class Entries:
                 yield entry.index, int(rank), entry
 
 
-def _most_open(streams: Sequence[_Stream]) -> int:
+def _most_open(streams: Sequence[_EntryStream]) -> int:
     """Return how many streams have begun and not ended at a time. They are in the order of their first positions."""
     ended = np.searchsorted(np.sort([stream.last for stream in streams]), [stream.first for stream in streams])
     return int(np.max(np.arange(1, len(streams) + 1) - ended, initial=0))
 
 
-def _merged(streams: Iterable[_Stream]) -> Iterator[_RankedEntry]:
+def _merged(streams: Iterable[_EntryStream]) -> Iterator[_RankedEntry]:
     """Yield the entries of streams in the order of their first positions, each position once."""
     waiting, previous = deque(streams), -1
     heap: list[tuple[_RankedEntry, Iterator[_RankedEntry]]] = []

@@ -28,7 +28,7 @@ from voxbatch.output.layout import (
     list_name,
 )
 from voxbatch.output.parts import PartEntry, read_part, readable_entries
-from voxbatch.output.run_file import OLDER_VERSION, ItemKeys, Ownership, Run, create_list
+from voxbatch.output.run_file import ItemKeys, Ownership, Run, create_list
 from voxbatch.storage import Store, parallel_map
 from voxbatch.storage.columns import Column
 
@@ -132,12 +132,10 @@ def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
     try:
         run_file.read_file(store)
     except CheckpointError as e:
-        if e.reason != OLDER_VERSION:
-            raise ConfigError(
-                f"{store.place}/{RUN_FILE} was not written by this version of voxbatch, and the other files may not be "
-                "its own either: --overwrite deletes nothing here; choose another OUT with -o, or delete this one by "
-                "hand"
-            ) from e
+        raise ConfigError(
+            f"{store.place}/{RUN_FILE} was not written by this version of voxbatch, and the other files may not be its "
+            "own either: --overwrite deletes nothing here; choose another OUT with -o, or delete this one by hand"
+        ) from e
     old = find_old_files(store)
     _ensure_list(store, run, keys)
     with run_file.takeover_explained(store, run):  # another run may replace run.json at the same moment

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.output.layout import list_name, part_names
 from voxbatch.output.lines import parse_line
-from voxbatch.output.lists import ItemIndex, ItemList
+from voxbatch.output.lists import ItemIndex, ItemList, Listing
 from voxbatch.output.parts import PartHeader, open_part
 from voxbatch.output.run_file import ItemKeys, Run, RunKey, read_keys
 from voxbatch.output.summary import digest_of, read_whole_summary
 from voxbatch.storage import Store, parallel_map, remove_command
-
-if TYPE_CHECKING:
-    from voxbatch.output.reserve import Listing
 
 RETRYABLE, ALL = "retryable", "all"
 """The failures that `--retry-failed` does again: those that may succeed with nothing changed, or all."""

@@ -29,7 +29,7 @@ class ItemFiles:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ItemFiles:
-        """Return the settings in a config, of this version or an older one. `beside` without formats means srt."""
+        """Return the settings in a config. `beside` without formats means srt."""
         formats = tuple(name for name in config.get("formats") or () if name in WRITERS)
         limits = {name: config[name] for name in asdict(DEFAULT_LIMITS) if config.get(name) is not None}
         beside = bool(config.get("beside"))

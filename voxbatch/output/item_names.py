@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.manifest.recording_line import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.output.layout import item_file
 from voxbatch.storage.columns import Column, repeated_hashes
 

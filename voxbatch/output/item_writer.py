@@ -95,7 +95,7 @@ def item_files(
             document = Document(line["id"], read_transcript(line), name, files.limits)
             place = recordings.place_beside(line) if recordings else None
             for form in files.formats:
-                content = WRITERS[form].write(document).encode("utf-8", "surrogateescape")
+                content = document.written(form).encode("utf-8", "surrogateescape")
                 yield ItemFile(item_file(name, form), content, place and f"{place}.{WRITERS[form].extension}")
                 written.add(item_file(name, form))
         if others and entry.part in newer:

@@ -14,7 +14,7 @@ m4b/book.m4b, track.flac                       all recordings together; see the 
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
-starts/start-00001.json                        the executions that a dispatcher started; see platforms.listen.starts
+starts/start-00001.json                        the executions that a dispatcher started; see clouds.listen.starts
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REPORT = "report.html"
 BOOK, TRACK = "m4b/book.m4b", "track.flac"
 """Files that a run that speaks makes of all recordings: an audiobook, and the track of subtitles."""
 LEASE = "claim.json"
-"""Lease of a listener that works on the run. It is there only during the work; see platforms.listen.lease."""
+"""Lease of a listener that works on the run. It is there only during the work; see clouds.listen.lease."""
 STARTS = "starts"
 """Folder of the starts of executions elsewhere."""
 PARTS, LISTS = "parts", "lists"
@@ -54,11 +54,7 @@ _PART_FILE = rf"/({FIRST}|{SECOND})-\d{{5,9}}\.jsonl"
 _COMPLETE_FILE, _LIST_FILE = rf"/({SECOND}-)?complete(-\d{{5,9}})?\.json", r"/\d{5,9}\.bin"
 _ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
 _AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
-_OLD_FILES = r"/(items\.bin|next\.json)"
-"""Files that older versions wrote in the folder of a generation."""
-_IN_PARTS = re.compile(
-    f"{PARTS}{_IN_GENERATION}({_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})|{_OLD_FILES})"
-)
+_IN_PARTS = re.compile(f"{PARTS}{_IN_GENERATION}{_SHARD}({_PART_FILE}|{_COMPLETE_FILE}|{_ATTEMPT_FILE}|{_AUDIO_FILE})")
 _IN_LISTS = re.compile(f"{LISTS}{_IN_GENERATION}{_LIST_FILE}")
 
 

@@ -22,7 +22,7 @@ from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest import LineError, PathPolicy
 from voxbatch.manifest.json_line import AUDIO_KEY
-from voxbatch.manifest.recording_line import json_path
+from voxbatch.manifest.recording_path import json_path
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.output.parts import PartEntry, damaged_part
 from voxbatch.output.stored_json import Count, Number, json_bytes, parse_json, record_of
@@ -41,18 +41,15 @@ REFERENCE_WORDS_KEY = "text_words"
 of the transcript."""
 REFERENCE_SEGMENTS_KEY = "text_segments"
 """Key of an output line for the segments of `text`, which are `segments` in the manifest."""
-_OLD_FAILURE_KEYS = frozenset(("line", "error", "message", "retryable", "version"))
-"""Keys that each line of failures.jsonl has, also of an earlier version, besides those of the manifest and `id`."""
-_FAILURE_KEYS = _OLD_FAILURE_KEYS | {KIND_KEY}
-_TRANSCRIPT_KEYS = frozenset(
-    ("pred_text", "words", "segments", "audio_duration", "engine", "model", "warnings", "version")
-)
+_FAILURE_KEYS = frozenset(("line", "error", KIND_KEY, "message", "retryable", "version"))
+"""Keys that each line of failures.jsonl has besides those of the manifest and `id`."""
+_TRANSCRIPT_KEYS = frozenset((
+    "pred_text", "words", "segments", "audio_duration", "engine", "model", "confidence", "flags", "warnings", "version",
+))  # fmt: skip
 """Keys that each line of transcripts.jsonl has besides those of the manifest and `id`."""
 _SCORE_KEYS = ("wer", "substitutions", "insertions", "deletions", "reference_length")
 CASCADE_KEY = "cascade"
 """Key of a line of a cascade: null, or both texts if two models did the item."""
-_TRUST_KEYS = frozenset(("confidence", "flags", CASCADE_KEY))
-"""Further keys that lines of transcripts.jsonl may have. Lines of an earlier version have none of _TRUST_KEYS."""
 _ANSWER_KEYS = frozenset(
     ("answer", "tool_calls", "finish_reason", "prompt_tokens", "completion_tokens", "answers_to_parts")
 )
@@ -63,7 +60,7 @@ speech."""
 SPOKEN_LANGUAGE = "spoken_language"
 """Key of the language of the speech in the line of a translation."""
 _LANGUAGE_KEYS = frozenset((DETECTED_LANGUAGE, SPOKEN_LANGUAGE))
-RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | _TRUST_KEYS | _ANSWER_KEYS | _LANGUAGE_KEYS
+RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | {CASCADE_KEY} | _ANSWER_KEYS | _LANGUAGE_KEYS
 """All keys of output lines that are results, and not the manifest's."""
 
 
@@ -163,10 +160,10 @@ def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {
     """
     row: dict[str, Any] = msgspec.json.decode(item.row)
     results = _LANGUAGE_KEYS
-    if row.keys() >= _OLD_FAILURE_KEYS:
+    if row.keys() >= _FAILURE_KEYS:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
-        results |= _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | _TRUST_KEYS | _ANSWER_KEYS
+        results |= _TRANSCRIPT_KEYS | {*_SCORE_KEYS, CASCADE_KEY} | _ANSWER_KEYS
     else:
         for key, reference_key in (("words", REFERENCE_WORDS_KEY), ("segments", REFERENCE_SEGMENTS_KEY)):
             if key in row:
@@ -199,21 +196,21 @@ def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
     return known if len(known) == len(confidences) and (known or not line["pred_text"].strip()) else None
 
 
-class _Span(msgspec.Struct):
+class _SpanKeys(msgspec.Struct):
     start: Number
     end: Number
 
 
-class _Word(_Span):
+class _WordKeys(_SpanKeys):
     word: str
     confidence: Number | None = None
 
 
-class _Segment(_Span):
+class _SegmentKeys(_SpanKeys):
     text: str
 
 
-class _Flag(msgspec.Struct):
+class _FlagKeys(msgspec.Struct):
     kind: str
     reason: str
     start: Number | None = None
@@ -221,7 +218,7 @@ class _Flag(msgspec.Struct):
 
 
 class _Line(msgspec.Struct, kw_only=True):
-    """The keys that readers use. Those with a default are missing in lines of earlier versions, or of some items."""
+    """The keys that readers use. Lines of some items lack those with a default."""
 
     id: str
     audio_filepath: str
@@ -230,9 +227,9 @@ class _Line(msgspec.Struct, kw_only=True):
 
 
 class _DoneLine(_Line, kw_only=True):
-    segments: list[_Segment]
+    segments: list[_SegmentKeys]
     audio_duration: Number
-    flags: list[_Flag] = []
+    flags: list[_FlagKeys]
     warnings: list[str]
     substitutions: Count | None = None
     insertions: Count | None = None
@@ -242,20 +239,20 @@ class _DoneLine(_Line, kw_only=True):
 
 class _TranscriptLine(_DoneLine, kw_only=True):
     pred_text: str
-    words: list[_Word]
-    confidence: Number | None = None
+    words: list[_WordKeys]
+    confidence: Number | None
 
 
 class _RecordingLine(_DoneLine, kw_only=True):
     """The line of a text that was spoken. It has the text that was heard, and its errors, if an engine listened."""
 
     voice: str
-    flags: list[_Flag]
     pred_text: str | None = None
 
 
 class _FailureLine(_Line, kw_only=True):
     error: str
+    error_kind: str
     message: str
     retryable: bool
 

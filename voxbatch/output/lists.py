@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import numpy as np
@@ -26,6 +26,21 @@ from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part
 from voxbatch.output.run_file import ItemKeys, Run, read_keys
 from voxbatch.storage import Store
 from voxbatch.storage.columns import Column
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Listing:
+    """The list of recordings of a run, and how the run may continue another one."""
+
+    keys: ItemKeys | Column
+    """See manifest.Survey."""
+    grows: bool = False
+    """See manifest.Source.grows. Such a run may continue a run with another list of the same place."""
+    is_update: bool = False
+    """True with `--update`: the run may continue a run with any other list."""
+    retried: str | None = None
+    """Failures to do again: further_list.RETRYABLE, further_list.ALL, or None."""
+    shards: int = 1
 
 
 class ItemIndex:

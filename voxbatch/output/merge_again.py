@@ -11,7 +11,7 @@ from voxbatch.output import run_file
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.merge import merge
 from voxbatch.output.summary import Summary, read_whole_summary
-from voxbatch.storage import DEFAULT_STORES, Store, Stores, is_remote
+from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
 
 def merge_again(
@@ -38,8 +38,7 @@ def merge_again(
     with run_file.takeover_explained(store, run):
         summary = read_whole_summary(store)
         latest = summary if summary is not None and summary.key == run.key else run
-        by_default = {"report": not is_remote(store.place)}  # a run of an older version did not know it
-        files = ItemFiles.of({**by_default, **latest.facts.config, **(changes or {})})
+        files = ItemFiles.of({**latest.facts.config, **(changes or {})})
         if files.beside:
             check_beside(files.formats)
         calibrated = None

@@ -10,20 +10,18 @@ from voxbatch.records import Failure, Flag, Outcome, Segment, Transcript, Word
 
 
 def read_transcript(line: dict[str, Any]) -> Transcript:
-    """Return the Transcript of a line that `transcript_line` wrote, in this version or an earlier one. Its words have
+    """Return the Transcript of a line that `transcript_line` wrote. Its words have
     lost their leading spaces; its text keeps them."""
     words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in line["words"])
     segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in line["segments"])
     language = primary_subtag(line.get("lang") or "") or None
-    flags = tuple(
-        Flag(flag["kind"], flag["reason"], flag.get("start"), flag.get("end")) for flag in line.get("flags") or ()
-    )
+    flags = tuple(Flag(flag["kind"], flag["reason"], flag["start"], flag["end"]) for flag in line["flags"])
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
     return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags, line.get("confidence"))
 
 
 def read_failure(line: dict[str, Any]) -> Failure:
-    """Return the Failure of a line that `failure_line` wrote, in this version or an earlier one."""
+    """Return the Failure of a line that `failure_line` wrote."""
     return Failure(FailureKind.of_line(line), line["message"], line["retryable"])
 
 

@@ -89,11 +89,10 @@ class PartHeader:
     """Highest memory in use on the fullest GPU of the process, from its start to this commit. None without a GPU."""
     generation: str = ""
     """RunKey.generation of the run that the part belongs to."""
-    committed_at: Number | None = None
-    """Time of the commit in seconds since 1970. None if an earlier version wrote the part."""
+    committed_at: Number
+    """Time of the commit in seconds since 1970."""
     remaining_s: Number | None = None
-    """Estimated seconds of work that the process had left. None if it was unknown, or if an earlier version wrote the
-    part."""
+    """Estimated seconds of work that the process had left. None if it was unknown."""
     sha256: str
     """SHA-256 of the lines after the header, in hexadecimal digits."""
 
@@ -182,7 +181,7 @@ def read_headers(store: Store, names: Iterable[str], run: RunKey | None = None) 
 
 
 def readable_entries(store: Store, name: str) -> Iterator[PartEntry]:
-    """Yield the entries in those lines of a damaged part, or of one of an older version, that can be read."""
+    """Yield the entries in those lines of a damaged part that can be read."""
     with contextlib.closing(store.lines(name)) as lines:
         for line in lines:
             if entry := parse_entry(line, name):

@@ -24,29 +24,13 @@ import numpy as np
 from voxbatch.errors import CheckpointError, ConfigError, StorageError, TakenOverError, VoxbatchError
 from voxbatch.output import run_file
 from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_names_in, list_name, list_names, part_names
-from voxbatch.output.lists import ItemList
+from voxbatch.output.lists import ItemList, Listing
 from voxbatch.output.parts import read_headers
-from voxbatch.output.run_file import ItemKeys, Run, create_list
+from voxbatch.output.run_file import Run, create_list
 from voxbatch.storage import Store, Stores
-from voxbatch.storage.columns import Column
 
 if TYPE_CHECKING:
     from voxbatch.output.further_list import Changes
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Listing:
-    """The list of recordings of a run, and how the run may continue another one."""
-
-    keys: ItemKeys | Column
-    """See manifest.Survey."""
-    grows: bool = False
-    """See manifest.Source.grows. Such a run may continue a run with another list of the same place."""
-    is_update: bool = False
-    """True with `--update`: the run may continue a run with any other list."""
-    retried: str | None = None
-    """Failures to do again: further_list.RETRYABLE, further_list.ALL, or None."""
-    shards: int = 1
 
 
 @dataclass(frozen=True, slots=True)

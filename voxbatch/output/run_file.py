@@ -23,7 +23,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Annotated, Any, Literal
 
@@ -55,10 +55,6 @@ CHECK_INTERVAL_S = 0.2
 A process that was suspended looks at once when it continues. In this time no other run can take OUT over, transcribe
 and merge. But an upload that began before may land later, so a merge replaces outputs that an earlier process wrote.
 """
-
-
-OLDER_VERSION = "was written by an older version of voxbatch"
-"""Reason of the error for a run.json of the layout without lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +96,8 @@ class RunFacts:
     """Number of processes that transcribe side by side on one machine."""
     config: Mapping[str, Any]
     """All settings; see Config.to_dict."""
-    libraries: Mapping[str, str] = field(default_factory=dict)
-    """Versions of the libraries that decode audio. Empty if an old version wrote the file."""
+    libraries: Mapping[str, str]
+    """Versions of the libraries that decode audio."""
 
     def __post_init__(self) -> None:
         """Check the settings that readers use.
@@ -169,7 +165,7 @@ class Run:
     folder: str | None
     """Place that relative paths in the manifest are resolved against."""
     id_root: str = ""
-    """See manifest.Source.id_root. Lists of older versions have none, and whole paths as ids."""
+    """See manifest.Source.id_root. """
     facts: RunFacts
     """Facts about the process that created the list."""
     retryable_before: int = 0
@@ -241,8 +237,6 @@ class RunFile:
     identity: Mapping[str, Any]
     language: str | None = None
     generation: Annotated[str, msgspec.Meta(pattern=f"^({GENERATION})?$")] = ""
-    items: Any = None
-    """Only older versions wrote it: they had no lists."""
 
     @property
     def key(self) -> RunKey:
@@ -265,7 +259,7 @@ class _StoredList:
     failures_before: Count
     sha256: str
     """SHA-256 of the keys."""
-    id_root: str = ""
+    id_root: str
 
 
 def read_file(store: Store) -> RunFile | None:
@@ -277,15 +271,11 @@ def read_file(store: Store) -> RunFile | None:
     if (content := store.read(RUN_FILE)) is None:
         return None
     try:
-        stored = read_json(content, RunFile)
+        return read_json(content, RunFile)
     except ValueError as e:
         raise CheckpointError(
             f"{store.place}/{RUN_FILE} was not written by this version of voxbatch; choose another OUT with -o"
         ) from e
-    if stored.items is not None:
-        remedy = "finish it with that version, choose another OUT with -o, or erase the old outputs with --overwrite"
-        raise CheckpointError(f"{store.place}/{RUN_FILE} {OLDER_VERSION}; {remedy}", OLDER_VERSION)
-    return stored
 
 
 def read(store: Store) -> Run | None:

@@ -109,6 +109,7 @@ class Totals:
     speakers: SpeakerScore | None = None
     """None while no reference names speakers."""
     failures_by_kind: Counter[FailureKind] = field(default_factory=Counter)
+    failures_by_error: Counter[str] = field(default_factory=Counter)
     transcripts: RunningDigest = field(default_factory=RunningDigest)
     failures: RunningDigest = field(default_factory=RunningDigest)
     language: str | None = None
@@ -136,7 +137,7 @@ class Totals:
         self.done += 1
         self.audio_s += line["audio_duration"]
         self.with_warnings += bool(line["warnings"])
-        self.flags.add({flag["kind"] for flag in line.get("flags") or ()})  # an earlier version wrote no flags
+        self.flags.add({flag["kind"] for flag in line["flags"]})
         if self.estimator is not None:
             self.estimator.add(scored_language(lang), word_confidences(line))
         if line.get("text") is not None and "pred_text" in line:
@@ -152,6 +153,7 @@ class Totals:
     def _add_failure(self, line: Mapping[str, Any], lang: str | None) -> None:
         self.failed += 1
         self.failures_by_kind[FailureKind.of_line(line)] += 1
+        self.failures_by_error[line["error"]] += 1
         if line.get("text") is not None and self.products.counts_missing:
             self._corpus_score().add_missing(lang, line["text"])
         self._add_parts(line, (), None, lang)
@@ -194,16 +196,15 @@ class Summary:
     failed: Count
     completion_rate: Number | None
     failures_by_error: Mapping[str, Count]
-    failures_by_kind: Mapping[str, Count] = field(default_factory=dict)
-    """The most frequent first, by the names of FailureKind. Empty if an old version wrote the file."""
+    failures_by_kind: Mapping[str, Count]
+    """The most frequent first, by the names of FailureKind."""
     with_warnings: Count
-    flags: FlagCounts | None = None
-    """None if an old version wrote the file."""
+    flags: FlagCounts
     audio_s: Number
     wall_s: Number
     process_s: Number
     rtfx: Number | None
-    latency: LatencyPercentiles | None
+    latency: LatencyPercentiles
     peak_gpu_bytes: Count | None
     usd: Number | None
     score: CorpusScore | None
@@ -231,8 +232,8 @@ class Summary:
         values = {name: getattr(self, name) for name in self.__slots__ if name != "facts"}
         records = {
             "outputs": {name: asdict(digest) for name, digest in self.outputs.items()},
-            "flags": self.flags and self.flags.to_dict(),
-            "latency": self.latency and asdict(self.latency),
+            "flags": self.flags.to_dict(),
+            "latency": asdict(self.latency),
             "score": self.score and self.score.to_dict(),
             "estimated_wer": self.estimated_wer and asdict(self.estimated_wer),
             "word_times": self.word_times and self.word_times.to_dict(),
@@ -275,16 +276,13 @@ def summarise(
     longest = _longest((shard.partition("/")[2], seconds) for shard, seconds in by_shard.items())
     wall_s = sum(longest.values(), 0.0)
     facts, items = run.facts, run.items
-    by_error = Counter[str]()
-    for kind, count in totals.failures_by_kind.items():
-        by_error[kind.facts.error] += count
     price = facts.config.get("usd_per_hour")
     return Summary(
         items=items,
         done=totals.done,
         failed=totals.failed,
         completion_rate=totals.done / items if items else None,
-        failures_by_error=dict(sorted(by_error.items())),
+        failures_by_error=dict(sorted(totals.failures_by_error.items())),
         failures_by_kind={kind.value: count for kind, count in totals.failures_by_kind.most_common()},
         with_warnings=totals.with_warnings,
         audio_s=round(totals.audio_s, 3),

@@ -28,7 +28,7 @@ POLL_INTERVAL_S = 0.1
 
 def set_write_deadline(seconds: float) -> None:
     """Let all writes from now on, and those that wait already, drop what cannot be written within `seconds`."""
-    _Writer.deadline = time.monotonic() + seconds
+    _DescriptorWriter.deadline = time.monotonic() + seconds
 
 
 def prepare() -> None:
@@ -62,7 +62,7 @@ def text_stream(
     Args:
         drops_errors: drop what cannot be written. Otherwise an OSError is raised.
     """
-    return io.TextIOWrapper(_Writer(fd, drops_errors), encoding, errors, write_through=True)  # type: ignore[type-var]
+    return io.TextIOWrapper(_DescriptorWriter(fd, drops_errors), encoding, errors, write_through=True)  # type: ignore[type-var]
 
 
 def writes_to(stream: TextIO | None, fd: int) -> bool:
@@ -76,7 +76,7 @@ def writes_to(stream: TextIO | None, fd: int) -> bool:
     except (OSError, ValueError):  # it has no descriptor, or is closed
         return False
     raw = _raw(stream)
-    return isinstance(raw, _Writer) or (isinstance(raw, io.FileIO) and not raw.closefd)
+    return isinstance(raw, _DescriptorWriter) or (isinstance(raw, io.FileIO) and not raw.closefd)
 
 
 def lead(stream: TextIO, fd: int) -> None:
@@ -85,7 +85,7 @@ def lead(stream: TextIO, fd: int) -> None:
     The object stays the same, because other code may have kept it: `csv.writer(sys.stdout)`, a log handler.
     """
     raw = _raw(stream)
-    if isinstance(raw, _Writer):
+    if isinstance(raw, _DescriptorWriter):
         raw.lead(fd)
     elif isinstance(raw, io.FileIO):
         name = raw.name
@@ -107,7 +107,7 @@ def _replacement(stream: TextIO, original: TextIO | None, drops_errors: bool) ->
     return text_stream(stream.fileno(), stream.encoding, stream.errors, drops_errors)
 
 
-class _Writer(io.RawIOBase):
+class _DescriptorWriter(io.RawIOBase):
     """Writes to a descriptor when that does not block."""
 
     deadline: ClassVar[float] = math.inf

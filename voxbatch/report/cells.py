@@ -74,7 +74,7 @@ def _traced(words: Sequence[str], lang: str | None) -> tuple[list[str], list[Ori
 
 
 @dataclass(slots=True)
-class _Group:
+class _GrowingCell:
     """A cell that is being collected: words [reference_start, reference_end) of the reference, and likewise of the
     transcript."""
 
@@ -103,7 +103,7 @@ def _cells(
     num_transcript: int,
 ) -> Iterator[Cell]:
     """Yield the cells that the edits of normalised words make of the written words."""
-    group = _Group(0, 0, 0, 0, set())
+    group = _GrowingCell(0, 0, 0, 0, set())
     for edit in edits:
         reference_origin = None if edit.reference is None else reference_origins[edit.reference]
         transcript_origin = None if edit.hypothesis is None else transcript_origins[edit.hypothesis]
@@ -117,7 +117,7 @@ def _cells(
             transcript_start = before.transcript_end if transcript_origin is None else transcript_origin[0]
             yield from [(".", 1, 0)] * (reference_start - before.reference_end)
             yield from [(".", 0, 1)] * (transcript_start - before.transcript_end)
-            group = _Group(reference_start, reference_start, transcript_start, transcript_start, set())
+            group = _GrowingCell(reference_start, reference_start, transcript_start, transcript_start, set())
         group.kinds.add(edit.kind)
         if reference_origin is not None:
             group.reference_end = max(group.reference_end, reference_origin[1])

@@ -36,8 +36,8 @@ class PartSpeed:
     """The process that made the part; the processes of a sharding run side by side."""
     wall_s: float
     audio_s: float
-    committed_at: float | None = None
-    """Time of the commit in seconds since 1970. None if an earlier version wrote the part."""
+    committed_at: float
+    """Time of the commit in seconds since 1970."""
 
 
 class Figures:
@@ -56,7 +56,7 @@ class Figures:
         """Items by the class of their confidence."""
         self.confidence_sum, self.with_confidence = 0.0, 0
         self.flagged = 0
-        """Items with flags. A summary of an old version does not have it."""
+        """Items with flags."""
         self.flags: Counter[str] = Counter()
         """Items by kind of flag."""
         self.failures: Counter[FailureKind] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from voxbatch.report.selection import Row
 from voxbatch.scoring.units import error_unit
@@ -43,19 +43,11 @@ def row_of(
         if counts is None
         else (counts.substitutions, counts.deletions, counts.insertions, counts.reference_length),
         cer=int(error_unit(lang) == "character"),
-        confidence=None if failure else mean_confidence(line),
-        flags=() if failure else tuple(dict.fromkeys(_cut(str(flag["kind"]), 40) for flag in line.get("flags") or ())),
+        confidence=None if failure else line.get("confidence"),
+        flags=() if failure else tuple(dict.fromkeys(_cut(str(flag["kind"]), 40) for flag in line["flags"])),
         warnings=0 if failure else len(line["warnings"]),
         failure=failure and _cut(failure),
     )
-
-
-def mean_confidence(line: Mapping[str, Any]) -> float | None:
-    """Return the mean confidence of a transcript's words. Lines of older versions do not have it as a key."""
-    if "confidence" in line:
-        return cast(float | None, line["confidence"])
-    confidences = [word["confidence"] for word in line.get("words", ()) if word.get("confidence") is not None]
-    return round(sum(confidences) / len(confidences), 3) if confidences else None
 
 
 def table_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
@@ -96,7 +88,7 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
     confidences = [-1 if (confidence := word.get("confidence")) is None else round(confidence * 100) for word in timed]
     flags = [
         [_cut(str(flag["kind"]), 40), _cut(str(flag["reason"])), flag.get("start"), flag.get("end")]
-        for flag in (line.get("flags") or ())[:MAX_NOTES]
+        for flag in line["flags"][:MAX_NOTES]
     ]
     texts = [
         [_cut(word, MAX_WORD_CHARACTERS) for word in words],

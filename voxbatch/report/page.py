@@ -26,6 +26,7 @@ from voxbatch.report.figures import CONFIDENCE_CLASSES, Figures, PartSpeed, work
 from voxbatch.report.items import encode_texts, row_of, table_columns
 from voxbatch.report.selection import Selection
 from voxbatch.safe_text import escape_controls
+from voxbatch.scoring.units import RATES
 from voxbatch.settings import settings_of
 from voxbatch.storage.address import StoreOptions
 from voxbatch.work import work_of
@@ -102,7 +103,7 @@ class Report:
         columns["id"] = [row_id[len(folder) :] for row_id in columns["id"]]
         head = {"columns": columns, "folder": self._title.folder}
         places = {row.audio.partition(":")[0] for row in rows if "://" in row.audio}
-        last_commit = max((part.committed_at or 0.0 for part in parts), default=0.0)
+        last_commit = max((part.committed_at for part in parts), default=0.0)
         page = {
             "title": self._title,
             "summary": summary,
@@ -169,7 +170,7 @@ def _common_folder(ids: Sequence[str]) -> str:
 
 def command_of(config: Mapping[str, Any]) -> str:
     """Return the command line of a run: its settings that differ from their defaults, wherever they came from. Return
-    "" for a run that asks or speaks, whose questions or texts are more than options, and for one of an old version.
+    "" for a run that asks or speaks, whose questions or texts are more than options.
 
         {"source": "my calls", "out": "out", "formats": ["srt", "txt"], …}  →
         "voxbatch run 'my calls' -o out --formats srt,txt"
@@ -239,7 +240,6 @@ def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
 def _rate_charts(errors: Errors) -> Iterable[_Chart]:
     """Yield the charts of the error rates, for items with references."""
     from voxbatch.report.errors import RATE_CLASSES, RATE_STEP, duration_class
-    from voxbatch.scoring.units import RATES
 
     for name, unit in RATES.items():
         classes = sorted((at, tally) for (at, tally_unit), tally in errors.by_duration.items() if tally_unit == unit)

@@ -24,10 +24,11 @@ from voxbatch.output.reserve import released_if_empty
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.runner.prepare import Job, items_of_shard, prepare
+from voxbatch.runner.job import Job, RemainingWork
+from voxbatch.runner.prepare import items_of_shard, prepare
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
 from voxbatch.runner.steps import steps_of
-from voxbatch.runner.transcribe import RemainingWork, log_engine_message, resume, transcribe
+from voxbatch.runner.transcribe import log_engine_message, resume, transcribe
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from voxbatch.config import RunOptions
-from voxbatch.decoding import DecoderPool, Message, Task, Undecodable
+from voxbatch.decoding import DecoderPool, DecodeTask, Message, Undecodable
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.failure_kinds import FailureKind
@@ -130,7 +130,7 @@ class DecodeThread(threading.Thread):
             elif not self._events.send(Undecodable(item.index, failure)):
                 return
 
-    def _tasks(self, pool: DecoderPool, max_samples: int, advice: str) -> Iterator[Task | None]:
+    def _tasks(self, pool: DecoderPool, max_samples: int, advice: str) -> Iterator[DecodeTask | None]:
         """Yield the tasks of the items; None as in `_with_language`."""
         for started in self._with_language(pool):
             if started is None:
@@ -138,7 +138,7 @@ class DecodeThread(threading.Thread):
                 continue
             item, lang = started
             for number, place in enumerate((item.audio, *item.further)):
-                yield Task(
+                yield DecodeTask(
                     item.index,
                     place,
                     item.offset,

@@ -27,11 +27,8 @@ from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.manifest import Source, Survey, items, survey
 from voxbatch.profiles import load_profile
 from voxbatch.records import Item, Windows
-from voxbatch.runner.prepare import (
-    Job,
-    items_of_shard,
-    worker_environments,
-)
+from voxbatch.runner.job import Job
+from voxbatch.runner.prepare import items_of_shard, worker_environments
 from voxbatch.runner.progress import Progress, known_audio
 from voxbatch.runner.steps import steps_of
 from voxbatch.storage import DEFAULT_STORES, Stores, parallel_map
@@ -252,7 +249,7 @@ def known_rates(config: RunOptions, engine: str) -> KnownRates:
     No profile knows the speed of questions. The price is that of this machine: it was given, or the platform of the
     task has it. No profile knows it.
     """
-    registration = engines.ENGINES.get(engine)
+    registration = engines.registered(engine, engines.ENGINES)
     name = config.profile or (registration and registration.default_profile)
     profile = load_profile(name) if name else {}
     if profile.get("engine") != engine or not steps_of(config).has_known_speed:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,70 +17,24 @@ import numpy as np
 import voxbatch
 from voxbatch import audio, engines
 from voxbatch.config import Config, digest
-from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineCache, EngineSpec, multilingual_model
 from voxbatch.errors import CheckpointError, ConfigError
 from voxbatch.languages import language_name
 from voxbatch.log import Log
-from voxbatch.manifest import InheritableSource, PathPolicy, Source, Survey, survey
-from voxbatch.output.attempts import AttemptRecord
+from voxbatch.manifest import Source, Survey, survey
 from voxbatch.output.layout import list_name
-from voxbatch.output.reserve import Listing, refuse_nested, reserve
+from voxbatch.output.lists import Listing
+from voxbatch.output.reserve import Reservation, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
 from voxbatch.output.run_file import read as read_run
-from voxbatch.records import Windows
+from voxbatch.runner.job import Job
 from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
-    from voxbatch.runner.second_pass import SecondPass
-    from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Job:
-    """A run that may begin: the manifest is valid, the engine exists, and OUT belongs to the run.
-
-    A Job can be pickled for a process that inherits the descriptors of `source` and `durations`. It names the engine
-    and does not hold it, because each process loads its own.
-    """
-
-    config: Config
-    run: Run
-    """The run, with this process's own facts. The list in OUT may have the facts of another process."""
-    is_new: bool
-    """True if this process has created run.json in OUT."""
-    source: InheritableSource
-    """The manifest. The process that prepared the job keeps it open."""
-    path_policy: PathPolicy
-    """Rule for the paths that the manifest may name."""
-    durations: Column
-    """Seconds of each item of the list, float32, NaN if unknown. Transcripts of earlier lists that are not in the
-    manifest follow its items; see output.lists."""
-    keys: Column
-    """Keys of each item of the list; see manifest.Survey."""
-    folder: str | None
-    """Place that relative paths of the manifest become absolute with in the output lines."""
-    engine: str
-    engine_options: Mapping[str, str]
-    """Options with which the engine is created: those of the config, completed."""
-    decoding: dict[str, Any]
-    """Options of the engine that influence the text; see EngineSpec. The run's identity contains them."""
-    windows: Windows
-    diarization: Diarization | None
-    """The way in which the decoders tell speakers apart. None if they do not."""
-    worker_environments: tuple[Mapping[str, str], ...]
-    """Environment of each process that transcribes. With fewer than two, the process that prepared the job
-    transcribes."""
-    calibration: CalibrationFile | None
-    """Calibration with which the merge estimates the WER."""
-    attempt: AttemptRecord | None = None
-    """Record of the items that are transcribed now. None until the checkpoint is loaded."""
-    second: SecondPass | None = None
-    """The second pass of a cascade."""
 
 
 def items_of_shard(durations: Column, config: Config) -> ItemSet:
@@ -154,18 +108,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         shards=config.shards,
     )
     reserved = reserve(store, run, listing, config.overwrite)
-    recorded, owner = reserved.before, reserved.run
-    if reserved.changes is not None:
-        amount = counted(surveyed.items, "recording")
-        log.info("continued", text=f"{config.out} continues with {amount}: {reserved.changes}")
-    elif config.retry_failed:
-        log.info("retry_failed", text=f"no failure to retry in {config.out} (--retry-failed {config.retry_failed})")
-    if recorded.folder not in (None, run.folder):
-        started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
-        log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
-    if recorded.facts.versions != run.facts.versions:
-        started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
-        log.warning("other_versions", text=f"{started}: texts may differ")
+    owner = reserved.run
+    _log_reservation(reserved, run, config, surveyed.items, log)
     _append_kept(surveyed, store, owner)
     job = Job(
         config=config,
@@ -194,6 +138,22 @@ def _keep_id_root(source: Source, config: Config) -> None:
     with contextlib.suppress(ConfigError, CheckpointError):  # `reserve` reports it
         if (run := read_run(config.stores.out(config.out))) is not None:
             source.id_root = run.id_root
+
+
+def _log_reservation(reserved: Reservation, run: Run, config: Config, num_items: int, log: Log) -> None:
+    """Log how the run continues the one in OUT, and warn about what differs from it."""
+    recorded = reserved.before
+    if reserved.changes is not None:
+        amount = counted(num_items, "recording")
+        log.info("continued", text=f"{config.out} continues with {amount}: {reserved.changes}")
+    elif config.retry_failed:
+        log.info("retry_failed", text=f"no failure to retry in {config.out} (--retry-failed {config.retry_failed})")
+    if recorded.folder not in (None, run.folder):
+        started = f"this run was started with recordings in {recorded.folder} and continues with those in {run.folder}"
+        log.warning("other_folder", text=f"{started}: voxbatch assumes that they are the same")
+    if recorded.facts.versions != run.facts.versions:
+        started = f"this run was started with {recorded.facts.versions} and continues with {run.facts.versions}"
+        log.warning("other_versions", text=f"{started}: texts may differ")
 
 
 def _append_kept(surveyed: Survey, store: Store, run: Run) -> None:

@@ -11,7 +11,7 @@ from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineSpec, Feed
 from voxbatch.output.latency import Latency
 from voxbatch.output.parts import PartEntry
-from voxbatch.records import SAMPLING_RATE, Failure, Item, Outcome, Recording, Transcript
+from voxbatch.records import SAMPLING_RATE, Failure, Item, Outcome, SpokenRecording, Transcript
 from voxbatch.runner.engine_thread import GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop
 from voxbatch.runner.shared import ChunkResult, Counted, Encoded, EventQueue, InProgress, PendingItem
@@ -190,7 +190,7 @@ class Results:
         else:
             self._on_progress(self._progress)
 
-    def _finish(self, pending: PendingItem, outcome: Outcome | Recording) -> None:
+    def _finish(self, pending: PendingItem, outcome: Outcome | SpokenRecording) -> None:
         """Take an item with an outcome out of the items in progress."""
         if isinstance(outcome, Failure) and outcome.retryable and self._stop.requested.is_set():
             return  # the stop may have killed a child process; the resumed run does the item
@@ -216,7 +216,9 @@ class Results:
         else:
             self._add_line(pending, outcome)
 
-    def _add_line(self, pending: PendingItem, outcome: Outcome | Recording, counts: ErrorCounts | None = None) -> None:
+    def _add_line(
+        self, pending: PendingItem, outcome: Outcome | SpokenRecording, counts: ErrorCounts | None = None
+    ) -> None:
         """Add the line of a finished item to the next part. `counts` are its errors, if they are counted."""
         item, spec = pending.item, self._spec
         self._in_progress.free(item)

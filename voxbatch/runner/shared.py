@@ -21,8 +21,8 @@ from voxbatch.records import (
     Failure,
     Hypothesis,
     Item,
-    Recording,
     Speech,
+    SpokenRecording,
     Transcript,
 )
 
@@ -67,7 +67,7 @@ class Encoded:
 
     item: int
     """Item.index."""
-    recording: Recording
+    recording: SpokenRecording
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,14 @@ from voxbatch.records import (
     Hypothesis,
     Item,
     Outcome,
-    Recording,
+    SpokenRecording,
     Transcript,
 )
 from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:
     from voxbatch.decoding.messages import Diarization
-    from voxbatch.runner.second_pass import SecondModel, SecondOptions
+    from voxbatch.runner.job import SecondModel, SecondOptions
     from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
     from voxbatch.scoring.counts import ErrorCounts
 
@@ -50,7 +50,7 @@ Decode = Callable[[int, str], Iterator[Message]]
 class Outcomes(Protocol):
     """Makes the outcomes of items from the results of their chunks. The main thread alone uses it."""
 
-    def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | Recording | None:
+    def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | SpokenRecording | None:
         """Return the outcome of an item all of whose chunks have results. None if something else is still missing."""
 
     def end_questions(self, pending_items: Iterable[PendingItem]) -> None:

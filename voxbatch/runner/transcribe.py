@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from voxbatch.decoding import Undecodable
 from voxbatch.engines import EngineCache, EngineMessage
@@ -18,8 +18,8 @@ from voxbatch.output.attempts import Acquittal
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.process.limits import limits_are_run_errors
+from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.pipeline import Pipeline
-from voxbatch.runner.prepare import Job
 from voxbatch.runner.progress import Progress, Stop, Usage, known_audio
 from voxbatch.runner.results import PartWriter
 from voxbatch.runner.steps import steps_of
@@ -33,17 +33,6 @@ from voxbatch.storage.circuit_breaker import (
     report_success,
 )
 from voxbatch.storage.columns import ItemSet
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RemainingWork:
-    """The items that a process has to transcribe, and the record of those that are done."""
-
-    items: ItemSet
-    """The items to transcribe."""
-    checkpoint: Checkpoint
-    """The checkpoint, loaded."""
-    progress: Progress
 
 
 def resume(job: Job, assigned: ItemSet, started_at: float, worker: int = 0) -> RemainingWork:

@@ -46,7 +46,7 @@ class CheckedItem:
 
 
 @dataclass(slots=True)
-class Kind:
+class ProblemKind:
     """Problems with the same reason, apart from their numbers and quoted values."""
 
     reason: str
@@ -58,19 +58,19 @@ class Kinds:
     """Counts problems by their kinds, and keeps the first examples of each."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, ProblemKind] = {}
 
     def add(self, reason: str, example: str) -> None:
         """Count one problem."""
         key = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*` |\d[\d.,]*", "#", reason)
         if key not in self._kinds and len(self._kinds) >= MAX_KINDS:
             key, reason = "", "other problems"
-        kind = self._kinds.setdefault(key, Kind(reason))
+        kind = self._kinds.setdefault(key, ProblemKind(reason))
         kind.count += 1
         if len(kind.examples) < EXAMPLES:
             kind.examples.append(example)
 
-    def by_count(self) -> list[Kind]:
+    def by_count(self) -> list[ProblemKind]:
         """Return the kinds, the most frequent first."""
         return sorted(self._kinds.values(), key=lambda kind: -kind.count)
 

@@ -122,16 +122,16 @@ class Tally:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any], lang_unit: Unit) -> Tally:
-        """Rebuild a tally from the result of `to_dict`. Old versions did not write the interval and the empty texts.
+        """Rebuild a tally from the result of `to_dict`.
 
         Raises:
             KeyError, TypeError, AttributeError, ValueError: `to_dict` did not write this value.
         """
-        names = ("substitutions", "insertions", "deletions", f"reference_{lang_unit}s", "items", "missing")
-        empty = stored.get("empty_references", 0), stored.get("empty_hypotheses", 0)
-        counts = msgspec.convert([*(stored[name] for name in names), *empty], list[_StoredCount])
+        of_errors = ("substitutions", "insertions", "deletions", f"reference_{lang_unit}s")
+        of_texts = ("items", "missing", "empty_references", "empty_hypotheses")
+        counts = msgspec.convert([stored[name] for name in (*of_errors, *of_texts)], list[_StoredCount])
+        interval = msgspec.convert(stored["interval"], tuple[float, float] | None)
         items, missing, empty_references, empty_hypotheses = counts[4:]
-        interval = msgspec.convert(stored.get("interval"), tuple[float, float] | None)
         errors = ErrorCounts(*counts[:4])
         return cls(errors, items, missing, empty_references, empty_hypotheses, stored_interval=interval)
 

@@ -10,13 +10,10 @@ Marks stay wherever they are vowels: in Hindi, Thai, Burmese, Yiddish.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
 from functools import cache, partial, reduce
-from typing import TYPE_CHECKING
 
 import regex
-
-if TYPE_CHECKING:
-    from voxbatch.scoring.normalize import Normalizer
 
 _SAME_IN_ALL = str.maketrans({
     **dict.fromkeys("‘’‛`´＇ʹʻʼꞌ′", "'"),
@@ -62,7 +59,7 @@ CASES = {"az crh gag tr": {"I": "ı", "İ": "i", "i\u0307": "i"}}
 
 
 @cache
-def scoring_form(language: str, keeps_case: bool = False) -> Normalizer:
+def scoring_form(language: str, keeps_case: bool = False) -> Callable[[str], str]:
     """Return the function that gives a text the form of a language.
 
     Args:

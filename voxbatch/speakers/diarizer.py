@@ -58,7 +58,7 @@ Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpeakerPiece:
     """Audio in which one local speaker talks and nobody else."""
 
     start: int
@@ -87,7 +87,7 @@ class Diarizer:
         self._num_samples = 0
         self._start = 0
         self._activity: list[Activity] = []
-        self._pieces: list[Piece] = []
+        self._pieces: list[SpeakerPiece] = []
 
     def add(self, block: Samples) -> None:
         """Take the next samples of the recording: mono, 16 kHz, any number."""
@@ -146,7 +146,7 @@ class Diarizer:
             self._start += len(activity)
         if audio:
             vectors = self._networks.embed(audio)
-            self._pieces += [Piece(*place, vector) for place, vector in zip(places, vectors, strict=True)]
+            self._pieces += [SpeakerPiece(*place, vector) for place, vector in zip(places, vectors, strict=True)]
         self._activity += activities
         self._blocks, self._num_samples = [samples[begin * FRAME :]], len(samples) - begin * FRAME
 
@@ -169,7 +169,7 @@ def _pieces(activity: Activity) -> Iterator[tuple[int, int, int]]:
 
 
 def _turns(
-    activity: Activity, pieces: list[Piece], count: SpeakerCount, voices: Sequence[Voice], num_samples: int
+    activity: Activity, pieces: list[SpeakerPiece], count: SpeakerCount, voices: Sequence[Voice], num_samples: int
 ) -> list[Turn]:
     """Return the turns of a recording with this activity."""
     if not pieces:
@@ -194,7 +194,7 @@ def _seconds(frame: int) -> float:
     return (segmentation.FIRST + LATE + frame * FRAME) / SAMPLING_RATE
 
 
-def _speakers(pieces: list[Piece], count: SpeakerCount) -> Vectors:
+def _speakers(pieces: list[SpeakerPiece], count: SpeakerCount) -> Vectors:
     """Return a unit vector for each speaker of the recording, those who talk most first."""
     reliable = [piece for piece in pieces if piece.end - piece.start >= RELIABLE]
     if len(reliable) < max(2, count.minimum):
@@ -219,7 +219,7 @@ def _speakers(pieces: list[Piece], count: SpeakerCount) -> Vectors:
     return _unit(sums)
 
 
-def _similarity(pieces: list[Piece]) -> float:
+def _similarity(pieces: list[SpeakerPiece]) -> float:
     """Return the mean cosine from which clusters of a recording are one speaker.
 
     Voices on one telephone line are more similar than voices in a room. The segmentation network tells speakers of one
@@ -243,11 +243,11 @@ def _unit(vectors: Vectors) -> Vectors:
     return units
 
 
-def _vectors(pieces: list[Piece]) -> Vectors:
+def _vectors(pieces: list[SpeakerPiece]) -> Vectors:
     return np.stack([piece.vector for piece in pieces])
 
 
-def _smoothed(pieces: list[Piece]) -> Vectors:
+def _smoothed(pieces: list[SpeakerPiece]) -> Vectors:
     """Return the vectors of pieces, each with a part of those near it that have the same local speaker."""
     vectors = _vectors(pieces)
     starts, ends, speakers = np.array([(piece.start, piece.end, piece.speaker) for piece in pieces]).T
@@ -261,7 +261,7 @@ def _smoothed(pieces: list[Piece]) -> Vectors:
     return _unit(smoothed)
 
 
-def _label(activity: Activity, pieces: list[Piece], speakers: Vectors, minimum: int) -> npt.NDArray[np.bool_]:
+def _label(activity: Activity, pieces: list[SpeakerPiece], speakers: Vectors, minimum: int) -> npt.NDArray[np.bool_]:
     """Return which speaker talks in which frame, shape (frames, speakers). At least `minimum` speakers get a piece, if
     there are as many."""
     scores = _smoothed(pieces) @ speakers.T
@@ -290,7 +290,7 @@ def _label(activity: Activity, pieces: list[Piece], speakers: Vectors, minimum: 
     return talks
 
 
-def _nearest(pieces: list[Piece], rows: list[int], starts: list[int], start: int, end: int) -> int:
+def _nearest(pieces: list[SpeakerPiece], rows: list[int], starts: list[int], start: int, end: int) -> int:
     """Return the row, of these, of the piece that is nearest to some frames; of all pieces if there are none."""
     if not rows:
         rows, starts = list(range(len(pieces))), [piece.start for piece in pieces]

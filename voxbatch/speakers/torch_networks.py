@@ -62,7 +62,7 @@ class TorchNetworks:
         vectors: Array = self._in_batches(self._embedding, pieces)
         return vectors
 
-    def _loaded(self, kind: type[_Network], path: Path) -> _Network:
+    def _loaded(self, kind: type[_StepNetwork], path: Path) -> _StepNetwork:
         try:
             network = kind(read_network(path), self._device)
             self._in_batches(network, [np.zeros(PIECE_SAMPLES, np.float32)])
@@ -73,7 +73,7 @@ class TorchNetworks:
         return network
 
     @torch.inference_mode()  # type: ignore[untyped-decorator] # where PyTorch is not installed
-    def _in_batches(self, network: _Network, rows: Sequence[Samples]) -> Any:
+    def _in_batches(self, network: _StepNetwork, rows: Sequence[Samples]) -> Any:
         outputs = []
         size = network.rows if self._device != "cpu" else network.rows // 8
         for start in range(0, len(rows), size):
@@ -86,7 +86,7 @@ class TorchNetworks:
         return torch.cat(outputs).cpu().numpy()
 
 
-class _Network:
+class _StepNetwork:
     """A network, and the weights that its steps take one after the other."""
 
     rows: int
@@ -107,7 +107,7 @@ class _Network:
         raise NotImplementedError
 
 
-class _Segmentation(_Network):
+class _Segmentation(_StepNetwork):
     """Segmentation 3.0: SincNet's filters, convolutions, four LSTM of both directions, and three linear layers."""
 
     rows, num_samples = WINDOWS, WINDOW
@@ -145,7 +145,7 @@ class _Segmentation(_Network):
         return nnf.log_softmax(x @ weight() + weight(), -1)
 
 
-class _Embedding(_Network):
+class _Embedding(_StepNetwork):
     """CAM++ on Kaldi's filter banks. A mask keeps what follows the end of a piece at zero, as the padding of a piece
     alone is."""
 

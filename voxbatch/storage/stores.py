@@ -189,11 +189,10 @@ class Stores:
                 raise ValueError("it is a folder; name a file in it")
             return self.bucket(address.scheme, address.bucket), address.key
         from voxbatch.storage import connect
-        from voxbatch.storage.web import parse_web_address
 
-        target = parse_web_address(uri).target
+        key = connect.web_key(uri)
         with connect.CREATING:
-            return connect.web_server(place_of(uri), self.options), target[1:]
+            return connect.web_server(place_of(uri), self.options), key
 
 
 DEFAULT_STORES = Stores()

@@ -14,7 +14,6 @@ from functools import lru_cache
 
 from voxbatch.languages import primary_subtag
 from voxbatch.records import LOW_CONFIDENCE, OTHER_LANGUAGE, Flag, Transcript
-from voxbatch.text.drift import drift_flags
 from voxbatch.text.stitching import mean
 
 LOW_MEAN = 0.75
@@ -110,6 +109,8 @@ def _other_language(transcript: Transcript, asked: str | None) -> Iterator[Flag]
     if transcript.language and transcript.language != language:
         yield Flag(OTHER_LANGUAGE, f"the model detected {transcript.language}; {language} was asked for")
         return
+    from voxbatch.text.drift import drift_flags
+
     yield from [*_other_script(transcript.text, language)] or drift_flags(transcript, language)
 
 

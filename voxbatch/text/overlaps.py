@@ -39,12 +39,12 @@ def switch_point(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple
 
 
 @dataclass(frozen=True, slots=True)
-class _Alignment:
+class _PairChain:
     """An alignment that is built from its start. The last pair is stored first."""
 
     similarity: float = 0.0
     pair: tuple[int, int] = (-1, -1)
-    before: _Alignment | None = None
+    before: _PairChain | None = None
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return all pairs, in order."""
@@ -60,14 +60,14 @@ def _align(left: Sequence[Word], right: Sequence[Word]) -> list[tuple[int, int]]
 
     Of all alignments, the one with the highest sum of similarities is taken.
     """
-    row = [_Alignment()] * (len(right) + 1)
+    row = [_PairChain()] * (len(right) + 1)
     for i, left_word in enumerate(left):
-        above, row = row, [_Alignment()]
+        above, row = row, [_PairChain()]
         for j, right_word in enumerate(right):
             best = max(row[j], above[j + 1], key=lambda path: path.similarity)
             paired = above[j].similarity + _similarity(left_word, right_word)
             row.append(
-                _Alignment(paired, (i, j), above[j]) if paired > max(best.similarity, above[j].similarity) else best
+                _PairChain(paired, (i, j), above[j]) if paired > max(best.similarity, above[j].similarity) else best
             )
     return row[-1].pairs()
 

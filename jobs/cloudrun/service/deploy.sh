@@ -56,7 +56,7 @@ option "$@"
 settings
 settings_of_deployment
 PROFILE="${PROFILE:-ctx512}"
-# 8 sessions of ten minutes fill an L4, by voxbatch.engines.vllm.memory.
+# 8 sessions of ten minutes fill an L4, by voxbatch.vllm.engine.memory.
 DEFAULT_OPTIONS=""
 [[ "$PROFILE" != ctx512 ]] || DEFAULT_OPTIONS="max_model_len=8192 gpu_memory_utilization=0.9"
 ENGINE_OPTIONS="${ENGINE_OPTIONS:-$DEFAULT_OPTIONS}"

@@ -9,7 +9,7 @@ from typing import Any
 import generate
 import numpy as np
 
-from voxbatch.engines.vllm import fp8
+from voxbatch.vllm.engine import fp8
 
 _engines: list[Any] = []
 
@@ -64,8 +64,8 @@ def fused(model: Any) -> Any:
     """Return an encoder with vLLM's fused kernels, in their CPU versions."""
     import torch
 
-    from voxbatch.vllm_plugin.encoder import Encoder
-    from voxbatch.vllm_plugin.encoder_ops import FusedOps
+    from voxbatch.vllm.plugin.encoder import Encoder
+    from voxbatch.vllm.plugin.encoder_ops import FusedOps
 
     encoder = Encoder(model.whisper_encoder, model.audio_language_adapter)
     encoder._ops = FusedOps()

@@ -18,9 +18,9 @@ import soundfile
 from stream import record
 
 from voxbatch.engines import Feed, create
-from voxbatch.engines import vllm as engine_vllm
-from voxbatch.engines.vllm.families.transcription import Transcription
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span
+from voxbatch.vllm import engine as engine_vllm
+from voxbatch.vllm.engine.families.transcription import Transcription
 
 
 def transcribe_both_ways(

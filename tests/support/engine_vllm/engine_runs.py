@@ -203,7 +203,7 @@ def in_process(folder: Path, function: str, *arguments: object) -> Any:
     """Return what a function of this folder returns, with vLLM's engine and the plugin in its own process."""
     from generate import ENVIRONMENT
 
-    from voxbatch.vllm_plugin import SWITCH
+    from voxbatch.vllm.plugin import SWITCH
 
     return call(function, *arguments, folder=folder, environment={**ENVIRONMENT, **with_plugin(folder), SWITCH: "1"})
 

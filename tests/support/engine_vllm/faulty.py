@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from voxbatch.vllm_plugin.scheduler.batch_scheduler import BatchScheduler
+from voxbatch.vllm.plugin.scheduler.batch_scheduler import BatchScheduler
 
 POISON_POSITIONS = 32 + 6 + 11 + 63
 """Positions of a chunk of 5.0 s (63 tokens of audio) at a delay of 480 ms."""

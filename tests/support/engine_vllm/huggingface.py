@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from voxbatch.vllm_plugin.weights import mistral_name
+from voxbatch.vllm.plugin.weights import mistral_name
 
 FRAMES_PER_TOKEN = 8  # frames of 10 ms
 ROOT = "mm_streams_embeddings.embedding_module."

@@ -17,8 +17,8 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from voxbatch.engines.vllm.compat import RUNNER
-from voxbatch.vllm_plugin import ON, SWITCH
+from voxbatch.vllm.engine.compat import RUNNER
+from voxbatch.vllm.plugin import ON, SWITCH
 
 PLUGIN_ON = {SWITCH: ON, RUNNER: "0"}
 """Environment in which a scheduler is made."""
@@ -56,7 +56,7 @@ def scheduler(
 
 def ours() -> type[Any]:
     """Return our scheduler's class."""
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
+    from voxbatch.vllm.plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
     return AsyncBatchScheduler
 
@@ -66,8 +66,8 @@ def stock() -> type[Any]:
     """Return a scheduler class that admits as ours does and otherwise works as vLLM's own."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from voxbatch.vllm_plugin.patches import allocate_slots
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import AsyncBatchScheduler
+    from voxbatch.vllm.plugin.patches import allocate_slots
+    from voxbatch.vllm.plugin.scheduler.batch_scheduler import AsyncBatchScheduler
 
     class Stock(AsyncBatchScheduler):
         _uses_fast_path = False

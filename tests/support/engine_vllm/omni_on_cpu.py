@@ -6,7 +6,7 @@ vllm-omni is installed beside vLLM's CPU build, in an environment of its own:
         diffusers==0.40.0 janus msgpack omegaconf prettytable
 
 `site` makes the folder with which vllm-omni's processes find this module. With the variable NOISE, the noise of the
-flow matching comes from `voxbatch.vllm_plugin.speech.noise`, by the seed that a request has in its
+flow matching comes from `voxbatch.vllm.plugin.speech.noise`, by the seed that a request has in its
 `additional_information`, and the codes of each request are written below that folder.
 """
 
@@ -137,7 +137,7 @@ def _give_noise(folder: Path) -> None:
     from vllm_omni.model_executor.models.voxtral_tts import voxtral_tts
     from vllm_omni.model_executor.models.voxtral_tts import voxtral_tts_audio_generation as generation
 
-    from voxbatch.vllm_plugin.speech.noise import noise
+    from voxbatch.vllm.plugin.speech.noise import noise
 
     model: Any = voxtral_tts.VoxtralTTSForConditionalGeneration
     flow: Any = generation.FlowMatchingAudioTransformer

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from voxbatch.engines import Feed, create
-from voxbatch.engines.vllm.families import speaking
-from voxbatch.records import Chunk, ChunkFailure, Piece, Span, Speech
+from voxbatch.records import Chunk, ChunkFailure, Span, Speech, TextPiece
+from voxbatch.vllm.engine.families import speaking
 
 
 class Spoken(NamedTuple):
@@ -26,7 +26,7 @@ class Spoken(NamedTuple):
     lengths: list[int]
 
 
-def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spoken:
+def speak(model: Path, pieces: Sequence[TextPiece], options: dict[str, str]) -> Spoken:
     """Return what the engine makes of pieces that are all offered at once."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     engine: Any = create("vllm", str(model), {"task": "speak", **options})
@@ -53,16 +53,16 @@ def speak(model: Path, pieces: Sequence[Piece], options: dict[str, str]) -> Spok
 
 
 def speak_with_preemptions(
-    model: Path, pieces: Sequence[Piece], frames: int, options: dict[str, str]
+    model: Path, pieces: Sequence[TextPiece], frames: int, options: dict[str, str]
 ) -> tuple[Spoken, int]:
     """Return the same of an engine that has one slot and preempts each request once, when it has a number of frames;
     and the number of preemptions. Codes that are calculated again are other ones, as they may be on a GPU.
     """
     import torch
 
-    from voxbatch.engines.vllm.vllm_process import VllmProcess
-    from voxbatch.vllm_plugin.scheduler.speech_scheduler import SpeechScheduler
-    from voxbatch.vllm_plugin.speech.model import SpeechModel
+    from voxbatch.vllm.engine.vllm_process import VllmProcess
+    from voxbatch.vllm.plugin.scheduler.speech_scheduler import SpeechScheduler
+    from voxbatch.vllm.plugin.speech.model import SpeechModel
 
     start, schedule, begin, codes_of = (
         VllmProcess.__init__, SpeechScheduler.schedule, SpeechModel.begin, SpeechModel._codes_of,
@@ -102,11 +102,11 @@ def speak_with_preemptions(
 
 
 def speak_with_few_blocks(
-    model: Path, pieces: Sequence[Piece], blocks: int, options: dict[str, str]
+    model: Path, pieces: Sequence[TextPiece], blocks: int, options: dict[str, str]
 ) -> tuple[Spoken, int]:
     """Return the same of an engine whose K/V cache has a number of blocks, and the number of preemptions."""
-    from voxbatch.engines.vllm.vllm_process import VllmProcess
-    from voxbatch.vllm_plugin.scheduler.speech_scheduler import SpeechScheduler
+    from voxbatch.vllm.engine.vllm_process import VllmProcess
+    from voxbatch.vllm.plugin.scheduler.speech_scheduler import SpeechScheduler
 
     start, preempt = VllmProcess.__init__, SpeechScheduler._preempt_request
     num_preempted = 0
@@ -124,7 +124,7 @@ def speak_with_few_blocks(
 
 
 def _keep_frames(spoken: Spoken) -> None:
-    from voxbatch.vllm_plugin.speech.model import SpeechModel
+    from voxbatch.vllm.plugin.speech.model import SpeechModel
 
     original: Any = SpeechModel.sounds
     if original.__name__ == "sounds":
@@ -146,7 +146,7 @@ def windows(model: Path, frames: int) -> tuple[float, float]:
     import torch
     from safetensors.torch import load_file
 
-    from voxbatch.vllm_plugin.speech.codec import Codec
+    from voxbatch.vllm.plugin.speech.codec import Codec
 
     weights = load_file(model / "consolidated.safetensors")
     prefix, params = "audio_tokenizer.", json.loads((model / "params.json").read_text())

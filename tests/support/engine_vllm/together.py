@@ -10,7 +10,7 @@ from typing import Any
 import generate
 import numpy as np
 
-from voxbatch.vllm_plugin import SWITCH
+from voxbatch.vllm.plugin import SWITCH
 
 THROWS_OUT = 30
 """Step before which Watched preempts the last request that came."""
@@ -32,7 +32,7 @@ def together(model: Path, heard: dict[str, np.ndarray], limits: dict[str, int]) 
 
 
 if SWITCH in os.environ:  # the engine of this process uses the plugin
-    from voxbatch.vllm_plugin.scheduler.batch_scheduler import BatchScheduler
+    from voxbatch.vllm.plugin.scheduler.batch_scheduler import BatchScheduler
 
     class Watched(BatchScheduler):
         """The scheduler of vLLM's CPU build, which preempts one request once."""

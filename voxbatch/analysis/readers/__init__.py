@@ -1,10 +1,10 @@
 """Read the texts of files that many tools write: who said what in which recording.
 
-The kind of a file is decided by its extension, else by its content; see `kind_of`. Each reader yields an Entry for each
-text. This package does not match entries to each other (pairs.py does), normalise or count.
+The kind of a file is decided by its extension, else by its content; see `kind_of`. Each reader yields a TextEntry
+for each text. This package does not match entries to each other (pairs.py does), normalise or count.
 """
 
-from voxbatch.analysis.readers.entry import Entry, Role, TimedText
+from voxbatch.analysis.readers.entry import Role, TextEntry, TimedText
 from voxbatch.analysis.readers.kinds import Texts, agreed_kinds, open_texts
 
-__all__ = ["Entry", "Role", "Texts", "TimedText", "agreed_kinds", "open_texts"]
+__all__ = ["Role", "TextEntry", "Texts", "TimedText", "agreed_kinds", "open_texts"]

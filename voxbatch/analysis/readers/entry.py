@@ -40,7 +40,7 @@ class TimedText:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TextEntry:
     """One text of a file."""
 
     line: int

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 
-from voxbatch.analysis.readers.entry import Entry, Role, bad_line, text_lines
+from voxbatch.analysis.readers.entry import Role, TextEntry, bad_line, text_lines
 from voxbatch.analysis.text_kinds import LINES, TEXT_KINDS
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.cues import CUE_TIMES
@@ -65,12 +65,12 @@ class Texts:
     """For messages."""
     kind: str
     """One of TEXT_KINDS, or "folder"."""
-    read: Callable[[str, Role], Iterator[Entry]]
+    read: Callable[[str, Role], Iterator[TextEntry]]
     """Returns the entries by the kind and in a role, from the first one."""
     possible_ids: tuple[str, ...] = ()
     """First word of each line, if these may be ids or not. Then the kind is "kaldi"; see `agreed_kinds`."""
 
-    def entries(self, role: Role) -> Iterator[Entry]:
+    def entries(self, role: Role) -> Iterator[TextEntry]:
         """Return the entries in a role, from the first one."""
         return self.read(self.kind, role)
 
@@ -132,8 +132,8 @@ def _fitting(texts: Texts, other: Texts, other_role: Role) -> Texts:
 
 
 def _joined(texts: Texts) -> Texts:
-    def joined(_: str, role: Role) -> Iterator[Entry]:
-        yield Entry(0, "", " ".join(line.text or "" for line in texts.read(LINES, role)), is_file=True)
+    def joined(_: str, role: Role) -> Iterator[TextEntry]:
+        yield TextEntry(0, "", " ".join(line.text or "" for line in texts.read(LINES, role)), is_file=True)
 
     return replace(texts, kind=LINES, read=joined)
 
@@ -151,11 +151,11 @@ def _are_ids(words: Sequence[str]) -> bool:
     return len(words) > 1 and len(forms) == 1
 
 
-def _entries(source: Source, kind: str, role: Role, file_id: str) -> Iterator[Entry]:
+def _entries(source: Source, kind: str, role: Role, file_id: str) -> Iterator[TextEntry]:
     if role is Role.BOTH and not TEXT_KINDS[kind].has_references:
         raise bad_line(source.name, 0, f"is {kind} and holds no references; give them with --ref FILE")
     module, reader = TEXT_KINDS[kind].reader.split(".")
-    entries: Iterator[Entry] = getattr(import_module(f"voxbatch.analysis.readers.{module}"), reader)(
+    entries: Iterator[TextEntry] = getattr(import_module(f"voxbatch.analysis.readers.{module}"), reader)(
         source, role, file_id
     )
     return entries
@@ -231,7 +231,7 @@ def _folder_files(folder: str) -> list[str]:
     )
 
 
-def _folder_entries(folder: str, names: list[str], role: Role, decoder: TextDecoder) -> Iterator[Entry]:
+def _folder_entries(folder: str, names: list[str], role: Role, decoder: TextDecoder) -> Iterator[TextEntry]:
     """Yield the entries of a folder's files. A .txt is one text, whose id is the file's name in the folder without its
     extension, and so is a transcript in JSON. LibriSpeech's .trans.txt and other lists have an id on each line."""
     if role is Role.BOTH:
@@ -243,7 +243,7 @@ def _folder_entries(folder: str, names: list[str], role: Role, decoder: TextDeco
             if name.lower().endswith(".txt") and LISTS.fullmatch(os.path.basename(name)):
                 yield from _entries(source, "kaldi", role, file_id)
             elif name.lower().endswith(".txt"):
-                yield Entry(0, file_id, " ".join(line.strip() for _, line in text_lines(source)).strip())
+                yield TextEntry(0, file_id, " ".join(line.strip() for _, line in text_lines(source)).strip())
             else:
                 for entry in _entries(source, str(_kind_of_name(name)), role, file_id):
                     yield replace(entry, is_file=False)  # the name counts among those of the folder

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import TypeVar
 
-from voxbatch.analysis.readers.entry import Entry, TimedText, bad_line, text_lines
+from voxbatch.analysis.readers.entry import TextEntry, TimedText, bad_line, text_lines
 from voxbatch.manifest.annotations import IGNORED_SEGMENT, without_labels
 from voxbatch.manifest.json_line import quote
 from voxbatch.manifest.source import Source
@@ -28,30 +28,30 @@ _TRN = re.compile(r"(.*?)\s*\(([^()\s]+)\)\s*")
 _ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}]*\}|<ALT", re.IGNORECASE)
 
 
-def trn_entries(source: Source, *ignored: object) -> Iterator[Entry]:
+def trn_entries(source: Source, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of a trn: the words, then the id in parentheses."""
     for number, line in _content(source):
         match = _TRN.fullmatch(line)
         if match is None:
             reason = f"is {quote(line)} and does not end in an id in parentheses; write: the words (the-id)"
             raise bad_line(source.name, number, reason)
-        yield Entry(number, match[2], _plain(source, number, match[1]))
+        yield TextEntry(number, match[2], _plain(source, number, match[1]))
 
 
-def kaldi_entries(source: Source, *ignored: object) -> Iterator[Entry]:
+def kaldi_entries(source: Source, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of Kaldi's `text`: the id, then the words."""
     for number, line in _content(source):
         utterance, _, text = line.strip().replace("\t", " ").partition(" ")
-        yield Entry(number, utterance, text.strip())
+        yield TextEntry(number, utterance, text.strip())
 
 
-def line_entries(source: Source, *ignored: object) -> Iterator[Entry]:
+def line_entries(source: Source, *ignored: object) -> Iterator[TextEntry]:
     """Yield the lines of a file without ids."""
     for number, text in text_lines(source):
-        yield Entry(number, f"line {number}", text)
+        yield TextEntry(number, f"line {number}", text)
 
 
-def ctm_entries(source: Source, *ignored: object) -> Iterator[Entry]:
+def ctm_entries(source: Source, *ignored: object) -> Iterator[TextEntry]:
     """Yield one entry for each channel of each file of a ctm. Its words are in the order of their starts."""
     channels: dict[tuple[str, str], tuple[int, list[TimedWord]]] = {}
     for number, line in _content(source):
@@ -65,10 +65,10 @@ def ctm_entries(source: Source, *ignored: object) -> Iterator[Entry]:
         words.append(TimedWord(word, start, start + duration))
     for name, (number, words) in _named(channels).items():
         words.sort(key=lambda word: word.start)
-        yield Entry(number, name, " ".join(word.text for word in words), words=tuple(words))
+        yield TextEntry(number, name, " ".join(word.text for word in words), words=tuple(words))
 
 
-def stm_entries(source: Source, *ignored: object) -> Iterator[Entry]:
+def stm_entries(source: Source, *ignored: object) -> Iterator[TextEntry]:
     """Yield one entry for each channel of each file of an stm. Its text leaves out ignored segments."""
     channels: dict[tuple[str, str], tuple[int, list[TimedText]]] = {}
     for number, line in _content(source):
@@ -84,7 +84,7 @@ def stm_entries(source: Source, *ignored: object) -> Iterator[Entry]:
     for name, (number, segments) in _named(channels).items():
         segments.sort(key=lambda segment: segment.start)
         text = " ".join(segment.text for segment in segments if segment.scored)
-        yield Entry(number, name, text, segments=tuple(segments), by_segment=True)
+        yield TextEntry(number, name, text, segments=tuple(segments), by_segment=True)
 
 
 def _content(source: Source) -> Iterator[tuple[int, str]]:

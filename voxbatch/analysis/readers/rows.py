@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from voxbatch.analysis.readers.entry import SPEAKER_KEY, Entry, Role, TimedText, bad_line
+from voxbatch.analysis.readers.entry import SPEAKER_KEY, Role, TextEntry, TimedText, bad_line
+from voxbatch.manifest.columns import COLUMNS, Row, Rows
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
 from voxbatch.manifest.source import Source
-from voxbatch.manifest.tables import COLUMNS, DELIMITERS, Row, Rows, json_rows, split_table, table_rows
+from voxbatch.manifest.tables import DELIMITERS, json_rows, split_table, table_rows
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY
 from voxbatch.scoring.word_times import timed_words
 
@@ -34,12 +35,12 @@ MAX_DOCUMENT_BYTES = 100_000_000
 """Largest JSON document that is read as a whole. The words of a day with their times take 20 MB."""
 
 
-def json_line_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+def json_line_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
     """Yield the entries of JSON lines."""
     return _entries(source.name, _checked(source.name, json_rows(source, rename=False)), role, file_id)
 
 
-def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
     """Yield the entries of a file that is one JSON value: an array of rows, or a transcript as WhisperX, OpenAI's
     Whisper and faster-whisper write it. The id of such a transcript is the file's name.
     """
@@ -52,23 +53,23 @@ def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[
     elif isinstance(document, dict) and isinstance(document.get("segments", document.get("text")), list | str):
         yield _transcript(source.name, document, file_id)
     elif text := _text_of_service(document):
-        yield Entry(0, file_id, text, is_file=True)
+        yield TextEntry(0, file_id, text, is_file=True)
     else:
         problem = f"is {quote(document)}"
         raise bad_line(source.name, 0, f"{problem}; give JSON lines, an array of rows, or a transcript with `segments`")
 
 
-def csv_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+def csv_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
     """Yield the entries of a CSV file with a header."""
     return _table_entries(source, role, file_id, "CSV")
 
 
-def tsv_entries(source: Source, role: Role, file_id: str) -> Iterator[Entry]:
+def tsv_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
     """Yield the entries of a TSV file with a header."""
     return _table_entries(source, role, file_id, "TSV")
 
 
-def _table_entries(source: Source, role: Role, file_id: str, kind: str) -> Iterator[Entry]:
+def _table_entries(source: Source, role: Role, file_id: str, kind: str) -> Iterator[TextEntry]:
     fields, records, _ = split_table(source, DELIMITERS[kind], lambda fields: _text_key(_header(fields)) is not None)
     header = _header(fields)
     if _text_key(header) is None:
@@ -96,13 +97,13 @@ def _checked(name: str, rows: Rows) -> Iterator[tuple[int, Row]]:
         yield number, row
 
 
-def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Role, file_id: str) -> Iterator[Entry]:
+def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Role, file_id: str) -> Iterator[TextEntry]:
     """Yield the entries of rows. The parts of a recording of the leaderboard become one entry, at the end, and so do
     the utterances of a session in the SegLST of meeteval and CHiME, and the segments that Whisper's programs write:
     rows with `start`, `end` and `text` that name no recording."""
     segments_text: list[str] = []
     sessions: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
-    parents: dict[str, tuple[Entry, list[tuple[int, str]]]] = {}
+    parents: dict[str, tuple[TextEntry, list[tuple[int, str]]]] = {}
     for number, row in rows:
         if isinstance(row.get("words"), str) and isinstance(row.get("session_id"), str):
             sessions.setdefault(row["session_id"], []).append((number, row))
@@ -123,7 +124,7 @@ def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Rol
             raise bad_line(name, number, str(error)) from error
         yield entry
     if segments_text:
-        yield Entry(0, file_id, " ".join(segments_text), is_file=True)
+        yield TextEntry(0, file_id, " ".join(segments_text), is_file=True)
     for first, chunks in parents.values():
         is_repeated = role is Role.REFERENCE
         text = first.text if is_repeated else " ".join(text for _, text in sorted(chunks) if text)
@@ -132,17 +133,17 @@ def _entries(name: str, rows: Iterable[tuple[int, Mapping[str, Any]]], role: Rol
         yield _session(name, utterances)
 
 
-def _session(name: str, utterances: Sequence[tuple[int, Mapping[str, Any]]]) -> Entry:
+def _session(name: str, utterances: Sequence[tuple[int, Mapping[str, Any]]]) -> TextEntry:
     segments = []
     for _, row in utterances:
         start, end = _number(row.get("start_time")), _number(row.get("end_time"))
         speaker = str(row.get(SPEAKER_KEY, ""))
         segments.append(TimedText(row["words"], 0.0 if math.isnan(start) else start, end, speaker))
     segments.sort(key=lambda segment: segment.start)
-    return Entry(utterances[0][0], name, " ".join(segment.text for segment in segments), segments=tuple(segments))
+    return TextEntry(utterances[0][0], name, " ".join(segment.text for segment in segments), segments=tuple(segments))
 
 
-def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
+def row_entry(number: int, row: Mapping[str, Any], role: Role) -> TextEntry:
     """Return the entry of a row.
 
     Raises:
@@ -164,7 +165,7 @@ def row_entry(number: int, row: Mapping[str, Any], role: Role) -> Entry:
         (REFERENCE_WORDS_KEY, REFERENCE_SEGMENTS_KEY) if role is Role.REFERENCE and is_output else ("words", "segments")
     )
     path_key = _key(row, PATH_KEYS)
-    return Entry(
+    return TextEntry(
         line=number,
         id=_row_id(row, number, role),
         text=_text(row, key),
@@ -243,7 +244,7 @@ def _text_of_service(document: Any) -> str:
     return " ".join(text.strip() for text in texts if isinstance(text, str))
 
 
-def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> Entry:
+def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> TextEntry:
     segments = [segment for segment in document.get("segments") or () if isinstance(segment, dict)]
     text = document.get("text")
     if not isinstance(text, str):
@@ -256,7 +257,7 @@ def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> Entry:
     lang = document.get("language")
     speakers = _spoken(segments)
     tag = lang if isinstance(lang, str) else None
-    return Entry(0, file_id, text, lang=tag, words=tuple(words), segments=speakers, is_file=True)
+    return TextEntry(0, file_id, text, lang=tag, words=tuple(words), segments=speakers, is_file=True)
 
 
 def _spoken(segments: Iterable[Any]) -> tuple[TimedText, ...]:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from voxbatch.analysis.readers.entry import Entry, text_lines
+from voxbatch.analysis.readers.entry import TextEntry, text_lines
 from voxbatch.manifest.annotations import ANNOTATIONS
 from voxbatch.manifest.cues import MARKUP, read_cues
 from voxbatch.manifest.source import Source
@@ -35,7 +35,7 @@ _BREAK = re.compile(r"<(?:\w+:)?br\b[^>]*>")
 _LYRICS_TAGS = re.compile(r"\[[^\[\]]*\]")
 
 
-def cue_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
+def cue_entries(source: Source, _: object, file_id: str) -> Iterator[TextEntry]:
     """Yield the text of a file of SubRip, WebVTT or SBV."""
     lines = [line for _, line in text_lines(source)]
     is_vtt = bool(lines) and lines[0].startswith("WEBVTT")
@@ -49,7 +49,7 @@ def cue_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
     yield _entry(file_id, texts, has_entities=is_vtt)
 
 
-def dialogue_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
+def dialogue_entries(source: Source, _: object, file_id: str) -> Iterator[TextEntry]:
     """Yield the text of a file of SubStation Alpha."""
     texts, is_events, num_fields = list[str](), False, _FIELDS_OF_DIALOGUE
     for _, line in text_lines(source):
@@ -62,38 +62,38 @@ def dialogue_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]
     yield _entry(file_id, texts)
 
 
-def ttml_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
+def ttml_entries(source: Source, _: object, file_id: str) -> Iterator[TextEntry]:
     """Yield the text of a file of TTML, or of YouTube's XML. No XML is parsed, so that no entity is expanded."""
     document = "\n".join(line for _, line in text_lines(source))
     paragraphs = (_BREAK.sub(" ", paragraph) for _, paragraph in _PARAGRAPH.findall(document))
     yield _entry(file_id, paragraphs, has_entities=True)
 
 
-def sami_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
+def sami_entries(source: Source, _: object, file_id: str) -> Iterator[TextEntry]:
     """Yield the text of a file of SAMI, whose elements have no ends."""
     document = "\n".join(line for _, line in text_lines(source))
     yield _entry(file_id, (_BREAK.sub(" ", cue) for cue in _SYNC.findall(document)), has_entities=True)
 
 
-def frame_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
+def frame_entries(source: Source, _: object, file_id: str) -> Iterator[TextEntry]:
     """Yield the text of a file of MicroDVD: `{0}{25}a line|another line`."""
     cues = (_FRAMES.fullmatch(line) for _, line in text_lines(source))
     yield _entry(file_id, (cue[1].replace("|", " ") for cue in cues if cue))
 
 
-def annotation_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
+def annotation_entries(source: Source, _: object, file_id: str) -> Iterator[TextEntry]:
     """Yield the text of a transcript with annotations; see manifest.annotations."""
     document = "\n".join(line for _, line in text_lines(source))
     kind = os.path.splitext(source.name.removesuffix(".gz"))[1].lower()
-    yield Entry(0, file_id, ANNOTATIONS[kind](document), is_file=True)
+    yield TextEntry(0, file_id, ANNOTATIONS[kind](document), is_file=True)
 
 
-def lyrics_entries(source: Source, _: object, file_id: str) -> Iterator[Entry]:
+def lyrics_entries(source: Source, _: object, file_id: str) -> Iterator[TextEntry]:
     """Yield the text of a file of lyrics with times: `[00:12.00]the words`."""
     yield _entry(file_id, (_LYRICS_TAGS.sub("", line) for _, line in text_lines(source)))
 
 
-def _entry(file_id: str, texts: Iterable[str], has_entities: bool = False) -> Entry:
+def _entry(file_id: str, texts: Iterable[str], has_entities: bool = False) -> TextEntry:
     text = " ".join(MARKUP.sub("", text) for text in texts)
     words = (html.unescape(text) if has_entities else text).split()
-    return Entry(0, file_id, " ".join(words), is_file=True)
+    return TextEntry(0, file_id, " ".join(words), is_file=True)

@@ -39,7 +39,7 @@ MAX_WORDS = 1_000
 _TOKEN = re.compile(r"\s*\S+")
 
 
-class Model(Protocol):
+class AcousticModel(Protocol):
     """An acoustic model."""
 
     frame_s: float
@@ -62,7 +62,7 @@ class Model(Protocol):
 class Alignment:
     """The alignment of one recording, which goes on with each chunk."""
 
-    def __init__(self, model: Model, text: str, lang: str) -> None:
+    def __init__(self, model: AcousticModel, text: str, lang: str) -> None:
         self._model, self._lang = model, lang
         self._samples = np.zeros(0, np.float32)
         """The audio after the anchor."""
@@ -191,7 +191,7 @@ def _last_cut(words: NDArray[np.int64], frame_s: float) -> int:
     return int(between) or max(len(words) - edge, 0)
 
 
-def aligned(model: Model, feed: Feed, default_lang: str) -> Iterator[Result]:
+def aligned(model: AcousticModel, feed: Feed, default_lang: str) -> Iterator[Result]:
     """Align the chunks of a feed; see `Engine.stream`."""
     alignments = dict[int, Alignment]()
     while (chunk := feed.get()) is not None:

@@ -40,7 +40,7 @@ SCRIPTS = (
 """Scripts that are looked for in a vocabulary, by their names in Unicode."""
 
 
-class Vocabulary:
+class CharacterSet:
     """The characters of a network.
 
     Raises:
@@ -91,7 +91,7 @@ class Ctc:
     frame_s = 0.02
     jump_cost = JUMP
 
-    def __init__(self, folder: Path, vocabulary: Vocabulary) -> None:
+    def __init__(self, folder: Path, vocabulary: CharacterSet) -> None:
         import onnxruntime
 
         try:

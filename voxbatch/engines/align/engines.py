@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from voxbatch.engines import EngineSpec, Feed
-from voxbatch.engines.align import WINDOW_S, Model, aligned
+from voxbatch.engines.align import WINDOW_S, AcousticModel, aligned
 from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE
@@ -16,7 +16,7 @@ from voxbatch.storage import DEFAULT_STORES, Stores
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class AlignOptions:
     """The engine options of an engine that aligns: none."""
 
 
@@ -24,7 +24,7 @@ class AlignEngine:
     """An engine that aligns. A subclass sets `spec` and loads the model."""
 
     spec: EngineSpec
-    _model: Model | None = None
+    _model: AcousticModel | None = None
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Align the chunks of the feed one after another; see `Engine.stream`."""
@@ -32,7 +32,7 @@ class AlignEngine:
             self._model = self._load()
         yield from aligned(self._model, feed, self.spec.only_language or "en")
 
-    def _load(self) -> Model:
+    def _load(self) -> AcousticModel:
         raise NotImplementedError
 
     def gpu_bytes(self) -> None:
@@ -51,7 +51,7 @@ class PocketsphinxEngine(AlignEngine):
     def __init__(self, model: str | None, options: Mapping[str, str], _: Stores = DEFAULT_STORES):
         if model is not None:
             raise ConfigError(f"--model {model}: pocketsphinx has one model; take --engine ctc, or leave it out")
-        parse(Options, "pocketsphinx", options)
+        parse(AlignOptions, "pocketsphinx", options)
         self.spec = _spec(
             "pocketsphinx",
             "en-us",
@@ -62,7 +62,7 @@ class PocketsphinxEngine(AlignEngine):
             "the package pocketsphinx",
         )
 
-    def _load(self) -> Model:
+    def _load(self) -> AcousticModel:
         from voxbatch.engines.align.pocketsphinx import Pocketsphinx
 
         return Pocketsphinx()
@@ -73,10 +73,10 @@ class CtcEngine(AlignEngine):
 
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         from voxbatch.engines import hub
-        from voxbatch.engines.align.ctc import FILES, Vocabulary
+        from voxbatch.engines.align.ctc import FILES, CharacterSet
         from voxbatch.engines.model_files import fingerprint, local_path
 
-        parse(Options, "ctc", options)
+        parse(AlignOptions, "ctc", options)
         if model is None:
             raise ConfigError("the engine ctc needs --model: a folder, gs:// or s3:// with model.onnx and vocab.json")
         self._folder = local_path(model, stores)
@@ -84,13 +84,13 @@ class CtcEngine(AlignEngine):
             self._folder = hub.snapshot(model, None, ["*.json", "*.onnx", "*.onnx_data"])
         if not (self._folder / "model.onnx").is_file():
             raise ConfigError(f"--model {model}: no model.onnx there; give a folder with model.onnx and vocab.json")
-        self._vocabulary = Vocabulary(self._folder)
+        self._vocabulary = CharacterSet(self._folder)
         license_, identity = hub.license_of(self._folder), {"model_files": fingerprint(self._folder, FILES)}
         self.spec = _spec(
             "ctc", model, self._vocabulary.scripts, ("onnxruntime",), None, license_, "given by --model", identity
         )
 
-    def _load(self) -> Model:
+    def _load(self) -> AcousticModel:
         from voxbatch.engines.align.ctc import Ctc
 
         return Ctc(self._folder, self._vocabulary)

@@ -32,7 +32,7 @@ from voxbatch.settings import check_settings, parse, setting
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 if TYPE_CHECKING:
-    from voxbatch.engines.transducers.network import Group, Network
+    from voxbatch.engines.transducers.network import ChunkGroup, Network
     from voxbatch.engines.transducers.tokens import Tokens
 
 ROW_FRAMES = (312, 376, 440)
@@ -49,7 +49,7 @@ DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TransducerOptions:
     """The engine options of transducers."""
 
     dtype: str = setting(
@@ -63,7 +63,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoded:
+class _DecodedGroup:
     """A group that the network has decoded."""
 
     chunks: Sequence[Chunk]
@@ -75,7 +75,7 @@ class TransducersEngine:
     """The engine: see `Engine` for its methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
-        self._options = parse(Options, "transducers", options)
+        self._options = parse(TransducerOptions, "transducers", options)
         check_settings(self._options)
         require_transformers(metadata.version("transformers"))
         self._model = located = locate(model, stores)
@@ -115,7 +115,7 @@ class TransducersEngine:
         assert self._network is not None
         # An encoder is compiled for GPUs only: PyTorch needs a C++ compiler for a CPU.
         compile_after_s = self._options.compile_after_s if self._network.on_gpu else math.inf
-        work = _Work(self._network, feed, compile_after_s)
+        work = _StreamThreads(self._network, feed, compile_after_s)
         for decoded in work.results():
             for chunk, tokens in zip(decoded.chunks, decoded.tokens, strict=True):
                 yield self._hypothesis(chunk, tokens)
@@ -160,7 +160,7 @@ class TransducersEngine:
         return Hypothesis(chunk.item, chunk.index, text, words, flags=reasons)
 
 
-class _Work:
+class _StreamThreads:
     """The threads of one stream.
 
     The pool belongs to the preparing thread alone, and the network's state to the decoding thread; groups and results
@@ -173,10 +173,10 @@ class _Work:
         """Chunks without a group, the oldest first."""
         self._slots = threading.Semaphore(2)
         """One group that the GPU works on, and one that it finds ready then."""
-        self._prepared: queue.SimpleQueue[tuple[Sequence[Chunk], Group] | None] = queue.SimpleQueue()
-        self._decoded: queue.SimpleQueue[_Decoded | BaseException | None] = queue.SimpleQueue()
+        self._prepared: queue.SimpleQueue[tuple[Sequence[Chunk], ChunkGroup] | None] = queue.SimpleQueue()
+        self._decoded: queue.SimpleQueue[_DecodedGroup | BaseException | None] = queue.SimpleQueue()
 
-    def results(self) -> Iterator[_Decoded]:
+    def results(self) -> Iterator[_DecodedGroup]:
         """Yield the decoded groups until the feed is closed and empty.
 
         Raises:
@@ -208,7 +208,7 @@ class _Work:
             long = [chunk for chunk in chunks if len(chunk.samples) >= MIN_SAMPLES]
             if len(long) < len(chunks):
                 short = [chunk for chunk in chunks if len(chunk.samples) < MIN_SAMPLES]
-                self._decoded.put(_Decoded(short, [None] * len(short)))
+                self._decoded.put(_DecodedGroup(short, [None] * len(short)))
             if long:
                 self._prepared.put((long, self._network.prepare(long)))
             else:
@@ -241,5 +241,5 @@ class _Work:
             tokens = self._network.decode(group)
             busy_s += time.monotonic() - began
             self._slots.release()
-            self._decoded.put(_Decoded(chunks, tokens))
+            self._decoded.put(_DecodedGroup(chunks, tokens))
         self._decoded.put(None)

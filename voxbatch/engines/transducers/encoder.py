@@ -25,7 +25,7 @@ MAX_KEYS = 8
 """Lengths of rows whose keys of positions are kept: 37 MB each."""
 
 
-class Encoder:
+class ConformerEncoder:
     """The encoder.
 
     Args:
@@ -37,7 +37,7 @@ class Encoder:
         encoder.subsampling.to(memory_format=torch.channels_last)
         self._keys: dict[int, list[torch.Tensor]] = {}
         self._compiled_rows = 0
-        self._recordings: dict[torch.Size, _Recording] = {}
+        self._recordings: dict[torch.Size, _EncoderGraph] = {}
 
     def compile(self, num_rows: int) -> None:
         """Compile the encoder for each length of so many rows at the first call with it, which takes some seconds."""
@@ -59,7 +59,7 @@ class Encoder:
         recording = self._recordings.get(features.shape)
         if recording is None:
             compiled = functools.partial(self._encoded, *(torch.compile(part, dynamic=False) for part in PARTS))
-            recording = self._recordings[features.shape] = _Recording(compiled, features, clips)
+            recording = self._recordings[features.shape] = _EncoderGraph(compiled, features, clips)
         return recording(features, clips)
 
     def _encoded(
@@ -85,7 +85,7 @@ class Encoder:
         return hidden
 
 
-class _Recording:
+class _EncoderGraph:
     """The calls of the encoder for one shape as a CUDA graph. A replay costs the CPU a fiftieth of the calls."""
 
     def __init__(self, encoded: Callable[..., torch.Tensor], *inputs: torch.Tensor):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from voxbatch.engines import gpu
+from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.engines.known_models import find
 from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.engines.transducers.model import DEFAULT_MODEL
-from voxbatch.engines.vllm.gpu_specs import GPU_SPECS
 from voxbatch.storage.columns import Column
 
 PARAMETERS = 0.6e9

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-from voxbatch.engines.transducers.model import Model
+from voxbatch.engines.transducers.model import TransducerModel
 from voxbatch.errors import EngineError
 
 SPECIAL_PIECES = ("<unk>", "<pad>", "<blank>", "<blk>")
 
 
-def load(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]:
+def load(model: TransducerModel, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]:
     """Return a model on a device, and the pieces of its vocabulary by their ids.
 
     Raises:
@@ -52,7 +52,7 @@ def load(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]
     return network.to(device).eval(), pieces
 
 
-def _from_archive(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]:
+def _from_archive(model: TransducerModel, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]:
     import transformers
 
     from voxbatch.engines.transducers.nemo_archive import read
@@ -69,7 +69,7 @@ def _from_archive(model: Model, device: str, dtype: torch.dtype) -> tuple[Any, l
     return network.to(device, dtype).eval(), list(archive.pieces)
 
 
-def _check(model: Model, report: dict[str, Any]) -> None:
+def _check(model: TransducerModel, report: dict[str, Any]) -> None:
     """Refuse weights of another shape or number: transformers fills what is missing with random numbers.
 
     Raises:

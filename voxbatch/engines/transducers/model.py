@@ -52,7 +52,7 @@ class FeatureSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TransducerModel:
     """A model whose small files are on this machine."""
 
     name: str
@@ -98,7 +98,7 @@ def recognises(path: Path) -> bool:
     return has_archive or config.get("model_type") in ARCHITECTURES
 
 
-def locate(model: str | None, stores: Stores = DEFAULT_STORES) -> Model:
+def locate(model: str | None, stores: Stores = DEFAULT_STORES) -> TransducerModel:
     """Find a model, and bring its small files here.
 
     Args:
@@ -123,7 +123,7 @@ def locate(model: str | None, stores: Stores = DEFAULT_STORES) -> Model:
     return _checked(name, path, license_, f"{repository}, revision {folder.name}", repository)
 
 
-def download(model: Model) -> Iterator[EngineMessage]:
+def download(model: TransducerModel) -> Iterator[EngineMessage]:
     """Download the weights of a model, if they are not here."""
     if not model.has_weights:
         yield from hub.download(model.repository, model.path.name, [WEIGHTS])
@@ -160,7 +160,7 @@ def _config(path: Path, name: str = "config.json") -> dict[str, Any]:
     return {}
 
 
-def _checked(name: str, path: Path, license_: str, origin: str, repository: str = "") -> Model:
+def _checked(name: str, path: Path, license_: str, origin: str, repository: str = "") -> TransducerModel:
     """Return the model in a folder or an archive.
 
     Raises:
@@ -198,7 +198,7 @@ def _checked(name: str, path: Path, license_: str, origin: str, repository: str 
     if not repository:
         files = (path.parent, [path.name]) if path.is_file() else (path, MODEL_FILES)
         identity = {"model_files": fingerprint(*files)}
-    return Model(
+    return TransducerModel(
         name,
         path,
         ARCHITECTURES[kind],

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from voxbatch.engines.transducers.encoder import Encoder
+from voxbatch.engines.transducers.encoder import ConformerEncoder
 from voxbatch.engines.transducers.features import LogMel
 from voxbatch.engines.transducers.greedy import CtcDecoder, TransducerDecoder
-from voxbatch.engines.transducers.model import CTC, TDT, Model
+from voxbatch.engines.transducers.model import CTC, TDT, TransducerModel
 from voxbatch.engines.transducers.packing import Batch, packed
 from voxbatch.engines.transducers.tokens import Tokens
 from voxbatch.records import SAMPLING_RATE, Chunk
@@ -45,7 +45,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class ChunkGroup:
     """Chunks that are decoded together."""
 
     lengths: tuple[int, ...]
@@ -65,7 +65,9 @@ class Network:
         max_clips: most clips of a group.
     """
 
-    def __init__(self, model: Model, network: Any, row_frames: Sequence[int], max_rows: int, max_clips: int) -> None:
+    def __init__(
+        self, model: TransducerModel, network: Any, row_frames: Sequence[int], max_rows: int, max_clips: int
+    ) -> None:
         config, weight = network.config, next(network.parameters())
         self._network, self._device, self._dtype = network, weight.device, weight.dtype
         self._hop = model.features.hop_length
@@ -75,7 +77,7 @@ class Network:
         self._prompt = model.prompt if model.prompts else lambda _: 0
         self._copies = torch.cuda.Stream() if self._device.type == "cuda" else None
         is_packed = config.encoder_config.model_type == "parakeet_encoder"
-        self._encoder = Encoder(network.encoder) if is_packed else None
+        self._encoder = ConformerEncoder(network.encoder) if is_packed else None
         self._decoder: CtcDecoder | TransducerDecoder
         if model.architecture == CTC:
             self._decoder = CtcDecoder(network.ctc_head, config.pad_token_id)
@@ -96,7 +98,7 @@ class Network:
         return self._copies is not None
 
     def compile(self) -> None:
-        """Compile the encoder at its next calls; see Encoder.compile. An encoder of streams is not compiled."""
+        """Compile the encoder at its next calls; see `ConformerEncoder`. An encoder of streams is not compiled."""
         if self._encoder is not None and not self.is_compiled:
             self.is_compiled = True
             self._encoder.compile(self._max_rows)
@@ -106,22 +108,22 @@ class Network:
         lengths: list[int] = self._network._get_subsampling_output_length(torch.tensor(num_features)).tolist()
         return lengths
 
-    def prepare(self, clips: Sequence[Chunk]) -> Group:
+    def prepare(self, clips: Sequence[Chunk]) -> ChunkGroup:
         """Return a group in the memory of the device. One thread may call this while another one calls `decode`."""
         with torch.inference_mode():
             return self._group(clips)
 
-    def _group(self, clips: Sequence[Chunk]) -> Group:
+    def _group(self, clips: Sequence[Chunk]) -> ChunkGroup:
         lengths = self._num_frames([len(clip.samples) // self._hop for clip in clips])
         clips_of_row = {} if self._encoder is not None else {"max_clips": 1}
         batches = packed(lengths, self._row_frames, self._max_rows, **clips_of_row)
         if self._copies is None:
-            return Group(tuple(lengths), tuple(self._rows(clips, lengths, batch) for batch in batches), None)
+            return ChunkGroup(tuple(lengths), tuple(self._rows(clips, lengths, batch) for batch in batches), None)
         with torch.cuda.stream(self._copies):
             rows = tuple(self._rows(clips, lengths, batch) for batch in batches)
             event = torch.cuda.Event()
             event.record()
-        return Group(tuple(lengths), rows, event)
+        return ChunkGroup(tuple(lengths), rows, event)
 
     def _rows(self, clips: Sequence[Chunk], lengths: Sequence[int], batch: Batch) -> Rows:
         num_rows = self._max_rows if self.is_compiled else batch.num_rows
@@ -158,12 +160,12 @@ class Network:
     def _sent(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
 
-    def decode(self, group: Group) -> list[Tokens]:
+    def decode(self, group: ChunkGroup) -> list[Tokens]:
         """Return the tokens of each clip of a group, in the order of the clips."""
         with torch.inference_mode():
             return self._tokens(group)
 
-    def _tokens(self, group: Group) -> list[Tokens]:
+    def _tokens(self, group: ChunkGroup) -> list[Tokens]:
         if group.is_sent is not None:
             torch.cuda.current_stream().wait_event(group.is_sent)
         parts = [self._frames(rows) for rows in group.batches]

@@ -9,7 +9,7 @@ import re
 
 from voxbatch import engines
 from voxbatch.engines import gpu, hub
-from voxbatch.engines.transducers.model import WEIGHTS, Model
+from voxbatch.engines.transducers.model import WEIGHTS, TransducerModel
 from voxbatch.errors import ConfigError, EngineError
 
 TRANSFORMERS = (5, 16)
@@ -58,7 +58,7 @@ def require_gpu() -> None:
         raise EngineError(too_old)
 
 
-def weights_bytes(model: Model) -> int:
+def weights_bytes(model: TransducerModel) -> int:
     """Return the size of a model's weights as they are stored, here or on the hub. 0 if the hub does not say it.
 
     Raises:

@@ -7,7 +7,7 @@ joined, are the text that the tokenizer itself decodes, behind one space:
 
 Punctuation belongs to the word that it touches, and does not count for its times: a model writes a full stop when the
 next sentence begins, and "¡" while the sentence before ends. The confidence of a word is the mean probability of its
-tokens, as in `engines.vllm.word_times`.
+tokens, as in `vllm.engine.word_times`.
 
 25,000 words a second pass through here, so the facts about the pieces are computed once, and each clip is a few
 operations of numpy. A word then takes 4 µs, of which 1 µs makes the `Word` (one busy core of a Xeon with AMX).

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from voxbatch.errors import ConfigError
-from voxbatch.platforms.tasks import HOW_TO_IGNORE, MAX_TASKS, NONE, PLATFORMS, TASK_COUNT, UNREAD, sagemaker
+from voxbatch.platforms.tasks import sagemaker
+from voxbatch.platforms.tasks.known import HOW_TO_IGNORE, MAX_TASKS, NONE, PLATFORMS, TASK_COUNT, UNREAD
 from voxbatch.platforms.tasks.task import Task
 
 MAX_INTEGER = 999_999_999

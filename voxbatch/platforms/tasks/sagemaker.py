@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from voxbatch.errors import ConfigError
-from voxbatch.platforms.tasks import SAGEMAKER_HOSTS
+from voxbatch.platforms.tasks.known import SAGEMAKER_HOSTS
 from voxbatch.safe_text import redact_secrets
 
 MESSAGE_BYTES = 1024

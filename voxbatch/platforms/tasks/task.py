@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxbatch.log import Log
-from voxbatch.platforms.tasks import NONE, PLATFORMS, sagemaker, sagemaker_root
+from voxbatch.platforms.tasks import sagemaker
+from voxbatch.platforms.tasks.known import NONE, PLATFORMS, sagemaker_root
 from voxbatch.storage import is_remote
 
 

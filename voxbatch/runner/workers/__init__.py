@@ -26,11 +26,11 @@ from multiprocessing.connection import wait
 from voxbatch.errors import EngineError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
 from voxbatch.runner.decode_thread import decoder_count
-from voxbatch.runner.prepare import Job
+from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage, known_audio
 from voxbatch.runner.shard import split
 from voxbatch.runner.shared import POLL_INTERVAL_S
-from voxbatch.runner.transcribe import RemainingWork, log_engine_message
+from voxbatch.runner.transcribe import log_engine_message
 from voxbatch.runner.workers.process import Worker
 from voxbatch.runner.workers.worker import Assignment, AssignmentFailed, AssignmentStopped, stays_ready
 from voxbatch.storage.circuit_breaker import Report

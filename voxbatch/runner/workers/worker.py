@@ -26,7 +26,7 @@ from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import RunError, StorageError, VoxbatchError
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.runner.prepare import Job
+from voxbatch.runner.job import Job
 from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S, Progress, Stop, StopRequested, Usage
 from voxbatch.runner.transcribe import circuit_breaker, resume, transcribe
 from voxbatch.storage.circuit_breaker import Report

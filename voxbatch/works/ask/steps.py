@@ -19,7 +19,7 @@ import numpy as np
 from voxbatch.audio.waveforms import probe
 from voxbatch.config import Config
 from voxbatch.decoding import SPLIT_ADVICE, Decoded, Message, Undecodable
-from voxbatch.engines import ENGINES, EngineSpec, Feed
+from voxbatch.engines import ENGINES, EngineSpec, Feed, registered
 from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import PathPolicy, Source, items
@@ -63,7 +63,8 @@ def options_with_questions(engine: str, options: Mapping[str, str], answer: Answ
     Raises:
         ConfigError: the engine cannot answer questions.
     """
-    if not ENGINES[engine].answers:
+    registration = registered(engine, ENGINES)
+    if registration is None or not registration.answers:
         raise ConfigError(
             f"the engine {engine} transcribes and cannot answer questions; take --engine vllm, on a machine with a GPU"
         )
@@ -115,7 +116,7 @@ def _header_s(place: str, item: Item, stores: Stores) -> float:
 
 
 @dataclass(slots=True)
-class _Recordings:
+class _ItemRecordings:
     """The recordings of an item that have arrived."""
 
     item: Item
@@ -132,7 +133,7 @@ class RecordingJoiner:
 
     def __init__(self, options: QuestionOptions, in_progress: InProgress) -> None:
         self._options, self._in_progress = options, in_progress
-        self._items: dict[int, _Recordings] = {}
+        self._items: dict[int, _ItemRecordings] = {}
         """Item.index → item whose recordings are being decoded."""
 
     def longest_samples(self, max_samples: int, spec: EngineSpec) -> tuple[int, str]:
@@ -149,7 +150,7 @@ class RecordingJoiner:
         """Yield the chunks and the final message of each item as soon as the messages of the decoders complete them."""
         for message in messages:
             if message.item not in self._items:
-                self._items[message.item] = _Recordings(self._in_progress.items[message.item].item)
+                self._items[message.item] = _ItemRecordings(self._in_progress.items[message.item].item)
             recordings = self._items[message.item]
             if self._options.map_reduce:
                 yield from self._parts(recordings, message)
@@ -161,7 +162,7 @@ class RecordingJoiner:
                     del self._items[message.item]
                     yield from self._one_chunk(recordings)
 
-    def _one_chunk(self, recordings: _Recordings) -> Iterator[Message]:
+    def _one_chunk(self, recordings: _ItemRecordings) -> Iterator[Message]:
         """Yield the one chunk of an item and its final message, or the failure of its first recording that failed."""
         decoded = list[Decoded]()
         for number in sorted(recordings.ended):
@@ -183,7 +184,7 @@ class RecordingJoiner:
             )
         yield replace(decoded[-1], spans=(span,), warnings=warnings)
 
-    def _parts(self, recordings: _Recordings, message: Message) -> Iterator[Message]:
+    def _parts(self, recordings: _ItemRecordings, message: Message) -> Iterator[Message]:
         """Yield the parts of a recording. The first part waits for the second one: alone, it is asked the question
         itself."""
         first, recordings.first_part = recordings.first_part, None

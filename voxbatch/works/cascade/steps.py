@@ -20,9 +20,10 @@ from voxbatch.languages import primary_subtag
 from voxbatch.manifest import Survey
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import FIRST, SECOND
-from voxbatch.runner.prepare import Job, worker_environments
+from voxbatch.runner.job import Job, RemainingWork
+from voxbatch.runner.prepare import worker_environments
 from voxbatch.runner.steps import Addition, steps_of
-from voxbatch.runner.transcribe import RemainingWork, resume
+from voxbatch.runner.transcribe import resume
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store
 from voxbatch.works.cascade.options import models_of

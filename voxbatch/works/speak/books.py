@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
-from voxbatch.manifest import tables
+from voxbatch.manifest.columns import Rows
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.speech.pieces import split_paragraphs
-from voxbatch.works.speak.texts import MAX_TEXT_BYTES, TITLE_KEY, whole_text
 
+TITLE_KEY = "title"
+MAX_TEXT_BYTES = 50_000_000
+"""Size of the largest file that is read at once: 20 times the Bible."""
 ROW_CHARACTERS = 20_000
 """Characters of a row, about: 25 minutes of speech, which is held in memory and lost by a kill."""
 MAX_DOCUMENTS = 10_000
@@ -40,7 +42,7 @@ class Chapter:
     """Paragraphs with a blank line between them. The title is the first if the book prints it."""
 
 
-def chapter_rows(source: Source) -> tables.Rows:
+def chapter_rows(source: Source) -> Rows:
     """Yield the rows of a book.
 
     Raises:
@@ -100,6 +102,17 @@ def _markdown_chapters(text: str, name: str) -> Iterator[Chapter]:
         paragraphs.append(spoken)
         heading = ""
     yield Chapter(title, "\n\n".join(paragraphs))
+
+
+def whole_text(source: Source) -> str:
+    """Return a file as one text, with LF as the line end.
+
+    Raises:
+        ManifestError: the file is too large.
+    """
+    if source.size > MAX_TEXT_BYTES:
+        raise manifest_error(source.name, f"has {source.size:,} bytes, at most {MAX_TEXT_BYTES:,} are read; divide it")
+    return source.text(b"".join(source.pieces())).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _epub_chapters(source: Source) -> Iterator[Chapter]:

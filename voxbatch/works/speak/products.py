@@ -32,9 +32,9 @@ class SpokenProducts(Products):
 
     def files_of_entry(self, store: Store, files: ItemFiles) -> FilesOfEntry:
         """See Products."""
-        from voxbatch.works.speak.recordings import Encoder
+        from voxbatch.works.speak.recordings import RecordingEncoder
 
-        return Encoder(store, files.audio).files
+        return RecordingEncoder(store, files.audio).files
 
     def finish(self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
         """See Products."""

@@ -29,7 +29,8 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store
-from voxbatch.works.speak.texts import CUE_END, CUE_START, TITLE_KEY
+from voxbatch.works.speak.books import TITLE_KEY
+from voxbatch.works.speak.texts import CUE_END, CUE_START
 
 CHAPTER_PAUSE_S = 1.0
 """Seconds of silence after each row of an audiobook."""
@@ -47,7 +48,7 @@ Pcm = NDArray[np.int16]
 """Samples of a recording, shape (num_samples,)."""
 
 
-class Encoder:
+class RecordingEncoder:
     """Makes the files of single items from their recordings."""
 
     def __init__(self, store: Store, formats: Iterable[str]) -> None:
@@ -91,7 +92,7 @@ def finish(store: Store, run: Run, entries: Entries, formats: Iterable[str], own
         RunError: ffmpeg fails.
     """
     reader = AudioReader(store)
-    chapters, cues, archives, rate = list[_Chapter](), list[_Cue](), set[str](), 0
+    chapters, cues, archives, rate = list[_AudiobookChapter](), list[_TrackCue](), set[str](), 0
     at = 0.0
     for entry in entries:
         if entry.audio:
@@ -99,10 +100,10 @@ def finish(store: Store, run: Run, entries: Entries, formats: Iterable[str], own
             archives.add(place_of(entry).archive)
             rate = rate or soundfile.info(io.BytesIO(reader.flac(entry))).samplerate
             if line.get(TITLE_KEY) or not chapters:
-                chapters.append(_Chapter(str(line.get(TITLE_KEY) or line["id"]), at))
+                chapters.append(_AudiobookChapter(str(line.get(TITLE_KEY) or line["id"]), at))
             at += line["duration"] + CHAPTER_PAUSE_S
             if line.get(CUE_END) is not None:
-                cues.append(_Cue(line[CUE_START], line["duration"]))
+                cues.append(_TrackCue(line[CUE_START], line["duration"]))
     if "m4b" in formats and chapters:
         _put(store, owner, BOOK, lambda path: _write_book(path, _decoded(reader, entries), rate, chapters, at))
     if cues:
@@ -112,7 +113,7 @@ def finish(store: Store, run: Run, entries: Entries, formats: Iterable[str], own
 
 
 @dataclass(frozen=True, slots=True)
-class _Chapter:
+class _AudiobookChapter:
     """A chapter of an audiobook."""
 
     title: str
@@ -121,7 +122,7 @@ class _Chapter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cue:
+class _TrackCue:
     """A recording that has its time in a track."""
 
     start: float
@@ -145,7 +146,7 @@ def _put(store: Store, owner: Ownership, name: str, write: Callable[[str], None]
             store.write(name, owner.checked(iter(lambda: file.read(_BLOCK_BYTES), b"")), durable=False)
 
 
-def _write_book(path: str, recordings: Iterable[Pcm], rate: int, chapters: list[_Chapter], end: float) -> None:
+def _write_book(path: str, recordings: Iterable[Pcm], rate: int, chapters: list[_AudiobookChapter], end: float) -> None:
     """Write an audiobook: AAC in MP4 with chapters."""
     ends = [*(chapter.start for chapter in chapters[1:]), end]
     lines = [";FFMETADATA1"]
@@ -168,7 +169,7 @@ def _write_book(path: str, recordings: Iterable[Pcm], rate: int, chapters: list[
     _ffmpeg((*source, *chaptered, *_BIT_EXACT, *_CODECS["m4b"]), path, feed)
 
 
-def _write_track(path: str, recordings: Iterable[Pcm], rate: int, cues: list[_Cue]) -> None:
+def _write_track(path: str, recordings: Iterable[Pcm], rate: int, cues: list[_TrackCue]) -> None:
     """Write the recordings of cues at their times. Where one overlaps the one before, both are heard."""
     length = max(round((cue.start + cue.duration) * rate) for cue in cues) + 1
     track = np.memmap(f"{path}.pcm", np.int16, "w+", shape=(length,))  # may be larger than the memory

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,18 @@ from voxbatch.output.layout import VERSION, item_file
 from voxbatch.output.lines import manifest_keys, score_keys
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.records import MISHEARD, SAMPLING_RATE, Chunk, Failure, Flag, Item, Piece, Recording, Span, Speech
+from voxbatch.records import (
+    MISHEARD,
+    SAMPLING_RATE,
+    Chunk,
+    Failure,
+    Flag,
+    Item,
+    Span,
+    Speech,
+    SpokenRecording,
+    TextPiece,
+)
 from voxbatch.runner.shared import Encoded, EventQueue, InProgress, PendingItem, ThreadFailed
 from voxbatch.runner.steps import Decode, Outcomes, Started, Steps
 from voxbatch.scoring.counts import count_errors
@@ -97,7 +109,7 @@ def pieces(
         for number, (part, pause_s) in enumerate(parts):
             length = round(len(part) / CHARACTERS_PER_SECOND * SAMPLING_RATE)
             spans.append(Span(0, length, 0, length))
-            piece = Piece(part, _voice(row, options, spec), seed_of(options, item, number), pause_s, longest_s)
+            piece = TextPiece(part, _voice(row, options, spec), seed_of(options, item, number), pause_s, longest_s)
             yield Chunk(item.index, number, _EMPTY, spans[-1], lang, piece=piece)
         yield Decoded(item.index, tuple(spans), (), 0.0, Reachable("", 0.0))
 
@@ -132,7 +144,7 @@ def _cue_s(row: dict[str, Any]) -> float | None:
     return None if start is None or end is None else max(0.0, end - start)
 
 
-def recording_line(item: Item, recording: Recording, engine: str, model: str, lang: str | None) -> dict[str, Any]:
+def recording_line(item: Item, recording: SpokenRecording, engine: str, model: str, lang: str | None) -> dict[str, Any]:
     """Return the line of an item whose text was spoken: a line of a manifest that a run transcribes and scores.
 
     The line has `pred_text` and the errors of the text that was heard, if an engine listened.
@@ -164,7 +176,7 @@ class Recordings:
         self._options, self._spec, self._encoders = options, spec, ThreadPoolExecutor(ENCODERS, "encoder")
         self._in_progress, self._events = in_progress, events
 
-    def outcome(self, pending: PendingItem, decoded: Decoded) -> Recording | Failure | None:
+    def outcome(self, pending: PendingItem, decoded: Decoded) -> SpokenRecording | Failure | None:
         """Return the outcome of an item all of whose pieces have results, or None if a thread encodes the recording.
 
         If the threads have enough to do, this thread encodes the recording itself. So the memory stays bounded, and the
@@ -186,14 +198,14 @@ class Recordings:
         except BaseException as e:  # noqa: BLE001 the main thread raises it again
             self._events.send(ThreadFailed(e))
 
-    def _recording(self, item: Item, speeches: Sequence[Speech]) -> Recording:
+    def _recording(self, item: Item, speeches: Sequence[Speech]) -> SpokenRecording:
         from voxbatch.speech import sound
 
         lang = item.lang or self._spec.only_language
         row, rate = json.loads(item.row), self._spec.sampling_rate
         samples, segments = sound.joined(speeches, rate, _cue_s(row))
         samples, loudness = sound.normalized(samples, rate, self._options.loudness)
-        return Recording(
+        return SpokenRecording(
             flac=sound.flac(samples, rate),
             voice=_voice(row, self._options, self._spec),
             duration=round(len(samples) / rate, 4),
@@ -232,8 +244,6 @@ class Speak(Steps):
 
     def open(self, config: Config) -> Source:
         """See Steps."""
-        import sys
-
         if not isinstance(config.source, str):
             raise ConfigError(f"{len(config.source)} sources: voxbatch speak takes one; write one list of all texts")
         return open_texts(config.source, sys.stdin.buffer, config.stores)

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest import tables
+from voxbatch.manifest.columns import Row, Rows
 from voxbatch.manifest.cues import MARKUP, read_cues
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.manifest.manifest_file import converted, open_file, open_manifest
@@ -27,13 +28,12 @@ from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
 from voxbatch.storage import Stores, redacted
 from voxbatch.storage.address import name_of
+from voxbatch.works.speak.books import chapter_rows, whole_text
 
-VOICE_KEY, TITLE_KEY = "voice", "title"
+VOICE_KEY = "voice"
 CUE_START, CUE_END = "cue_start", "cue_end"
 _OF_RECORDINGS = ("offset", "channel", "prompt", "audio_filepaths")
 """Keys of manifests that are about recordings which exist. A line of texts loses them."""
-MAX_TEXT_BYTES = 50_000_000
-"""Size of the largest file that is read at once: 20 times the Bible."""
 
 
 class TextPolicy(PathPolicy):
@@ -60,18 +60,7 @@ def open_texts(name: str, stdin: BinaryIO, stores: Stores) -> Source:
         return converted(source, _completed(rows), os.curdir)
 
 
-def whole_text(source: Source) -> str:
-    """Return a file as one text, with LF as the line end.
-
-    Raises:
-        ManifestError: the file is too large.
-    """
-    if source.size > MAX_TEXT_BYTES:
-        raise manifest_error(source.name, f"has {source.size:,} bytes, at most {MAX_TEXT_BYTES:,} are read; divide it")
-    return source.text(b"".join(source.pieces())).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _completed(rows: tables.Rows) -> tables.Rows:
+def _completed(rows: Rows) -> Rows:
     """Yield the rows with all keys of a line, or with the reason why a row cannot be spoken."""
     for index, (number, row) in enumerate(rows, 1):
         yield number, row if isinstance(row, str) else _line(index, row)
@@ -108,7 +97,7 @@ def _stem(path: str) -> str:
     return os.path.splitext(posixpath.normpath(name_of(path) if "://" in path else path).lstrip("/."))[0] or path
 
 
-def _json_rows(source: Source) -> tables.Rows:
+def _json_rows(source: Source) -> Rows:
     """Yield the rows of JSON lines or of a JSON array."""
     number, first = next(source.lines(), (0, b""))
     if first.lstrip().startswith(b"["):
@@ -120,7 +109,7 @@ def _json_rows(source: Source) -> tables.Rows:
     yield from tables.json_rows(source, rename=False)
 
 
-def _table_rows(source: Source) -> tables.Rows:
+def _table_rows(source: Source) -> Rows:
     """Yield the rows of CSV or TSV."""
     try:
         rows = tables.text_table(source, "text")[1]
@@ -130,7 +119,7 @@ def _table_rows(source: Source) -> tables.Rows:
         yield number, row if isinstance(row, str) else {"text": "", **row}  # empty cells are left out
 
 
-def _cue_rows(source: Source) -> tables.Rows:
+def _cue_rows(source: Source) -> Rows:
     """Yield the cues of SubRip or WebVTT; the number of a cue is its line and its id."""
     text = whole_text(source)
     cues = (cue for cue in read_cues(text.split("\n"), text.startswith("WEBVTT")) if cue.start is not None)
@@ -139,15 +128,9 @@ def _cue_rows(source: Source) -> tables.Rows:
         yield number, {"id": f"{number:06d}", "text": " ".join(words), CUE_START: cue.start, CUE_END: cue.end}
 
 
-def _book_rows(source: Source) -> tables.Rows:
-    from voxbatch.works.speak.books import chapter_rows
-
-    return chapter_rows(source)
-
-
-_READERS: dict[str, Callable[[Source], Iterator[tuple[int, tables.Row | str]]]] = {
+_READERS: dict[str, Callable[[Source], Iterator[tuple[int, Row | str]]]] = {
     **dict.fromkeys((".csv", ".tsv"), _table_rows),
     **dict.fromkeys((".srt", ".vtt"), _cue_rows),
-    **dict.fromkeys((".txt", ".md", ".markdown", ".epub"), _book_rows),
+    **dict.fromkeys((".txt", ".md", ".markdown", ".epub"), chapter_rows),
 }
 """The reader of each extension. A file with another extension has JSON lines, or a JSON array."""

@@ -1,0 +1,234 @@
+"""`voxbatch listen`: run what the messages ask for, one run at a time.
+
+The runs happen in this process, with an engine that stays loaded, or as executions of a Cloud Run job.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from voxbatch.cli.commands import GroupedCommand
+from voxbatch.cli.options import (
+    include_option,
+    is_given,
+    job_options,
+    option,
+    prompt_option,
+    run_options_of,
+    setting_option,
+    store_options,
+)
+from voxbatch.clouds.submit_command import forwarded, tasks_option
+from voxbatch.config import RunOptions
+from voxbatch.errors import RunError, UsageError
+from voxbatch.log import Log, is_json
+from voxbatch.platforms.tasks import find, in_job
+from voxbatch.platforms.tasks.known import sagemaker_root
+from voxbatch.platforms.tasks.task import usd_per_hour
+from voxbatch.settings import settings_of
+
+if TYPE_CHECKING:
+    from voxbatch.clouds.listen import ListenerOptions
+    from voxbatch.clouds.listen.executors import Executor
+    from voxbatch.runner import Stop
+
+HERE, CLOUD_RUN = "here", "cloudrun"
+_OUR_OWN = ("include", "quiet", "log_format")
+"""Options of `run` that, here, concern this command and not the runs that it starts elsewhere."""
+
+
+@click.command(
+    cls=GroupedCommand,
+    short_help="Run what Pub/Sub messages name.",
+    epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …",
+)
+@option(
+    "--subscription",
+    required=True,
+    metavar="S",
+    help="Pub/Sub subscription: NAME, or projects/PROJECT/subscriptions/NAME.",
+)
+@option(
+    "--project", metavar="P", help="Project of short names. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project."
+)
+@option(
+    "-o",
+    "--out",
+    metavar="OUT",
+    help="Folder that holds one folder for each run, named after the uploaded file. Without it, messages must name an "
+    "output.",
+)
+@option(
+    "--prefix",
+    multiple=True,
+    metavar="PLACE",
+    help="Run only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings, or "
+    "else all places outside of OUT.",
+)
+@option(
+    "--recordings",
+    multiple=True,
+    metavar="PLACE",
+    help="Also run recordings that are uploaded below PLACE. Repeatable. Recordings elsewhere wait for a manifest.",
+)
+@include_option
+@option(
+    "--batch-window",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Make one run of the recordings that are uploaded within this time. Default: one run for each recording.",
+)
+@setting_option(
+    replace(
+        settings_of(RunOptions)["allow_outside"],
+        help="Let manifests name any local file and any address, not only those next to them.",
+    )
+)
+@setting_option(
+    replace(
+        settings_of(RunOptions)["only_under"],
+        help="Let manifests name only files below PLACE, a folder or the address of a folder. Repeatable.",
+    )
+)
+@option(
+    "--dead-letter",
+    metavar="TOPIC",
+    help="Topic for messages that cannot be run, with the reason. Default: the subscription's own dead-letter topic.",
+)
+@option("--drain", is_flag=True, help="Handle the waiting messages, then exit.")
+@option(
+    "--backfill",
+    "backfills",
+    is_flag=True,
+    help="Send a message for each object that already lies below --prefix and --recordings, then exit.",
+)
+@option(
+    "--to",
+    type=click.Choice((HERE, CLOUD_RUN)),
+    default=HERE,
+    show_default=True,
+    metavar=f"{HERE}|{CLOUD_RUN}",
+    help="Run here, or start an execution of a Cloud Run job for each run.",
+)
+@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
+@option("--region", metavar="REGION", help="Cloud Run: region of the job. Default: CLOUDSDK_RUN_REGION.")
+@tasks_option
+@prompt_option
+@job_options
+@store_options
+@click.pass_context
+def listen(
+    ctx: click.Context,
+    /,
+    subscription: str,
+    project: str | None,
+    out: str | None,
+    prefix: tuple[str, ...],
+    recordings: tuple[str, ...],
+    include: tuple[str, ...],
+    batch_window: float,
+    dead_letter: str | None,
+    drain: bool,
+    backfills: bool,
+    to: str,
+    job: str,
+    region: str | None,
+    tasks: int | None,
+    quiet: bool,
+    log_format: str,
+    exit_zero: bool,
+    **settings: Any,
+) -> None:
+    """Run manifests and recordings that Pub/Sub messages name: uploads to a bucket, and {"manifest": …, "output": …}.
+
+    Each uploaded manifest is one run. A recording that is uploaded below --recordings is one run, or all recordings
+    within --batch-window are one run together.
+
+    A message is acknowledged when its run is committed. With --to cloudrun it is acknowledged when the execution has
+    started, because Cloud Run then retries the execution itself. A message that can never be run goes to the
+    dead-letter topic, with the reason. Several listeners may share one subscription.
+    """
+    from voxbatch.cli.session import leave, refuse
+    from voxbatch.clouds.listen import ListenerOptions
+    from voxbatch.clouds.listen.executors import CloudRunExecutor, LocalExecutor, SharedOptions
+    from voxbatch.clouds.listen.rules import PlaceRules
+    from voxbatch.clouds.submit import CloudRun
+    from voxbatch.runner import Stop
+    from voxbatch.runner.steps import steps_of
+
+    asked_price = settings["usd_per_hour"] if is_given(ctx, "usd_per_hour") else None
+    task = find(os.environ, sagemaker_root(os.environ))
+    if task and asked_price is None and (price := usd_per_hour(task, os.environ)) is not None:
+        settings["usd_per_hour"] = price
+    run_options = run_options_of(ctx, settings)
+    log = Log(is_json(log_format, in_job(os.environ)), quiet)
+    shared, stop = SharedOptions(run_options, include), Stop()
+    executor: Executor
+    try:
+        rules = PlaceRules.from_options(out, prefix, recordings)
+        options = ListenerOptions(rules, run_options.stores, include, batch_window, drain)
+        if backfills:
+            leave(_backfill(options, (subscription, project, dead_letter), log))
+        steps_of(run_options).path_policy()  # an invalid policy is an error of the options, not of a message
+        if to == HERE:
+            executor = LocalExecutor(shared, stop, log)
+        else:
+            target = CloudRun(job, project, region)
+            executor = CloudRunExecutor(shared, target, forwarded(ctx, _OUR_OWN), out, tasks, asked_price, log)
+        with closing(executor):
+            code = _serve(options, (subscription, project, dead_letter), executor, stop, log)
+    except UsageError as e:
+        code = refuse(e, log)
+    leave(code)
+
+
+def _backfill(options: ListenerOptions, source: tuple[str, str | None, str | None], log: Log) -> int:
+    """Send the messages of objects that are there, and return the exit code; see `_serve` for the arguments."""
+    from voxbatch.clouds.listen.backfill import backfill
+    from voxbatch.clouds.listen.subscription import Subscription
+
+    try:
+        with closing(Subscription(*source, log)) as messages:
+            count = backfill(options.rules, options.stores, messages)
+    except RunError as e:
+        log.error("backfill_failed", text=f"{e}\nsome messages may have been sent; those that come twice do no harm")
+        return e.exit_code
+    log.info("backfilled", messages=count, text=f"{count:,} messages sent to the topic of {messages.name}")
+    return 0
+
+
+def _serve(
+    options: ListenerOptions, source: tuple[str, str | None, str | None], executor: Executor, stop: Stop, log: Log
+) -> int:
+    """Listen until the queue is drained or the process is stopped, and return the exit code."""
+    from voxbatch.cli.session import leave, on_signals
+    from voxbatch.clouds.listen import Listener
+    from voxbatch.clouds.listen.subscription import Subscription
+    from voxbatch.runner import StopRequested
+
+    signals: list[int] = []
+
+    def interrupted() -> int:
+        """Log the interruption, and return its exit code."""
+        text = "interrupted; finished items are committed, and their message goes to the next listener"
+        log.warning("interrupted", text=text)
+        return 128 + signals[-1]
+
+    on_signals(stop, signals, lambda: leave(interrupted()))
+    try:
+        messages = Subscription(*source, log)
+        text = f"listening to {messages.name} for {options.rules}; refused messages go to {messages.dead_letter_topic}"
+        log.info("listening", text=text)
+        Listener(options, messages, executor, log).serve()
+    except StopRequested:
+        return interrupted()
+    except RunError as e:
+        log.error("listen_failed", text=f"{e}\nno message is lost: start voxbatch listen again to continue")
+        return e.exit_code
+    return 0

@@ -1,0 +1,103 @@
+"""Voxtral Realtime with whole chunks of audio: the model writes one token of text for each 80 ms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from voxbatch.engines.pieces import Piece
+from voxbatch.engines.suspect_text import PieceText
+from voxbatch.errors import ConfigError
+from voxbatch.records import SAMPLING_RATE, Word
+from voxbatch.vllm.engine import realtime_limits
+from voxbatch.vllm.engine.families import Family, Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine.model import Model
+from voxbatch.vllm.engine.settings import VllmSettings
+from voxbatch.vllm.engine.tekken import Tekken, load_tekken, require_agreement
+from voxbatch.vllm.engine.word_times import (
+    TOKEN_S,
+    decode_groups,
+    longest_pause,
+    text_after_end,
+    timed_words,
+    with_leading_space,
+    word_confidences,
+)
+
+
+class Realtime(Family):
+    """The family of Voxtral Realtime: see `Family` for its methods."""
+
+    word_times = True
+
+    def __init__(self, model: Model, settings: VllmSettings):
+        super().__init__(model, settings)
+        audio = model.audio_settings()
+        self._ignore_eos = settings.ignore_eos
+        self._delay_ms = settings.delay_ms or round(audio["transcription_delay_ms"])
+        self._delay = realtime_limits.delay_tokens(self._delay_ms)
+        self._left_pad = int(audio["streaming_n_left_pad_tokens"])
+        self.prompt_tokens = realtime_limits.prompt_tokens(self._delay, self._left_pad)
+        self.max_chunk_samples = realtime_limits.longest_chunk(settings.max_model_len, self._delay, self._left_pad)
+        self.decoding = {"delay_ms": self._delay_ms, "ignore_eos": settings.ignore_eos}
+        if self.max_chunk_samples <= 0:
+            pads = realtime_limits.positions(0, self._delay, self._left_pad)
+            raise ConfigError(
+                f"max_model_len is {settings.max_model_len}; the pads of a delay of {self._delay_ms} ms alone take "
+                f"{pads} positions, and a second of audio 12.5 more: give at least 512"
+            )
+
+    def load(self, folder: Path) -> None:
+        """Load the tokenizer and check its counts; see `Family.load`."""
+        self._tekken: Tekken = load_tekken(folder)
+        self._prompt = self._tekken.start + self._tekken.audio_encoder.encode_streaming_tokens()
+        require_agreement(
+            len(self._prompt) == self.prompt_tokens,
+            folder,
+            f"the prompt has {len(self._prompt)} tokens, and voxbatch counts {self.prompt_tokens}",
+        )
+        token = realtime_limits.SAMPLES_PER_TOKEN
+        for samples in (0, 1, token, token + 1, self.max_chunk_samples):
+            silence = np.zeros(samples, np.int8)  # one byte per sample: small even for a long context
+            padded = len(self._tekken.audio_encoder.pad(silence, SAMPLING_RATE))
+            counted = realtime_limits.positions(samples, self._delay, self._left_pad) * token
+            require_agreement(
+                padded == counted,
+                folder,
+                f"{samples} samples are padded to {padded} samples, and voxbatch counts {counted}",
+            )
+
+    def request(self, piece: Piece) -> Request:
+        """Return a request with padded audio; see `Family.request`."""
+        samples = len(piece.samples)
+        if samples > self.max_chunk_samples:
+            raise UnsupportedPiece(
+                f"{samples / SAMPLING_RATE:.2f} s of audio; {self.max_chunk_samples / SAMPLING_RATE:.2f} s fit into a "
+                f"context of {self.max_model_len}"
+            )
+        padded = self._tekken.audio_encoder.pad(piece.samples, SAMPLING_RATE)
+        return Request(
+            {"prompt_token_ids": self._prompt, "multi_modal_data": {"audio": [(padded, None)]}},
+            max_tokens=realtime_limits.max_tokens(samples, self._delay, self._left_pad),
+            ignore_eos=self._ignore_eos,
+        )
+
+    def read(
+        self, piece: Piece, token_ids: list[int], finish_reason: str, scores: TokenScores | None = None
+    ) -> PieceText:
+        """Return the text with word times, confidences, pauses and early ends; see `Family.read`."""
+        duration = len(piece.samples) / SAMPLING_RATE
+        groups = decode_groups(token_ids, self._tekken.decode)
+        pieces = [(group.at, group.text) for group in groups]
+        words = tuple(timed_words(with_leading_space(pieces), duration))
+        if scores is not None:
+            confidences = word_confidences(groups, token_ids, scores.probabilities(), self._tekken.decode)
+            pairs = zip(words, confidences, strict=True)
+            words = tuple(Word(word.text, word.start, word.end, confidence) for word, confidence in pairs)
+        text = "".join(group.text for group in groups)
+        ended_at = len(token_ids) * TOKEN_S
+        untranscribed = (ended_at, duration) if finish_reason == "stop" and ended_at < duration else None
+        went_on = text_after_end(token_ids, groups)
+        after_end = ((min((went_on[0] + 1) * TOKEN_S, duration), went_on[1]),) if went_on else ()
+        return PieceText(text, words, longest_pause(token_ids, duration), untranscribed, text_after_eos=after_end)
