@@ -35,7 +35,7 @@ def line_of(words: list[tuple[str, float, float, str | None]], text: str, **keys
         for word, start, end, speaker in words
     ]
     return {
-        "id": "a.b/c", "audio_filepath": "/day/a.wav", "pred_text": text, "words": rows, "segments": [],
+        "id": "a.b/c", "audio_filepath": "/day/a.wav", "pred_text": text, "words": rows, "segments": [], "flags": [],
         "audio_duration": 120.0, "warnings": [], "lang": "en", **keys,
     }  # fmt: skip
 
