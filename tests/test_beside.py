@@ -46,7 +46,14 @@ class Videos:
                 "words": [],
             }
             segments: list[dict[str, Any]] = [{"text": TEXT, "start": 0.0, "end": 4.0}]
-            line |= {"segments": segments, "audio_duration": 4.0, "warnings": [], "flags": [], **row}
+            line |= {
+                "segments": segments,
+                "audio_duration": 4.0,
+                "warnings": [],
+                "flags": [],
+                "confidence": None,
+                **row,
+            }
             entries.append(PartEntry(i, "transcript", json_bytes(line)))
         Checkpoint(self.store, owned(self.store, items=len(paths))).commit(entries, 1.0)
 
