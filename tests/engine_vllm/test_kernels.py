@@ -327,12 +327,12 @@ def test_kernels_compile_for_the_supported_gpus(tmp_path: Path) -> None:
 THREE_TOKENS = """
 import torch
 from voxbatch.vllm.plugin.speech.layer_ops import LayerOps
-from voxbatch.vllm.plugin.speech.fused_ops import FusedOps
+from voxbatch.vllm.plugin.speech.fused_ops import FusedLayerOps
 
 torch.manual_seed(0)
 for heads, kv_heads, dim in ((32, 8, 128), (4, 2, 32), (4, 4, 64)):
     qkv = torch.randn(3, 3, (heads + 2 * kv_heads) * dim)
-    read = FusedOps(heads, kv_heads, dim, 1e-5).attend(qkv)
+    read = FusedLayerOps(heads, kv_heads, dim, 1e-5).attend(qkv)
     torch.testing.assert_close(read, LayerOps(heads, kv_heads, dim, 1e-5).attend(qkv), atol=1e-5, rtol=1e-5)
 """
 
