@@ -270,7 +270,7 @@ def test_parakeet_runs_without_vllm(parakeet: Any) -> None:
 def test_parakeet_does_not_start_without_its_gpu(
     parakeet: Any, machine: dict[str, Any], faulty: str, detail: str
 ) -> None:
-    """Where there is a driver, Parakeet does not silently run on the CPU: a PyTorch without CUDA, a driver that is too
+    """Parakeet does not silently run on the CPU where there is a driver: a PyTorch without CUDA, a driver that is too
     old and GPUs that are hidden fail the engine, with the remedy. A run is refused for the same reason.
     """
     found = parakeet(**machine)
@@ -321,7 +321,7 @@ def test_gpu_that_is_too_small_for_the_weights_fails(parakeet: Any) -> None:
 
 
 def test_parakeet_on_this_machine(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Without the extra, the engine is missing with the command that installs it, and a run that asks for it fails."""
+    """The engine is missing without the extra, with the command that installs it, and a run that asks for it fails."""
     if not engines.install_command("transducers"):
         pytest.skip("PyTorch and transformers are installed")
     model = machines.parakeet_folder(tmp_path / "parakeet", 1000)

@@ -79,7 +79,7 @@ def test_a_broken_package_is_named(fault: str, manifest: ManifestWriter, voxbatc
 
 @pytest.mark.slow
 def test_two_packages_with_one_engine_are_refused(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Which of the two is meant is not guessed."""
+    """No guess is made which of the two is meant."""
     package(tmp_path / "site", "their-engine", "scripted", "scripted_engine:REGISTRATION")
     path = package(tmp_path / "site", "our-engine", "ours", "scripted_engine:REGISTRATION")
     done = voxbatch("run", manifest(0.5), "--engine", "scripted", env={"PYTHONPATH": path})

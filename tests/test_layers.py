@@ -20,7 +20,7 @@ PACKAGE = ROOT / "voxbatch"
 
 LAYERS = (
     ("failure_kinds",),
-    ("errors", "languages", "safe_text", "__init__"),
+    ("errors", "languages", "parts", "safe_text", "__init__"),
     ("rounding", "settings", "shared_samples", "word"),
     ("log", "records", "work"),
     ("process", "speech", "storage", "voice"),

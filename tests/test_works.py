@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ IN_FORMATS = {"channels", "speakers"}
 """Words that are also keys of the formats of others."""
 PREDICATES = {"speaks", "asks", "aligns", "is_speech", "has_second_pass"}
 ELSEWHERE = ("works/", "vllm/engine/", "vllm/plugin/")
-"""What knows kinds: the kinds themselves, and the families of vLLM, each of which does one kind."""
+"""Folders that know kinds: the kinds themselves, and the families of vLLM, each of which does one kind."""
 MOST = 0
 """Number of branches on a kind in the core."""
 
@@ -107,18 +107,23 @@ def test_branches_are_noticed(text: str) -> None:
     assert branches(text)
 
 
+def without(folder: str, place: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return the command of a copy of voxbatch in `place` that lacks a folder."""
+    shutil.copytree(PACKAGE, place / "voxbatch", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(place / "voxbatch" / folder)
+
+    def voxbatch(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=f"{place}:{ENGINES}")
+        return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True)
+
+    return voxbatch
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_core_lives_without_the_folder_of_a_kind(folder: str, tmp_path: Path) -> None:
-    """Without a kind's folder, its command is gone, and everything else transcribes, merges and reads OUT."""
-    package = tmp_path / "voxbatch"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(package / "works" / folder)
-
-    def voxbatch(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=f"{tmp_path}:{ENGINES}")
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-
+    """A kind's command is gone without its folder, and everything else transcribes, merges and reads OUT."""
+    voxbatch = without(f"works/{folder}", tmp_path)
     commands = re.findall(r"^  ([a-z]+) ", voxbatch("--help").stdout, re.MULTILINE)
     assert folder not in commands
     assert {*KINDS, "run"} - {folder} <= {*commands}
@@ -148,16 +153,9 @@ def test_the_core_lives_without_the_folder_of_a_kind(folder: str, tmp_path: Path
 def test_the_core_lives_without_a_folder(
     folder: str, commands: set[str], refused: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Without vLLM, the clouds or the clients of stores, their commands are gone, what needs them is refused, and
+    """Commands are gone without their folder (vLLM, the clouds or the clients of stores), what needs it is refused, and
     everything else works."""
-    package = tmp_path / "voxbatch"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(package / folder)
-
-    def voxbatch(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=f"{tmp_path}:{ENGINES}")
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-
+    voxbatch = without(folder, tmp_path)
     shown = {*re.findall(r"^  ([a-z]+) ", voxbatch("--help").stdout, re.MULTILINE)}
     assert not shown & commands
     assert {"run", "status", "doctor"} <= shown

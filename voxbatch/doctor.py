@@ -13,7 +13,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 import voxbatch
-from voxbatch import engines
+from voxbatch import engines, parts
 from voxbatch.audio import ffmpeg
 from voxbatch.config import RunOptions
 from voxbatch.engines import entry_points
@@ -141,7 +141,7 @@ def _cuda() -> Finding:
 def _checks(engine: str) -> EngineChecks | None:
     """Return what an engine tells about this machine. None if it tells nothing, or is not part of this installation."""
     path = engines.ENGINES[engine].checks_path if engine in engines.ENGINES else ""
-    if not path or not engines.is_part(path):
+    if not path or not parts.has(path):
         return None
     checks: EngineChecks = import_module(path)
     return checks

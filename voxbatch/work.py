@@ -17,6 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple
 
+from voxbatch import parts
 from voxbatch.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "works"
@@ -101,7 +102,7 @@ class Work:
 
 def exists(name: str) -> bool:
     """Return whether the folder of a kind is there."""
-    return (FOLDER / FOLDERS.get(name, name) / "__init__.py").is_file()
+    return parts.has(f"voxbatch.works.{FOLDERS.get(name, name)}")
 
 
 def commands() -> list[str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
 
+from voxbatch import parts
 from voxbatch.config import FORMATS
 from voxbatch.settings import COMMON, GROUPS
 from voxbatch.work import commands
@@ -41,12 +41,9 @@ _MODULES = {
     "listen": "voxbatch.clouds.listen_command",
     "serve": "voxbatch.cli.serve_command",
 }
-_FOLDERS = {"submit": "clouds", "listen": "clouds", "serve": "vllm"}
-"""The folders that some commands need."""
-_PACKAGE = Path(__file__).parents[1]
-MODULES = {
-    name: module for name, module in _MODULES.items() if name not in _FOLDERS or (_PACKAGE / _FOLDERS[name]).is_dir()
-}
+_NEEDS = {"submit": "voxbatch.clouds", "listen": "voxbatch.clouds", "serve": "voxbatch.vllm"}
+"""The parts of voxbatch that some commands need."""
+MODULES = {name: module for name, module in _MODULES.items() if parts.has(_NEEDS.get(name, module))}
 """The module of each command, in the order of the help: the most used first. The module's function has
 the name of the command. A command whose folder is not installed is left out."""
 

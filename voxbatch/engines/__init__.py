@@ -13,10 +13,10 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from voxbatch import parts
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.interface import Engine, EngineSpec, Registration
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result
@@ -168,14 +168,8 @@ def install_command(name: str, table: Mapping[str, Registration] | None = None) 
     engine = registered(name, table)
     assert engine is not None
     folder = engine.class_path.partition(":")[0]  # voxbatch may be installed without it
-    is_there = bool(engine.package) or is_part(folder)
+    is_there = bool(engine.package) or parts.has(folder)
     return None if is_there and all(importlib.util.find_spec(module) for module in engine.needs) else engine.install
-
-
-def is_part(module: str) -> bool:
-    """Return whether a module of voxbatch is part of this installation, without importing its packages."""
-    path = Path(__file__).parents[1].joinpath(*module.split(".")[1:])
-    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def known_details(*details: str) -> str:

@@ -1,4 +1,4 @@
-"""What `voxbatch doctor` says of a machine, and what an engine tells it: see Registration.checks_path."""
+"""The findings of `voxbatch doctor` about a machine, and what an engine tells it: see Registration.checks_path."""
 
 from __future__ import annotations
 

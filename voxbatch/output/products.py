@@ -76,7 +76,7 @@ PRODUCTS = Products()
 
 
 class SecondPassFiles(Protocol):
-    """What OUT has of a second pass, in which another model does some of the items again."""
+    """The files in OUT of a second pass, in which another model does some of the items again."""
 
     def is_complete(self, store: Store, run: Run) -> bool:
         """Return whether the second pass is complete.

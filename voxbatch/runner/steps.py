@@ -27,6 +27,7 @@ from voxbatch.records import (
     SAMPLING_RATE,
     TRANSLATE,
     Failure,
+    Flag,
     Hypothesis,
     Item,
     Outcome,
@@ -264,8 +265,13 @@ class Steps:
         counts: ErrorCounts | None,
     ) -> PartEntry:
         """Return the entry of an item that is done."""
-        line = transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts)
+        flags = self.flags(outcome)
+        line = transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts, flags=flags)
         return PartEntry(item.index, "transcript", line_bytes(line))
+
+    def flags(self, transcript: Any) -> Iterable[Flag] | None:
+        """Return the flags of a transcript. None: those that `transcript_line` finds."""
+        return None
 
     def failure_entry(self, item: Item, failure: Failure, lang: str | None, folder: str | None) -> PartEntry:
         """Return the entry of an item that has failed."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+from voxbatch import parts
 from voxbatch.errors import StorageError
 from voxbatch.storage.address import StoreOptions
 from voxbatch.storage.retrying_client import RetryingBucket, RetryingReader
@@ -19,8 +19,6 @@ from voxbatch.storage.retrying_client import RetryingBucket, RetryingReader
 CREATING = threading.Lock()
 """Lock around the caches. Without it, several threads that come before the first client exists would each create a
 client and log in."""
-
-
 CLIENTS = {
     "gs": "voxbatch.stores.gcs:GoogleBucket",
     "hf": "voxbatch.stores.hf:HubDatasets",
@@ -75,7 +73,7 @@ def pinned(uri: str, options: StoreOptions) -> str:
 
 
 def _part(name: str) -> Any:
-    module = Path(__file__).parents[1].joinpath(*name.partition(":")[0].split(".")[1:]).with_suffix(".py")
-    if not module.is_file():
+    module = name.partition(":")[0]
+    if not parts.has(module):
         raise StorageError(f"this installation of voxbatch has no {module}: install voxbatch again")
     return resolve_name(name)

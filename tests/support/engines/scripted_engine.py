@@ -25,7 +25,7 @@ from voxbatch.settings import parse
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 REGISTRATION = Registration(class_path="scripted_engine:ScriptedTestEngine", answers=True)
-"""What the entry point of this package names; see voxbatch.engines.entry_points."""
+"""The registration that the entry point of this package names; see voxbatch.engines.entry_points."""
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
 """Minimum of `max_chunk_s`, because cutting in pauses needs it (see chunk.cut)."""

@@ -25,7 +25,7 @@ from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, suspicions
 from voxbatch.engines.transducers.model import download, locate
 from voxbatch.engines.transducers.options import TransducerOptions
-from voxbatch.engines.transducers.requirements import require_gpu, require_transformers
+from voxbatch.engines.transducers.requirements import check_installed, require_gpu
 from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
@@ -60,7 +60,7 @@ class TransducersEngine:
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         self._options = parse(TransducerOptions, "transducers", options)
         check_settings(self._options)
-        require_transformers(metadata.version("transformers"))
+        check_installed()
         self._model = located = locate(model, stores)
         self._stores = stores
         self._network: Network | None = None

@@ -1,4 +1,4 @@
-"""What `voxbatch doctor` says about vLLM: see EngineChecks."""
+"""The findings of `voxbatch doctor` about vLLM: see EngineChecks."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from voxbatch import engines
 from voxbatch.config import Config
@@ -18,17 +18,12 @@ from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError, ManifestError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.manifest.source import BadLines
-from voxbatch.output.lines import line_bytes, transcript_line
-from voxbatch.output.parts import PartEntry
-from voxbatch.records import Chunk, GivenText, Item, Transcript
+from voxbatch.records import Chunk, Flag, GivenText, Item, Transcript
 from voxbatch.runner.shared import EventQueue, InProgress
 from voxbatch.runner.steps import Decode, Outcomes, Started, Steps, Transcripts
 from voxbatch.speech.pieces import unreadable
 from voxbatch.text.item_flags import item_flags
 from voxbatch.works.align.policy import GivenTextPolicy
-
-if TYPE_CHECKING:
-    from voxbatch.scoring.counts import ErrorCounts
 
 NOT_IN_AUDIO = "not in the audio: no word of the text"
 
@@ -103,19 +98,9 @@ class Align(Steps):
         """See Steps."""
         return _Alignments(self.additions)
 
-    def entry(
-        self,
-        item: Item,
-        outcome: Any,
-        spec: EngineSpec,
-        lang: str | None,
-        folder: str | None,
-        counts: ErrorCounts | None,
-    ) -> PartEntry:
+    def flags(self, transcript: Any) -> Iterable[Flag]:
         """See Steps. The text comes from the user, so its language is not doubted."""
-        flags = (*outcome.flags, *item_flags(outcome, None))
-        line = transcript_line(item, outcome, spec.name, spec.model, lang, folder, counts, flags=flags)
-        return PartEntry(item.index, "transcript", line_bytes(line))
+        return (*transcript.flags, *item_flags(transcript, None))
 
 
 class _Alignments(Transcripts):
