@@ -16,8 +16,9 @@ from whisper_base import needs_tiny_en
 
 import voxbatch as vb
 from voxbatch.formats.cues import split_into_cues
-from voxbatch.manifest import items, open_source
+from voxbatch.manifest import items
 from voxbatch.records import LOST_SPEECH, Transcript, Word
+from voxbatch.sources.opening import open_source
 
 CASES = ROOT.parent / "shared" / "cases"
 pytestmark = pytest.mark.skipif(not (CASES / "cases.jsonl").is_file(), reason=f"no cases in {CASES}")

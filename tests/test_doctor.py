@@ -21,8 +21,8 @@ from voxbatch.cli import cli
 from voxbatch.config import RunOptions
 from voxbatch.engines import checks, gpu
 from voxbatch.engines.checks import Finding
-from voxbatch.engines.transducers.requirements import require_gpu
 from voxbatch.errors import EngineError
+from voxbatch.transducers.requirements import require_gpu
 
 
 @pytest.fixture

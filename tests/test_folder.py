@@ -12,8 +12,9 @@ import soundfile
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import decode
-from voxbatch.manifest import items, open_source
+from voxbatch.manifest import items
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
+from voxbatch.sources.opening import open_source
 from voxbatch.storage import Stores
 
 MUXERS = {

@@ -14,7 +14,7 @@ from hub import COMMIT, Hub, serving
 from pyarrow import Table, parquet
 
 from voxbatch.errors import ConfigError, ManifestError, StorageError
-from voxbatch.manifest.opening import open_source
+from voxbatch.sources.opening import open_source
 from voxbatch.storage import Stores, connect
 from voxbatch.storage.circuit_breaker import UnusableRecording
 

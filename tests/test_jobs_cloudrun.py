@@ -37,7 +37,7 @@ from conftest import ROOT
 
 from voxbatch.clouds.listen.message import Ignored, ReceivedMessage, RunRequest, read
 from voxbatch.clouds.listen.rules import PlaceRules
-from voxbatch.manifest.kinds import JSON_LINES
+from voxbatch.sources.kinds import JSON_LINES
 
 SUFFIXES = JSON_LINES.certain
 """Extensions of the manifests that an upload may have."""

@@ -32,10 +32,12 @@ LAYERS = (
         "prices",
         "text",
     ),
+    ("sources",),
     ("config",),
     ("profiles",),
     ("engines", "scoring"),
-    ("vllm",),
+    ("transducers", "vllm"),
+    ("onnx_asr",),
     ("speakers",),
     ("decoding", "report"),
     ("output",),
@@ -134,7 +136,7 @@ def test_the_check_can_fail() -> None:
     """The check finds an import that goes up, also a lazy one."""
     found = set(imports(MODULES["voxbatch.cli.out_commands"]))
     assert {"voxbatch.output.merge_again", "voxbatch.storage", "voxbatch.errors"} <= found
-    assert "voxbatch.manifest.manifest_file" in imports(MODULES["voxbatch.manifest.references"])
+    assert "voxbatch.sources.manifest_file" in imports(MODULES["voxbatch.sources.references"])
     assert LAYER_OF[package_of("voxbatch.runner.prepare")] > LAYER_OF[package_of("voxbatch.engines.feed")]
 
 

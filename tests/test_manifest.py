@@ -21,21 +21,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest import (
-    DEFAULT_POLICY,
-    MAX_LANGUAGES,
-    LineError,
-    PathPolicy,
-    Survey,
-    items,
-    open_source,
-    parse_line,
-    survey,
-)
-from voxbatch.manifest.folder import folder_manifest, natural_key
+from voxbatch.manifest import DEFAULT_POLICY, MAX_LANGUAGES, LineError, PathPolicy, Survey, items, parse_line, survey
 from voxbatch.manifest.json_line import MAX_LINE_BYTES
-from voxbatch.manifest.references import MAX_REFERENCE_BYTES
 from voxbatch.records import Item
+from voxbatch.sources.folder import folder_manifest, natural_key
+from voxbatch.sources.opening import open_source
+from voxbatch.sources.references import MAX_REFERENCE_BYTES
 from voxbatch.storage.columns import ItemSet
 
 ANYWHERE = PathPolicy(allow_outside=True)

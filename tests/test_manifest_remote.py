@@ -24,10 +24,11 @@ from servers import Reply
 from web_server import served
 
 from voxbatch.errors import ManifestError, StorageError
-from voxbatch.manifest import Source, items, open_source, survey
-from voxbatch.manifest.folder import folder_manifest
-from voxbatch.manifest.prefix import prefix_manifest
-from voxbatch.manifest.references import MAX_REFERENCE_BYTES
+from voxbatch.manifest import Source, items, survey
+from voxbatch.sources.folder import folder_manifest
+from voxbatch.sources.opening import open_source
+from voxbatch.sources.prefix import prefix_manifest
+from voxbatch.sources.references import MAX_REFERENCE_BYTES
 from voxbatch.storage import StoreOptions, Stores, retrying_client
 
 # Google's client leaves sockets to the garbage collector.

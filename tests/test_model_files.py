@@ -19,8 +19,8 @@ from voxbatch import engines
 from voxbatch.engines import choice, create
 from voxbatch.engines.known_models import bundled_folder
 from voxbatch.engines.model_files import SAMPLE_BYTES, SAMPLES, WHOLE_FILE_BYTES, fingerprint
-from voxbatch.engines.transducers.model import locate
 from voxbatch.errors import ConfigError, StorageError
+from voxbatch.transducers.model import locate
 
 
 class Stored(NamedTuple):

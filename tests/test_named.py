@@ -13,8 +13,9 @@ import servers
 from conftest import ManifestWriter, Voxbatch
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest import PathPolicy, Source, items, open_source, survey
+from voxbatch.manifest import PathPolicy, Source, items, survey
 from voxbatch.output.default_out import default_out
+from voxbatch.sources.opening import open_source
 
 SCRIPTED = ("--engine", "scripted", "-q")
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxbatch.engines.onnx_decoding import Transducer
-from voxbatch.engines.onnx_folder import FLOAT32, INT8, KINDS, read_folder, recognises
-from voxbatch.engines.transducers.tokens import Tokens, ctc_tokens
 from voxbatch.errors import ConfigError
+from voxbatch.onnx_asr.decoding import Transducer
+from voxbatch.onnx_asr.folder import FLOAT32, INT8, KINDS, read_folder, recognises
+from voxbatch.transducers.tokens import Tokens, ctc_tokens
 
 BLANK = 3
 """The last of four tokens."""
@@ -195,7 +195,7 @@ def test_tokens_of_ctc() -> None:
 def test_models_that_are_not_there(name: str | None) -> None:
     """A name that is none is refused with what to give."""
     pytest.importorskip("onnx_asr")
-    from voxbatch.engines.onnx_asr import OnnxAsrEngine
+    from voxbatch.onnx_asr import OnnxAsrEngine
 
     with pytest.raises(ConfigError, match=r"--model|needs --model"):
         OnnxAsrEngine(name, {})
@@ -206,7 +206,7 @@ def test_models_that_are_not_there(name: str | None) -> None:
 )
 def test_versions_of_onnxruntime(version: str, refused: bool) -> None:
     """The versions that onnx-asr excludes are refused before they give wrong numbers."""
-    from voxbatch.engines.onnx_asr import _require_version
+    from voxbatch.onnx_asr import _require_version
 
     if refused:
         with pytest.raises(ConfigError, match=f"onnxruntime {version} is installed, which onnx-asr excludes"):

@@ -176,7 +176,7 @@ def test_the_column_with_the_recordings_is_found(columns: dict[str, Any], name: 
 
 def test_a_row_group_that_no_decoder_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how to write the file again."""
-    monkeypatch.setattr("voxbatch.manifest.parquet.MAX_GROUP_BYTES", 100)
+    monkeypatch.setattr("voxbatch.sources.parquet.MAX_GROUP_BYTES", 100)
     path = table(tmp_path / "t.parquet", audio=[{"bytes": os.urandom(200), "path": None}])
     with pytest.raises(ManifestError, match="write it with `row_group_size=100`"):
         rows(path)

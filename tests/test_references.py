@@ -9,8 +9,9 @@ from unicodedata import normalize
 
 import pytest
 
-from voxbatch.manifest import items, open_source
-from voxbatch.manifest.folder import folder_manifest
+from voxbatch.manifest import items
+from voxbatch.sources.folder import folder_manifest
+from voxbatch.sources.opening import open_source
 from voxbatch.storage import Stores
 
 STM = ";; c\nT 1 S 0 2 <o,f0,male> he said\nT 1 S 2 3 <o> IGNORE_TIME_SEGMENT_IN_SCORING\nT 1 S 3 4 <o> it 's me\n"

@@ -25,7 +25,9 @@ from conftest import environment
 from datasets import Dataset
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest import items, open_source, shards, survey
+from voxbatch.manifest import items, survey
+from voxbatch.sources import shards
+from voxbatch.sources.opening import open_source
 
 
 def refused(spec: Any) -> str:

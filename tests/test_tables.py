@@ -21,8 +21,9 @@ from conftest import ManifestWriter, Voxbatch
 from datasets import Audio, Dataset
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest import PathPolicy, items, open_source, survey
+from voxbatch.manifest import PathPolicy, items, survey
 from voxbatch.output.default_out import default_out
+from voxbatch.sources.opening import open_source
 
 TEXTS = ['He said "no", twice.', "line one\nline two", "tab\there", 'ends with "quotes"', "plain", "ünï – ☂", "; | ,"]
 

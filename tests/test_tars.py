@@ -16,9 +16,9 @@ from conftest import ManifestWriter, Recorder, Voxbatch
 from servers import Place
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest.kinds import is_text
-from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY
+from voxbatch.sources.kinds import is_text
+from voxbatch.sources.opening import open_source
 from voxbatch.storage import Stores, tar_members
 from voxbatch.storage.tar_members import open_listing
 

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import decoders
 
-from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.records import Word
+from voxbatch.transducers.words import Vocabulary
 
 SPECIAL = ["<unk>", "<pad>", "<blk>", "</s>", "<|startoftranscript|>", "<|es|>"]
 BYTES = [f"<0x{number:02X}>" for number in "ä你𝄞é".encode()]
@@ -139,6 +139,6 @@ def test_the_confidence_is_the_mean_of_the_tokens() -> None:
 
 def test_importing_the_words_imports_no_torch() -> None:
     """The engine for CPUs uses the words on machines without PyTorch."""
-    script = "import sys, voxbatch.engines.transducers.words; print('torch' in sys.modules)"
+    script = "import sys, voxbatch.transducers.words; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("False\n", "")

@@ -24,10 +24,10 @@ from itertools import islice
 from voxbatch.analysis.readers.entry import Role, TextEntry, bad_line, text_lines
 from voxbatch.analysis.text_kinds import LINES, TEXT_KINDS
 from voxbatch.errors import ConfigError
-from voxbatch.manifest.cues import CUE_TIMES
 from voxbatch.manifest.encoding import TextDecoder
-from voxbatch.manifest.references import LISTS
 from voxbatch.manifest.source import Source
+from voxbatch.sources.cues import CUE_TIMES
+from voxbatch.sources.references import LISTS
 from voxbatch.storage import DEFAULT_STORES, Stores, is_remote, redacted
 from voxbatch.storage.temporary_files import temporary_file
 

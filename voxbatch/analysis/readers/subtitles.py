@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from voxbatch.analysis.readers.entry import TextEntry, text_lines
-from voxbatch.manifest.annotations import ANNOTATIONS
-from voxbatch.manifest.cues import MARKUP, read_cues
 from voxbatch.manifest.source import Source
+from voxbatch.sources.annotations import ANNOTATIONS
+from voxbatch.sources.cues import MARKUP, read_cues
 
 _WORD_TIME = re.compile(r"<(?:\d+:)?\d+:\d+\.\d+>")
 _SPEAKER = re.compile(r"[^\W\d_][^:.,?!]{0,39}:\s+")

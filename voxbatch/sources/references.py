@@ -77,7 +77,7 @@ class Reference:
             return self.text
         with open(self.path, "rb") as file:
             text = read_reference(file, self.path, decoder)
-        from voxbatch.manifest.annotations import ANNOTATIONS
+        from voxbatch.sources.annotations import ANNOTATIONS
 
         reader = ANNOTATIONS.get(os.path.splitext(self.path)[1].lower())
         return reader(text) if reader else text
@@ -262,7 +262,7 @@ def _texts_of_table(path: str, name: str, decoder: TextDecoder) -> Iterator[tupl
     if os.path.getsize(path) > MAX_TABLE_BYTES:
         return
     if _TABLES.fullmatch(name):
-        from voxbatch.manifest.manifest_file import described_texts
+        from voxbatch.sources.manifest_file import described_texts
 
         if (texts := described_texts(path, decoder)) is not None:
             yield from ((canonical(below), text) for below, text in texts.items())

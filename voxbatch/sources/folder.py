@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_included
-from voxbatch.manifest.references import References, file_line
 from voxbatch.safe_text import counted
+from voxbatch.sources.references import References, file_line
 
 SUBTITLED = ".subtitled"
 """End of the stem of a copy of a video with subtitles, which a folder walk does not list."""

@@ -24,8 +24,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import yaml
 
-from voxbatch.engines.transducers.nemo_config import Config, refused, translated
 from voxbatch.errors import ConfigError
+from voxbatch.transducers.nemo_config import Config, refused, translated
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from voxbatch.engines.transducers.model import FeatureSettings
-from voxbatch.engines.transducers.packing import MAX_CLIPS
 from voxbatch.records import SAMPLING_RATE
+from voxbatch.transducers.model import FeatureSettings
+from voxbatch.transducers.packing import MAX_CLIPS
 
 ZERO_GUARD = 2.0**-24
 """Added to a power before its logarithm (NeMo: log_zero_guard_value)."""

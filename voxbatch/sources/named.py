@@ -22,8 +22,8 @@ from typing import BinaryIO
 from voxbatch.errors import BadLine, EmptySourceError, ManifestError
 from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.recording_path import LIST_MARK, LISTED_NAMES, file_state, is_included, is_recording, missing
-from voxbatch.manifest.references import References, file_line
 from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.sources.references import References, file_line
 from voxbatch.storage import Stores, is_remote, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
 from voxbatch.storage.errors import ObjectNotFound
@@ -133,7 +133,7 @@ class _NamedRecordings:
             left_out = f"left out {len(self.left_out):,} of the files, which have no recording's extension: {shown}"
             notes.insert(0, left_out)
         elif self.others and not self.include:
-            from voxbatch.manifest.folder import others_note
+            from voxbatch.sources.folder import others_note
 
             notes.insert(0, others_note(self.others))
         return "; ".join(filter(None, notes))
@@ -159,7 +159,7 @@ class _NamedRecordings:
         """Yield the lines of a file or a folder. A file that is named alone may have any extension."""
         below = os.path.relpath(name, self.base)
         if os.path.isdir(name):
-            from voxbatch.manifest.folder import walk
+            from voxbatch.sources.folder import walk
 
             for path in walk(name, self.problems, self.others):
                 yield from self._file(path if below == os.curdir else os.path.join(below, path))
@@ -175,7 +175,7 @@ class _NamedRecordings:
             yield file_line(self.base, path, self.references, file_state(os.path.join(self.base, path)))
 
     def _pattern(self, name: str) -> Iterator[str | BadLine]:
-        from voxbatch.manifest.folder import natural_key
+        from voxbatch.sources.folder import natural_key
 
         paths = sorted(glob.iglob(name, recursive=True), key=natural_key)
         if not paths:
@@ -185,7 +185,7 @@ class _NamedRecordings:
 
     def _remote(self, address: str) -> Iterator[str | BadLine]:
         """Yield the lines of a prefix, of a pattern of objects, or of one recording."""
-        from voxbatch.manifest.prefix import (
+        from voxbatch.sources.prefix import (
             object_line,
             object_state,
             prefix_manifest,

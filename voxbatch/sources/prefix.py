@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.encoding import TextDecoder
-from voxbatch.manifest.folder import TRANSPORT_PACKETS, TRANSPORT_SUFFIXES, count_other
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_included, manifest_path
-from voxbatch.manifest.references import (
+from voxbatch.sources.folder import TRANSPORT_PACKETS, TRANSPORT_SUFFIXES, count_other
+from voxbatch.sources.references import (
     MAX_REFERENCE_BYTES,
     REFERENCE_TOO_LONG,
     bad_reference,

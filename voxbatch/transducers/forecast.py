@@ -8,8 +8,8 @@ from voxbatch.engines import gpu
 from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.engines.known_models import find
 from voxbatch.engines.previews import ExpectedSpeed
-from voxbatch.engines.transducers.model import DEFAULT_MODEL
 from voxbatch.storage.columns import Column
+from voxbatch.transducers.model import DEFAULT_MODEL
 
 PARAMETERS = 0.6e9
 FLOPS = 2 * PARAMETERS * 12.5 * 1.06

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from voxbatch.engines.transducers.tokens import Tokens, ctc_tokens
+from voxbatch.transducers.tokens import Tokens, ctc_tokens
 
 MAX_SYMBOLS = 10
 """Largest number of tokens at one frame (NeMo: greedy.max_symbols of the published checkpoints)."""

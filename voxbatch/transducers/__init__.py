@@ -23,19 +23,19 @@ from voxbatch.engines import EngineSpec, Feed, gpu
 from voxbatch.engines.kernel_cache import KernelCache, kernels_key
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, suspicions
-from voxbatch.engines.transducers.model import download, locate
-from voxbatch.engines.transducers.options import TransducerOptions
-from voxbatch.engines.transducers.requirements import check_installed, require_gpu
-from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.errors import EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Hypothesis
 from voxbatch.settings import check_settings, parse
 from voxbatch.settings import setting as setting
 from voxbatch.storage import DEFAULT_STORES, Stores
+from voxbatch.transducers.model import download, locate
+from voxbatch.transducers.options import TransducerOptions
+from voxbatch.transducers.requirements import check_installed, require_gpu
+from voxbatch.transducers.words import Vocabulary
 
 if TYPE_CHECKING:
-    from voxbatch.engines.transducers.network import ChunkGroup, Network
-    from voxbatch.engines.transducers.tokens import Tokens
+    from voxbatch.transducers.network import ChunkGroup, Network
+    from voxbatch.transducers.tokens import Tokens
 
 ROW_FRAMES = (312, 376, 440)
 """Lengths of the rows in which clips are packed, in frames of 80 ms: 25, 30 and 35 s. Each is compiled once."""
@@ -116,8 +116,8 @@ class TransducersEngine:
     def _load(self) -> Iterator[EngineMessage]:
         import torch
 
-        from voxbatch.engines.transducers.loading import load
-        from voxbatch.engines.transducers.network import Network
+        from voxbatch.transducers.loading import load
+        from voxbatch.transducers.network import Network
 
         began = time.monotonic()
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -180,7 +180,7 @@ class _StreamThreads:
 
     def _prepare(self) -> None:
         """Choose groups, and copy their samples to the device."""
-        from voxbatch.engines.transducers.network import MIN_SAMPLES
+        from voxbatch.transducers.network import MIN_SAMPLES
 
         while True:
             self._slots.acquire()

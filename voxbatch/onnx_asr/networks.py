@@ -9,15 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from voxbatch.engines.known_models import WHISPER_CODES
-from voxbatch.engines.onnx_decoding import INTEGERS, MAX_SYMBOLS, Transducer
-from voxbatch.engines.onnx_folder import INT8, OnnxModel
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
-from voxbatch.engines.transducers.tokens import Tokens, ctc_tokens
-from voxbatch.engines.transducers.words import Vocabulary
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.onnx_asr.decoding import INTEGERS, MAX_SYMBOLS, Transducer
+from voxbatch.onnx_asr.folder import INT8, OnnxModel
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Samples
+from voxbatch.transducers.tokens import Tokens, ctc_tokens
+from voxbatch.transducers.words import Vocabulary
 
 DURATIONS = range(5)
 """Durations of a TDT model whose config.json has none: those of all published ones."""

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from voxbatch.errors import ConfigError
-from voxbatch.manifest.kinds import KINDS, SUFFIXES
-from voxbatch.manifest.named import is_list, is_pattern, named_source
 from voxbatch.manifest.path_policy import is_page
 from voxbatch.manifest.recording_path import is_recording
 from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary, manifest_error
+from voxbatch.sources.kinds import KINDS, SUFFIXES
+from voxbatch.sources.named import is_list, is_pattern, named_source
 from voxbatch.storage import DEFAULT_STORES, WEB_PAGE, Stores, is_remote, redacted
 from voxbatch.storage.address import HTTP_SCHEMES, is_folder, scheme_of
 from voxbatch.storage.errors import ObjectNotFound
@@ -58,17 +58,17 @@ def open_source(
     for name in names:
         _refuse_unreadable(name)
     if len(names) == 1 and not _names_recordings(names[0]):
-        from voxbatch.manifest.manifest_file import open_manifest
+        from voxbatch.sources.manifest_file import open_manifest
 
         _refuse_include(names[0], include)
         return open_manifest(names[0], stdin, stores)
     if len(names) == 1 and os.path.isdir(names[0]):
-        from voxbatch.manifest.manifest_file import described_folder
+        from voxbatch.sources.manifest_file import described_folder
 
         if described := described_folder(names[0], include):
             return described
     if not any(map(is_recording, names)):
-        from voxbatch.manifest.shards import find_shards, joined_shards
+        from voxbatch.sources.shards import find_shards, joined_shards
 
         if shards := find_shards(names, stores):
             _refuse_include(names[0], include)

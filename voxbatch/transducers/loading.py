@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from voxbatch.engines.transducers.model import TransducerModel
 from voxbatch.errors import EngineError
+from voxbatch.transducers.model import TransducerModel
 
 SPECIAL_PIECES = ("<unk>", "<pad>", "<blank>", "<blk>")
 
@@ -55,7 +55,7 @@ def load(model: TransducerModel, device: str, dtype: torch.dtype) -> tuple[Any, 
 def _from_archive(model: TransducerModel, device: str, dtype: torch.dtype) -> tuple[Any, list[str]]:
     import transformers
 
-    from voxbatch.engines.transducers.nemo_archive import read
+    from voxbatch.transducers.nemo_archive import read
 
     archive = read(model.path)
     names = {"tdt": "ParakeetForTDT", "rnnt": "ParakeetForRNNT", "ctc": "ParakeetForCTC"}

@@ -16,7 +16,9 @@ from itertools import chain
 from typing import Any
 
 from voxbatch.errors import ConfigError, ManifestError
-from voxbatch.manifest.columns import (
+from voxbatch.manifest.json_line import AUDIO_KEY, quote
+from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.sources.columns import (
     END,
     OF_ANOTHER_FILE,
     Row,
@@ -26,8 +28,6 @@ from voxbatch.manifest.columns import (
     names_recordings,
     renamed,
 )
-from voxbatch.manifest.json_line import AUDIO_KEY, quote
-from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.parquet_members import BYTES, ParquetMember, member_name

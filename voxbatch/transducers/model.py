@@ -167,7 +167,7 @@ def _checked(name: str, path: Path, license_: str, origin: str, repository: str 
         ConfigError: the engine cannot run it.
     """
     if path.is_file():
-        from voxbatch.engines.transducers.nemo_archive import summary
+        from voxbatch.transducers.nemo_archive import summary
 
         config, preprocessor = summary(path)
     else:

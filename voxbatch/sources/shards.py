@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest.kinds import KINDS, TAR
-from voxbatch.manifest.manifest_file import json_lines, manifest_rows, open_file
-from voxbatch.manifest.named import common_folder, folder_of_name, is_list, is_pattern
-from voxbatch.manifest.prefix import translated_pattern
 from voxbatch.manifest.recording_path import is_recording
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, Shard, Source, manifest_error
+from voxbatch.sources.kinds import KINDS, TAR
+from voxbatch.sources.manifest_file import json_lines, manifest_rows, open_file
+from voxbatch.sources.named import common_folder, folder_of_name, is_list, is_pattern
+from voxbatch.sources.prefix import translated_pattern
 from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
 from voxbatch.storage.errors import ObjectNotFound
@@ -80,7 +80,7 @@ def find_shards(names: Sequence[str], stores: Stores) -> Shards | None:
             advice = "write fewer and larger shards, or give a pattern that matches some of them to each run"
             raise manifest_error(redacted(name), f"matches more than {MAX_FILES:,} files; {advice}")
     if any(name.lower().endswith(TAR.suffixes) for name in states):
-        from voxbatch.manifest.tars import is_beside
+        from voxbatch.sources.tars import is_beside
 
         states = {name: state for name, state in states.items() if not is_beside(name)}
     shards = Shards(names, {name: states[name] for name in sorted(states)})

@@ -14,10 +14,10 @@ from voxbatch import engines
 from voxbatch.config import RunOptions
 from voxbatch.engines import gpu, hub
 from voxbatch.engines.checks import CheckedModel, Finding, require_room
-from voxbatch.engines.transducers.model import WEIGHTS, TransducerModel, locate
-from voxbatch.engines.transducers.options import TransducerOptions
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.settings import parse
+from voxbatch.transducers.model import WEIGHTS, TransducerModel, locate
+from voxbatch.transducers.options import TransducerOptions
 
 TRANSFORMERS = (5, 16)
 """The first transformers that has all classes of model.ARCHITECTURES."""

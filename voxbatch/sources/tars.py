@@ -17,12 +17,12 @@ import tarfile
 from itertools import groupby
 from typing import Any
 
-from voxbatch.manifest.columns import Row, Rows, facts_of, of_supervisions
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, parse_json_line, quote
-from voxbatch.manifest.kinds import is_text
-from voxbatch.manifest.manifest_file import file_beside
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.sources.columns import Row, Rows, facts_of, of_supervisions
+from voxbatch.sources.kinds import is_text
+from voxbatch.sources.manifest_file import file_beside
 from voxbatch.storage.tar_members import TarMember
 
 _NUMBERED = re.compile(r"(?P<kind>audio|recording)_?\.?(?P<number>[0-9]+)\.tar")

@@ -16,11 +16,11 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 
-from voxbatch.manifest.columns import Rows
 from voxbatch.manifest.json_line import LongLine, quote
-from voxbatch.manifest.manifest_file import file_beside
-from voxbatch.manifest.references import canonical
 from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.sources.columns import Rows
+from voxbatch.sources.manifest_file import file_beside
+from voxbatch.sources.references import canonical
 from voxbatch.storage import is_remote
 from voxbatch.storage.temporary_files import TemporaryFileError
 

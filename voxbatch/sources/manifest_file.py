@@ -14,10 +14,8 @@ from pkgutil import resolve_name
 from typing import BinaryIO
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest.columns import COLUMNS, Rows
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, parse_json_line, quote
-from voxbatch.manifest.kinds import KINDS, PARQUET, TAR, is_text, kind_of
 from voxbatch.manifest.recording_path import is_included, missing
 from voxbatch.manifest.source import (
     CHANGED_ADVICE,
@@ -28,6 +26,8 @@ from voxbatch.manifest.source import (
     is_binary,
     manifest_error,
 )
+from voxbatch.sources.columns import COLUMNS, Rows
+from voxbatch.sources.kinds import KINDS, PARQUET, TAR, is_text, kind_of
 from voxbatch.storage import WEB_PAGE, Stores, is_remote, is_web_page, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, normalized
 from voxbatch.storage.errors import ObjectNotFound
@@ -143,7 +143,7 @@ def manifest_rows(source: Source, required: str | None = None) -> tuple[Rows | N
     Raises:
         ManifestError: it cannot be read.
     """
-    read = resolve_name(f"voxbatch.manifest.{kind_of(source.name).rows}")
+    read = resolve_name(f"voxbatch.sources.{kind_of(source.name).rows}")
     rows: tuple[Rows | None, str] = read(source, required)
     return rows
 

@@ -22,12 +22,12 @@ from typing import Any
 from voxbatch.engines import EngineSpec, Feed, hub
 from voxbatch.engines.known_models import WHISPER_CODES, named
 from voxbatch.engines.model_files import fingerprint, local_path
-from voxbatch.engines.onnx_folder import BESIDE, FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
-from voxbatch.engines.onnx_networks import OnnxNetwork, check_decoder, load
 from voxbatch.engines.pieces import Piece, joined, recut
 from voxbatch.engines.results import EngineMessage, Result
 from voxbatch.engines.suspect_text import PieceText, flags, reasons, suspicions, weight
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.onnx_asr.folder import BESIDE, FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
+from voxbatch.onnx_asr.networks import OnnxNetwork, check_decoder, load
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis
 from voxbatch.settings import check_settings, parse, setting

@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from voxbatch.engines.transducers.encoder import ConformerEncoder
-from voxbatch.engines.transducers.features import LogMel
-from voxbatch.engines.transducers.greedy import CtcDecoder, TransducerDecoder
-from voxbatch.engines.transducers.model import CTC, TDT, TransducerModel
-from voxbatch.engines.transducers.packing import Batch, packed
-from voxbatch.engines.transducers.tokens import Tokens
 from voxbatch.records import SAMPLING_RATE, Chunk
+from voxbatch.transducers.encoder import ConformerEncoder
+from voxbatch.transducers.features import LogMel
+from voxbatch.transducers.greedy import CtcDecoder, TransducerDecoder
+from voxbatch.transducers.model import CTC, TDT, TransducerModel
+from voxbatch.transducers.packing import Batch, packed
+from voxbatch.transducers.tokens import Tokens
 
 MIN_SAMPLES = 320
 """Samples of the shortest clip: its features have a variance from two on. Nobody says anything in 20 ms."""

@@ -21,7 +21,10 @@ from itertools import chain
 from typing import Any
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest.columns import (
+from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, LongLine, parse_json_line, quote
+from voxbatch.manifest.recording_path import LIST_MARK, is_recording
+from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.sources.columns import (
     DATA_ROOT,
     END,
     Row,
@@ -31,11 +34,8 @@ from voxbatch.manifest.columns import (
     renamed,
     with_duration,
 )
-from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, LongLine, parse_json_line, quote
-from voxbatch.manifest.kinds import JSON_LINES, kind_of
-from voxbatch.manifest.recording_path import LIST_MARK, is_recording
-from voxbatch.manifest.source import Source, manifest_error
-from voxbatch.manifest.tars import tarred_rows
+from voxbatch.sources.kinds import JSON_LINES, kind_of
+from voxbatch.sources.tars import tarred_rows
 from voxbatch.storage import is_remote
 
 Records = Iterator[tuple[int, list[str] | str]]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.engines.transducers.tokens import Tokens
 from voxbatch.records import Samples
+from voxbatch.transducers.tokens import Tokens
 
 MAX_SYMBOLS = 10
 """Tokens at one frame, if config.json gives no number (NeMo's max_symbols)."""
