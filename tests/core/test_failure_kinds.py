@@ -16,7 +16,6 @@ from servers import Reply
 from web_server import served
 
 from voxbatch.audio.ffmpeg import executable
-from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.lines import failure_line
@@ -70,13 +69,6 @@ def test_each_failure_has_its_kind(voxbatch: Voxbatch, recording: Recorder, tmp_
     assert "  silent.mp4: it has no audio track\n" not in done.stdout, "ten failures are named, and it is the eleventh"
     assert "  empty.mp3: the file is empty\n" in done.stdout
     assert "  … and 4 more in out/failures.jsonl\n3 not found: put the recordings in place\n" in done.stdout
-
-
-def test_an_address_that_is_not_allowed() -> None:
-    """The kind of a refused address is not that of a missing file."""
-    with pytest.raises(AudioError) as caught:
-        Stores().recording("http://127.0.0.1/a.wav")
-    assert caught.value.kind is FailureKind.NOT_ALLOWED
 
 
 def test_a_kind_of_a_later_version_is_unknown(voxbatch: Voxbatch, tmp_path: Path) -> None:

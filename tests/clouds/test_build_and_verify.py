@@ -15,7 +15,7 @@ from cloudrun_deployment import faults_of_calls
 from conftest import Voxbatch
 from gcloud_stub import Gcloud, Trouble, gcloud
 
-JOBS = Path(__file__).parents[1] / "jobs" / "cloudrun"
+JOBS = Path(__file__).parents[2] / "jobs" / "cloudrun"
 TRIAL = """
 set -euo pipefail
 source settings.sh

@@ -28,7 +28,7 @@ def script(code: str, *args: object) -> subprocess.Popen[str]:
     """Start Python code in another process, with LocalStore imported."""
     head = "import os, signal, sys\nfrom voxbatch.storage.local import LocalStore\n"
     command = [sys.executable, "-c", head + textwrap.dedent(code), *map(str, args)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 

@@ -31,7 +31,7 @@ compilation_config:
   cudagraph_mode: PIECEWISE
 """
 """The keys and values of a published latency submission."""
-WORLD = Path(__file__).parents[2] / "shared" / "world"
+WORLD = Path(__file__).parents[3] / "shared" / "world"
 
 
 def written(folder: Path, text: str) -> str:

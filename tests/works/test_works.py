@@ -170,3 +170,30 @@ def test_the_core_lives_without_a_folder(
         assert done.returncode == 0, done.stderr
     done = voxbatch(*refused)
     assert (done.returncode != 0, "Traceback" in done.stderr, done.stderr.strip() != "") == (True, False, True)
+
+
+CORE_ALONE = [pytest.param("clouds", marks=pytest.mark.slow)] + [
+    pytest.param(folder, marks=pytest.mark.long)
+    for folder in ("vllm", "stores", *(f"works/{folder}" for folder in FOLDERS))
+]
+"""Folders without which the tests of the core pass: one in each run of all tests, the others in `make test-long`."""
+
+
+@pytest.mark.parametrize("folder", CORE_ALONE)
+def test_the_tests_of_the_core_pass_without_a_folder(folder: str, tmp_path: Path) -> None:
+    """The fast tests of the core pass in a copy of the checkout that lacks a folder."""
+    names = ("voxbatch", "tests", "examples", "docs", "jobs", "pyproject.toml", "README.md")
+    copy = tmp_path / "voxbatch"
+    for name in names:
+        source = ROOT / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / name)
+    shutil.rmtree(copy / "voxbatch" / folder)
+    pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/core"]
+    done = subprocess.run(
+        [*pytest_command, "-n2", "-m", "not slow and not long"],
+        cwd=copy,
+        env=environment(PYTHONPATH=str(copy)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -31,7 +31,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxbatch.errors import AudioError, StorageError
+from voxbatch.errors import AudioError, StorageError, VoxbatchError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import StoreOptions, Stores, remote_recording, retry, retrying_client
 from voxbatch.storage.errors import ObjectNotFound, TransientError, UnknownHost, UnusableObject
@@ -39,6 +39,7 @@ from voxbatch.storage.objects import Stat
 from voxbatch.storage.recording import Recording
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.retrying_client import RetryingReader
+from voxbatch.storage.waits import longest_wait
 from voxbatch.stores import reply_deadline, ssrf_guard
 from voxbatch.stores.web import WebServer, parse_web_address
 
@@ -1002,3 +1003,18 @@ def test_no_message_shows_a_query(site: Site, answer: Answer, caplog: pytest.Log
             assert "/x?…" in str(told.value)
     assert SECRET in site.asked[0][0]
     assert SECRET not in caplog.text
+
+
+def test_an_address_that_is_not_allowed() -> None:
+    """The kind of a refused address is not that of a missing file."""
+    with pytest.raises(AudioError) as caught:
+        Stores().recording("http://127.0.0.1/a.wav")
+    assert caught.value.kind is FailureKind.NOT_ALLOWED
+
+
+def test_a_request_that_fails_for_good_leaves_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last attempt, the request is no longer waited for."""
+    monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
+    with pytest.raises(VoxbatchError, match="12 attempts failed"):
+        Stores(StoreOptions(allow_private_addresses=True)).recording("http://127.0.0.1:9/a.wav")
+    assert longest_wait() is None

@@ -13,7 +13,7 @@ from voxbatch.vllm import plugin as vllm_plugin
 from voxbatch.vllm.engine import compat, prefill
 from voxbatch.vllm.engine.settings import VllmSettings, resolve
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

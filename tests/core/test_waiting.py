@@ -18,7 +18,7 @@ from conftest import ManifestWriter, Starter, environment
 from hub import serving
 
 from voxbatch.errors import VoxbatchError
-from voxbatch.storage import StoreOptions, Stores, retry, waits
+from voxbatch.storage import retry, waits
 from voxbatch.storage.retry import RUN_START, Retries
 from voxbatch.storage.waits import longest_wait
 
@@ -130,11 +130,3 @@ def test_a_call_that_is_retried_is_known_until_it_ends(monkeypatch: pytest.Monke
     shown.clear()
     fail(2, "gs://b/")
     assert shown == ["None", b.replace("3 of", "2 of"), b]
-
-
-def test_a_request_that_fails_for_good_leaves_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the last attempt, the request is no longer waited for."""
-    monkeypatch.setenv("VOXBATCH_NO_WAIT", "1")
-    with pytest.raises(VoxbatchError, match="12 attempts failed"):
-        Stores(StoreOptions(allow_private_addresses=True)).recording(f"{NOBODY}/a.wav")
-    assert longest_wait() is None

@@ -24,7 +24,7 @@ from waits import until
 from voxbatch.vllm.engine.model import SMALL_FILES
 from voxbatch.vllm.plugin import vllm_version
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PINNED = {"protobuf": "6.33.6", "grpcio": "1.83.0", "click": "8.4.2", "urllib3": "2.7.0"}
 """Versions that vLLM's requirements allow, each older than our locked version."""
 

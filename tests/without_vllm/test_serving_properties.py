@@ -65,7 +65,7 @@ option.enable_chunked_prefill=true
 option.use_v2_block_manager=true
 """
 """The keys and values of AWS's own file for Voxtral."""
-WORLD = Path(__file__).parents[2] / "shared" / "world"
+WORLD = Path(__file__).parents[3] / "shared" / "world"
 
 
 def in_world(name: str) -> Path:

@@ -25,10 +25,11 @@ from voxbatch import errors
 from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
 from voxbatch.cli.models_command import USD_PER_HOUR
+from voxbatch.cli.options import unknown_variables
 from voxbatch.engines.known_models import KNOWN_MODELS
 from voxbatch.scoring.normalize import normalizer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted((ROOT / "jobs").rglob("*.md"))]
@@ -402,3 +403,9 @@ def test_the_page_of_models_has_the_table_of_the_command() -> None:
         assert (int(languages), licence) == (len(model.languages), model.license)
         assert re.findall(r"^[\d,]*", speed) == [f"{model.rtfx:,}" if model.rtfx else ""]
         assert usd[:6] == (f"{USD_PER_HOUR / model.rtfx:.4f}" if model.rtfx else "")
+
+
+def test_every_variable_of_the_sources_is_known() -> None:
+    """A variable that the sources name is an option's, or one of those that are read elsewhere."""
+    sources = "".join(path.read_text() for path in (ROOT / "voxbatch").rglob("*.py"))
+    assert unknown_variables(re.findall(r"[\"'](VOXBATCH_[A-Z_]+[A-Z])[\"']", sources)) == []

