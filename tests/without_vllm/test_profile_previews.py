@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from voxbatch.cli import cli
 from voxbatch.profiles import load_profile, profile_names
 from voxbatch.settings import settings_of
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.forecast import preview_arguments
-from voxbatch.vllm.engine.settings import VllmSettings, resolve
+from voxbatch.vllm.engine.settings import VllmSettings
 
 ENDPOINT_RULE = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)

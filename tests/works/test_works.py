@@ -33,7 +33,7 @@ OF_THE_CORE = {"questions", "speech", "cascade"}
 IN_FORMATS = {"channels", "speakers"}
 """Words that are also keys of the formats of others."""
 PREDICATES = {"speaks", "asks", "aligns", "is_speech", "has_second_pass"}
-ELSEWHERE = ("works/", "vllm/engine/", "vllm/plugin/")
+ELSEWHERE = ("works/", "vllm/engine/families/")
 """Folders that know kinds: the kinds themselves, and the families of vLLM, each of which does one kind."""
 MOST = 0
 """Number of branches on a kind in the core."""
