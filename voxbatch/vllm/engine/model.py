@@ -8,13 +8,10 @@ weights. This module loads nothing into memory but JSON.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import math
 import os
 import struct
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,8 +112,8 @@ class Model:
             ConfigError: the file cannot be read, or vLLM cannot compute with its values (see huggingface.params).
         """
         if self.is_mistral:
-            return _json(self.path / "params.json")
-        config = _json(self.path / "config.json")
+            return read_json(self.path / "params.json")
+        config = read_json(self.path / "config.json")
         return huggingface.params(config, self.path / "config.json") if self.is_translated else config
 
     def audio_settings(self) -> dict[str, Any]:
@@ -125,7 +122,7 @@ class Model:
         Raises:
             ConfigError: the file cannot be read or has no such section.
         """
-        audio = _json(self.path / "tekken.json").get("audio")
+        audio = read_json(self.path / "tekken.json").get("audio")
         if not isinstance(audio, dict):
             raise ConfigError(
                 f"{self.path}/tekken.json has no `audio` section: it is not the tokenizer of a speech model"
@@ -216,7 +213,7 @@ def check_weights(model: Model) -> None:
     """
     files = sorted(model.path.glob(model.weights))
     index = model.path / (model.weights.replace("*", "") + ".index.json")
-    indexed = set(_json(index)["weight_map"].values()) if index.is_file() else set[str]()
+    indexed = set(read_json(index)["weight_map"].values()) if index.is_file() else set[str]()
     if missing := sorted(indexed - {file.name for file in files}):
         raise EngineError(f"{model.path} lacks {', '.join(missing)}, which its index names: download the model again")
     if not files:
@@ -250,82 +247,11 @@ def weights_bytes(model: Model) -> int:
     return sum(file.stat().st_size for file in model.path.glob(model.weights))
 
 
-DELAY = "transcription_delay_ms"
-"""Key of tekken.json."""
-LOOK_BACK = "streaming_look_back_ms"
-"""Key of tekken.json: the audio before each block of a stream that is encoded again with the block."""
-FRAME_MS = 10.0
-"""Distance of the frames of the spectrum, in ms."""
-
-
-def linked_folder(
-    model: Model,
-    delay_ms: int,
-    cache: Path,
-    aligns_stream: bool = False,
-    further_files: Mapping[str, str] | None = None,
-) -> Path:
-    """Return the folder from which vLLM loads a Voxtral.
-
-    This is the folder of the model if it has all files that vLLM needs. Otherwise it is a folder in `cache` that holds
-    links to the files of the model, and the generated files:
-
-    - a tekken.json with another delay or look-back, because vLLM reads them only from this file;
-    - the params.json of a model in Hugging Face's format;
-    - further files that vLLM needs and the model lacks.
-
-    The path of the folder is the same every time, so that vLLM can reuse what it compiled for that path.
-
-    Args:
-        delay_ms: the transcription delay; 0 means the model's own.
-        aligns_stream: round the look-back up to whole frames. With the published 52.5 ms, the frames of a stream lie
-            2.5 ms beside those of the whole recording, and the texts of both differ.
-        further_files: their contents by name.
-    """
-    tokenizer, new_files = _json(model.path / "tekken.json"), dict(further_files or {})
-    if model.is_translated:
-        new_files["params.json"] = json.dumps(model.shape())
-    audio: dict[str, Any] = tokenizer["audio"]
-    values: dict[str, float] = {DELAY: delay_ms} if delay_ms else {}
-    if aligns_stream and LOOK_BACK in audio:
-        values[LOOK_BACK] = FRAME_MS * math.ceil(audio[LOOK_BACK] / FRAME_MS)
-    changes = {key: value for key, value in values.items() if audio.get(key) != value}
-    if changes:
-        new_files["tekken.json"] = json.dumps({**tokenizer, "audio": {**audio, **changes}})
-    if not new_files:
-        return model.path
-    delay = f"-delay{delay_ms}" if DELAY in changes else ""
-    aligned = "-aligned" if LOOK_BACK in changes else ""
-    short_hash = hashlib.sha256(str(model.path).encode()).hexdigest()[:8]
-    folder = cache / f"{model.path.name}-{short_hash}{delay}{aligned}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in filter(Path.is_file, model.path.iterdir()):
-        unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
-        if file.name not in new_files and not unread:
-            temporary = _temporary(folder / file.name)
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(file.resolve())
-            temporary.replace(folder / file.name)
-    for link in filter(Path.is_symlink, folder.iterdir()):
-        if not link.exists():  # the model has changed, and the file is gone
-            link.unlink(missing_ok=True)
-    for name, content in new_files.items():
-        temporary = _temporary(folder / name)
-        temporary.write_text(content)
-        temporary.replace(folder / name)  # atomic, because another process may be reading the old file
-    return folder
-
-
-def _temporary(path: Path) -> Path:
-    """Return a path in the same folder that no other process or thread uses now."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-
-
 def _described(name: str, path: Path, revision: str | None) -> Model:
     params, config = path / "params.json", path / "config.json"
     license_ = hub.license_of(path)
     if params.is_file():
-        multimodal = _json(params).get("multimodal") or {}
+        multimodal = read_json(params).get("multimodal") or {}
         if whisper := multimodal.get("whisper_model_args"):
             audio = whisper["encoder_args"]["audio_encoding_args"]
             family = REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
@@ -342,7 +268,7 @@ def _described(name: str, path: Path, revision: str | None) -> Model:
             )
         return Model(name, path, family, True, revision, license_)
     if config.is_file():
-        family, is_translated = _hf_family(name, path, _json(config))
+        family, is_translated = _hf_family(name, path, read_json(config))
         return Model(name, path, family, False, revision, license_, is_translated=is_translated)
     raise ConfigError(
         f"{path} holds no model: it has neither params.json (Mistral's format) nor config.json (Hugging Face's)"
@@ -377,7 +303,12 @@ def _hf_family(name: str, path: Path, config: dict[str, Any]) -> tuple[str, bool
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a small file of a model.
+
+    Raises:
+        ConfigError: it is no JSON object.
+    """
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as e:

@@ -14,7 +14,8 @@ from voxbatch.records import SAMPLING_RATE, Word
 from voxbatch.vllm.engine import memory, realtime_limits
 from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
 from voxbatch.vllm.engine.families.voxtral import Voxtral
-from voxbatch.vllm.engine.model import DEFAULT_DELAY_MS, REALTIME, Model, linked_folder
+from voxbatch.vllm.engine.linked_folder import linked_folder
+from voxbatch.vllm.engine.model import DEFAULT_DELAY_MS, REALTIME, Model
 from voxbatch.vllm.engine.settings import VllmSettings
 from voxbatch.vllm.engine.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.vllm.engine.word_times import (

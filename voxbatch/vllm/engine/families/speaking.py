@@ -27,7 +27,8 @@ from voxbatch.vllm.engine import memory
 from voxbatch.vllm.engine.families import Family
 from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece, UnusableAnswer
 from voxbatch.vllm.engine.families.voxtral import scheduler_class
-from voxbatch.vllm.engine.model import SPEECH, Model, linked_folder
+from voxbatch.vllm.engine.linked_folder import linked_folder
+from voxbatch.vllm.engine.model import SPEECH, Model
 from voxbatch.vllm.engine.settings import VllmSettings
 from voxbatch.vllm.engine.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.vllm.plugin import speech

@@ -38,7 +38,7 @@ class Voxtral(Family):
     def formats(cls, settings: VllmSettings, is_translated: bool) -> dict[str, str]:
         """Return Mistral's format for a translated model, too; see `Family.formats`.
 
-        model.linked_folder adds its params.json, and the plugin translates the weights.
+        linked_folder adds its params.json, and the plugin translates the weights.
         """
         if not is_translated:
             return super().formats(settings, is_translated)
