@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from voxbatch.vllm.engine.families.choice import FAMILIES, FOR_TASKS
+
 VLLM = ROOT / "voxbatch" / "vllm"
-KINDS = {"REALTIME", "INSTRUCT", "WHISPER", "TRANSCRIPTION", "SPEECH", "VOXTRAL", "TRANSCRIBE", "ASK", "SPEAK"}
+CLASSES = {family.__name__ for family in (*FAMILIES.values(), *FOR_TASKS.values())}
+KINDS = {"REALTIME", "INSTRUCT", "WHISPER", "TRANSCRIPTION", "SPEECH", "TRANSCRIBE", "ASK", "SPEAK"}
 """The constants that name families and tasks."""
 NAMES = {"realtime", "instruct", "whisper", "transcription", "speech", "transcribe", "ask", "speak"}
 FLAGS = {"asks", "speaks", "transcribes", "is_realtime", "is_instruct", "is_voxtral", "is_speech"}
@@ -37,7 +40,7 @@ def conditions(node: ast.AST) -> list[ast.expr]:
 
 
 def questions(code: str) -> Iterator[int]:
-    """Yield the line of each place that asks which family or task it is: by a comparison, a flag or a table."""
+    """Yield the line of each place that asks which family or task it is: by a comparison, class, flag or table."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Compare):
             operands = [part for operand in (node.left, *node.comparators) for part in ast.walk(operand)]
@@ -49,6 +52,8 @@ def questions(code: str) -> Iterator[int]:
             yield node.lineno
         elif isinstance(node, ast.match_case):
             yield from (node.pattern.lineno for part in ast.walk(node.pattern) if named(part) in KINDS | NAMES)
+        elif isinstance(node, ast.Call) and named(node.func) in {"isinstance", "issubclass"}:
+            yield from (node.lineno for part in ast.walk(node.args[1]) if named(part) in CLASSES)
         yield from (condition.lineno for condition in conditions(node) if named(condition) in FLAGS)
 
 
@@ -69,16 +74,17 @@ def test_no_module_asks_which_family_it_is(path: Path) -> None:
     [
         ("if model.family == SPEECH: pass", 1),
         ("x = 1 if settings.task != ASK else 2", 1),
-        ("x = family in (*VOXTRAL, SPEECH)", 1),
+        ("x = family in (REALTIME, SPEECH)", 1),
         ("x = PROFILES[model.family]", 1),
         ("if asks and not speaks: pass", 2),
         ("if kind == 'realtime': pass", 1),
         ("match x:\n    case 'ask': pass", 1),
+        ("if isinstance(family, Realtime): pass", 1),
         ("if family is None: pass", 0),
         ("family_of(model.family, settings.task).check(settings)", 0),
         ("if settings.watch: pass", 0),
     ],
 )
 def test_each_form_of_the_question_is_noticed(code: str, count: int) -> None:
-    """Comparisons, flags, tables and patterns count once each; a call of a family's method does not."""
+    """Comparisons, classes, flags, tables and patterns count once each; a call of a family's method does not."""
     assert len(list(questions(code))) == count
