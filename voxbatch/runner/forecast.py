@@ -331,7 +331,7 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
                     continue  # it is decoded or finished
                 with contextlib.suppress(VoxbatchError), _header(audio, job.config.stores) as recording:
                     if (seconds := probe(recording)) is not None:
-                        progress.sample[index] = max(0.0, seconds - offset)
+                        progress.sample[index] = min(max(0.0, seconds - offset), job.longest_s)
                     elif not offset:
                         progress.sizes[index] = recording.size
 

@@ -7,6 +7,7 @@ another kind: it tells speakers apart, or adds a second pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
@@ -121,6 +122,9 @@ class Steps:
     """True if no engine gets a silent chunk, for which it could only invent text."""
     overlap = OVERLAP
     """Seconds of the audio that two chunks share, if the engine gives word times."""
+    excerpts: int | None = None
+    """Number of excerpts, each as long as the longest chunk of the engine, that are decoded of a longer recording. None
+    decodes whole recordings."""
     max_queued_events = 1024
     feeds_itself = False
     """True if outcomes may put further chunks into the feed."""
@@ -219,6 +223,10 @@ class Steps:
     def size(self, audio_s: float, chunks: int) -> tuple[str, str]:
         """Return the name and the value of the size of the work, for people."""
         return "chunks", f"at least {chunks:,}"
+
+    def longest_s(self, spec: EngineSpec) -> float:
+        """Return the most seconds of a recording that are decoded."""
+        return math.inf if self.excerpts is None else self.excerpts * spec.max_chunk_samples / SAMPLING_RATE
 
     # -- the decode thread
 
