@@ -67,8 +67,9 @@ def export_items(store: Store, path: str, stores: Stores = DEFAULT_STORES) -> in
     columns, count = dict(COLUMNS), 0
     for entry in entries:
         count += 1
-        _add_kinds(columns, parse_line(store, entry), store.place)
-    rows = (_row(entry.kind == "transcript", parse_line(store, entry), columns, run.language) for entry in entries)
+        _add_kinds(columns, parse_line(store, entry, run.products), store.place)
+    lines = ((entry.kind == "transcript", parse_line(store, entry, run.products)) for entry in entries)
+    rows = (_row(is_done, line, columns, run.language) for is_done, line in lines)
     target, name = open_target(path, stores)
     target.write(name, encode(columns, _batches(rows)))
     return count
@@ -109,7 +110,7 @@ def _row(is_done: bool, line: Row, columns: Mapping[str, str], language: str | N
     rate = counts and counts.reported_rate
     is_word = error_unit(lang) == "word"
     flags = line["flags"] if is_done else []
-    segments = line["segments"] if is_done else []
+    segments = line.get("segments", []) if is_done else []
     own = {
         "lang": lang, **score_keys(counts), "wer": rate if is_word else None, "cer": None if is_word else rate,
         "flags": ";".join(dict.fromkeys(flag["kind"] for flag in flags)),
