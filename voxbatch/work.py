@@ -55,6 +55,7 @@ KINDS: Mapping[str, Kind] = {
     "speak": Kind("speech"),
     "ask": Kind("questions", is_always_stored=True),
     "align": Kind("task", "align"),
+    "language": Kind("detection"),
 }
 """The kinds of work besides `transcribe`. A run is of one kind."""
 ADDITIONS: Mapping[str, Kind] = {

@@ -86,7 +86,7 @@ you.", seldom with more words."""
 
 HOTWORD_TOKENS = 111
 """Largest number of tokens of the hotwords: half of the text before."""
-_TAGS = {"jw": "jv"}
+TAGS = {"jw": "jv"}
 """Codes that Whisper detects, as others write them."""
 _MIN_SAMPLES = SAMPLING_RATE // 20
 """Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
@@ -437,8 +437,7 @@ def transcribe(
         yield Hypothesis(chunk.item, chunk.index, "")
         return
     try:
-        # Whisper was trained on 16-bit samples only: its own loader decodes to s16le (openai/whisper, audio.py).
-        samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
+        samples = in_16_bits(chunk.samples)
         language = WHISPER_CODES.get(chunk.lang or "", chunk.lang)
         decoded_windows = []
         hints = chunk.hints or Hints()
@@ -453,13 +452,29 @@ def transcribe(
         warnings = tuple(warning for window in decoded_windows for warning in window.warnings)
         warnings += () if chunk.lang else _doubts(words, english)
         heard = _main_language(decoded_windows)
-        tag = chunk.lang if heard and chunk.lang else _TAGS.get(heard or "", heard)
+        tag = chunk.lang if heard and chunk.lang else TAGS.get(heard or "", heard)
         doubts = tuple(flag for window in decoded_windows for flag in window.flags)
         yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, doubts)
-    except Exception as e:  # any other error in one chunk fails that chunk only
-        if (limit := find_limit(e)) is not None:
-            raise EngineError(f"faster-whisper: {limit}") from e
-        yield ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
+    except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
+        yield failure_of(chunk, e)
+
+
+def in_16_bits(samples: Samples) -> Samples:
+    """Return samples as 16 bits hold them. Whisper was trained on such samples only: its own loader decodes to s16le
+    (openai/whisper, audio.py)."""
+    rounded: Samples = (np.rint(samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
+    return rounded
+
+
+def failure_of(chunk: Chunk, error: Exception) -> ChunkFailure:
+    """Return the failure of a chunk by an error.
+
+    Raises:
+        EngineError: a limit of this machine is to blame, and not the chunk.
+    """
+    if (limit := find_limit(error)) is not None:
+        raise EngineError(f"faster-whisper: {limit}") from error
+    return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(error).__name__}: {error}", retryable=True)
 
 
 def _doubts(words: tuple[Word, ...], english: str | None) -> tuple[str, ...]:

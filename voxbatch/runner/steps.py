@@ -122,9 +122,6 @@ class Steps:
     """True if no engine gets a silent chunk, for which it could only invent text."""
     overlap = OVERLAP
     """Seconds of the audio that two chunks share, if the engine gives word times."""
-    excerpts: int | None = None
-    """Number of excerpts, each as long as the longest chunk of the engine, that are decoded of a longer recording. None
-    decodes whole recordings."""
     max_queued_events = 1024
     feeds_itself = False
     """True if outcomes may put further chunks into the feed."""
@@ -223,6 +220,12 @@ class Steps:
     def size(self, audio_s: float, chunks: int) -> tuple[str, str]:
         """Return the name and the value of the size of the work, for people."""
         return "chunks", f"at least {chunks:,}"
+
+    @property
+    def excerpts(self) -> int | None:
+        """Number of excerpts, each as long as the longest chunk of the engine, that are decoded of a longer recording.
+        None decodes whole recordings."""
+        return None
 
     def longest_s(self, spec: EngineSpec) -> float:
         """Return the most seconds of a recording that are decoded."""
