@@ -166,15 +166,11 @@ class WindowDecoder:
 
     def encode(self, start: int) -> Any:
         """Return the encoder's output for the window that starts at a frame; None if the window is certainly silent."""
-        from faster_whisper.audio import pad_or_trim
-
         end = start + WINDOW_FRAMES
         step = SAMPLING_RATE // FRAMES_PER_SECOND
         if is_silent(self._samples[start * step : end * step]):
             return None
-        features = self._features[:, start : min(end, self.num_frames)]
-        size = features.shape[1] + PADDING_FRAMES if self._model.model.device == "cpu" else WINDOW_FRAMES
-        return self._model.encode(pad_or_trim(features, min(size, WINDOW_FRAMES)))
+        return encoded_window(self._model, self._features[:, start : min(end, self.num_frames)])
 
     def with_silence(self, encoded: Any) -> Any:
         """Return the encoder's output for a short window with that for silence up to 30 s."""
@@ -352,6 +348,18 @@ def spectrogram(model: Any, samples: Samples) -> NDArray[np.float32]:
     features = np.concatenate(blocks, axis=1)
     floored: NDArray[np.float32] = np.maximum(features, features.max() - 2)
     return floored
+
+
+def encoded_window(model: Any, features: NDArray[np.float32]) -> Any:
+    """Return the encoder's output for a window, padded as PADDING_FRAMES says on a CPU, and to 30 s elsewhere.
+
+    Args:
+        features: the log-mel spectrogram, of shape (mels, frames).
+    """
+    from faster_whisper.audio import pad_or_trim
+
+    size = features.shape[1] + PADDING_FRAMES if model.model.device == "cpu" else WINDOW_FRAMES
+    return model.encode(pad_or_trim(features, min(size, WINDOW_FRAMES)))
 
 
 def encoded_text(model: Any, text: str) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ class WhisperDetector(FasterWhisperEngine):
             translates=False,
             word_times=False,
             confidence=False,
-            decoding={name: value for name, value in spec.decoding.items() if name not in ("beam_size", "padding_s")},
+            decoding={name: value for name, value in spec.decoding.items() if name != "beam_size"},
         )
 
     def results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Result]:
@@ -69,15 +69,12 @@ def detect(model: Any, chunk: Chunk) -> Hypothesis:
     Args:
         model: a multilingual faster_whisper.WhisperModel.
     """
-    from faster_whisper.audio import pad_or_trim
-
-    from voxbatch.engines.whisper_windows import TAGS, in_16_bits, spectrogram
+    from voxbatch.engines.whisper_windows import TAGS, encoded_window, in_16_bits, spectrogram
 
     samples = in_16_bits(chunk.samples)
     if speech_probabilities(samples).max(initial=0.0) < SPEECH_PROBABILITY:
         return Hypothesis(chunk.item, chunk.index, "")
     # The spectrogram ends in a frame of padding.
-    encoded = model.encode(pad_or_trim(spectrogram(model, samples)[:, :-1]))
-    (ranked,) = model.model.detect_language(encoded)
+    (ranked,) = model.model.detect_language(encoded_window(model, spectrogram(model, samples)[:, :-1]))
     languages = tuple((TAGS.get(token[2:-2], token[2:-2]), probability) for token, probability in ranked)
     return Hypothesis(chunk.item, chunk.index, "", languages=languages)
