@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import soundfile
@@ -162,6 +163,7 @@ def test_the_summary_has_the_hours_of_each_language(finished: tuple[Path, str]) 
     """The hours are those of whole recordings; `und` stands for those without a language. The run prints them."""
     out, printed = finished
     summary = json.loads((out / "summary.json").read_text())
+    jsonschema.validate(summary, json.loads((ROOT / "docs" / "summary.schema.json").read_text()))
     hours = 2 * soundfile.info(EXAMPLES / SPOKEN[0]).duration / 3600
     assert summary["languages"] == {
         "en": {"recordings": 2, "hours": pytest.approx(hours, abs=1e-4), "of_unknown_length": 0},
