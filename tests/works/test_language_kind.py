@@ -198,6 +198,7 @@ def test_the_languages_are_a_manifest_of_a_run(finished: tuple[Path, str], voxba
         (("report", "OUT", "--export", "table.csv"), 0, "table.csv"),
         (("report", "OUT"), 2, "has the languages of recordings, and no texts; for a table"),
         (("merge", "OUT", "--formats", "srt"), 2, "no texts; leave out --formats and --beside"),
+        (("merge", "OUT", "--mux"), 2, "no texts; transcribe them first"),
         (("score", "OUT"), 2, "no texts; transcribe them first: voxbatch run OUT/languages.jsonl"),
         (("compare", "OUT", "OUT"), 2, "no texts; transcribe them first"),
         (("calibrate", "OUT"), 2, "no texts; transcribe them first"),

@@ -46,8 +46,12 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
     Args:
         in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off.
         log: gets the numbers, and the reason for each video without a copy.
+
+    Raises:
+        ConfigError: the run has no transcripts.
     """
     run = run_file.read_existing(store)
+    run.products.check_score(store.place)  # subtitles need texts, too
     summary = read_summary(store)
     limits = ItemFiles.of((summary or run).facts.config).limits
     entries, recordings = Entries(store, run), ItemNames()
