@@ -16,10 +16,11 @@ import re
 from collections.abc import Iterator
 from typing import TypeVar
 
-from voxbatch.analysis.readers.entry import TextEntry, TimedText, bad_line, text_lines
+from voxbatch.analysis.readers.entry import TextEntry, bad_line, text_lines
 from voxbatch.manifest.annotations import IGNORED_SEGMENT, without_labels
 from voxbatch.manifest.json_line import quote
 from voxbatch.manifest.source import Source
+from voxbatch.manifest.transcripts import TimedText
 from voxbatch.scoring.word_times import TimedWord
 
 _COMMENT = ";;"

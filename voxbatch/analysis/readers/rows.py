@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from voxbatch.analysis.readers.entry import SPEAKER_KEY, Role, TextEntry, TimedText, bad_line
+from voxbatch.analysis.readers.entry import SPEAKER_KEY, Role, TextEntry, bad_line, whole_file
 from voxbatch.manifest.columns import COLUMNS, Row, Rows
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
 from voxbatch.manifest.source import Source
 from voxbatch.manifest.tables import DELIMITERS, json_rows, split_table, table_rows
+from voxbatch.manifest.transcripts import TimedText
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY
 from voxbatch.scoring.word_times import timed_words
 
@@ -31,16 +32,14 @@ _PART_KEYS = ("offset", "duration", "channel")
 _SEGMENT_KEYS = {"start", "end", "text"}
 PARENT_KEY, CHUNK_KEY = "parent_id", "chunk_index"
 """Keys of the leaderboard's rows that are parts of one recording, whose reference each of them repeats."""
-MAX_DOCUMENT_BYTES = 100_000_000
-"""Largest JSON document that is read as a whole. The words of a day with their times take 20 MB."""
 
 
-def json_line_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
+def json_line_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of JSON lines."""
     return _entries(source.name, _checked(source.name, json_rows(source, rename=False)), role, file_id)
 
 
-def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
+def json_document_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of a file that is one JSON value: an array of rows, or a transcript as WhisperX, OpenAI's
     Whisper and faster-whisper write it. The id of such a transcript is the file's name.
     """
@@ -59,12 +58,12 @@ def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[
         raise bad_line(source.name, 0, f"{problem}; give JSON lines, an array of rows, or a transcript with `segments`")
 
 
-def csv_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
+def csv_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of a CSV file with a header."""
     return _table_entries(source, role, file_id, "CSV")
 
 
-def tsv_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
+def tsv_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of a TSV file with a header."""
     return _table_entries(source, role, file_id, "TSV")
 
@@ -212,11 +211,8 @@ def _key(names: Iterable[str], keys: Sequence[str]) -> str | None:
 
 
 def _document(source: Source) -> Any:
-    if source.size > MAX_DOCUMENT_BYTES:
-        reason = f"has {source.size:,} bytes, at most {MAX_DOCUMENT_BYTES:,} are read at once; write JSON lines"
-        raise bad_line(source.name, 0, reason)
     try:
-        return json.loads(b"".join(source.pieces()).decode("utf-8-sig"))
+        return json.loads(whole_file(source).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise bad_line(source.name, 0, f"byte {error.start:,} is not UTF-8; save the file again as UTF-8") from error
     except json.JSONDecodeError as error:
