@@ -21,11 +21,11 @@ from voxbatch.errors import ManifestError
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import quote
-from voxbatch.manifest.references import canonical
 from voxbatch.output.item_names import short_name
 from voxbatch.safe_text import counted
 from voxbatch.scoring.corpus import line_language
 from voxbatch.scoring.word_times import WordTimes
+from voxbatch.sources.references import canonical
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 LISTED = 1000

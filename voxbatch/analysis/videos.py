@@ -19,7 +19,6 @@ from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import VoxbatchError
 from voxbatch.formats.document import Document
 from voxbatch.log import Log
-from voxbatch.manifest.folder import SUBTITLED
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
@@ -29,6 +28,7 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
+from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20

@@ -2,7 +2,7 @@
 
 A Source is an open file, plain or gzip. A local manifest may be rewritten in place: each pass compares its blocks with
 those of the first pass, and yields no line of a block that differs. This module does not interpret lines, and does not
-open recordings. `opening` decides which file it is.
+open recordings. `sources/opening` decides which file it is.
 """
 
 from __future__ import annotations

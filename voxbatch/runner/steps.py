@@ -18,7 +18,7 @@ from voxbatch.engines import Engine, EngineMessage, EngineSpec, Feed
 from voxbatch.engines import Registration as EngineEntry
 from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError
-from voxbatch.manifest import PathPolicy, Source, open_source
+from voxbatch.manifest import PathPolicy, Source
 from voxbatch.output.lines import failure_line, line_bytes, transcript_line
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
@@ -34,6 +34,7 @@ from voxbatch.records import (
     SpokenRecording,
     Transcript,
 )
+from voxbatch.sources.opening import open_source
 from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:

@@ -6,6 +6,6 @@ for each text. This package does not match entries to each other (pairs.py does)
 
 from voxbatch.analysis.readers.entry import Role, TextEntry
 from voxbatch.analysis.readers.kinds import Texts, agreed_kinds, open_texts
-from voxbatch.manifest.transcripts import TimedText
+from voxbatch.sources.transcripts import TimedText
 
 __all__ = ["Role", "TextEntry", "Texts", "TimedText", "agreed_kinds", "open_texts"]

@@ -11,8 +11,8 @@ from typing import Any
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary
-from voxbatch.manifest.transcripts import TimedText
 from voxbatch.scoring.word_times import TimedWord
+from voxbatch.sources.transcripts import TimedText
 
 MAX_DOCUMENT_BYTES = 100_000_000
 """Largest file that is read as a whole. The words of a day with their times take 20 MB in JSON."""

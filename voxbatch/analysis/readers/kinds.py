@@ -25,9 +25,9 @@ from voxbatch.analysis.readers.entry import Role, TextEntry, bad_line, text_line
 from voxbatch.analysis.text_kinds import LINES, TEXT_KINDS
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.encoding import TextDecoder
-from voxbatch.manifest.references import LISTS
 from voxbatch.manifest.source import SNIFFED_BYTES, Source
-from voxbatch.manifest.transcripts import is_binary, kind_of_text
+from voxbatch.sources.references import LISTS
+from voxbatch.sources.transcripts import is_binary, kind_of_text
 from voxbatch.storage import DEFAULT_STORES, Stores, is_remote, redacted
 from voxbatch.storage.temporary_files import temporary_file
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 from voxbatch.analysis.readers.entry import SPEAKER_KEY, Role, TextEntry, bad_line, whole_file
-from voxbatch.manifest.columns import COLUMNS, Row, Rows
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
 from voxbatch.manifest.source import Source
-from voxbatch.manifest.tables import DELIMITERS, json_rows, split_table, table_rows
-from voxbatch.manifest.transcripts import TimedText
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY
 from voxbatch.scoring.word_times import timed_words
+from voxbatch.sources.columns import COLUMNS, Row, Rows
+from voxbatch.sources.tables import DELIMITERS, json_rows, split_table, table_rows
+from voxbatch.sources.transcripts import TimedText
 
 ID_KEYS = ("id", "utt_id", "utterance_id", "uttid", "key")
 PATH_KEYS = COLUMNS[AUDIO_KEY]

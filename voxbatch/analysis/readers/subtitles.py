@@ -1,4 +1,4 @@
-"""Read subtitles and annotations as one text, with the speakers if the file names them; see manifest.transcripts."""
+"""Read subtitles and annotations as one text, with the speakers if the file names them; see sources.transcripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from voxbatch.analysis.readers.entry import TextEntry, bad_line, whole_file
 from voxbatch.manifest.source import Source
-from voxbatch.manifest.transcripts import joined, read_transcript
+from voxbatch.sources.transcripts import joined, read_transcript
 
 
 def transcript_entries(source: Source, _: object, file_id: str, kind: str, language: str | None) -> Iterator[TextEntry]:
