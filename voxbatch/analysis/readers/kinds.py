@@ -11,6 +11,7 @@ The first words of lines may be ids, or words that look like ids: "24 hours late
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import re
@@ -44,6 +45,8 @@ _ID = re.compile(r"(?=.*[\d_./-]).+")
 _MARKED_LINES = 10
 """First lines that are not blank, among which is one that begins JSON."""
 _JSON = re.compile(r"""\s*(?:\{\s*(?:"|$)|\[\s*(?:[{"\]]|$))""")
+_ROW_KEYS, _TRANSCRIPT_KEYS = ("audio_filepath", "pred_text"), ("segments", "words")
+"""Keys that tell a row from a transcript, if a file of JSON is a single line. Both may have an `id`."""
 _SPOKEN = re.compile(r"[^\w]*\d[\d.,:/%’'-]*[^\W\d_]*(?:-[^\W\d_]+)*[^\w]*|[^\d_/]+|[^\W\d_]+-?\d{1,2}")
 """A word of a text that may look like an id: "24", "1990s", "$5", "9/11", "7-year-old", "mid-July", "Mr.", "B-52"."""
 _ID_DIGITS = 9
@@ -213,12 +216,14 @@ def _is_spoken(word: str) -> bool:
 
 def _is_json_lines(source: Source) -> bool:
     """Return whether a file of JSON holds a row on each line, and not one value."""
-    lines = [line.strip() for _, line in islice(source.lines(), 2)]
-    if not lines or not lines[0].startswith(b"{") or len(lines[0]) == 1:
+    lines = [line for _, line in islice(source.lines(), 2)]
+    try:
+        row = json.loads(lines[0]) if lines else None
+    except ValueError:  # it goes on in the next line, or is very long
         return False
-    if len(lines) > 1 or any(key in lines[0] for key in (b'"audio_filepath"', b'"pred_text"')):
-        return True
-    return b'"id"' in lines[0] and not any(key in lines[0] for key in (b'"segments"', b'"words"'))
+    if not isinstance(row, dict) or len(lines) > 1:
+        return isinstance(row, dict)
+    return not row.keys().isdisjoint(_ROW_KEYS) or ("id" in row and row.keys().isdisjoint(_TRANSCRIPT_KEYS))
 
 
 def _folder_files(folder: str) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from voxbatch.analysis.readers.entry import SPEAKER_KEY, Role, TextEntry, bad_line, whole_file
+from voxbatch.analysis.readers.services import service_entry
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
 from voxbatch.manifest.source import Source
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY
@@ -40,8 +41,8 @@ def json_line_entries(source: Source, role: Role, file_id: str, *ignored: object
 
 
 def json_document_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
-    """Yield the entries of a file that is one JSON value: an array of rows, or a transcript as WhisperX, OpenAI's
-    Whisper and faster-whisper write it. The id of such a transcript is the file's name.
+    """Yield the entries of a file that is one JSON value: an array of rows, or a transcript as a service (see
+    `services`), WhisperX, OpenAI's Whisper or faster-whisper writes it. The id of such a transcript is the file's name.
     """
     document = _document(source)
     if isinstance(document, list):
@@ -49,10 +50,10 @@ def json_document_entries(source: Source, role: Role, file_id: str, *ignored: ob
             if not isinstance(row, dict):
                 raise bad_line(source.name, 0, f"element {number} is {quote(row)}; it must be an object")
         yield from _entries(source.name, ((0, row) for row in document), role, file_id)
+    elif entry := _service_entry(source.name, document, file_id):
+        yield entry
     elif isinstance(document, dict) and isinstance(document.get("segments", document.get("text")), list | str):
         yield _transcript(source.name, document, file_id)
-    elif text := _text_of_service(document):
-        yield TextEntry(0, file_id, text, is_file=True)
     else:
         problem = f"is {quote(document)}"
         raise bad_line(source.name, 0, f"{problem}; give JSON lines, an array of rows, or a transcript with `segments`")
@@ -222,22 +223,13 @@ def _document(source: Source) -> Any:
         raise bad_line(source.name, 0, f"not JSON that can be read: {error}; write it again") from error
 
 
-def _text_of_service(document: Any) -> str:
-    """Return the text of the JSON of whisper.cpp, Amazon, Deepgram, Google or Azure; "" for other JSON."""
-    match document:
-        case (
-            {"results": {"transcripts": [{"transcript": str(text)}, *_]}}
-            | {"results": {"channels": [{"alternatives": [{"transcript": str(text)}, *_]}]}}
-            | {"combinedRecognizedPhrases": [{"display": str(text)}]}
-        ):
-            return text
-        case {"transcription": [{"text": str()}, *_] as segments}:
-            texts = [segment.get("text") for segment in segments if isinstance(segment, dict)]
-        case {"results": [{"alternatives": [{"transcript": str()}, *_]}, *_] as results}:
-            texts = [result["alternatives"][0].get("transcript") for result in results if result.get("alternatives")]
-        case _:
-            return ""
-    return " ".join(text.strip() for text in texts if isinstance(text, str))
+def _service_entry(name: str, document: Any, file_id: str) -> TextEntry | None:
+    try:
+        return service_entry(document, file_id)
+    except ValueError as error:
+        raise bad_line(name, 0, str(error)) from error
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        raise bad_line(name, 0, f"is no whole transcript of a service ({error!r}); get it again") from error
 
 
 def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> TextEntry:

@@ -19,7 +19,7 @@ from voxbatch.manifest.encoding import UTF16_BOMS, TextDecoder
 from voxbatch.sources.cues import CUE_TIMES
 from voxbatch.sources.transcripts.timed_text import TimedText, in_order, joined
 
-__all__ = ["READERS", "TimedText", "is_binary", "joined", "kind_of_text", "read_transcript"]
+__all__ = ["READERS", "TimedText", "in_order", "is_binary", "joined", "kind_of_text", "read_transcript"]
 
 _XML = "transcripts.xml_kinds:xml_texts"
 READERS = {
