@@ -32,7 +32,7 @@ TEXT_KINDS = {
     "stm": TextKind("nist.stm_entries"),
     **dict.fromkeys(
         (
-            "srt", "vtt", "sbv", "ass", "ssa", "ttml", "xml", "smi", "sub", "scc", "lrc", "labels",
+            "srt", "vtt", "sbv", "ass", "ssa", "ttml", "xml", "smi", "sub", "scc", "mcc", "stl", "lrc", "labels",
             "textgrid", "eaf", "exb", "trs", "cha",
         ),
         TextKind("subtitles.transcript_entries"),

@@ -35,9 +35,10 @@ def reference_text(data: bytes, name: str, decoder: TextDecoder) -> str:
         text = decoder.decode(data, name).strip()
         if match := _TIMIT.fullmatch(text):  # the first and the last sample come first
             return match[1]
-        kind = kind_of_text(text.splitlines()) or ""
-        if kind not in READERS:
+        content_kind = kind_of_text(text.splitlines())
+        if content_kind is None:
             return text
+        kind = content_kind
     return joined(read_transcript(data, kind, name, decoder))
 
 

@@ -19,7 +19,7 @@ from voxbatch.manifest.encoding import UTF16_BOMS, TextDecoder
 from voxbatch.sources.cues import CUE_TIMES
 from voxbatch.sources.transcripts.timed_text import TimedText, in_order, joined
 
-__all__ = ["READERS", "TimedText", "in_order", "is_binary", "joined", "kind_of_text", "read_transcript"]
+__all__ = ["READERS", "UNREAD_KINDS", "TimedText", "in_order", "is_binary", "joined", "kind_of_text", "read_transcript"]
 
 _XML = "transcripts.xml_kinds:xml_texts"
 READERS = {
@@ -33,9 +33,15 @@ READERS = {
     "textgrid": "transcripts.praat:text_grid",
     "cha": "transcripts.chat:chat_texts",
     "stm": "annotations:stm_texts",
-    "scc": "transcripts:closed_captions",
 }
 """Functions of voxbatch.manifest by kinds, which are extensions except for "labels"."""
+UNREAD_KINDS = {
+    "scc": "closed captions (SCC) are not read; convert them: ffmpeg -i captions.scc captions.srt",
+    "mcc": "closed captions (MCC) are not read; convert them to SubRip",
+    "stl": "subtitles for broadcasting (EBU-STL, Spruce) are not read; convert them, EBU-STL with the program of the "
+    "package ttconv: tt convert -i captions.stl -o captions.ttml",
+}
+"""Kinds that are told apart and not read, with what to do."""
 _BINARY = {b"ooBinaryFile": "transcripts.praat:binary_text_grid"}
 """Functions of the bytes of a file, by their begin."""
 _CONTENT = {
@@ -81,13 +87,15 @@ def read_transcript(
 
     Args:
         data: the bytes of the file.
-        kind: one of READERS.
+        kind: one of READERS or UNREAD_KINDS.
         name: path of the file, for the note of the decoder.
         language: language of the texts of a file that has them in several.
 
     Raises:
         ValueError: the transcript cannot be read, or does not tell what was said.
     """
+    if kind in UNREAD_KINDS:
+        raise ValueError(UNREAD_KINDS[kind])
     for begin, reader in _BINARY.items():
         if data.startswith(begin):
             return in_order(_function(reader)(data))
@@ -124,8 +132,3 @@ def _are_translations(languages: Iterable[Sequence[TimedText]]) -> bool:
     times = [text.start for texts in others for text in texts]
     at_once = (bisect_left(starts, time - _AT_ONCE_S) < bisect_right(starts, time + _AT_ONCE_S) for time in times)
     return sum(at_once) >= _TRANSLATED * len(times)
-
-
-def closed_captions(_: str) -> list[TimedText]:
-    """Raise ValueError: the bytes of closed captions are not read."""
-    raise ValueError("closed captions (SCC) are not read; convert them: ffmpeg -i captions.scc captions.srt")

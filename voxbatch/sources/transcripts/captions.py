@@ -57,8 +57,9 @@ def cue_texts(document: str) -> list[TimedText]:
     if is_vtt and len(cues) == 1 and any(_is_text(part) for part in re.split(r"\n\s*\n", "\n".join(lines))[1:]):
         raise ValueError("it has text and no times; save the subtitles again")
     has_word_times = is_vtt and any(_WORD_TIME.search(line) for cue in cues for line in cue.lines)
-    if has_word_times or _rolls(cues):
-        return list(_unrolled(cues, is_vtt))
+    lines_of_cues = [[plain for line in cue.lines if (plain := _plain(line, is_vtt))] for cue in cues]
+    if has_word_times or _rolls([*filter(None, lines_of_cues)]):
+        return list(_unrolled(cues, lines_of_cues))
     return _without_names([text for cue in cues for text in _voices(cue, is_vtt)])
 
 
@@ -79,23 +80,21 @@ def _plain(text: str, is_vtt: bool) -> str:
     return " ".join((html.unescape(text) if is_vtt else text).split())
 
 
-def _rolls(cues: Sequence[CueText]) -> bool:
+def _rolls(texts: Sequence[Sequence[str]]) -> bool:
     """Return whether each line is shown in two cues, as in captions that roll."""
-    texts = [lines for cue in cues if (lines := [line.strip() for line in cue.lines if line.strip()])]
     rolled = [(before, lines) for before, lines in pairwise(texts) if before[-1] == lines[0]]
     grown = sum(len(lines) > 1 and lines[-1] != lines[0] for _, lines in rolled)
     return len(rolled) >= max(_FEWEST_ROLLED, _ROLLED * (len(texts) - 1)) and grown >= _GROWN * len(rolled)
 
 
-def _unrolled(cues: Sequence[CueText], is_vtt: bool) -> Iterator[TimedText]:
+def _unrolled(cues: Sequence[CueText], lines_of_cues: Sequence[Sequence[str]]) -> Iterator[TimedText]:
     """Yield each line once, in the first of the cues that have it one after the other."""
     before = ""
-    for cue in cues:
-        for line in cue.lines:
-            if plain := _plain(line, is_vtt):
-                if plain != before:
-                    yield TimedText(plain, cue.start or 0.0, cue.end or 0.0)
-                before = plain
+    for cue, lines in zip(cues, lines_of_cues, strict=True):
+        for line in lines:
+            if line != before:
+                yield TimedText(line, cue.start or 0.0, cue.end or 0.0)
+            before = line
 
 
 def _without_names(texts: list[TimedText]) -> list[TimedText]:
