@@ -138,3 +138,23 @@ def test_cues_never_mix_speakers(speakers: list[str | None], max_line: int, has_
     assert [(token, name) for token, name in shown if token.startswith("word")] == [
         (word.text.strip(), word.speaker) for word in words
     ]
+
+
+@given(
+    st.lists(st.sampled_from(["Müller: Käufer", "Frau Dr. Maria Schmidt", "Bo"]), min_size=1, max_size=9),
+    st.lists(st.integers(1, 30), min_size=1, max_size=9),
+    st.integers(24, 42),
+)
+def test_labels_are_never_divided(names: list[str], lengths: list[int], max_line: int) -> None:
+    """A label that fits a line is in one, and never a cue without a word of its speaker."""
+    words = tuple(
+        Word(f" {'x' * length}", at * 0.5, at * 0.5 + 0.4, speaker=name)
+        for at, (name, length) in enumerate((name, length) for name in names for length in lengths)
+    )
+    transcript = Transcript("".join(word.text for word in words).strip(), words, tuple(segments(words)), 99.0)
+    before = None
+    for cue in split_into_cues(transcript, CueLimits(max_line=max_line), has_labels=True):
+        if cue.speaker != before:
+            assert cue.lines[0].startswith(f"{cue.speaker}:")
+            assert "x" in "".join(cue.lines)
+        before = cue.speaker

@@ -20,8 +20,9 @@ CUE_TIMES = re.compile(
     rf"\s*(?:\[{_TIME}\s*-->\s*{_TIME}\](?P<text>.*)|{_TIME}\s*-->\s*{_TIME}.*|{_SBV_TIME}\s*,\s*{_SBV_TIME}.*)"
 )
 """A line with the times of a cue. In brackets, the text follows on the same line; else the settings of WebVTT do."""
-MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}|\u2060")
-"""Tags, the overrides of SubStation, and WORD JOINER, with which voxbatch's own subtitles hide markup."""
+MARKUP = re.compile(r"</?[^\W\d_][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}|\u2060")
+"""Tags, times of words, the overrides of SubStation, and WORD JOINER, with which voxbatch's own subtitles hide markup.
+"5 < 6 and 7 > 4" has none."""
 
 
 @dataclass(frozen=True, slots=True)

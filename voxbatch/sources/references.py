@@ -30,9 +30,9 @@ MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
 REFERENCE_TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
 MAX_TABLE_BYTES = 100_000_000
 """Largest file with the texts of many recordings. Its texts are held in memory."""
-SUFFIXES = (".txt", ".normalized.txt", ".lab", ".stm", ".textgrid", ".eaf", ".trs", ".cha")
+SUFFIXES = (".txt", ".normalized.txt", ".lab", ".stm", ".textgrid", ".eaf", ".trs", ".cha", ".exb")
 """Extensions of the reference of one recording, also in capitals: a text, LibriTTS's, the Montreal Forced Aligner's,
-and those of ANNOTATIONS. The first one counts."""
+and those of annotators. The first one counts."""
 FOLDERS = (
     "txt", "text", "texts", "transcript", "transcripts", "transcription", "transcriptions", "trans", "etc", "lab",
     "labels", "stm", "ref", "refs", "reference", "references", "textgrid", "textgrids",
@@ -71,16 +71,12 @@ class Reference:
         """Return the text.
 
         Raises:
-            OSError, ValueError: the file cannot be read, or is too long.
+            OSError, ValueError: the file cannot be read; see `read_reference`.
         """
         if self.text is not None:
             return self.text
         with open(self.path, "rb") as file:
-            text = read_reference(file, self.path, decoder)
-        from voxbatch.sources.annotations import ANNOTATIONS
-
-        reader = ANNOTATIONS.get(os.path.splitext(self.path)[1].lower())
-        return reader(text) if reader else text
+            return read_reference(file, self.path, decoder)
 
 
 class References:
@@ -230,12 +226,14 @@ def read_reference(file: BinaryIO, name: str, decoder: TextDecoder) -> str:
     """Return the text of a reference, without a byte order mark and without surrounding white space.
 
     Raises:
-        ValueError: the reference is too long.
+        ValueError: the reference is too long, or cannot be read; see `reference_text`.
     """
+    from voxbatch.sources.annotations import reference_text
+
     data = file.read(MAX_REFERENCE_BYTES)
     if file.read(1):
         raise ValueError(REFERENCE_TOO_LONG)
-    return decoder.decode(data, name).strip()
+    return reference_text(data, name, decoder)
 
 
 def bad_reference(name: str | None, error: object) -> BadLine:
