@@ -476,6 +476,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "no XML": ("eaf", "<ANNOTATION_DOCUMENT><TIER>", "it is no XML: "),
     "entities": ("ttml", '<!DOCTYPE tt [<!ENTITY a "aaaa">]><tt><body><p>&a;</p></body></tt>', "it declares entities"),
     "another XML": ("xml", "<html><body><p>x</p></body></html>", "XML of another kind (<html>)"),
+    "deep nesting": ("ttml", f"<tt><body><p>{'<span>' * 3000}x{'</span>' * 3000}</p></body></tt>", "nested too deep"),
     "pictures": ("ttml", '<tt xmlns:s="s"><body><div><p s:backgroundImage="#a"/></div></body></tt>', "it has pictures"),
     "a bad time": ("ttml", '<tt><body><p begin="soon">x</p></body></tt>', "'soon' in place of a time"),
     "another sub": ("sub", "1\n00:00:01 -> x\nhello", "it is no MicroDVD, SubViewer or MPL2"),
