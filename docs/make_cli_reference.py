@@ -16,8 +16,9 @@ from voxbatch.engines import hibari
 from voxbatch.engines.faster_whisper import FasterWhisperOptions
 from voxbatch.settings import Setting, settings_of
 from voxbatch.transducers.options import TransducerOptions
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.model import REALTIME
-from voxbatch.vllm.engine.settings import VllmSettings, resolve
+from voxbatch.vllm.engine.settings import VllmSettings
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 110

@@ -298,9 +298,9 @@ def test_serving_properties_fit_the_machine() -> None:
     gpu = GPU_SPECS["NVIDIA L4"]
     limit = float(read.options["gpu_memory_utilization"]) * gpu.total_bytes
     plan = limit - gpu.reserved_bytes - UNCOUNTED_BYTES - step_bytes(8192)
-    assert Footprint(params, False, int(read.options["max_model_len"])).fitting(plan) == 2
+    assert Footprint(params, int(read.options["max_model_len"])).fitting(plan) == 2
     five_minutes = 10 * 375 + 512
-    assert Footprint(params, False, five_minutes).fitting(plan) >= int(read.options["max_num_seqs"]) == 16
+    assert Footprint(params, five_minutes).fitting(plan) >= int(read.options["max_num_seqs"]) == 16
 
 
 # ── the documentation ─────────────────────────────────────────────────────────────────────────────────────────────────

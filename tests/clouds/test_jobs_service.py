@@ -29,7 +29,7 @@ from conftest import ROOT
 
 from voxbatch.cli import cli
 from voxbatch.engines.gpu_specs import GPU_SPECS
-from voxbatch.vllm.engine.memory import UNCOUNTED_BYTES, Footprint
+from voxbatch.vllm.engine.memory import UNCOUNTED_BYTES, StreamingFootprint
 
 SERVICE = "run services/voxbatch-serve"
 
@@ -129,7 +129,7 @@ def test_cloud_run_sends_as_many_requests_as_vllm_runs() -> None:
     gpu = GPU_SPECS["NVIDIA L4"]
     limit = float(options["gpu_memory_utilization"]) * gpu.total_bytes
     plan = limit - gpu.reserved_bytes - UNCOUNTED_BYTES
-    assert Footprint(params, True, int(options["max_model_len"])).fitting(plan) == 8
+    assert StreamingFootprint(params, int(options["max_model_len"])).fitting(plan) == 8
     assert any("PORT" in (param.envvar or ()) for param in cli.commands["serve"].params)
     assert 'ENTRYPOINT ["/usr/bin/tini", "--", "voxbatch"]' in (ROOT / "Dockerfile").read_text()
     assert container(service)["args"] == ["serve", "--host", "0.0.0.0", "--profile", "ctx512"]

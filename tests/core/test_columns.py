@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import subprocess
 import sys
@@ -50,6 +51,14 @@ def test_column_has_several_values_for_an_item() -> None:
     column.append(np.array([5, 6], "<u8").tobytes())
     assert len(column) == 3
     assert column.read(1, 3).tolist() == [[3, 4], [5, 6]]
+
+
+def test_column_has_a_maximum() -> None:
+    """A column with a maximum has the other values as they are, and unknown ones stay unknown."""
+    column = Column("<f4")
+    column.append(np.array([1, 90, 4000, np.nan], np.float32))
+    assert np.array_equal(np.asarray(column.at_most(90.0)), np.array([1, 90, 90, np.nan], np.float32), equal_nan=True)
+    assert column.at_most(math.inf) is column
 
 
 def test_column_on_a_full_disk_says_where(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,17 @@ def test_the_engine_cache_returns_the_same_engine() -> None:
     assert engine_cache.get("scripted", None, {"delay_s": "1"}, DEFAULT_STORES) is not first
 
 
+@needs_tiny_en
+def test_a_kind_of_work_has_its_own_engine_of_a_name() -> None:
+    """The table of a kind decides which engine a name means, also in a cache that holds another one of that name."""
+    table = {"faster-whisper": engines.Registration(class_path="scripted_engine:ScriptedTestEngine")}
+    engine_cache = engines.EngineCache()
+    engine = engine_cache.get("faster-whisper", "tiny", {}, DEFAULT_STORES, table)
+    assert (engine.spec.name, engine.spec.model) == ("scripted", "tiny")
+    assert engine_cache.get("faster-whisper", None, {}, DEFAULT_STORES).spec.name == "faster-whisper"
+    engine_cache.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("uses_language", "lang", "language", "told"),
@@ -151,7 +162,7 @@ def test_a_run_warns_if_the_language_is_not_used(
     engine = ScriptedTestEngine(None, {})
     engine.spec = dataclasses.replace(engine.spec, uses_language=uses_language)
     engine_cache = engines.EngineCache()
-    engine_cache._engine, engine_cache._asked = engine, ("scripted", None, {}, DEFAULT_STORES)
+    engine_cache._engine, engine_cache._asked = engine, (engines.registered("scripted"), None, {}, DEFAULT_STORES)
     source = manifest(0.5, 0.5, **({"lang": lang} if lang else {}))
     lines: list[str] = []
     config = Config(source=str(source), out=str(tmp_path / "out"), engine="scripted", language=language, decoders=1)

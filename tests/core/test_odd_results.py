@@ -15,7 +15,7 @@ from conftest import ManifestWriter
 from scripted_engine import ScriptedTestEngine
 
 from voxbatch.config import Config
-from voxbatch.engines import ChunkProgress, EngineCache, EngineMessage, Feed
+from voxbatch.engines import ChunkProgress, EngineCache, EngineMessage, Feed, registered
 from voxbatch.engines.results import Result, find_wrong_value
 from voxbatch.log import Log
 from voxbatch.records import ChunkFailure, Flag, Hypothesis, Word
@@ -80,7 +80,8 @@ def test_an_odd_result_is_the_failure_of_its_item(name: str, manifest: ManifestW
     for a chunk is left out with a warning.
     """
     engine_cache, log = EngineCache(), list[str]()
-    engine_cache._engine, engine_cache._asked = OddEngine(**WRONG[name]), ("scripted", None, {}, DEFAULT_STORES)
+    engine_cache._engine = OddEngine(**WRONG[name])
+    engine_cache._asked = registered("scripted"), None, {}, DEFAULT_STORES
     config = Config(source=str(manifest(1.2, 1.4, 1.1)), out=str(tmp_path / "out"), engine="scripted", decoders=1)
     result = run(config, Log(write=log.append), engine_cache=engine_cache)
     assert (result.progress.done, result.progress.failed) == (2, 1)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from voxbatch.cli import cli
 from voxbatch.profiles import load_profile, profile_names
 from voxbatch.settings import settings_of
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.forecast import preview_arguments
-from voxbatch.vllm.engine.settings import VllmSettings, resolve
+from voxbatch.vllm.engine.model import DEFAULT_MODEL, DEFAULT_QUESTION_MODEL, DEFAULT_SPEECH_MODEL
+from voxbatch.vllm.engine.settings import VllmSettings
 
 ENDPOINT_RULE = "it must be the address of a server, such as https://s3.example.com or http://127.0.0.1:9000"
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=9)
@@ -59,6 +61,13 @@ def test_every_vllm_profile_is_previewed() -> None:
     assert sorted([*(row[0] for row in marks[0].args[1]), "transcription"]) == VLLM_PROFILES
     for model in ("/opt/ml/model", load_profile("transcription")["model"]):
         assert preview_arguments(model, {}) == {"engine_arguments": f"known when {model} is read"}
+
+
+def test_the_task_decides_the_default_model() -> None:
+    """Without a model, the preview is that of the model with which the engine does the task."""
+    tasks = ("transcribe", "ask", "speak")
+    models = [preview_arguments(None, {"task": task})["engine_arguments"]["model"] for task in tasks]
+    assert models == [DEFAULT_MODEL, DEFAULT_QUESTION_MODEL, DEFAULT_SPEECH_MODEL]
 
 
 @pytest.mark.parametrize(

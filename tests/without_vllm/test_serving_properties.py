@@ -25,12 +25,12 @@ from voxbatch.cli.run_command import run
 from voxbatch.config import RunOptions
 from voxbatch.engines import gpu
 from voxbatch.errors import ConfigError
-from voxbatch.vllm.engine import FAMILIES, prefill
+from voxbatch.vllm.engine import prefill
 from voxbatch.vllm.engine.checks import check, check_step, divides
 from voxbatch.vllm.engine.config_keys import Entry
+from voxbatch.vllm.engine.families.choice import FAMILIES, resolve
 from voxbatch.vllm.engine.model import Model, locate
 from voxbatch.vllm.engine.serving_properties import parse, read
-from voxbatch.vllm.engine.settings import resolve
 
 SERVED = """\
 # As a server has it.

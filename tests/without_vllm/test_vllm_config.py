@@ -17,7 +17,7 @@ from voxbatch.cli.run_command import run
 from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError
 from voxbatch.vllm.engine.config_keys import KEYS, Entry
-from voxbatch.vllm.engine.settings import resolve
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.vllm_config import parse, read
 
 PUBLISHED = """\

@@ -17,9 +17,9 @@ from voxbatch.engines.previews import ExpectedSpeed
 from voxbatch.errors import ConfigError
 from voxbatch.storage.columns import Column
 from voxbatch.vllm.engine import forecast
-from voxbatch.vllm.engine.memory import Footprint
+from voxbatch.vllm.engine.families.choice import resolve
+from voxbatch.vllm.engine.memory import StreamingFootprint
 from voxbatch.vllm.engine.model import DEFAULT_PARAMS as PARAMS
-from voxbatch.vllm.engine.settings import resolve
 
 L4, H200 = "NVIDIA L4", "NVIDIA H200"
 PREFILLED: dict[str, Any] = {"prefill_encoder": "true"}
@@ -63,7 +63,7 @@ def test_auto_estimates_the_plugin() -> None:
 def test_requests_fit_into_the_memory(name: str, prefilled: bool) -> None:
     """The estimate never has more requests than the engine would admit, and has most of these."""
     settings = resolve("realtime", {})
-    mine = Footprint(PARAMS, True, 512, prefilled)
+    mine = StreamingFootprint(PARAMS, 512, prefilled)
     most = mine.admitted(0.95 * GPU_SPECS[name].total_bytes)
     assert 0.7 * most <= forecast.requests(PARAMS, settings, name, prefilled, 30) <= most
     assert mine.running(448, 1e9) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from voxbatch.engines import gpu
 from voxbatch.errors import ConfigError
 from voxbatch.vllm import engine as vllm
 from voxbatch.vllm.engine import compat, fp8, prefill
-from voxbatch.vllm.engine.arguments import arguments_from_settings, concurrency, llm_arguments
-from voxbatch.vllm.engine.checks import check
+from voxbatch.vllm.engine.arguments import concurrency, llm_arguments
+from voxbatch.vllm.engine.checks import check, check_fp8
+from voxbatch.vllm.engine.families.realtime import Realtime
 from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, WHISPER, Model
 from voxbatch.vllm.engine.settings import VllmSettings
 
@@ -80,11 +80,7 @@ def test_options_are_parsed() -> None:
 def test_arguments_for_vllm(parts: str, told: dict[str, Any]) -> None:
     """vLLM gets the names of all parts that stay in 16 bits, because it would quantise all otherwise."""
     names = ("quantization", "quantization_config", "kv_cache_dtype")
-    assert {
-        name: value
-        for name, value in arguments_from_settings(REALTIME, True, VllmSettings(fp8=parts)).items()
-        if name in names
-    } == told
+    assert {name: value for name, value in Realtime.arguments(VllmSettings(fp8=parts)).items() if name in names} == told
 
 
 @pytest.mark.parametrize(
@@ -161,7 +157,7 @@ def test_other_models(on_gpus: Any) -> None:
     FlashInfer is refused for Voxtral Realtime, whose encoder cannot be built on it, and accepted for other models."""
     checked(on_gpus(L4, family=INSTRUCT), asked("decoder,kv", prefill_encoder="auto"))
     with pytest.raises(ConfigError, match="this option knows the parts of Voxtral only, and a model is none"):
-        fp8.check(on_gpus(L4, family=WHISPER), asked("decoder"), prefill.Decision(on=False), [L4])
+        check_fp8(on_gpus(L4, family=WHISPER), asked("decoder"), prefill.Decision(on=False), [L4])
     with pytest.raises(ConfigError, match="attention_backend=FLASHINFER: vLLM cannot build the encoder of a model on"):
         checked(on_gpus(H200), VllmSettings(attention_backend="FLASHINFER"))
     checked(on_gpus(H200, family=INSTRUCT), VllmSettings(attention_backend="FLASHINFER"))
@@ -182,7 +178,7 @@ def test_weights_in_8_bits_are_not_rounded_again(on_gpus: Any) -> None:
 def test_fp8_is_part_of_the_runs_identity(on_gpus: Any) -> None:
     """The parts are in a run's identity and in its warning, in one order; without them the identity is the same as
     before the option existed."""
-    family: Any = SimpleNamespace(decoding={})
+    family: Any = Realtime
     one, other, none = (vllm._decoding(on_gpus(L4), asked(parts), family) for parts in ("kv,decoder", "decoder,kv", ""))
     assert one == other == {**none, "fp8": "decoder,kv"}
     assert "fp8" not in none

@@ -18,6 +18,7 @@ from conftest import ROOT, environment
 from hub import COMMIT
 
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.vllm.engine.linked_folder import linked_folder
 from voxbatch.vllm.engine.model import (
     INSTRUCT,
     REALTIME,
@@ -25,7 +26,6 @@ from voxbatch.vllm.engine.model import (
     Model,
     check_weights,
     complete,
-    linked_folder,
     locate,
     weights_bytes,
 )
@@ -310,7 +310,8 @@ def test_two_processes_can_make_the_linked_folder_at_once(tmp_path: Path) -> Non
     """Processes and threads that make the folder at the same time all find it complete, and leave nothing behind."""
     model = locate(str(realtime(tmp_path / "m")), None)
     script = (
-        "import sys, threading; from pathlib import Path; from voxbatch.vllm.engine.model import *\n"
+        "import sys, threading; from pathlib import Path; from voxbatch.vllm.engine.model import locate\n"
+        "from voxbatch.vllm.engine.linked_folder import linked_folder\n"
         "model, cache, failed = locate(sys.argv[1], None), Path(sys.argv[2]), []\n"
         "threading.excepthook = lambda each: failed.append(each.exc_value)\n"
         "def make():\n"

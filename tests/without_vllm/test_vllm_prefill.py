@@ -11,7 +11,8 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm import engine as vllm
 from voxbatch.vllm import plugin as vllm_plugin
 from voxbatch.vllm.engine import compat, prefill
-from voxbatch.vllm.engine.settings import VllmSettings, resolve
+from voxbatch.vllm.engine.families.choice import resolve
+from voxbatch.vllm.engine.settings import VllmSettings
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,9 @@ from shapes import full_size
 from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.profiles import load_profile
 from voxbatch.vllm.engine import forecast, speed
-from voxbatch.vllm.engine.memory import BYTES, Footprint, kv_numbers
+from voxbatch.vllm.engine.families.choice import resolve
+from voxbatch.vllm.engine.memory import BYTES, StreamingFootprint, kv_numbers
 from voxbatch.vllm.engine.model import DEFAULT_PARAMS as PARAMS
-from voxbatch.vllm.engine.settings import resolve
 
 H200 = GPU_SPECS["NVIDIA H200"]
 MODEL = speed.model_sizes(PARAMS)
@@ -71,7 +71,7 @@ def test_sizes_of_the_published_model() -> None:
     assert MODEL.encoder.weights == pytest.approx(0.97e9, rel=0.01)
     assert MODEL.decoder.weights == pytest.approx(3.43e9, rel=0.01)
     assert 2 * (MODEL.encoder.weights + MODEL.decoder.weights) == pytest.approx(
-        Footprint(PARAMS, True, 512).weights_bytes, rel=0.01
+        StreamingFootprint(PARAMS, 512).weights_bytes, rel=0.01
     )
     assert MODEL.decoder.position_bytes == BYTES * kv_numbers(PARAMS) == 104 << 10
     assert speed.model_sizes(full_size().params()) == MODEL

@@ -10,8 +10,8 @@ import pytest
 
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm import plugin as vllm_plugin
-from voxbatch.vllm.engine.arguments import arguments_from_settings
 from voxbatch.vllm.engine.checks import check_installed
+from voxbatch.vllm.engine.families.realtime import Realtime
 from voxbatch.vllm.engine.huggingface import params
 from voxbatch.vllm.engine.model import REALTIME, WHISPER, Model
 from voxbatch.vllm.engine.settings import VllmSettings
@@ -62,8 +62,8 @@ def test_values_that_vllm_cannot_compute_are_refused(content: dict[str, Any], me
 def test_arguments_use_mistrals_format(given: str, load_format: str) -> None:
     """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the user's settings
     say."""
-    found = arguments_from_settings(
-        REALTIME, False, VllmSettings(load_format=given, config_format="hf", tokenizer_mode="auto")
+    found = Realtime.arguments(
+        VllmSettings(load_format=given, config_format="hf", tokenizer_mode="auto"), is_translated=True
     )
     assert [found[name] for name in ("config_format", "tokenizer_mode")] == ["mistral", "mistral"]
     assert found["load_format"] == load_format
@@ -71,7 +71,7 @@ def test_arguments_use_mistrals_format(given: str, load_format: str) -> None:
 
 def test_a_missing_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing plugin is reported before a GPU is used; made-up weights need no plugin."""
-    model = Model("a model", tmp_path, REALTIME, is_mistral=False)
+    model = Model("a model", tmp_path, REALTIME, is_mistral=False, is_translated=True)
     monkeypatch.setattr(vllm_plugin, "is_installed", lambda: False)
     with pytest.raises(EngineError, match="a model is in Hugging Face's format, which voxbatch's plugin translates"):
         check_installed(model, VllmSettings())

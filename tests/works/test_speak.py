@@ -24,11 +24,13 @@ from epubs import epub
 
 import voxbatch as package
 from voxbatch import runner
+from voxbatch.analysis.flagged import find_flagged
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
 from voxbatch.runner import results
+from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.speak.options import SpeechOptions
 
 pytest.importorskip("hibari", reason="the extra `speak` is not installed")
@@ -251,8 +253,9 @@ def test_what_is_misheard_is_flagged(speak: Speak, tmp_path: Path) -> None:
     assert second["text"] == "Say water now."
     assert summary is not None
     assert summary.score is not None
-    assert summary.wer_by_voice == {"heart": summary.score.wer}
+    assert summary.of_kind["wer_by_voice"] == {"heart": summary.score.wer}
     assert summary.flags.by_kind == {"misheard": 1}
+    assert [item.id for item in find_flagged(DEFAULT_STORES.out(str(out)), None).worst] == [second["id"]]
 
 
 def test_from_python(tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ OWNERS = re.compile(r"_?(options|config|settings|run|task|identity|policy)$")
 """Names of objects that have settings of a run."""
 OF_THE_CORE = {"questions", "speech", "cascade"}
 """Settings that are fields of nothing else: also `self.cascade` is one."""
-IN_FORMATS = {"channels", "speakers"}
+IN_FORMATS = {"channels", "language", "speakers"}
 """Words that are also keys of the formats of others."""
 PREDICATES = {"speaks", "asks", "aligns", "is_speech", "has_second_pass"}
-ELSEWHERE = ("works/", "vllm/engine/", "vllm/plugin/")
+ELSEWHERE = ("works/", "vllm/engine/families/")
 """Folders that know kinds: the kinds themselves, and the families of vLLM, each of which does one kind."""
 MOST = 0
 """Number of branches on a kind in the core."""

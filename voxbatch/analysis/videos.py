@@ -52,10 +52,10 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
     limits = ItemFiles.of((summary or run).facts.config).limits
     entries, recordings = Entries(store, run), ItemNames()
     for entry in entries:
-        recordings.add(parse_line(store, entry)[AUDIO_KEY])
+        recordings.add(parse_line(store, entry, run.products)[AUDIO_KEY])
     written, present = list[str](), list[str]()
     for entry in entries:
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         place = recordings.place_beside(line) if entry.kind == "transcript" else None
         if place is None or is_remote(place):
             continue

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from voxbatch.decoding.excerpts import excerpts_of
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
 from voxbatch.decoding.voices import VoiceListener, cut_channels
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
@@ -139,7 +140,8 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
     try:
         with opened as recording:
             began = time.process_time()
-            for samples, span in chunks(task, recording, warnings, listener):
+            excerpts = _Excerpts(task, recording)
+            for samples, span in excerpts.chunks(warnings, listener):
                 index = len(spans)
                 if index >= len(task.received):
                     yield Chunk(task.item, task.recording + index, samples, span, task.lang)
@@ -152,7 +154,8 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
             cpu_s = time.process_time() - began
             report = report_success(task.audio, recording.last_arrival)
             notes = tuple(dict.fromkeys([*recording.warnings, *warnings]))
-            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording, listener.levels, turns)
+            levels, claimed_s = listener.levels, excerpts.claimed_s
+            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording, levels, turns, claimed_s)
     except (EOFError, BrokenPipeError, ConnectionResetError, EngineError):
         raise  # the parent or the process of the networks is gone
     except Exception as e:  # a bug in a decoder fails only this item, with the error in its message
@@ -222,6 +225,48 @@ def chunks(
         raise
     except (AudioError, FFmpegKilledError) as e:
         raise type(e)(f"cannot decode {redacted(task.audio)}: {e}", e.kind) from e
+
+
+class _Excerpts:
+    """Decodes the excerpts of a recording that a task asks for, or all of it."""
+
+    def __init__(self, task: DecodeTask, recording: Recording):
+        self._task, self._recording = task, recording
+        self.claimed_s: float | None = None
+        """See Decoded. It is known after the last chunk."""
+
+    def chunks(self, warnings: list[str], listener: VoiceListener) -> Iterator[tuple[Samples, Span]]:
+        """Yield the chunks; see the function `chunks`.
+
+        A recording whose header does not tell the length, or is wrong about it, has one excerpt, at its beginning.
+        """
+        task, num_samples = self._task, 0
+        claimed_s = 0.0 if task.excerpts is None else _claimed_length(task, self._recording)
+        for excerpt in excerpts_of(task, claimed_s):
+            try:
+                for samples, span in chunks(excerpt, self._recording, warnings, listener):
+                    num_samples += len(samples)
+                    yield samples, span
+            except AudioError as e:
+                if e.kind is not FailureKind.NO_SUCH_PART:
+                    raise
+        if num_samples:
+            self.claimed_s = claimed_s
+            return
+        for samples, span in chunks(task, self._recording, warnings, listener):
+            if task.excerpts is not None and num_samples >= task.excerpts * task.limit:
+                self.claimed_s = 0.0
+                return
+            num_samples += len(samples)
+            yield samples, span
+
+
+def _claimed_length(task: DecodeTask, recording: Recording) -> float:
+    """Return the seconds of a task's audio by the header of its recording; 0 if the header does not tell."""
+    from voxbatch.audio.waveforms import probe
+
+    claimed_s = probe(recording) or 0.0
+    return max(0.0, min(claimed_s - task.offset, math.inf if task.duration is None else task.duration))
 
 
 def _check_claimed_length(task: DecodeTask, recording: Recording) -> None:

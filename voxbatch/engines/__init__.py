@@ -190,17 +190,24 @@ def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: st
     return {"kernel_cache": str(kernel_cache), **options} if engine and engine.compiles else options
 
 
-def create(name: str, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES) -> Engine:
+def create(
+    name: str,
+    model: str | None,
+    options: Mapping[str, str],
+    stores: Stores = DEFAULT_STORES,
+    table: Mapping[str, Registration] | None = None,
+) -> Engine:
     """Return an engine that is ready to stream. Its method `stream` loads the model.
 
     Args:
         options: the values of `--engine-option NAME=VALUE`, unparsed.
+        table: see `registered`.
 
     Raises:
         ConfigError: the engine does not accept the model or an option.
         EngineError: the library of the engine is installed but cannot be imported.
     """
-    registration = registered(name)
+    registration = registered(name, table)
     assert registration is not None
     try:
         factory = resolve_name(registration.class_path)
@@ -230,15 +237,22 @@ class EngineCache:
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 
-    def get(self, name: str, model: str | None, options: Mapping[str, str], stores: Stores) -> Engine:
+    def get(
+        self,
+        name: str,
+        model: str | None,
+        options: Mapping[str, str],
+        stores: Stores,
+        table: Mapping[str, Registration] | None = None,
+    ) -> Engine:
         """Return the cached engine if it was created with equal arguments. Otherwise replace it with a new engine.
 
         The arguments and exceptions are those of the function `create`.
         """
-        arguments = (name, model, dict(options), stores)
+        arguments = (registered(name, table), model, dict(options), stores)
         if self._engine is None or arguments != self._asked:
             self.close()
-            self._engine, self._asked = create(name, model, options, stores), arguments
+            self._engine, self._asked = create(name, model, options, stores, table), arguments
         return self._engine
 
     def close(self) -> None:

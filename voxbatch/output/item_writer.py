@@ -82,7 +82,7 @@ def item_files(
         since: number of the list that was merged last. Entries of later lists may be of items that had files before, in
             formats that are not written now: these files are deleted. None if this list was merged last.
     """
-    ids, recordings = _names(store, entries, files)
+    ids, recordings = _names(store, run, entries, files)
     files_of_entry = run.products.files_of_entry(store, files)
     others = [] if since is None else [form for form in WRITERS if store.exists(f"{form}/")]
     newer = set() if since is None else {part.name for part in entries.parts if part.list_number > since}
@@ -106,14 +106,14 @@ def item_files(
             yield from (ItemFile(name, None) for name in sorted(stale))
 
 
-def _names(store: Store, entries: Entries, files: ItemFiles) -> tuple[ItemNames | None, ItemNames | None]:
+def _names(store: Store, run: Run, entries: Entries, files: ItemFiles) -> tuple[ItemNames | None, ItemNames | None]:
     """Return the names of the items' files by their ids, and by the paths of their recordings, if they are needed."""
     if not files.formats:
         return None, None
     folds_case = store.exists(RUN_FILE.upper())
     ids, recordings = ItemNames(folds_case=folds_case), ItemNames(folds_case=folds_case)
     for entry in entries:
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         ids.add(line["id"])
         if files.beside:
             recordings.add(line[AUDIO_KEY])

@@ -9,8 +9,7 @@ parts/shard-00003-of-00016/attempt-00007.json  a process works on the shard, or 
 lists/generation-0123456789ab/…                the same of a run that took OUT over with `--overwrite`
 parts/generation-0123456789ab/…
 parts/shard-00003-of-00016/audio-….tar         recordings of a part, in a run that speaks; see audio_archive
-transcripts.jsonl, failures.jsonl              the merged outputs; recordings.jsonl in a run that speaks
-m4b/book.m4b, track.flac                       all recordings together; see the module `recordings`
+transcripts.jsonl, failures.jsonl              the merged outputs; a kind of work may have others: see Work.outputs
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
@@ -22,20 +21,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from voxbatch import work
 from voxbatch.formats import WRITERS
 from voxbatch.storage import Store
 
 VERSION = 1
 """Version of all written files."""
 RUN_FILE, SUMMARY = "run.json", "summary.json"
-TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
-RECORDINGS = "recordings.jsonl"
-"""Stands in the place of TRANSCRIPTS in a run that speaks: a manifest of its recordings."""
+TRANSCRIPTS, FAILURES = work.TRANSCRIPTS, "failures.jsonl"
 AUDIO_FORMATS = ("flac", "wav", "mp3", "opus", "m4b")
 """Formats of the recordings of a run that speaks."""
 REPORT = "report.html"
-BOOK, TRACK = "m4b/book.m4b", "track.flac"
-"""Files that a run that speaks makes of all recordings: an audiobook, and the track of subtitles."""
 LEASE = "claim.json"
 """Lease of a listener that works on the run. It is there only during the work; see clouds.listen.lease."""
 STARTS = "starts"
@@ -156,7 +152,7 @@ def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
 
     If the folder is an OUT, the path leads into its files.
     """
-    files = {RUN_FILE, SUMMARY, TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, LEASE}
+    files = {RUN_FILE, SUMMARY, *(kind.merged for kind in work.kinds()), FAILURES, REPORT, LEASE}
     names = {*files, STARTS, PARTS, LISTS, *WRITERS, *AUDIO_FORMATS}
     steps = place.split("/")
     for i, step in enumerate(steps):
@@ -168,11 +164,14 @@ def foreign_outputs(store: Store) -> list[str]:
     """Return the names of merged outputs in an OUT without run.json. A merge would take these files for its own."""
     if store.exists(RUN_FILE):
         return []
-    return [name for name in (TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, SUMMARY) if store.exists(name)]
+    merged = dict.fromkeys(kind.merged for kind in work.kinds())
+    return [name for name in (*merged, FAILURES, REPORT, SUMMARY) if store.exists(name)]
 
 
 def existing_outputs(store: Store) -> list[tuple[str, str]]:
     """Return (label, name) of each merged output and each folder of a format that exists, in the order of display."""
-    names = [("transcripts", TRANSCRIPTS), ("recordings", RECORDINGS), ("failures", FAILURES), ("summary", SUMMARY)]
-    names += [("report", REPORT), ("track", TRACK), *((form, f"{form}/") for form in (*WRITERS, *AUDIO_FORMATS))]
-    return [(label, name) for label, name in names if store.exists(name)]
+    merged = dict.fromkeys(kind.outputs[0] for kind in work.kinds())
+    others = (file for kind in work.kinds() for file in kind.outputs[1:])
+    names = [*merged, ("failures", FAILURES), ("summary", SUMMARY), ("report", REPORT), *others]
+    names += ((form, f"{form}/") for form in (*WRITERS, *AUDIO_FORMATS))
+    return [(label, name) for label, name in names if label and store.exists(name)]

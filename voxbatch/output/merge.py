@@ -188,7 +188,7 @@ def lines_of(
     missing = run.items
     for entry in entries:
         missing -= 1
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         for sink in sinks:
             sink.add(entry, line)
         yield entry, line

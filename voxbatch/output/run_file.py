@@ -216,7 +216,7 @@ class Run:
     @property
     def transcripts(self) -> str:
         """Name of the merged output of the items that have not failed."""
-        return self.products.merged
+        return work_of(self.identity).merged
 
     def __str__(self) -> str:
         return str(self.key) if self.list_number == 1 else f"{self.key} (list {self.list_number})"

@@ -4,6 +4,7 @@ an addition that does some of the items again with a second model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -44,8 +45,10 @@ class Job:
     path_policy: PathPolicy
     """Rule for the paths that the manifest may name."""
     durations: Column
-    """Seconds of each item of the list, float32, NaN if unknown. Transcripts of earlier lists that are not in the
-    manifest follow its items; see output.lists."""
+    """Seconds that are decoded of each item of the list, float32, NaN if unknown. Transcripts of earlier lists that are
+    not in the manifest follow its items; see output.lists."""
+    longest_s: float = math.inf
+    """Most seconds of an item that are decoded."""
     keys: Column
     """Keys of each item of the list; see manifest.Survey."""
     folder: str | None

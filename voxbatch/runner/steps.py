@@ -7,6 +7,7 @@ another kind: it tells speakers apart, or adds a second pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
@@ -220,6 +221,16 @@ class Steps:
     def size(self, audio_s: float, chunks: int) -> tuple[str, str]:
         """Return the name and the value of the size of the work, for people."""
         return "chunks", f"at least {chunks:,}"
+
+    @property
+    def excerpts(self) -> int | None:
+        """Number of excerpts, each as long as the longest chunk of the engine, that are decoded of a longer recording.
+        None decodes whole recordings."""
+        return None
+
+    def longest_s(self, spec: EngineSpec) -> float:
+        """Return the most seconds of a recording that are decoded."""
+        return math.inf if self.excerpts is None else self.excerpts * spec.max_chunk_samples / SAMPLING_RATE
 
     # -- the decode thread
 
