@@ -79,6 +79,9 @@ SPELLINGS: dict[str, dict[str, str]] = {
     "vi": {f"(?i){old}": new for old, new in zip(_OLD_TONES.split(), _NEW_TONES.split(), strict=True)},
 }  # fmt: skip
 """Spellings that are the same by language: a pattern, and what replaces it after NFKC. The keys are primary subtags."""
+SIMPLIFIED = {"zh wuu nan hak": "tw2s", "yue": "hk2s"}
+"""OpenCC's conversions of traditional to simplified characters by language: those of Taiwan, which also know 著 for 着,
+and of Hong Kong. The other direction is ambiguous: 发 is 發 and 髮. Words of regions stay: 軟體 is not 软件."""
 CASES = {"az crh gag tr": {"I": "ı", "İ": "i", "i\u0307": "i"}}
 """Pairs of case that Unicode's case folding does not have. i with a dot above is what other programs make of İ."""
 
@@ -91,7 +94,14 @@ def scoring_form(language: str, keeps_case: bool = False) -> Callable[[str], str
         language: primary subtag of the language, or "und".
         keeps_case: upper and lower case are compared, so pairs of case are not made equal.
     """
-    return partial(_form, [(regex.compile(old), new) for old, new in _pairs(language, keeps_case).items()])
+    form = partial(_form, [(regex.compile(old), new) for old, new in _pairs(language, keeps_case).items()])
+    conversion = next((name for languages, name in SIMPLIFIED.items() if language in languages.split()), None)
+    if conversion is None:
+        return form
+    from opencc import OpenCC  # 0.5 s
+
+    simplified: Callable[[str], str] = OpenCC(conversion).convert
+    return lambda text: simplified(form(text))
 
 
 def _pairs(language: str, keeps_case: bool) -> dict[str, str]:
