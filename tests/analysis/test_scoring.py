@@ -335,10 +335,10 @@ def test_rules_can_be_chosen(rules: Rules, lang: str, written: str, normal: str)
 def test_names_of_rules_have_the_version() -> None:
     """The name of the rules says which library or Unicode version they come from, and what was switched on."""
     version = metadata.version("whisper-normalizer")
-    assert normalizer_name("en") == f"Whisper's English rules (whisper-normalizer {version}), scoring form 2"
+    assert normalizer_name("en") == f"Whisper's English rules (whisper-normalizer {version}), scoring form 3"
     assert normalizer_name("en", WHISPER) == f"Whisper's English rules (whisper-normalizer {version})"
     unicode = unicodedata.unidata_version
-    assert normalizer_name("en", Rules(case=True)) == f"basic rules (Unicode {unicode}), scoring form 2, case kept"
+    assert normalizer_name("en", Rules(case=True)) == f"basic rules (Unicode {unicode}), scoring form 3, case kept"
     assert normalizer_name("en", Rules("none")) == "no rules: words are separated by spaces"
 
 

@@ -52,7 +52,7 @@ LAYERS = (
 """The layers, lowest first. A package may import only from lower layers and from itself."""
 HEAVY = (
     "torch", "vllm", "google.cloud", "boto3", "botocore", "librosa", "faster_whisper", "ctranslate2", "onnxruntime",
-    "jinja2", "pygal", "soundfile", "numpy", "soxr", "rapidfuzz", "rich", "tenacity", "yaml", "urllib3",
+    "jinja2", "pygal", "soundfile", "numpy", "soxr", "rapidfuzz", "rich", "tenacity", "yaml", "urllib3", "opencc",
 )  # fmt: skip
 
 LAYER_OF = {package: layer for layer, packages in enumerate(LAYERS) for package in packages}

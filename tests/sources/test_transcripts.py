@@ -17,8 +17,10 @@ from praatio import textgrid
 from voxbatch.analysis.score import score_place
 from voxbatch.analysis.text_kinds import TEXT_KINDS
 from voxbatch.errors import ManifestError
+from voxbatch.formats.document import Document
 from voxbatch.manifest import items
 from voxbatch.manifest.encoding import TextDecoder
+from voxbatch.records import Segment, Transcript, Word
 from voxbatch.sources.annotations import reference_text
 from voxbatch.sources.opening import open_source
 from voxbatch.sources.transcripts import READERS, UNREAD_KINDS, kind_of_text, read_transcript
@@ -355,6 +357,19 @@ SUBTITLES: dict[str, tuple[str, str, Spoken]] = {
         ),
         [("Speaker 1", "He has known"), ("SPEAKER_02", "Oh")],
     ),
+    "names where the speaker changes": (
+        "srt",
+        "".join(
+            f"{n}\n0:0:{n},0 --> 0:0:{n + 1},0\n{text}\n\n"
+            for n, text in enumerate(("agent: He has", "known", "customer: Oh", "agent: her"))
+        ),
+        [("agent", "He has known"), ("customer", "Oh"), ("agent", "her")],
+    ),
+    "steps are no speakers": (
+        "srt",
+        "1\n0:0:1,0 --> 0:0:2,0\nStep one: go\n\n2\n0:0:2,0 --> 0:0:3,0\non\n\n3\n0:0:3,0 --> 0:0:4,0\nStep two: stop",
+        [("", "Step one: go on Step two: stop")],
+    ),
     "voices": (
         "vtt",
         "WEBVTT\n\n0:1.0 --> 0:2.0\n<v.loud Ann &amp; Co>He has</v>\n<v Bob>known</v>",
@@ -461,6 +476,7 @@ REFUSED: dict[str, tuple[str, str | bytes, str]] = {
     "no XML": ("eaf", "<ANNOTATION_DOCUMENT><TIER>", "it is no XML: "),
     "entities": ("ttml", '<!DOCTYPE tt [<!ENTITY a "aaaa">]><tt><body><p>&a;</p></body></tt>', "it declares entities"),
     "another XML": ("xml", "<html><body><p>x</p></body></html>", "XML of another kind (<html>)"),
+    "deep nesting": ("ttml", f"<tt><body><p>{'<span>' * 3000}x{'</span>' * 3000}</p></body></tt>", "nested too deep"),
     "pictures": ("ttml", '<tt xmlns:s="s"><body><div><p s:backgroundImage="#a"/></div></body></tt>', "it has pictures"),
     "a bad time": ("ttml", '<tt><body><p begin="soon">x</p></body></tt>', "'soon' in place of a time"),
     "another sub": ("sub", "1\n00:00:01 -> x\nhello", "it is no MicroDVD, SubViewer or MPL2"),
@@ -508,6 +524,28 @@ def test_pysubs2_and_voxbatch_read_the_same(events: list[tuple[int, str]]) -> No
     for kind, form in (("srt", "srt"), ("vtt", "vtt"), ("ass", "ass"), ("ssa", "ssa"), ("sub", "microdvd")):
         spoken = read(kind, subtitles.to_string(form, fps=25))
         assert normalize("NFC", "".join(text for _, text in spoken)).split() == words
+
+
+@pytest.mark.parametrize("names", [("Speaker 1", "Speaker 2"), ("agent", "Smith, John"), (None, None)])
+def test_own_files_of_speakers_are_read_back(names: tuple[str | None, str | None]) -> None:
+    """Each format that voxbatch writes gives the words and the speakers back, without labels."""
+    turns = [(names[0], "Hello there, my {friend}, how are you & yours today? I am fine as ever, as you see."),
+             (names[1], "Fine, thanks."), (names[0], "5 < 6 and \\ more.")]  # fmt: skip
+    words, segments, at = [], [], 0.0
+    for speaker, text in turns:
+        first = at
+        for word in text.split():
+            words.append(Word(f" {word}", at, at + 0.4, speaker=speaker))
+            at += 0.5
+        segments.append(Segment(text, first, at, speaker))
+    text = " ".join(text for _, text in turns)
+    document = Document("x", Transcript(text, tuple(words), tuple(segments), at))
+    spoken = [(speaker or "", text) for speaker, text in turns]
+    spoken = spoken if names[0] else [("", text)]
+    for form, kind in (("srt", "srt"), ("vtt", "vtt"), ("vtt-words", "vtt"), ("ttml", "ttml"), ("ass", "ass")):
+        found = [(speaker.replace(";", ","), said) for speaker, said in read(kind, document.written(form))]
+        assert found == spoken, form
+    assert [said for _, said in read("textgrid", document.written("textgrid"))] == [text for _, text in spoken]
 
 
 # ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────────

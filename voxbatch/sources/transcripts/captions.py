@@ -56,7 +56,9 @@ def cue_texts(document: str) -> list[TimedText]:
     cues = sorted(read_cues(lines, is_vtt), key=lambda cue: cue.start or 0.0)
     if is_vtt and len(cues) == 1 and any(_is_text(part) for part in re.split(r"\n\s*\n", "\n".join(lines))[1:]):
         raise ValueError("it has text and no times; save the subtitles again")
-    has_word_times = is_vtt and any(_WORD_TIME.search(line) for cue in cues for line in cue.lines)
+    written = [line for cue in cues for line in cue.lines]
+    # YouTube's captions roll, and have times of words. voxbatch's own have these, too, and voices.
+    has_word_times = is_vtt and any(map(_WORD_TIME.search, written)) and not any(map(_VOICE.search, written))
     lines_of_cues = [[plain for line in cue.lines if (plain := _plain(line, is_vtt))] for cue in cues]
     if has_word_times or _rolls([*filter(None, lines_of_cues)]):
         return list(_unrolled(cues, lines_of_cues))
@@ -98,22 +100,22 @@ def _unrolled(cues: Sequence[CueText], lines_of_cues: Sequence[Sequence[str]]) -
 
 
 def _without_names(texts: list[TimedText]) -> list[TimedText]:
-    """Return the texts without the names of the speakers before them, if each text has one; else without the labels by
-    which programs tell speakers apart. A text without a label is of the speaker before."""
+    """Return the texts without the names of the speakers before them. A text without a name is of the speaker before.
+
+    Names are told by all texts, or by those where the speaker changes; the labels by which programs tell speakers apart
+    are known.
+    """
     names = [_name(text.text) for text in texts]
-    if len(texts) > 1 and all(names):
-        return [
-            replace(text, text=text.text[match.end() :], speaker=match[1].strip())
-            for text, match in zip(texts, names, strict=True)
-            if match
-        ]
-    speaker, labelled = "", []
-    for text in texts:
-        label = _LABEL.match(text.text)
-        speaker = label[1] if label else speaker
-        plain = text.text[label.end() :] if label else text.text
-        labelled.append(replace(text, text=plain, speaker=text.speaker or speaker))
-    return labelled
+    labels = [name[1] for name in names if name]
+    change = names[:1] != [None] and all(label != following for label, following in pairwise(labels))
+    has_names = len(texts) > 1 and (all(names) or (change and len(labels) > len({*labels}) > 1))
+    speaker, plain = "", []
+    for text, name in zip(texts, names, strict=True):
+        label = name if has_names else _LABEL.match(text.text)
+        speaker = label[1].strip() if label else speaker
+        rest = text.text[label.end() :] if label else text.text
+        plain.append(replace(text, text=rest, speaker=text.speaker or speaker))
+    return plain
 
 
 def _name(text: str) -> re.Match[str] | None:

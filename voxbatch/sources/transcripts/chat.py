@@ -13,7 +13,7 @@ from voxbatch.sources.transcripts.timed_text import TimedText
 
 _TIMES = re.compile(r"\x15(\d+)_(\d+)\x15")
 _CODES = re.compile(
-    r"\x15[^\x15]*\x15|\[[^\]]*\]|\(\.+\)|\((?:\d+:)?\d+\.?\d*\)|[<>()↑↓⌈⌉⌊⌋„‡‹›∆∇°☺♋⁇∙⁎◉▁▔↫⇗↗→↘⇘∞≈≋≡]"
+    r"\x15[^\x15]*\x15|\[[^\[\]]*\]|\(\.+\)|\((?:\d+:)?\d+\.?\d*\)|[<>()↑↓⌈⌉⌊⌋„‡‹›∆∇°☺♋⁇∙⁎◉▁▔↫⇗↗→↘⇘∞≈≋≡]"
 )
 """Times, codes, pauses, and marks of groups and of the voice."""
 _NOT_SPOKEN = re.compile(r"[&+].*|0.*|xxx?|yyy?|www", re.DOTALL)

@@ -15,6 +15,8 @@ _FIELDS = ["layer", "start", "end", "style", "name", "marginl", "marginr", "marg
 _PART = re.compile(r"\\[{}]|\{([^{}]*)\}|\\[Nnh]|[^\\{]+|.")
 """A part of a text: an escaped brace, overrides, a space, or characters."""
 _DRAWING = re.compile(r"\\p(\d+)")
+_WORD_JOINER = "\u2060"
+"""Character without width, with which voxbatch's own files hide markup."""
 _SPACES = frozenset((r"\N", r"\n", r"\h"))
 
 
@@ -55,7 +57,7 @@ def _plain(text: str) -> str:
                 is_drawing = int(mode) > 0
         elif not is_drawing:
             words += part[0][1] if part[0] in (r"\{", r"\}") else " " if part[0] in _SPACES else part[0]
-    return " ".join(words.split())
+    return " ".join(words.replace(_WORD_JOINER, "").split())
 
 
 def _seconds(time: str) -> float:

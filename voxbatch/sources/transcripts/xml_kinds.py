@@ -27,5 +27,8 @@ def xml_texts(document: str) -> list[TimedText]:
     """
     root = xml_root(document)
     if reader := _READERS.get(local_name(root)):
-        return reader(root)
+        try:
+            return reader(root)
+        except RecursionError as error:
+            raise ValueError("its elements are nested too deep; save it again") from error
     raise ValueError(f"it is XML of another kind (<{local_name(root)}>); read are {', '.join(_READERS)}")
