@@ -29,7 +29,7 @@ from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Wavef
 from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import LocalReadError, Stores, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
-from voxbatch.storage.errors import DamagedObject, UnusableObject
+from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
 from voxbatch.storage.recording import Recording, RecordingChangedError
 from voxbatch.storage.waits import longest_wait
@@ -215,7 +215,7 @@ def chunks(
             raise
         recording.verify_unchanged()
     except UnusableObject as e:
-        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
+        raise UnusableRecording(str(e), e.kind, retryable=e.retryable) from e
     except LocalReadError as e:
         raise LocalReadError(f"cannot read {redacted(task.audio)}: {e}") from e
     except UnusableRecording:
