@@ -161,6 +161,11 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
         yield _failed(task, e, tuple(spans), recording)
 
 
+def _is_changed(error: ItemError, spans: tuple[Span, ...]) -> bool:
+    """Return whether another attempt would join two contents: chunks of the first one were sent."""
+    return isinstance(error, RecordingChangedError) or (error.kind is FailureKind.CHANGED and bool(spans))
+
+
 def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
     report = report_error(task.item, task.audio, error)
     match error:
@@ -176,7 +181,7 @@ def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recordi
     retry = None
     if isinstance(report, Unreachable) and len(spans) <= len(task.received):  # no chunk was sent
         retry = task
-    elif isinstance(error, ItemError) and error.retryable and not isinstance(error, RecordingChangedError):
+    elif isinstance(error, ItemError) and error.retryable and not _is_changed(error, spans):
         retry = None if task.is_retry else replace(task, is_retry=True, received=spans)
     if report is None and retry is None and recording is not None:  # a damaged recording proves that its place answers
         report = report_success(task.audio, recording.last_arrival)
