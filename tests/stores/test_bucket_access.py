@@ -119,14 +119,16 @@ def test_missing_bucket_is_named(place: Place, voxbatch: Voxbatch) -> None:
 
 @either
 def test_unsupported_request_is_not_retried(place: Place) -> None:
-    """A service that rejects create-if-absent as unsupported is not retried."""
+    """A service that rejects create-if-absent as unsupported is not retried. S3 is asked once more, without checksums,
+    and the message names the other way."""
     is_google = place.server.scheme == "gs"
     words = "A header you provided implies functionality that is not implemented"
     reply = google_error(501, words) if is_google else amazon_error(501, "NotImplemented", words)
     place.proxy.spoil = lambda asked: reply
     text = refused(place.store().prepare)
     assert f"the store refused with status 501 ({'' if is_google else 'NotImplemented: '}{words})" in text
-    assert place.asked() == 1
+    assert ("write OUT to a local folder (-o FOLDER), and copy it" in text) == (not is_google)
+    assert place.asked() == (1 if is_google else 2)
 
 
 @amazon_only

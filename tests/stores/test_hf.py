@@ -52,7 +52,7 @@ def rows(source: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("place", ["data/train-*.parquet", "data/train-0.parquet"])
-@pytest.mark.parametrize("revision", ["", "@main", f"@{COMMIT}"])
+@pytest.mark.parametrize("revision", ["", "@main", f"@{COMMIT}", "@topic%2Fnew%20words"])
 def test_the_files_of_a_data_set_are_a_manifest(hub: Hub, place: str, revision: str) -> None:
     """A pattern and a file have the rows of the commit that the revision is."""
     found = rows(f"hf://datasets/o/clips{revision}/{place}")

@@ -533,7 +533,7 @@ def test_error_status_fails_one_item(site: Site, status: int, kind: type[Storage
             call(site.web())
     with pytest.raises(AudioError, match=text):
         open_recording(url, HERE)
-    assert len(site.asked) == 4
+    assert len(site.asked) == 4 + 3 * (status == 400)  # which may mean the range, so that it is asked without one
 
 
 def test_partial_reply_that_does_not_fit_is_refused(site: Site) -> None:

@@ -140,6 +140,25 @@ def test_a_relative_model_is_resolved_against_the_file(tmp_path: Path, monkeypat
         assert read("submission/vllm_config.yaml").model == (resolved or model)
 
 
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2k", 2000), ("2K", 2048), ("0.5k", 500), ("25.6k", 25_600), ("1m", 10**6), ("1M", 2**20), (" 8192 ", 8192)],
+)
+def test_sizes(tmp_path: Path, text: str, size: int) -> None:
+    """Sizes have vLLM's units: small letters are powers of 1000, capital letters powers of 1024."""
+    found = read(written(tmp_path, f"max-model-len: '{text}'\nmax-num-batched-tokens: '{text}'\n"))
+    assert found.options == {"max_model_len": str(size), "max_num_batched_tokens": str(size)}
+
+
+@pytest.mark.parametrize(
+    "line", ["max-model-len: 0.5K", "max-model-len: 2 k", "max-model-len: 0.0001k", "max-num-seqs: 2k"]
+)
+def test_sizes_that_vllm_refuses(tmp_path: Path, line: str) -> None:
+    """Fractions of powers of 1024, other spellings and sizes of counts are refused, as vLLM refuses them."""
+    with pytest.raises(ConfigError, match="it must be a whole number from 1"):
+        read(written(tmp_path, line))
+
+
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)), st.integers(0, 10**9)))
 def test_values_keep_their_text(values: dict[str, int]) -> None:
     """Each key of the top level becomes one entry with its line."""

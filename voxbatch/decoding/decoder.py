@@ -30,7 +30,7 @@ from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Wavef
 from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import LocalReadError, Stores, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
-from voxbatch.storage.errors import DamagedObject, UnusableObject
+from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
 from voxbatch.storage.recording import Recording, RecordingChangedError
 from voxbatch.storage.waits import longest_wait
@@ -164,6 +164,11 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
         yield _failed(task, e, tuple(spans), recording)
 
 
+def _is_changed(error: ItemError, spans: tuple[Span, ...]) -> bool:
+    """Return whether another attempt would join two contents: chunks of the first one were sent."""
+    return isinstance(error, RecordingChangedError) or (error.kind is FailureKind.CHANGED and bool(spans))
+
+
 def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
     report = report_error(task.item, task.audio, error)
     match error:
@@ -179,7 +184,7 @@ def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recordi
     retry = None
     if isinstance(report, Unreachable) and len(spans) <= len(task.received):  # no chunk was sent
         retry = task
-    elif isinstance(error, ItemError) and error.retryable and not isinstance(error, RecordingChangedError):
+    elif isinstance(error, ItemError) and error.retryable and not _is_changed(error, spans):
         retry = None if task.is_retry else replace(task, is_retry=True, received=spans)
     if report is None and retry is None and recording is not None:  # a damaged recording proves that its place answers
         report = report_success(task.audio, recording.last_arrival)
@@ -218,7 +223,7 @@ def chunks(
             raise
         recording.verify_unchanged()
     except UnusableObject as e:
-        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
+        raise UnusableRecording(str(e), e.kind, retryable=e.retryable) from e
     except LocalReadError as e:
         raise LocalReadError(f"cannot read {redacted(task.audio)}: {e}") from e
     except UnusableRecording:

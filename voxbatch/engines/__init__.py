@@ -101,7 +101,7 @@ their names alone."""
 SPEECH_ENGINES = {
     "hibari": Registration(
         class_path="voxbatch.engines.hibari:HibariEngine",
-        needs=("hibari", "pyloudnorm", "sentencex"),
+        needs=("hibari", "icu4py", "pyloudnorm", "sentencex"),
         install="pip install 'voxbatch[speak]'",
         use="for English on a CPU",
     ),

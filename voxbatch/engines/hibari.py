@@ -81,13 +81,15 @@ class HibariEngine:
         """Return the samples of a piece, spoken as fast as its time needs, at most at MAX_SPEED."""
         from hibari import Hibari
 
+        from voxbatch.engines.spoken_english import spoken
         from voxbatch.speech.sound import MAX_SPEED, speed_to_fit, trimmed
 
         if piece.voice not in self._voices:
             self._voices[piece.voice] = Hibari(voice=piece.voice)
         speak, rate, speed = self._voices[piece.voice], self.spec.sampling_rate, self._options.speed
+        text = spoken(piece.text)
         while True:
-            samples = trimmed(speak(piece.text, speed=speed, seed=piece.seed), rate)
+            samples = trimmed(speak(text, speed=speed, seed=piece.seed), rate)
             needed = speed_to_fit(samples, rate, piece.longest_s)
             if needed == 1 or speed >= MAX_SPEED:
                 return samples

@@ -33,6 +33,9 @@ _BOM = b"\xef\xbb\xbf"
 GZIP_MAGIC = b"\x1f\x8b"
 SNIFFED_BYTES = 4096
 """Number of the first bytes of a file that show whether it is binary."""
+PLAYLIST = b"#EXTM3U"
+"""Begin of a playlist."""
+PLAYLIST_ADVICE = "an HLS playlist has one recording in segments; name it .m3u8, and give it without @"
 
 _ABSOLUTE_PATH = re.compile(rb'"audio_filepath"\s*:\s*"(/[^"]+)"')
 _NOT_NORMAL = re.compile(rb"//|/\.\.?/")
@@ -146,6 +149,10 @@ class Source:
             while not folder.startswith(root):
                 root = root[: root.rindex(b"/", 0, -1) + 1]
         return "" if root == b"/" else os.fsdecode(root)
+
+    def begin(self) -> bytes:
+        """Return the first bytes of the file, as they are."""
+        return os.pread(self._file.fileno(), SNIFFED_BYTES, 0)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based line number, bytes without line end and byte order mark) of each line that is not blank.

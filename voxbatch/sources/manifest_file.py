@@ -57,7 +57,7 @@ def open_manifest(name: str, stdin: BinaryIO, stores: Stores) -> Source:
         rows, base = manifest_rows(source)
         if rows is not None:
             with source:
-                source = converted(source, rows, base)
+                source = converted(source, rows, base, note=source.note)
         source.note = "; ".join(filter(None, (source.note, _reference_note(source))))
         return source
     except BaseException:

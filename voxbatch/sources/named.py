@@ -22,7 +22,8 @@ from typing import BinaryIO
 from voxbatch.errors import BadLine, EmptySourceError, ManifestError
 from voxbatch.manifest.json_line import LongLine
 from voxbatch.manifest.recording_path import LIST_MARK, LISTED_NAMES, file_state, is_included, is_recording, missing
-from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.manifest.source import PLAYLIST, PLAYLIST_ADVICE, Source, manifest_error
+from voxbatch.sources.feeds import is_xml
 from voxbatch.sources.references import References, file_line
 from voxbatch.storage import Stores, is_remote, redacted
 from voxbatch.storage.address import folder_of, is_bucket_address, is_folder, join, normalized, place_of
@@ -224,6 +225,10 @@ class _NamedRecordings:
         """Yield one line for each line of a list. A file that does not exist is listed, so that its item fails."""
         folder, written = folder_of_name(LIST_MARK + place), 0
         with self._open_list(place, folder) as source:
+            if is_xml(source.begin()):
+                raise manifest_error(source.name, f"is XML, and no list of paths; give a feed without {LIST_MARK}")
+            if source.begin().startswith(PLAYLIST) and b"\n#EXT-X-" in source.begin():
+                raise manifest_error(source.name, f"is a playlist of one recording; {PLAYLIST_ADVICE}")
             for number, line in source.lines():
                 if isinstance(line, LongLine):
                     yield BadLine(number, f"has {line.num_bytes:,} bytes; write one path or address a line")

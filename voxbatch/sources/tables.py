@@ -23,7 +23,7 @@ from typing import Any
 from voxbatch.errors import ManifestError
 from voxbatch.manifest.json_line import AUDIO_KEY, MAX_LINE_BYTES, LineError, LongLine, parse_json_line, quote
 from voxbatch.manifest.recording_path import LIST_MARK, is_recording
-from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.manifest.source import PLAYLIST, PLAYLIST_ADVICE, Source, manifest_error
 from voxbatch.sources.columns import (
     DATA_ROOT,
     END,
@@ -34,6 +34,7 @@ from voxbatch.sources.columns import (
     renamed,
     with_duration,
 )
+from voxbatch.sources.feeds import feed_rows, is_xml
 from voxbatch.sources.kinds import JSON_LINES, kind_of
 from voxbatch.sources.tars import tarred_rows
 from voxbatch.storage import is_remote
@@ -63,6 +64,8 @@ def json_manifest(source: Source, required: str | None) -> tuple[Rows | None, st
     Raises:
         ManifestError: it is no JSON, and no extension says that it is.
     """
+    if required is None and is_xml(source.begin()):
+        return feed_rows(source), source.base
     number, line = next(source.lines(), (0, b"{" if required is None else b""))
     if required is not None:
         return json_rows(source) if f'{required}"'.encode() in line else None, source.base
@@ -72,6 +75,8 @@ def json_manifest(source: Source, required: str | None) -> tuple[Rows | None, st
     if begin != b"{" and not source.name.lower().endswith(JSON_LINES.suffixes):
         problem = f"line {number} is {quote(line[:200].decode(errors='replace'))} and no JSON object"
         advice = f"give a list of paths as {LIST_MARK}{source.name}, a table as .csv or .tsv, a manifest as JSON lines"
+        if line.startswith(PLAYLIST):
+            advice = PLAYLIST_ADVICE
         raise manifest_error(source.name, f"{problem}; {advice}")
     if AUDIO_KEY.encode() in line:
         if b'"shard_id"' not in line:
