@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,19 @@ from voxbatch.voice import frame_powers
 
 STEP = 2 * SAMPLING_RATE
 """Samples that are judged at a time. The delay of an echo changes when a jitter buffer does."""
+FITTED = SAMPLING_RATE // 2
+"""Samples before and after a step that the filters of its paths are fitted to, too."""
 BEFORE, AFTER = 3 * SAMPLING_RATE, 4 * SAMPLING_RATE
 """Samples before and after a step that decide on it, too: together some words of each side."""
 MAX_DELAY = round(0.65 * SAMPLING_RATE)
 """Longest delay of an echo: satellites and bridges need 0.6 s."""
 MAX_PATHS = 3
 """Largest number of delays at which one channel is heard in another one."""
+SAME_MOMENT = round(0.02 * SAMPLING_RATE)
+"""Delay up to which the levels of one moment tell an echo, see `crosstalk`, unless it is loud. With such a delay, each
+channel seems to be the echo of the other one."""
+LOUD = 0.2
+"""Power of an echo relative to its source from which levels do not tell it: −7 dB."""
 HALF_FILTER = round(0.004 * SAMPLING_RATE)
 """Half the length of the filter of a path: the bands and the small room of a phone."""
 APART = 2 * HALF_FILTER
@@ -49,8 +56,8 @@ FEWEST_FRAMES = 10
 fewer."""
 SMOOTHED = 5
 """Frames over which powers are summed: 100 ms."""
-SYLLABLE = 4
-"""Frames in a row that hold a channel's own sound, at least: 80 ms."""
+SYLLABLE = 8
+"""Frames in a row that hold a channel's own sound, at least: 160 ms, of which 100 ms are the smoothing of one."""
 REACH = 8
 """Frames around own sound in which nothing is muted: 160 ms."""
 FLOOR_DB = -40.0
@@ -70,7 +77,8 @@ class EchoCanceller:
         self._pending: Samples = np.zeros((0, channels), np.float32)
         self._before: Samples = np.zeros((0, channels), np.float32)
         """The samples before `_pending`, up to BEFORE + MAX_DELAY."""
-        self._pairs = tuple(permutations(range(channels), 2))
+        self._known: dict[tuple[int, int], list[int]] = {}
+        """The delays of the last echo of a source in a channel."""
 
     def __call__(self, block: Samples) -> Samples:
         """Return the samples that are decided with this block."""
@@ -90,76 +98,137 @@ class EchoCanceller:
     def _step(self, size: int) -> Samples:
         window = np.concatenate([self._before, self._pending[: size + AFTER]])
         begin = len(self._before)
-        cancelled = self._cancelled(window)[begin : begin + size]
-        self._pending = self._pending[size:]
+        step, self._pending = self._pending[:size], self._pending[size:]
         self._before = window[: begin + size][-(BEFORE + MAX_DELAY) :]
-        return cancelled
+        paths = [path for path in self._paths(window, begin, size) if path is not None]
+        if not paths:
+            return step
+        step = step.copy()
+        for path in paths:
+            path.take_out(step[:, path.channel])
+        return step
 
-    def _cancelled(self, window: Samples) -> Samples:
-        """Return a window without the echoes in it."""
-        out = window
-        for source, channel in self._pairs:
-            path = _EchoPath.found(window[:, source].astype(np.float64), window[:, channel].astype(np.float64))
-            if path is not None:
-                out = out.copy() if out is window else out
-                out[:, channel] = np.where(path.muted, np.float32(0), out[:, channel] - path.echo.astype(np.float32))
-        return out
+    def _paths(self, window: Samples, begin: int, size: int) -> Iterator[_EchoPath | None]:
+        """Yield the echoes in a step, for each two channels at most one that comes at the same moment."""
+        spectra = _spectra(window)
+        for one, other in combinations(range(window.shape[1]), 2):
+            cross = _whitened(spectra[other] * np.conj(spectra[one]))
+            strengths = np.abs(np.fft.irfft(cross, 2 * len(cross)))  # at 8 kHz
+            there = self._path(window, one, other, _delays(strengths), begin, size)
+            back = self._path(window, other, one, _delays(np.roll(strengths[::-1], 1)), begin, size)
+            if there and back and there.is_same_moment and back.is_same_moment:
+                there, back = (there, None) if there.left_share < back.left_share else (None, back)
+            yield there
+            yield back
+
+    def _path(
+        self, window: Samples, source: int, channel: int, delays: list[int], begin: int, size: int
+    ) -> _EchoPath | None:
+        """Return the echo of a source in a step. A path that was there before needs no further proof."""
+        known = self._known.get((source, channel), [])
+        is_known = any(abs(delay - before) < APART for delay in delays for before in known)
+        path = _EchoPath.found(window, source, channel, delays, begin, size, 0 if is_known else FEWEST_FRAMES)
+        if path is not None:
+            self._known[source, channel] = delays
+        return path
 
 
 @dataclass(frozen=True, slots=True)
 class _EchoPath:
-    """An echo in a window. Both arrays have a value for each sample."""
+    """The echo of one channel in another one, in a step. Both arrays have a value for each sample."""
 
+    channel: int
     echo: Signal
     muted: NDArray[np.bool_]
+    is_same_moment: bool
+    left_share: float
+    """Share of the power that is left where there is only the echo."""
 
     @classmethod
-    def found(cls, source: Signal, channel: Signal) -> _EchoPath | None:
-        """Return the echo of a source in a channel, or None if there is none."""
-        delays = _delays(source, channel)
+    def found(
+        cls, window: Samples, source: int, channel: int, delays: list[int], begin: int, size: int, fewest: int
+    ) -> _EchoPath | None:
+        """Return the echo of a source in a step of a window, or None if fewer frames than `fewest` prove it."""
         if not delays:
             return None
-        echo = _echo(source, channel, delays)
-        left = _smooth(channel - echo)
-        present, heard = _smooth(channel), _smooth(echo)
+        first = max(0, begin - FITTED)
+        part = slice(max(0, first - max(delays) - HALF_FILTER), begin + size + FITTED)
+        sound, heard_sound = window[part, source].astype(np.float64), window[part, channel].astype(np.float64)
+        sounds = _delayed(sound, delays)
+        skipped = first - part.start
+        echo = _fitted(sound, heard_sound, delays, skipped)[skipped:]
+        left, present, heard = (
+            _smooth(signal) for signal in (heard_sound[skipped:] - echo, heard_sound[skipped:], echo)
+        )
+        loudest = np.max([_smooth(late[skipped:]) for late in sounds], axis=0)
         floor = np.percentile(heard, 95) * 10 ** (FLOOR_DB / 10)
         is_echo = (heard > floor) & (left < LEFT * present)
-        if is_echo.sum() < FEWEST_FRAMES or heard.sum() > LOUDEST * _smooth(source).sum():
+        gain = heard.sum() / max(loudest.sum(), 1e-20)
+        is_same_moment = delays[0] < SAME_MOMENT
+        if is_echo.sum() < fewest or gain > LOUDEST or (is_same_moment and gain < LOUD):
             return None
-        own = (left > heard) & (left > floor)
+        # A codec makes noise of consonants, which is as loud as they are and does not correlate.
+        expected = np.maximum(heard, gain * loudest)
+        own = (left > expected) & (left > floor)
         own = _windowed(_windowed(own, SYLLABLE) >= SYLLABLE, SYLLABLE) > 0
-        muted = (_windowed(heard > floor, 2 * REACH) > 0) & ~(_windowed(own, 2 * REACH) > 0)
-        samples = np.repeat(muted, LEVEL_FRAME)
-        return cls(echo, np.pad(samples, (0, len(source) - len(samples)), mode="edge"))
+        muted = (_windowed(expected > floor, 2 * REACH) > 0) & ~(_windowed(own, 2 * REACH) > 0)
+        samples = np.pad(np.repeat(muted, LEVEL_FRAME), (0, len(echo) % LEVEL_FRAME), mode="edge")
+        step = slice(begin - first, begin - first + size)
+        left_share = float(left[is_echo].sum() / max(present[is_echo].sum(), 1e-20))
+        return cls(channel, echo[step], samples[step], is_same_moment, left_share)
+
+    def take_out(self, samples: Samples) -> None:
+        """Take the echo out of the samples of the channel, in place."""
+        samples[:] = np.where(self.muted, np.float32(0), samples - self.echo.astype(np.float32))
 
 
-def _delays(source: Signal, channel: Signal) -> list[int]:
-    """Return the delays in samples at which a channel repeats a source, the clearest one first."""
-    size = 1 << (len(source) + MAX_DELAY).bit_length()
-    cross = np.fft.rfft(channel, size) * np.conj(np.fft.rfft(source, size))
-    low, high = (round(hz / SAMPLING_RATE * size) for hz in BAND_HZ)
+def _spectra(window: Samples) -> list[NDArray[np.complex128]]:
+    """Return the spectrum of each channel up to 4 kHz, at least MAX_DELAY longer than the window."""
+    size = 1 << (len(window) + MAX_DELAY - 1).bit_length()
+    return [np.fft.rfft(channel.astype(np.float32), size)[: size // 4] for channel in window.T]
+
+
+def _whitened(cross: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    """Return a cross-spectrum in the band of telephones, with weights: see WHITENING."""
+    low, high = (round(hz / (SAMPLING_RATE / 4) * len(cross)) for hz in BAND_HZ)
     cross[:low] = cross[high:] = 0
-    weights = np.abs(cross)
-    strengths = np.fft.irfft(cross / np.maximum(weights, weights.max(initial=1e-20) * 1e-6) ** WHITENING, size)
-    strengths = np.abs(strengths[: MAX_DELAY + 1])
+    band = cross[low:high]
+    strengths = np.abs(band)
+    band *= np.maximum(strengths, max(float(strengths.max(initial=0.0)), 1e-20) * 1e-6) ** -WHITENING
+    return cross
+
+
+def _delays(strengths: Signal) -> list[int]:
+    """Return the delays in samples at which a channel repeats a source, the clearest one first, by the strength of
+    their correlation at each delay, at 8 kHz."""
+    strengths = strengths[: MAX_DELAY // 2 + 1].copy()
     usual = float(np.median(strengths)) / 0.6745
     delays = list[int]()
     while len(delays) < MAX_PATHS and usual > 0 and strengths.max() > PEAK * usual:
         delay = int(strengths.argmax())
-        delays.append(delay)
-        strengths[max(0, delay - APART) : delay + APART + 1] = 0
+        delays.append(2 * delay)
+        strengths[max(0, delay - APART // 2) : delay + APART // 2 + 1] = 0
     return delays
 
 
-def _echo(source: Signal, channel: Signal, delays: list[int]) -> Signal:
-    """Return what comes from a source along the paths with these delays, by least squares."""
+def _delayed(source: Signal, delays: list[int]) -> list[Signal]:
+    return [np.concatenate([np.zeros(delay), source])[: len(source)] for delay in delays]
+
+
+def _fitted(source: Signal, channel: Signal, delays: list[int], skipped: int) -> Signal:
+    """Return what comes from a source along the paths with these delays, by least squares.
+
+    Args:
+        skipped: samples at the start of which only the source counts.
+    """
     taps = np.unique(np.concatenate([np.arange(max(0, at - HALF_FILTER), at + HALF_FILTER) for at in delays]))
     size = 1 << (len(source) + int(taps[-1]) + 1).bit_length()
     spectrum = np.fft.rfft(source, size)
     auto = np.fft.irfft(np.abs(spectrum) ** 2, size)
-    cross = np.fft.irfft(np.conj(spectrum) * np.fft.rfft(channel, size), size)
+    heard = np.concatenate([np.zeros(skipped), channel[skipped:]])
+    cross = np.fft.irfft(np.conj(spectrum) * np.fft.rfft(heard, size), size)
     matrix = auto[np.abs(taps[:, None] - taps[None, :])]
-    matrix[np.diag_indices(len(taps))] += REGULARISATION * auto[0]
+    matrix[np.diag_indices(len(taps))] += REGULARISATION * auto[0] + 1e-12
     response = np.zeros(int(taps[-1]) + 1)
     response[taps] = np.linalg.solve(matrix, cross[taps])
     return np.asarray(np.fft.irfft(spectrum * np.fft.rfft(response, size), size)[: len(source)])
