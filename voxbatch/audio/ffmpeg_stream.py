@@ -16,7 +16,7 @@ import signal
 import struct
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import IO
@@ -32,6 +32,7 @@ from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, avi_seconds
 from voxbatch.audio.timeline import WITHOUT_TIMESTAMPS, Timeline
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
+from voxbatch.languages import primary_subtag
 from voxbatch.process.child import for_program
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage import LocalReadError, redacted
@@ -39,14 +40,22 @@ from voxbatch.storage.recording import Recording, verify_readable
 from voxbatch.voice import voice_seconds
 
 FORMATS = (
-    "aac,ac3,aiff,alaw,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,dv,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpc,mpc8,"
-    "mpeg,mpegts,mulaw,mxf,ogg,rm,tak,tta,voc,w64,wav,webm,wv,xwma"
+    "aac,ac3,aiff,alaw,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,dv,eac3,flac,flv,g722,g729,gsm,loas,m4a,matroska,mlp,mov,mp3,mp4,mpc,mpc8,"
+    "mpeg,mpegts,mulaw,mxf,nut,ogg,rm,sbc,sln,sox,tak,truehd,tta,voc,w64,wav,webm,wtv,wv,xwma"
 )
-"""Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone."""
+"""Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone. None of them opens a further file: g729, sbc
+and sln cut raw bytes into packets; loas, mlp and truehd pass raw bytes to a parser; sox is a header and PCM; nut is one
+stream of packets; wtv has a file system within its bytes. (mov does not follow references to other files by default.)
+"""
 _TELEPHONE = ["-ar", "8000"]
 RAW_FORMATS = {
     ".alaw": ["-f", "alaw", *_TELEPHONE], ".g722": ["-f", "g722"], ".gsm": ["-f", "gsm"],
-    ".ulaw": ["-f", "mulaw", *_TELEPHONE],
+    ".ulaw": ["-f", "mulaw", *_TELEPHONE], ".g729": ["-f", "g729"], ".sbc": ["-f", "sbc"], ".msbc": ["-f", "sbc"],
+    ".sln": ["-f", "sln", *_TELEPHONE],
+    **{
+        f".sln{khz}": ["-f", "sln", "-ar", str(44_100 if khz == 44 else 1000 * khz)]
+        for khz in (12, 16, 24, 32, 44, 48, 96, 192)
+    },
 }  # fmt: skip
 """ffmpeg's options for headerless formats with one rate and channel count. Only the extension identifies them."""
 
@@ -419,6 +428,7 @@ def open_stream(
     *,
     seek: bool,
     audio_bytes: AudioBytes | None,
+    language: str | None = None,
 ) -> FFmpegStream:
     """Open an audio stream of a recording: the one that was asked for, or the first one with voice. See FFmpegStream
     for the other arguments.
@@ -427,6 +437,7 @@ def open_stream(
         audio_stream: 0-based number among the audio streams; None takes the first one with at least LEAST_VOICE_SHARE
             of the voice of any other one; without voice, the first one with sound.
         warn: called with a line that names the stream, if there are several.
+        language: code of the language that is spoken. If streams are tagged with it, only they are considered.
     """
 
     def opened(number: int) -> FFmpegStream:
@@ -443,21 +454,43 @@ def open_stream(
         if audio_stream is not None or len(streams) < 2:
             return stream
         stream.close()
-    sounds = [_Sound.of(recording, name, offset, number) for number in range(len(streams))]
-    most = max(sound.voice_s for sound in sounds)
+    number, sounds, warning = _choice(recording, name, offset, streams, language)
+    warn(warning)
+    for undecodable_number, sound in sorted(sounds.items()):
+        if sound.error:
+            warn(f"audio stream {undecodable_number} cannot be decoded: {sound.error}")
+    return opened(number)
+
+
+def _choice(
+    recording: Recording, name: str, offset: float, streams: Sequence[str], language: str | None
+) -> tuple[int, dict[int, _Sound], str]:
+    """Return the number of the audio stream to take, the sound in those that were considered, and the warning."""
+    numbers = range(len(streams))
+    tagged = [at for at in numbers if language is not None and _tag(streams[at]) == primary_subtag(language)]
+    sounds = {number: _Sound.of(recording, name, offset, number) for number in tagged or numbers}
+    if tagged and not any(sound.is_audible for sound in sounds.values()):
+        tagged = []
+        sounds |= {number: _Sound.of(recording, name, offset, number) for number in numbers if number not in sounds}
+    most = max(sound.voice_s for sound in sounds.values())
     if most:
-        chosen = next(number for number, sound in enumerate(sounds) if sound.voice_s >= LEAST_VOICE_SHARE * most)
+        chosen = next(number for number in sorted(sounds) if sounds[number].voice_s >= LEAST_VOICE_SHARE * most)
     else:
-        chosen = next((number for number, sound in enumerate(sounds) if sound.is_audible), 0)
+        chosen = next((number for number in sorted(sounds) if sounds[number].is_audible), 0)
     listed = "; ".join(f"{number}: {description}" for number, description in enumerate(streams))
     with_what = "voice" if most else "sound"
-    warn(
+    if tagged:
+        with_what += f" in the language {language}"
+    warning = (
         f"audio stream {chosen} was taken, the first with {with_what} of {len(streams)} ({listed}); see --audio-stream"
     )
-    for number, sound in enumerate(sounds):
-        if sound.error:
-            warn(f"audio stream {number} cannot be decoded: {sound.error}")
-    return opened(chosen)
+    return chosen, sounds, warning
+
+
+def _tag(description: str) -> str | None:
+    """Return the language that an audio stream is tagged with: "ger, aac, 48000 Hz, mono" → "de"."""
+    tag, _, rest = description.partition(", ")
+    return primary_subtag(tag) if rest.count(", ") >= 2 else None
 
 
 @dataclass(frozen=True, slots=True)

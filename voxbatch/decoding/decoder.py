@@ -206,6 +206,7 @@ def chunks(
             channel=task.channel,
             audio_stream=task.audio_stream,
             channels=task.channels,
+            language=task.lang,
             warn=warnings.append,
         )
         try:
