@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import soundfile
@@ -29,6 +29,7 @@ from voxbatch.storage.recording import Recording
 
 if TYPE_CHECKING:
     from voxbatch.audio.ffmpeg_stream import FFmpegStream
+    from voxbatch.audio.mixed_streams import MixedStreams
     from voxbatch.audio.voice_mix import VoiceMix
 
 MIN_RATE, MAX_RATE = 4_000, 768_000
@@ -38,6 +39,8 @@ MAX_CHANNELS = 64
 """Largest number of channels: seventh-order ambisonics. Headers that claim more are broken."""
 
 Warn = Callable[[str], None]
+Native: TypeAlias = "SoundFileStream | FFmpegStream | MixedStreams"
+"""An open recording at its own rate."""
 OPUS_RATE = 48_000
 """Rate in Hz at which Opus is decoded, as RFC 7845 recommends (section 5.1). libsndfile decodes at the rate that the
 recording had before it was encoded. On 14 minutes of speech that was at 16 kHz, Whisper tiny.en makes 231 errors in
@@ -171,7 +174,7 @@ def _decode_file(
 
 def _open(
     recording: Recording, name: str, offset: float, audio_stream: int | None, language: str | None, warn: Warn
-) -> SoundFileStream | FFmpegStream:
+) -> Native:
     """Open a recording with libsndfile if it can read all of it, otherwise with ffmpeg."""
     header_audio: AudioBytes | None = None
     seek = True
@@ -228,7 +231,7 @@ def _ogg_problem(recording: Recording, warn: Warn) -> str | None:
 
 
 def _checked_blocks(
-    native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
+    native: Native, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Generator[NativeBlock]:
     """Yield the blocks of a recording, then warn of all signs of lost audio.
 
@@ -251,7 +254,7 @@ def _checked_blocks(
 
 
 def _blocks_with_fallback(
-    native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
+    native: Native, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Iterator[NativeBlock]:
     frames = 0
     try:
@@ -333,7 +336,7 @@ def _mix_blocks(blocks: Iterator[NativeBlock], mono: Mixdown | VoiceMix) -> Iter
 
 def _at_16_khz(
     blocks: Iterator[NativeBlock],
-    native: SoundFileStream | FFmpegStream,
+    native: Native,
     channel: int | None,
     channels: str | None,
     warn: Warn,
