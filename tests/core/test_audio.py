@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -668,3 +669,42 @@ def test_long_recording_needs_little_memory(tmp_path: Path) -> None:
     count, kilobytes = map(int, done.stdout.split())
     assert count == 7_200 * SAMPLING_RATE
     assert kilobytes < 150_000
+
+
+# ── what else ffmpeg reads ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.sln", ["-ar", "8000", "-f", "s16le"]), ("a.sln16", ["-ar", "16000", "-f", "s16le"]),
+        ("a.SLN48", ["-ar", "48000", "-f", "s16le"]), ("a.latm", ["-c:a", "aac", "-f", "latm"]), ("a.nut", []),
+        ("a.sox", []), ("a.thd", ["-ar", "48000", "-c:a", "truehd", "-strict", "-2"]), ("a.sbc", ["-ar", "16000"]),
+        ("a.wtv", ["-c:a", "mp2"]),
+    ],
+)  # fmt: skip
+def test_further_formats_are_read_at_their_rate(wav: Path, name: str, options: list[str]) -> None:
+    """Headerless ones have the rate that their extension names; the others are recognised by their content."""
+    seconds = soundfile.info(wav).duration
+    assert sum(map(len, [decoded(by_ffmpeg(wav, name, *options))[0]])) / SAMPLING_RATE == pytest.approx(
+        seconds, abs=0.1
+    )
+
+
+def test_float_in_extensible_wave64_is_no_integer(wav: Path, tmp_path: Path) -> None:
+    """libsndfile takes such numbers for integers, and ffmpeg does not."""
+    samples, rate = soundfile.read(wav, dtype="float32", always_2d=True)
+    data = samples[:, :1].tobytes()
+    ids = {"riff": "2e91cf11a5d628db04c10000", "wave": "f3acd3118cd100c04f8edb8a"}
+    sub_format = bytes.fromhex("0300000000001000800000aa00389b71")
+    fmt = struct.pack("<HHIIHHHHI", 0xFFFE, 1, rate, 4 * rate, 4, 32, 22, 32, 4) + sub_format
+    chunks = b"".join(
+        name + bytes.fromhex(ids["wave"]) + struct.pack("<Q", 24 + len(part)) + part
+        for name, part in ((b"fmt ", fmt), (b"data", data))
+    )
+    head = b"riff" + bytes.fromhex(ids["riff"]) + struct.pack("<Q", 40 + len(chunks))
+    (path := tmp_path / "float.w64").write_bytes(head + b"wave" + bytes.fromhex(ids["wave"]) + chunks)
+    plain = tmp_path / "plain.wav"
+    soundfile.write(plain, samples[:, 0], rate, subtype="FLOAT")
+    assert np.allclose(decoded(path)[0], decoded(plain)[0], atol=1e-6)

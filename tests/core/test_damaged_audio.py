@@ -216,6 +216,20 @@ def test_first_audio_stream_with_sound_is_taken(source: Path, name: str) -> None
 
 
 @pytest.mark.slow
+def test_the_stream_that_is_tagged_with_the_language_is_taken(source: Path) -> None:
+    """A film has a stream for each language. A language that no stream is tagged with changes nothing."""
+    path = source.with_name("film.mkv")
+    inputs = ["-f", "lavfi", "-i", "sine=440:d=24", "-i", str(source), "-map", "0", "-map", "1", "-c:a", "aac"]
+    tags = ["-metadata:s:a:0", "language=eng", "-metadata:s:a:1", "language=ger"]
+    subprocess.run([executable(), "-y", "-loglevel", "error", *inputs, *tags, str(path)], check=True)
+    for language, taken in (("de", "audio stream 1 was taken"), ("en-GB", "audio stream 0 was taken")):
+        warning = decoded(path, language=language)[1][0]
+        assert warning.startswith(taken)
+        assert f"in the language {language}" in warning
+    assert decoded(path, language="fr")[1] == decoded(path)[1]
+
+
+@pytest.mark.slow
 def test_audio_stream_of_a_file_with_one_stream(source: Path) -> None:
     """A file with one audio stream has audio stream 0 only, whatever reads it."""
     for path in (source, convert(source, "a.m4a")):

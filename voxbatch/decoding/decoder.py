@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 
 from voxbatch.decoding.excerpts import excerpts_of
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
-from voxbatch.decoding.voices import VoiceListener, cut_channels
+from voxbatch.decoding.voices import VoiceListener, cut_channels, without_echo
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import handle_stop_signals
@@ -214,10 +214,12 @@ def chunks(
             channel=task.channel,
             audio_stream=task.audio_stream,
             channels=task.channels,
+            language=task.lang,
             warn=warnings.append,
         )
         try:
-            yield from cut_channels(listener.heard(_limited(waveforms, task)), task.limit, task.overlap)
+            blocks = without_echo(_limited(waveforms, task))
+            yield from cut_channels(listener.heard(blocks), task.limit, task.overlap)
         except AudioError:
             recording.verify_unchanged()  # a file that is still being written may look damaged
             raise
