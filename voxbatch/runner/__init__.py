@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
+from voxbatch.errors import RunError
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
@@ -68,7 +69,7 @@ def run(
         StopRequested: `stop` was requested.
     """
     started_at, stop, usage = time.monotonic(), stop or Stop(), None
-    with limits_are_run_errors(), contextlib.ExitStack() as resources:
+    with limits_are_run_errors(), _exits_are_run_errors(), contextlib.ExitStack() as resources:
         if engine_cache is None:
             engine_cache = resources.enter_context(contextlib.closing(EngineCache(one_run=True)))
         with steps_of(config).open(config) as source:
@@ -102,6 +103,16 @@ def run(
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
         return RunResult(progress, finish(job, work, log), usage)
+
+
+@contextlib.contextmanager
+def _exits_are_run_errors() -> Iterator[None]:
+    """Raise RunError for a SystemExit inside the context: a library or an engine must not end a run with the exit code
+    of one that has finished."""
+    try:
+        yield
+    except SystemExit as e:
+        raise RunError(f"something in the run called sys.exit({e.code!r})") from e
 
 
 def is_complete(work: RemainingWork) -> bool:
