@@ -94,7 +94,7 @@ def run(
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
             if (second := job.second) is not None and is_complete(work):
-                job, work = second.job, second.remaining(store)
+                job, work = second.job, second.remaining(store, log)
                 on_progress(work.progress)
                 text = f"second pass: {job.config.model} does {work.items.count():,} items again"
                 log.info("second_pass", text=text)
@@ -102,7 +102,7 @@ def run(
             if source.has_changed():
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
-        return RunResult(progress, finish(job, work, log), usage)
+        return RunResult(progress, finish(job, work, config.shards, log), usage)
 
 
 @contextlib.contextmanager
@@ -160,8 +160,11 @@ def _sum(usage: Usage | None, added: Usage | None) -> Usage | None:
     return usage + added if usage and added else usage or added
 
 
-def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
+def finish(job: Job, work: RemainingWork, shards: int, log: Log) -> Summary | None:
     """Record that every item of the shard is in a part. The last shard to finish merges.
+
+    Args:
+        shards: number of shards of the run. A second pass has one of its own.
 
     Returns:
         The summary of all shards. None while other shards are still in progress.
@@ -173,4 +176,5 @@ def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
     if not is_complete(work):
         return None
     store, files = job.config.stores.out(job.config.out), ItemFiles.of(job.run.facts.config)
-    return merge.merge(store, replace(job.run, pass_name=FIRST), files, log, job.config.stores, job.calibration)
+    run = replace(job.run, pass_name=FIRST)
+    return merge.merge(store, run, files, log, job.config.stores, job.calibration, shards)
