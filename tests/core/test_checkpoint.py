@@ -165,14 +165,14 @@ def test_list_after_the_hundred_thousandth(store: Store) -> None:
 def test_takeover_between_two_looks_of_a_check_is_named(store: Store) -> None:
     """A check that reads run.json before a takeover, and looks for its list after it, says that OUT was taken over."""
     run = owned(store, RUN, ITEMS)
-    names = store.names
+    exists = store.exists
 
-    def take_over(prefix: str) -> list[str]:
-        store.names = names  # type: ignore[method-assign]
+    def take_over(name: str) -> bool:
+        store.exists = exists  # type: ignore[method-assign]
         reserve(store, OUT_RUN, Listing(keys=keys(ITEMS)), overwrite=True)
-        return names(prefix)
+        return exists(name)
 
-    store.names = take_over  # type: ignore[method-assign]
+    store.exists = take_over  # type: ignore[method-assign]
     with pytest.raises(TakenOverError, match="took OUT over with --overwrite"):
         Ownership(store, run).check()
 

@@ -33,9 +33,9 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 SHARD_RULE = "give i/n, n from 1 to 99,999 and i from 0 to n-1, such as 0/16 for the first of sixteen"
 SCRIPT_OPTIONS = (
-    "concurrency, confidence, crash_items, crash_signal, delay_s, die_after, fail_items, hold, hold_after, kill_after, "
-    "load_s, lose_items, max_answer_tokens, max_chunk_s, max_question_s, notices, only_worker, own_process, says, "
-    "shuffle, task, words, workers"
+    "concurrency, confidence, crash_items, crash_signal, delay_s, die_after, end_after, fail_items, hold, hold_after, "
+    "kill_after, load_error, load_s, lose_items, max_answer_tokens, max_chunk_s, max_question_s, misplace, "
+    "misplace_items, notices, only_worker, own_process, raise_error, raise_items, says, shuffle, task, words, workers"
 )
 OPTION = "run m.jsonl --engine scripted --engine-option"
 LISTEN = "listen --subscription s --project p"

@@ -92,7 +92,7 @@ def test_close_wakes_a_waiting_put(discard: bool) -> None:
 def waited(feed: Feed, clock: Clock, wait: bool = True) -> None:
     """Let an engine ask for a chunk that arrives 5 s later, and take it."""
 
-    def arrive() -> None:
+    def arrive(timeout_s: float | None = None) -> None:
         clock.now += 5.0
         feed.put(chunk(1))
 

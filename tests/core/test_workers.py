@@ -505,6 +505,61 @@ def test_stopped_worker(manifest: ManifestWriter, tmp_path: Path, is_continued: 
     assert len(committed_items(tmp_path / "m.voxbatch")) == len(set(committed_items(tmp_path / "m.voxbatch"))) == 16
 
 
+SOON = """
+import sys
+from voxbatch.runner import workers
+workers.STOPPED_LIMIT_S = 4.0
+from voxbatch.cli import main
+main()
+"""
+"""A command whose idle workers soon do the items of a stopped one."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_continued", [False, True])
+def test_idle_workers_do_the_items_of_a_stopped_one(
+    manifest: ManifestWriter, tmp_path: Path, voxbatch: Voxbatch, is_continued: bool
+) -> None:
+    """The run ends while the worker is still stopped. If it continues before, it commits the items that it had
+    finished, and each item is in one part. The outputs are those of one process."""
+    path = manifest(*[1.0] * 40)
+    assert voxbatch("run", path, "-o", "alone", *SETTINGS).returncode == 0
+    hold = Hold(tmp_path / "hold", after=3)
+    extra = ("--part-items", "4", *options(workers=4, concurrency=1, delay_s=0.3), *hold.options)
+    command = [sys.executable, "-c", SOON, "run", str(path), "-o", "out", *SETTINGS, *extra]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path)
+    try:
+        hold.reached(4, running)  # three results of each are not committed
+        stopped = psutil.Process(min(hold.pids()))
+        stopped.suspend()
+        hold.release()
+        assert running.stderr is not None
+        seen = ""
+        while "uncommitted items are reassigned to workers" not in seen:
+            seen += running.stderr.readline()
+        assert f"a signal has stopped its process; kill -CONT {stopped.pid} continues it" in seen
+        if is_continued:
+            stopped.resume()
+        _, rest = running.communicate(timeout=200)
+    finally:
+        running.kill()
+    assert running.returncode == 0, rest
+    assert len(committed_items(tmp_path / "out")) == len(set(committed_items(tmp_path / "out"))) == 40
+    assert output_files(tmp_path / "out") == output_files(tmp_path / "alone")
+    assert gone([stopped], 60)
+    if is_continued:
+        headers = [json.loads(part.read_text().splitlines()[0]) for part in (tmp_path / "out").rglob("part-*.jsonl")]
+        assert sum(header["worker"] == lost_number(seen) for header in headers) == 1, (
+            "it committed what it had finished"
+        )
+
+
+def lost_number(stderr: str) -> int:
+    """Return the number of the worker that is lost."""
+    (line,) = [line for line in warnings(stderr) if "is lost" in line]
+    return int(line.split()[2])
+
+
 @pytest.mark.slow
 def test_run_ends_if_all_workers_are_stopped(manifest: ManifestWriter, tmp_path: Path) -> None:
     """If no worker is at work any more, the run ends with exit code 1, and the same command finishes it."""

@@ -14,12 +14,16 @@ import pytest
 import soundfile
 from conftest import ROOT
 from ctc_networks import write_network, write_speech
+from numpy.typing import NDArray
 
 import voxbatch
+from voxbatch.engines import Feed
+from voxbatch.engines.align import aligned as aligned_chunks
 from voxbatch.engines.align.english import phones, spoken
 from voxbatch.engines.align.pocketsphinx import Pocketsphinx
 from voxbatch.engines.align.trellis import States, best_path
 from voxbatch.errors import ConfigError, ManifestError
+from voxbatch.records import Chunk, ChunkFailure, GivenText, Hypothesis, Samples, Span
 
 HAS_POCKETSPHINX = all(map(importlib.util.find_spec, ("pocketsphinx", "icu4py")))
 WORDS = ["the", "quick,", "brown", "Fox", "jumps", "over", "the", "(lazy)", "dog;", "and", "now", "—", "it", "sleeps."]
@@ -178,6 +182,46 @@ def test_times_do_not_depend_on_the_recordings_before() -> None:
             np.testing.assert_array_equal(model.scores(recordings[index]), scores[index])
     finally:
         model.close()
+
+
+class Fragile:
+    """An acoustic model that fails at loud audio."""
+
+    frame_s, jump_cost = 0.02, 1.0
+
+    def scores(self, samples: Samples) -> NDArray[np.float32]:
+        if samples.max() > 0.5:
+            raise MemoryError
+        return np.zeros((len(samples) // 320, 2), np.float32)
+
+    def units(self, word: str, lang: str) -> list[list[int]]:
+        return [[1]]
+
+    def states(self, words: Sequence[list[list[int]]]) -> States:
+        return ctc_states([1] * len(words))
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_error_fails_its_recording_alone() -> None:
+    """Chunks of two recordings come by turns. All chunks of the one at which the model fails have failed from then on,
+    and each chunk has one result."""
+    feed = Feed(10**9)
+    for index in range(3):
+        for item in range(2):
+            samples = np.full(16_000, 0.9 if (item, index) == (1, 1) else 0.1, np.float32)
+            span = Span(16_000 * index, 16_000 * (index + 1), 16_000 * index, 16_000 * (index + 1))
+            feed.put(Chunk(item, index, samples, span, given=GivenText("yes no", is_last=index == 2)))
+    feed.close()
+    results = [
+        result for result in aligned_chunks(Fragile(), feed, "en") if isinstance(result, Hypothesis | ChunkFailure)
+    ]
+    assert sorted((result.item, result.chunk) for result in results) == [(i, n) for i in range(2) for n in range(3)]
+    failed = [(result.item, result.chunk) for result in results if isinstance(result, ChunkFailure)]
+    assert (1, 1) in failed
+    assert (1, 2) in failed
+    assert {item for item, _ in failed} == {1}
 
 
 @pytest.mark.skipif(not HAS_POCKETSPHINX, reason="the extra `align` is not installed")

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
-from voxbatch.engines.results import Result, stop_if_all_fail
+from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError
 from voxbatch.records import ChunkFailure, Samples, Speech, TextPiece
 from voxbatch.settings import check_settings, parse, setting
@@ -59,9 +59,6 @@ class HibariEngine:
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Speak the pieces of the feed one after another; see `Engine.stream`."""
-        yield from stop_if_all_fail(self._results(feed))
-
-    def _results(self, feed: Feed) -> Iterator[Result]:
         from voxbatch.speech.sound import overlong
 
         while chunk := feed.get():

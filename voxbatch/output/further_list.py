@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
-from voxbatch.output.layout import list_name, part_names
+from voxbatch.output.layout import list_name, listed_parts
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemIndex, ItemList, Listing, is_renewed
 from voxbatch.output.parts import PartHeader, open_part
@@ -221,7 +221,7 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
         hint = (
             "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
         )
-    elif not part_names(store, owner.generation):
+    elif not listed_parts(store, owner.generation):
         hint = "It has committed nothing yet: unless it is still at work, --overwrite loses nothing. "
     raise RunMismatchError(
         f"{store.place} holds another run: {'; '.join(differing)}. {hint}"

@@ -19,11 +19,12 @@ starts/start-00001.json                        the executions that a dispatcher 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from voxbatch import work
 from voxbatch.formats import WRITERS
-from voxbatch.storage import Store
+from voxbatch.storage import Store, parallel_map
 
 VERSION = 1
 """Version of all written files."""
@@ -85,8 +86,14 @@ def list_name(number: int, generation: str = "") -> str:
 
 
 def list_names(store: Store, generation: str = "") -> list[str]:
-    """Return the names of all lists of a generation, the latest last."""
-    return sorted(_matching(store, generation_folder(LISTS, generation), _LIST_FILE), key=number_of_list)
+    """Return the names of all lists of a generation, the latest last. The latest ones are asked for by their names,
+    because the listing of a store may lack what was written last."""
+    names = sorted(_matching(store, generation_folder(LISTS, generation), _LIST_FILE), key=number_of_list)
+    number = number_of_list(names[-1]) if names else 0
+    while store.exists(following := list_name(number + 1, generation)):
+        names.append(following)
+        number += 1
+    return names
 
 
 def number_of_list(name: str) -> int:
@@ -94,17 +101,60 @@ def number_of_list(name: str) -> int:
     return int(name.rpartition("/")[2].partition(".")[0])
 
 
-def part_names(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
-    """Return the names of all parts of a pass of a generation, of all shards, sorted. An empty `pass_name` means both
-    passes.
+def part_name(folder: str, number: int, pass_name: str = FIRST) -> str:
+    """Return the name of a part in a shard's folder: 7 → "parts/shard-00003-of-00016/part-00007.jsonl"."""
+    return f"{folder}/{pass_name}-{number:05d}.jsonl"
+
+
+def number_of_part(name: str) -> int:
+    """Return the number of a part: "parts/shard-00003-of-00016/part-00007.jsonl" → 7."""
+    return int(name.rpartition("-")[2].partition(".")[0])
+
+
+def listed_parts(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
+    """Return the names of the parts of a pass of a generation, of all shards, that the store lists, sorted. The listing
+    may lack what was written last; see `part_names`.
 
     No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
     """
     return [
         name
         for name in _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}")
-        if name.rpartition("/")[2].startswith(pass_name)
+        if name.rpartition("/")[2].startswith(f"{pass_name}-")
     ]
+
+
+def part_names(store: Store, generation: str = "", pass_name: str = FIRST, shards: int = 1) -> list[str]:
+    """Return the names of all parts of a pass of a generation, of all shards, sorted. Those that the listing lacks are
+    asked for by their names.
+
+    Args:
+        shards: number of shards of this run. The listing shows those of other runs.
+    """
+    listed = listed_parts(store, generation, pass_name)
+    by_folder = dict[str, list[str]]()
+    for name in listed:
+        by_folder.setdefault(name.rpartition("/")[0], []).append(name)
+    shardings = {shards, *(int(folder.rpartition("-")[2]) for folder in by_folder)}
+    folders = (shard_folder(shard, count, generation) for count in shardings for shard in range(count))
+
+    def unlisted(folder: str) -> list[str]:
+        return unlisted_parts(store, folder, by_folder.get(folder, ()), pass_name)
+
+    return sorted([*listed, *chain.from_iterable(parallel_map(store.concurrency, unlisted, folders))])
+
+
+def unlisted_parts(store: Store, folder: str, listed: Iterable[str], pass_name: str) -> list[str]:
+    """Return the names of the parts in a shard's folder that are not among the listed ones of this folder: their
+    numbers are missing or follow. A person may have deleted one, so that its number is missing and not there."""
+    numbers = set(map(number_of_part, listed))
+    last = max(numbers, default=-1)
+    gaps = [part_name(folder, number, pass_name) for number in range(last) if number not in numbers]
+    names = [name for name in gaps if store.exists(name)]
+    while store.exists(following := part_name(folder, last + 1, pass_name)):
+        names.append(following)
+        last += 1
+    return names
 
 
 def complete_names(store: Store, generation: str = "") -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
@@ -18,8 +19,10 @@ from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import ItemFile, item_files
 from voxbatch.output.layout import (
     FAILURES,
+    FIRST,
     PARTS,
     REPORT,
+    SECOND,
     SUMMARY,
     complete_names,
     list_name,
@@ -98,7 +101,8 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
     in_list = check(listed)
     if in_list is not None:
         latest = None
-    names = [*part_names(store, run.generation, pass_name=""), *complete_names(store, run.generation)]
+    parts = (part_names(store, run.generation, pass_name) for pass_name in (FIRST, SECOND))
+    names = [*chain.from_iterable(parts), *complete_names(store, run.generation)]
     problems = [problem for problem in parallel_map(store.concurrency, check, names) if problem is not None]
     return [*problems, *([in_list] if in_list else [])]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from voxbatch.config import Config, RunOptions
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineSpec
+from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Survey
 from voxbatch.output.attempts import AttemptRecord
 from voxbatch.output.checkpoint import Checkpoint
@@ -90,7 +91,7 @@ class SecondPass(Protocol):
     def job(self) -> Job:
         """The same run with the second model."""
 
-    def remaining(self, store: Store) -> RemainingWork:
+    def remaining(self, store: Store, log: Log) -> RemainingWork:
         """Return the items that it has to do. The first pass is complete."""
 
 

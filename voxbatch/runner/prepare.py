@@ -107,7 +107,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         retried=config.retry_failed,
         shards=config.shards,
     )
-    reserved = reserve(store, run, listing, config.overwrite)
+    reserved = reserve(store, run, listing, config.overwrite, log)
     owner = reserved.run
     _log_reservation(reserved, run, config, surveyed.items, log)
     _append_kept(surveyed, store, owner)
