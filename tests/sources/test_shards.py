@@ -309,7 +309,7 @@ def test_row_group_is_read_in_bounded_memory(tmp_path: Path) -> None:
         )
     assert (tmp_path / "many" / "0.parquet").stat().st_size > 60e6
     program = (
-        "import resource, sys; from voxbatch.manifest import open_source\n"
+        "import resource, sys; from voxbatch.sources.opening import open_source\n"
         "with open_source(sys.argv[1]): print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     peaks = [

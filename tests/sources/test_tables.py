@@ -228,7 +228,7 @@ def test_column_that_seems_to_be_the_reference_is_told(
 
 MEASURE = """
 import resource, sys
-from voxbatch.manifest import open_source
+from voxbatch.sources.opening import open_source
 with open_source(sys.argv[1]) as source:
     count = sum(1 for _ in source.lines())
 print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -263,7 +263,7 @@ def listing(call: Call, raw: bytes) -> Reply:
 
 MEASURE = """
 import resource, sys
-from voxbatch.manifest import open_source
+from voxbatch.sources.opening import open_source
 from voxbatch.storage import StoreOptions, Stores
 
 with open_source(sys.argv[1], stores=Stores(StoreOptions(anonymous=True))) as source:
