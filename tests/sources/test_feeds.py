@@ -78,7 +78,7 @@ def test_atom_at_an_address(tmp_path: Path) -> None:
         ("<TEI><text>a</text></TEI>", r"is XML, and no feed of a podcast \(RSS, Atom\)"),
         ("<rss><channel>", "is no well-formed XML"),
         ('<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><rss>&b;</rss>', "declares XML entities"),
-        ("#EXTM3U\n#EXT-X-TARGETDURATION:9\n1.ts\n", "an HLS playlist has one recording in segments"),
+        ("#EXTM3U\n#EXT-X-TARGETDURATION:9\n1.ts\n", "an HLS playlist has one recording in segments; join them"),
     ],
 )
 def test_others_are_refused(tmp_path: Path, text: str, reason: str) -> None:

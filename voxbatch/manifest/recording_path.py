@@ -25,7 +25,6 @@ _SUFFIXES = (
     " .w64 .wav .wave .weba .webm .wma .wmv .wtv .wv"
 )
 RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
-PLAYLIST_SUFFIX = ".m3u8"
 """Extensions of recordings, in lower case. Headerless PCM (.raw, .pcm) is not among them, because nothing
 gives its rate."""
 LIST_MARK = "@"
@@ -50,9 +49,8 @@ def file_state(path: str) -> dict[str, Any]:
 
 
 def is_recording(name: str) -> bool:
-    """Return whether the extension of a path, or of an address, is a recording's, or that of a playlist whose segments
-    are one recording. In a folder, such a playlist is none."""
-    return os.path.splitext(redacted(name, ""))[1].lower() in (*RECORDING_SUFFIXES, PLAYLIST_SUFFIX)
+    """Return whether the extension of a path, or of an address, is a recording's."""
+    return os.path.splitext(redacted(name, ""))[1].lower() in RECORDING_SUFFIXES
 
 
 def is_included(path: str, globs: Sequence[str]) -> bool:

@@ -35,7 +35,9 @@ SNIFFED_BYTES = 4096
 """Number of the first bytes of a file that show whether it is binary."""
 PLAYLIST = b"#EXTM3U"
 """Begin of a playlist."""
-PLAYLIST_ADVICE = "an HLS playlist has one recording in segments; name it .m3u8, and give it without @"
+PLAYLIST_ADVICE = (
+    "an HLS playlist has one recording in segments; join them, and give that: ffmpeg -i LIST -c copy talk.ts"
+)
 
 _ABSOLUTE_PATH = re.compile(rb'"audio_filepath"\s*:\s*"(/[^"]+)"')
 _NOT_NORMAL = re.compile(rb"//|/\.\.?/")

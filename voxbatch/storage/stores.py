@@ -82,11 +82,11 @@ class Stores:
         try:
             if IN_ARCHIVE.search(uri) and (member := self._member(uri)):
                 return member
-            if redacted(uri, "").lower().endswith(".m3u8"):
-                from voxbatch.storage.playlist import open_playlist
+            if not is_remote(uri):
+                return FileRecording(open_local_audio(uri))
+            from voxbatch.storage.remote_recording import fetch
 
-                return open_playlist(uri, self._file, self.options.max_http_bytes)
-            recording = self._file(uri, block_bytes)
+            recording = fetch(*self.reader(uri), block_bytes)
             if scheme_of(uri) in HTTP_SCHEMES and is_web_page(recording.pread(_PAGE_BYTES, 0)):
                 recording.close()
                 raise UnusableObject(f"cannot read {redacted(uri)}: it {WEB_PAGE}", FailureKind.NOT_AUDIO)
@@ -95,14 +95,6 @@ class Stores:
             raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, UnusableObject) and e.retryable) from e
         except ValueError as e:
             raise AudioError(f"cannot open {redacted(uri)}: {e}", FailureKind.NOT_FOUND) from e
-
-    def _file(self, uri: str, block_bytes: int = BLOCK_BYTES) -> Recording:
-        """Open one file or object; see `recording`."""
-        if not is_remote(uri):
-            return FileRecording(open_local_audio(uri))
-        from voxbatch.storage.remote_recording import fetch
-
-        return fetch(*self.reader(uri), block_bytes)
 
     def _member(self, uri: str) -> Recording | None:
         """Open a recording in an archive. None if the address names no such recording."""
