@@ -187,7 +187,7 @@ def test_a_start_that_is_not_listed_is_the_latest(tmp_path: Path) -> None:
 
 
 def test_parts_that_are_not_listed_are_found(tmp_path: Path) -> None:
-    """Those in gaps, those after the last one, and those of shards of which nothing is listed. A part that a person
+    """Parts are found in gaps, after the last one, and in shards of which nothing is listed. A part that a person
     deleted stays a gap."""
     hidden = {1, 4, 5}
     store = LaggingStore(

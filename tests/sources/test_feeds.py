@@ -65,8 +65,8 @@ def test_atom_at_an_address(tmp_path: Path) -> None:
     (tmp_path / "show").mkdir()
     (tmp_path / "show" / "latest").write_text(ATOM)
     with served_folder(tmp_path) as (url, _):
-        found = rows(f"{url}/show/latest", stores=Stores(StoreOptions(allow_private_addresses=True)))
-        assert found == [
+        episodes = rows(f"{url}/show/latest", stores=Stores(StoreOptions(allow_private_addresses=True)))
+        assert episodes == [
             {"audio_filepath": f"{url}/show/audio/one.ogg", "id": "One", "guid": "urn:1", "published": "2026-03-03"}
         ]
 
@@ -101,7 +101,7 @@ def test_list_of_recordings_in_m3u(tmp_path: Path) -> None:
 def test_case(tmp_path: Path) -> None:
     """The feed of the cases has two episodes, and is no list of lines."""
     shutil.copy(CASES / "rss_feed" / "feed.xml", tmp_path)
-    found = [(row["id"], row["audio_filepath"]) for row in rows(f"{tmp_path}/feed.xml")]
-    assert found == [("Two", "https://podcast.invalid/two.mp3"), ("One", "https://podcast.invalid/one.mp3")]
+    episodes = [(row["id"], row["audio_filepath"]) for row in rows(f"{tmp_path}/feed.xml")]
+    assert episodes == [("Two", "https://podcast.invalid/two.mp3"), ("One", "https://podcast.invalid/one.mp3")]
     with pytest.raises(ManifestError, match="give a feed without @"):
         open_source(f"@{tmp_path}/feed.xml")
