@@ -518,7 +518,10 @@ def test_ignored_entries_of_serving_properties_are_reported(
     file.write_text("option.max_model_len=long\n")
     done = voxbatch(*command)
     assert (done.returncode, done.stdout) == (2, "")
-    message = "serving.properties:1: option.max_model_len='long': it must be a whole number from 1"
+    message = (
+        "serving.properties:1: option.max_model_len='long': it must be a whole number from 1, such as 2048, "
+        "2k (2000) or 2K (2048)"
+    )
     assert done.stderr == f"Error: {message}\n"
 
 
