@@ -338,9 +338,9 @@ def test_a_longer_list_keeps_what_the_large_model_did(undisturbed: dict[str, byt
 def test_no_calibration_is_made_of_two_models(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     """Neither from a cascade nor for one."""
     store = Stores().out(str(tmp_path / "peace"))
-    with pytest.raises(ConfigError, match="this run is a cascade of two"):
+    with pytest.raises(ConfigError, match="a cascade of two models, and a calibration is of one"):
         calibrate_run(store)
-    with pytest.raises(ConfigError, match="this run is a cascade of two"):
+    with pytest.raises(ConfigError, match="a cascade of two models, and a calibration is of one"):
         merge_again(store, calibration="c.json")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -63,6 +63,9 @@ ADDITIONS: Mapping[str, Kind] = {
 """What may be added to a kind of work whose settings have it."""
 FOLDERS: Mapping[str, str] = {"channels": "speakers"}
 """The folders that have another name than their kind."""
+READERS = frozenset(("beside", "calibrate", "compare", "export", "score", "videos"))
+"""What a kind may have nothing for in its OUT: commands; files beside the recordings; and copies of videos, with --mux
+and --burn. All other commands take the OUT of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,9 @@ class Work:
     """A command of this kind and its source, as an example."""
     sets_engine_task: bool = False
     """True if the kind sets the engine option `task` to its name."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The commands and options, of READERS, that an OUT of this kind has nothing for, each with the reason: it follows
+    OUT in a message, and {out} in it stands for OUT."""
 
     def holds(self, name: str) -> bool:
         """Return whether a setting of a run holds for this kind."""

@@ -69,7 +69,7 @@ def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out
         left_out: counts the others by the reason, in words that follow "cuts".
     """
     has_own_names = any(added.names_speakers for added in additions_of(run.identity))
-    transcript, agree = read_transcript(dict(line)), (line.get(CASCADE_KEY) or {}).get("agree")
+    transcript, agree = read_transcript(line), (line.get(CASCADE_KEY) or {}).get("agree")
     tokens: Sequence[Word | Segment] = transcript.words or transcript.segments
     first_s = line.get("offset") or 0.0
     last_s = first_s + transcript.audio_duration

@@ -88,7 +88,7 @@ def export_dataset(
     if options.to == "hf" and find_spec("pyarrow") is None:
         raise ConfigError("--to hf writes Parquet, and pyarrow is missing; pip install 'voxbatch[parquet]'")
     run = run_file.read_existing(store)
-    run.products.check_data_set(store.place)
+    run.check_reader("export", store.place)
     exported, digest = Exported(), hashlib.sha256(repr((_VERSION, shard_s)).encode())
     entries = Entries(store, run)  # listed once: the run may go on
     for shard in _shards(store, run, entries, options, shard_s, exported.left_out):

@@ -67,7 +67,7 @@ class ResultReader:
 
     def _result(self, entry: PartEntry) -> Result:
         line = parse_line(self._store, entry)
-        return Result(line["id"], outcome_of(entry.kind, line), line)
+        return Result(line["id"], outcome_of(entry.kind, line, self._run.products.text_key), line)
 
 
 def read_results(store: Store) -> Iterator[Result]:

@@ -48,6 +48,7 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
         log: gets the numbers, and the reason for each video without a copy.
     """
     run = run_file.read_existing(store)
+    run.check_reader("videos", store.place)
     summary = read_summary(store)
     limits = ItemFiles.of((summary or run).facts.config).limits
     entries, recordings = Entries(store, run), ItemNames()

@@ -92,7 +92,7 @@ def item_files(
             yield from (ItemFile(name, content) for name, content in files_of_entry(entry, line["id"]))
         if ids and entry.kind == "transcript":
             name = ids.name(line["id"])
-            document = Document(line["id"], read_transcript(line), name, files.limits)
+            document = Document(line["id"], read_transcript(line, run.products.text_key), name, files.limits)
             place = recordings.place_beside(line) if recordings else None
             for form in files.formats:
                 content = document.written(form).encode("utf-8", "surrogateescape")

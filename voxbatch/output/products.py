@@ -57,20 +57,6 @@ class Products:
             ConfigError: there are no errors to show.
         """
 
-    def check_score(self, place: str) -> None:
-        """Check that the texts of an OUT can be scored.
-
-        Raises:
-            ConfigError: they are no transcripts.
-        """
-
-    def check_data_set(self, place: str) -> None:
-        """Check that a data set can be made of an OUT.
-
-        Raises:
-            ConfigError: it has no transcripts.
-        """
-
 
 PRODUCTS = Products()
 

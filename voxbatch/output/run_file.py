@@ -204,14 +204,18 @@ class Run:
             **{f"decoding {name}": value for name, value in options.items()},
         }
 
-    def require_one_model(self, place: str) -> None:
-        """Check that the confidences of the run are those of one model, because a calibration is of one.
+    def check_reader(self, reader: str, place: str) -> None:
+        """Check that the run has something for a command or an option.
+
+        Args:
+            reader: a name from work.READERS.
 
         Raises:
-            ConfigError: the run is a cascade.
+            ConfigError: the kind of the run has nothing for it.
         """
-        if self.second_pass:
-            raise ConfigError(f"{place}: a calibration is of one model, and this run is a cascade of two")
+        for kind in (work_of(self.identity), *additions_of(self.identity)):
+            if reason := kind.refused.get(reader):
+                raise ConfigError(f"{place} {reason.format(out=place)}")
 
     @property
     def transcripts(self) -> str:

@@ -51,15 +51,5 @@ class SpokenProducts(Products):
         if not identity["speech"]["verify"]:
             raise ConfigError(f"{place} holds recordings that no engine has heard; add --verify to voxbatch speak")
 
-    def check_score(self, place: str) -> None:
-        """See Products."""
-        raise ConfigError(
-            f"{place} holds spoken texts; transcribe them, and score that OUT: voxbatch run {place}/{RECORDINGS}"
-        )
-
-    def check_data_set(self, place: str) -> None:
-        """See Products."""
-        raise ConfigError(f"{place}: its recordings are spoken by voxbatch, and parts/ has them with their texts")
-
 
 PRODUCTS = SpokenProducts()
