@@ -35,6 +35,7 @@ from voxbatch.output.summary import Summary, Totals, read_summary, summarise
 from voxbatch.output.verify import verify
 from voxbatch.scoring.corpus import CorpusScore, Tally
 from voxbatch.storage import Store, Stores
+from voxbatch.storage.columns import ItemSet
 from voxbatch.storage.local import LocalStore
 
 LISTING = Listing(keys=keys(2))
@@ -280,7 +281,7 @@ def test_erase_keeps_foreign_files(store: Store) -> None:
     reserve(store, RUN, LISTING)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
-    Checkpoint(store, RUN).mark_complete(2)
+    Checkpoint(store, RUN).mark_complete(ItemSet(2, is_full=True))
     foreign = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
     for name in foreign:
         store.write(name, [b"mine"])

@@ -33,6 +33,7 @@ from voxbatch.output.run_file import create_list
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.verify import verify
 from voxbatch.storage import Store, Stores
+from voxbatch.storage.columns import ItemSet
 
 ENGINE = ("--engine", "scripted", "--formats", "srt,txt", "--part-items", "2")
 PART = "parts/shard-00000-of-00001/part-00001.jsonl"
@@ -181,7 +182,7 @@ def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str, va
     line |= {"words": [], "segments": [], "confidence": None, "flags": []}
     entries = [PartEntry(0, "transcript", json_bytes(line)), PartEntry(1, "failure", json_bytes(FAILED))]
     assert checkpoint.commit(entries, 1.0, Latency(), 5) == entries
-    checkpoint.mark_complete(2)
+    checkpoint.mark_complete(ItemSet(2, is_full=True))
     merge_again(store, {"formats": ["srt"]})
     files = {each: store.read(each) or b"" for each in store.names("")}
     first, rest = files[name], b""
@@ -234,7 +235,7 @@ def committed(folder: Path, lines: tuple[dict[str, Any], dict[str, Any]]) -> Sto
     entries = zip(("transcript", "failure"), lines, strict=True)
     checkpoint = Checkpoint(store, owned(store))
     checkpoint.commit([PartEntry(index, kind, json_bytes(line)) for index, (kind, line) in enumerate(entries)], 1.0)
-    checkpoint.mark_complete(1)
+    checkpoint.mark_complete(ItemSet(1, is_full=True))
     return store
 
 

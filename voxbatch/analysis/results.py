@@ -60,7 +60,7 @@ class ResultReader:
 
     def _results_of_both_passes(self, second_pass: SecondPassFiles) -> Iterator[Result]:
         """Yield all results once, when the second pass is complete: until then it may replace any text."""
-        if not self._read and second_pass.is_complete(self._store, self._run):
+        if not self._read and second_pass.missing(self._store, self._run) == 0:
             for entry in (entries := Entries(self._store, self._run)):
                 yield self._result(entry)
             self._read.update(part.name for part in entries.parts)

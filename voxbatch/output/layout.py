@@ -98,6 +98,11 @@ def number_of_list(name: str) -> int:
     return int(name.rpartition("/")[2].partition(".")[0])
 
 
+def part_name(folder: str, number: int, pass_name: str = FIRST) -> str:
+    """Return the name of a part in a shard's folder: 7 → "parts/shard-00003-of-00016/part-00007.jsonl"."""
+    return f"{folder}/{pass_name}-{number:05d}.jsonl"
+
+
 def part_names(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
     """Return the names of all parts of a pass of a generation, of all shards, sorted. An empty `pass_name` means both
     passes.

@@ -30,6 +30,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_whole_summary, summarise
+from voxbatch.safe_text import counted
 from voxbatch.storage import DEFAULT_STORES, Store, Stores, remove_command
 
 if TYPE_CHECKING:
@@ -118,9 +119,11 @@ def merge(
 
 
 def _check_second_pass(store: Store, run: Run) -> None:
-    """Raise CheckpointError if the run is a cascade whose second pass is not complete."""
-    if (second_pass := run.second_pass) and not second_pass.is_complete(store, run):
+    """Raise CheckpointError if the run is a cascade whose second pass is not complete, or has lost a part."""
+    if (second_pass := run.second_pass) and (missing := second_pass.missing(store, run)) != 0:
         reason = "the second pass of the cascade is not done yet"
+        if missing:
+            reason = f"a part of the second pass of the cascade is missing, with {counted(missing, 'item')}"
         raise CheckpointError(f"{store.place}: {reason}; run again to finish it", reason)
 
 

@@ -64,11 +64,11 @@ PRODUCTS = Products()
 class SecondPassFiles(Protocol):
     """The files in OUT of a second pass, in which another model does some of the items again."""
 
-    def is_complete(self, store: Store, run: Run) -> bool:
-        """Return whether the second pass is complete.
+    def missing(self, store: Store, run: Run) -> int | None:
+        """Return the number of chosen items that no part of the second pass has; None before the pass is complete.
 
         Raises:
-            CheckpointError: the record of it is damaged, or another run wrote it.
+            CheckpointError: the record that it is complete, or a part, is damaged, or another run wrote it.
         """
 
     def overlaid(self, first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterator[PartEntry]:

@@ -5,6 +5,7 @@ The outputs of a finished run are compared with what its parts give. Nothing is 
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
-from voxbatch.output.checkpoint import is_complete
+from voxbatch.output.checkpoint import read_complete
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import ItemFile, item_files
@@ -20,11 +21,15 @@ from voxbatch.output.layout import (
     FAILURES,
     PARTS,
     REPORT,
+    SECOND,
     SUMMARY,
+    complete_name,
     complete_names,
     list_name,
     list_names,
+    part_name,
     part_names,
+    shard_folder,
 )
 from voxbatch.output.lists import ItemList
 from voxbatch.output.merge import lines_of
@@ -32,6 +37,7 @@ from voxbatch.output.parts import read_part
 from voxbatch.output.report import is_report_of
 from voxbatch.output.run_file import Run, read_keys
 from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_summary
+from voxbatch.safe_text import counted
 from voxbatch.storage import Store, parallel_map, remove_command
 
 RUN_AGAIN = "run the same command again, without --overwrite"
@@ -63,7 +69,7 @@ def verify(store: Store) -> list[Problem]:
         if stored is None or not (lists := list_names(store, stored.generation)):
             raise
         return [Problem(lists[-1], e.reason, (remove_command(store.place, lists[-1]), RUN_AGAIN))]
-    problems = _problems_in_parts(store, run)
+    problems = _problems_in_parts(store, run) or list(_problems_in_second_pass(store, run))
     try:
         summary = read_summary(store)
     except CheckpointError as e:
@@ -86,7 +92,7 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
             if name == listed:
                 read_keys(store, name, run.key)
             elif not name.endswith(".jsonl"):
-                is_complete(store, name, run.key)
+                read_complete(store, name, run.key)
             else:
                 for _ in latest.read_part(name) if latest else read_part(store, name, run.key):
                     pass
@@ -101,6 +107,22 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
     names = [*part_names(store, run.generation, pass_name=""), *complete_names(store, run.generation)]
     problems = [problem for problem in parallel_map(store.concurrency, check, names) if problem is not None]
     return [*problems, *([in_list] if in_list else [])]
+
+
+def _problems_in_second_pass(store: Store, run: Run) -> Iterator[Problem]:
+    """Yield the problem of a second pass of which a part is gone. Its parts have consecutive numbers."""
+    folder = shard_folder(0, 1, run.generation)
+    try:
+        missing = run.second_pass and run.second_pass.missing(store, run)
+    except CheckpointError as e:  # of the record, because the parts are sound
+        record = complete_name(folder, run.list_number, SECOND)
+        yield Problem(record, e.reason, (remove_command(store.place, record), RUN_AGAIN))
+        return
+    if missing:
+        present = set(part_names(store, run.generation, SECOND))
+        names = (part_name(folder, number, SECOND) for number in itertools.count())
+        text = f"missing, or a later part: {counted(missing, 'item')} of the second pass in no part"
+        yield Problem(next(name for name in names if name not in present), text, (RUN_AGAIN,))
 
 
 def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[Problem]:

@@ -106,7 +106,7 @@ def run(
 
 def is_complete(work: RemainingWork) -> bool:
     """Record that every item of the shard is in a part, and return whether that is true of all shards."""
-    work.checkpoint.mark_complete(work.progress.items)
+    work.checkpoint.mark_complete(work.assigned)
     return work.checkpoint.are_all_complete()
 
 
