@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
+from voxbatch.output.audio_archive import AudioReader
 from voxbatch.output.checkpoint import read_complete
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
@@ -86,6 +87,7 @@ def verify(store: Store) -> list[Problem]:
 def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
     """Return the problems of all parts, of the records that shards are complete, and of the latest list."""
     latest: ItemList | None = ItemList(store, run)
+    recordings = AudioReader(store)
 
     def check(name: str) -> Problem | None:
         try:
@@ -94,8 +96,9 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
             elif not name.endswith(".jsonl"):
                 read_complete(store, name, run.key)
             else:
-                for _ in latest.read_part(name) if latest else read_part(store, name, run.key):
-                    pass
+                for entry in latest.read_part(name) if latest else read_part(store, name, run.key):
+                    if entry.audio:
+                        recordings.flac(entry)
         except CheckpointError as e:
             return Problem(name, e.reason, (remove_command(store.place, name), RUN_AGAIN))
         return None
