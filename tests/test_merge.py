@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import FACTS, RUN, keys, owned
+from outputs import FACTS, RUN, keys, owned, problems
 
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.output import layout, merge, run_file
@@ -32,7 +32,6 @@ from voxbatch.output.reserve import reserve
 from voxbatch.output.run_file import Ownership
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise
-from voxbatch.output.verify import verify
 from voxbatch.scoring.corpus import CorpusScore, Tally
 from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import ItemSet
@@ -253,7 +252,7 @@ def test_items_whose_names_differ_only_in_case_have_a_file_each(tmp_path: Path, 
     merged(store, 4, ["txt"])
     files = [path.read_text().strip() for path in Path(store.place, "txt").iterdir()]
     assert sorted(files) == sorted(ids)
-    assert verify(store) == []
+    assert problems(store) == []
     run = reserve(store, RUN, LISTING, overwrite=True).run
     assert store.names("") == ["lists/" + f"generation-{run.generation}/00001.bin", "run.json"]
 

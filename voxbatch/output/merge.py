@@ -108,7 +108,8 @@ def merge(
                 _put_again(store, run, name, digest, entries, owner, recorded, log)
     known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
     config = files.to_config(known)
-    run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
+    facts = recorded.facts if recorded is not None and recorded.outputs in ({}, digests) else run.facts
+    run = replace(run, facts=replace(facts, config={**facts.config, **config}))
     summary = summarise(totals, run, entries.measurements, digests)
     if report and (page := report.page(summary, entries)) is not None:
         owner.check_again()
@@ -210,9 +211,8 @@ class Sink(Protocol):
 def _put_summary(
     store: Store, owner: Ownership, summary: Summary, recorded: Summary | None, config: Mapping[str, Any]
 ) -> Summary:
-    """Create summary.json, or replace one that is damaged, or of an earlier run, or of parts that were removed. Return
-    the stored summary, which another shard may have written first, with the settings of the files of single items in
-    `config`."""
+    """Create summary.json, or replace one that has other figures than the parts. Return the stored summary, which
+    another shard may have written first, with the settings of the files of single items in `config`."""
     stored = recorded
     if stored is None and store.create(SUMMARY, [_summary_bytes(summary)]):
         stored = summary
@@ -224,7 +224,8 @@ def _put_summary(
         and stored.outputs in ({}, summary.outputs)
     ):
         facts = replace(stored.facts, config={**stored.facts.config, **config})
-        summary = replace(stored, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
+        written = summary if recorded is not None else stored
+        summary = replace(written, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
     if summary != stored:
         store.write(SUMMARY, owner.checked([_summary_bytes(summary)]))
     owner.check_again()  # another run may have deleted outputs meanwhile

@@ -249,7 +249,7 @@ class RunFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredList:
+class StoredList:
     """The first line of a list."""
 
     version: Literal[1]
@@ -293,8 +293,7 @@ def read(store: Store) -> Run | None:
     names = [] if stored is None else list_names(store, stored.generation)
     if stored is None or not names:
         return None
-    with contextlib.closing(store.lines(names[-1])) as lines:
-        header = _parse_list(store, names[-1], stored.key, next(lines, b""))
+    header = read_list(store, names[-1], stored.key)
     return Run(
         run_id=stored.run,
         generation=stored.generation,
@@ -324,6 +323,16 @@ def read_existing(store: Store) -> Run:
         raise ConfigError(f"{store.place}: no run was started there (it has no {RUN_FILE})")
     reason = f"the list of the items of run {stored.key} is missing"
     raise CheckpointError(f"{store.place}: {reason}; run again with the same recordings", reason)
+
+
+def read_list(store: Store, name: str, run: RunKey) -> StoredList:
+    """Return the facts of a list of a run.
+
+    Raises:
+        CheckpointError: the list is damaged, or belongs to another run.
+    """
+    with contextlib.closing(store.lines(name)) as lines:
+        return _parse_list(store, name, run, next(lines, b""))
 
 
 ItemKeys = NDArray[np.uint64]
@@ -374,9 +383,9 @@ def read_keys(store: Store, name: str, run: RunKey) -> ItemKeys:
 _KEY_BYTES = 16
 
 
-def _parse_list(store: Store, name: str, run: RunKey, line: bytes) -> _StoredList:
+def _parse_list(store: Store, name: str, run: RunKey, line: bytes) -> StoredList:
     try:
-        header = read_json(line, _StoredList)
+        header = read_json(line, StoredList)
     except ValueError as e:
         raise _damaged_list(store, name, run) from e
     if RunKey(header.run, header.generation) != run:
