@@ -26,7 +26,6 @@ from voxbatch.analysis.score import score_run
 from voxbatch.analysis.status import read_status
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.output.checkpoint import Checkpoint
-from voxbatch.output.latency import Latency
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import create_list
@@ -215,7 +214,7 @@ def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str, va
     line = {key: TRANSCRIBED[key] for key in ("audio_filepath", "id", "pred_text", "audio_duration", "warnings")}
     line |= {"words": [], "segments": [], "confidence": None, "flags": []}
     entries = [PartEntry(0, "transcript", json_bytes(line)), PartEntry(1, "failure", json_bytes(FAILED))]
-    assert checkpoint.commit(entries, 1.0, Latency(), 5) == entries
+    assert checkpoint.commit(entries, 1.0, {}, 5) == entries
     checkpoint.mark_complete(ItemSet(2, is_full=True))
     merge_again(store, {"formats": ["srt"]})
     files = {each: store.read(each) or b"" for each in store.names("")}

@@ -89,14 +89,16 @@ class Checkpoint:
         self,
         entries: Iterable[PartEntry],
         wall_s: float,
-        latency: Latency | None = None,
+        latencies: Mapping[int, Latency] | None = None,
         peak_gpu_bytes: int | None = None,
         remaining_s: float | None = None,
     ) -> list[PartEntry]:
         """Commit entries as the next part. Entries that another process committed first are left out.
 
         Args:
-            wall_s, latency, peak_gpu_bytes, remaining_s: see PartHeader.
+            latencies: those of each entry, by Item.index, as far as they were measured. The part has those of its own
+                entries.
+            wall_s, peak_gpu_bytes, remaining_s: see PartHeader.
 
         Returns:
             The entries that this call committed: all of them, unless another process works on the same shard.
@@ -129,7 +131,7 @@ class Checkpoint:
                 list_number=self._run.list_number,
                 keys=base64.b64encode(self._list.keys_of([entry.index for entry in pending])).decode(),
                 worker=self._worker,
-                latency=latency,
+                latency=None if latencies is None else Latency.total(map(latencies.get, (e.index for e in pending))),
                 peak_gpu_bytes=peak_gpu_bytes,
                 generation=self._run.generation,
                 committed_at=round(time.time(), 3),
