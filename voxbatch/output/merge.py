@@ -198,7 +198,8 @@ def lines_of(
         yield entry, line
     if missing:
         reason = f"{missing:,} of {run.items:,} items are not done yet"
-        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason)
+        present = f"{run.items - missing:,} of {run.items:,} items"
+        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason, present)
 
 
 class Sink(Protocol):
