@@ -424,9 +424,10 @@ def probe(recording: Recording, certain: bool = False, by_ffmpeg: bool = True) -
         return None if certain and len(file_starts(recording, 0.0)) > 1 else native.claimed_seconds()
     if certain:
         return None
+    from voxbatch.audio.frame_estimate import estimated_seconds
     from voxbatch.audio.mp4_header import mp4_seconds
 
-    seconds = mp4_seconds(recording)
+    seconds = mp4_seconds(recording) or estimated_seconds(recording)
     if seconds or not by_ffmpeg:
         return seconds
     from voxbatch.audio.ffmpeg_header import header_seconds
