@@ -51,6 +51,14 @@ _NEEDS_DICTIONARY = regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 """Scripts without spaces, in which only a dictionary tells the words."""
 
 
+_BREAKS_ANYWHERE = regex.compile(
+    r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{East_Asian_Width=W}\p{East_Asian_Width=F}]"
+)
+"""Scripts without spaces, in which a whole text may be one token."""
+NO_WORD = 2000
+"""Characters that no word has. The longest of Sanskrit and of chemistry, written out, have fewer."""
+
+
 @dataclass(frozen=True, slots=True)
 class LinePiece:
     """A unit that no line break divides, never wider than a line. It includes its leading space, if it has one."""
@@ -175,12 +183,22 @@ def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float, str
 
 def _fit_to_line(token: str, max_line: int) -> Iterator[str]:
     """Yield a token whole if it fits a line, else its units one by one. Closing punctuation stays with the unit before
-    it."""
+    it. One that is no word of any language is cut where lines are full: a plan of cuts between all of its characters
+    would take minutes."""
     token = " " * token[0].isspace() + token.strip()
     if _width(token.strip()) <= max_line:
         yield token
         return
     part = ""
+    if len(token) > NO_WORD and not _BREAKS_ANYWHERE.search(token):
+        columns = 0
+        for unit in _units(token):
+            if columns + len(unit) > max_line:
+                yield part
+                part, columns = "", 0
+            part, columns = part + unit, columns + len(unit)
+        yield part
+        return
     units = (part for unit in _units(token) for part in _divided(unit, max_line))
     for unit in units:
         attaches = unicodedata.category(unit[0]) in {"Cf", "Po", "Pe", "Pf", "Pd"}
