@@ -18,6 +18,7 @@ import soxr
 from numpy.typing import NDArray
 
 from voxbatch.audio.dropouts import Dropouts
+from voxbatch.audio.frame_estimate import estimated_seconds
 from voxbatch.audio.joined import FilePart, file_starts
 from voxbatch.audio.libsndfile import HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
@@ -424,7 +425,6 @@ def probe(recording: Recording, certain: bool = False, by_ffmpeg: bool = True) -
         return None if certain and len(file_starts(recording, 0.0)) > 1 else native.claimed_seconds()
     if certain:
         return None
-    from voxbatch.audio.frame_estimate import estimated_seconds
     from voxbatch.audio.mp4_header import mp4_seconds
 
     seconds = mp4_seconds(recording) or estimated_seconds(recording)

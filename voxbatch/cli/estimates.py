@@ -59,7 +59,7 @@ def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str
     ]
 
 
-class Amount(Protocol):
+class AudioAmount(Protocol):
     """An expected amount of audio; see runner.forecast.RunEstimate."""
 
     @property
@@ -79,7 +79,7 @@ class Amount(Protocol):
         """True if a duration may be wrong."""
 
 
-def format_audio(p: Amount) -> str:
+def format_audio(p: AudioAmount) -> str:
     """Return an amount of audio for people: "3:22, 3 items by the headers of a sample", "about 2:11, …"."""
     amount = f"{p.audio_s / 3600:,.1f} hours" if p.audio_s >= 3600 else format_duration(p.audio_s)
     if p.unknown_items:
