@@ -114,7 +114,7 @@ def find_flagged(store: Store, limit: int | None, kind: str | None = None, file:
             if flags:
                 severity = sum(SEVERITY.get(flag.kind, 1) * _seconds(flag, line["audio_duration"]) for flag in flags)
                 recording = f"{products.recordings_place(store.place)}{line[AUDIO_KEY]}"
-                names = line["id"], recording, line[products.text_key], line.get("confidence")
+                names = line["id"], recording, line.get(products.text_key) or "", line.get("confidence")
                 yield FlaggedItem(index, *names, severity, flags)
 
     def rank(item: FlaggedItem) -> tuple[float, int]:
@@ -128,7 +128,7 @@ def _run_lines(store: Store, run: Run, flagged: Flagged) -> Iterator[tuple[int, 
     """Yield the index and the line of each transcript of a run, and count the items."""
     flagged.items = run.items
     for entry in Entries(store, run):
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         if entry.kind == "transcript":
             yield entry.index, line
         else:

@@ -66,7 +66,7 @@ class ResultReader:
             self._read.update(part.name for part in entries.parts)
 
     def _result(self, entry: PartEntry) -> Result:
-        line = parse_line(self._store, entry)
+        line = parse_line(self._store, entry, self._run.products)
         return Result(line["id"], outcome_of(entry.kind, line, self._run.products.text_key), line)
 
 

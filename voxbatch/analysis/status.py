@@ -125,7 +125,7 @@ class StatusReader:
         for entry in entries or ():
             if not self._done[entry.index]:
                 self._done[entry.index] = True
-                self._totals.add(entry, parse_line(self._store, entry))
+                self._totals.add(entry, parse_line(self._store, entry, self._totals.products))
 
     def _status(self, run: Run, summary: Summary | None) -> Status:
         """Return the progress by the parts that were read, and by the summary of a finished run."""

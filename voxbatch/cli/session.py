@@ -135,7 +135,8 @@ def refuse(error: UsageError, log: Log) -> int:
 
 def _safe(config: Config, p: Progress | None, error: VoxbatchError | None = None) -> str:
     """Return the sentence that says how many items are safe by the latest progress, and how to continue; "" if that is
-    not known. After an error that names a missing place, the same command would fail again."""
+    not known. After an error that names a missing place, or one that cannot keep OUT, the same command would fail
+    again."""
     safe, again = "no item was started, and all committed items are safe", ""
     if p is not None:
         safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
@@ -144,7 +145,7 @@ def _safe(config: Config, p: Progress | None, error: VoxbatchError | None = None
         return ""
     if isinstance(error, CheckpointError):  # a part is damaged or gone, and the error says how to continue
         return error.present and f"{error.present} are safe in {config.out}"
-    if isinstance(error, StorageError) and error.kind is FailureKind.NOT_FOUND:
+    if isinstance(error, StorageError) and error.kind in (FailureKind.NOT_FOUND, FailureKind.NOT_ALLOWED):
         return safe
     return f"{safe}; run the same command again{again} to continue"
 

@@ -67,6 +67,8 @@ class LinePiece:
     start: float
     end: float
     speaker: str | None = None
+    is_label: bool = False
+    """True for the label of a speaker, or a part of it, apart from the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +155,10 @@ def _labelled(pieces: Iterable[LinePiece], max_line: int) -> Iterator[LinePiece]
         elif _width(text := f" {piece.speaker}: {piece.text.strip()}") - 1 <= max_line:
             yield replace(piece, text=text)
         else:
-            tokens = re.findall(r"\s*\S+", without_control_characters(f" {piece.speaker}:"))
+            label = f" {' '.join(without_control_characters(piece.speaker).split())}:"
+            tokens = [label] if _width(label) - 1 <= max_line else re.findall(r"\s*\S+", label)
             labels = (part for token in tokens for part in _fit_to_line(token, max_line))
-            yield from (LinePiece(part, piece.start, piece.start, piece.speaker) for part in labels)
+            yield from (LinePiece(part, piece.start, piece.start, piece.speaker, is_label=True) for part in labels)
             yield replace(piece, text=f" {piece.text.strip()}")
         before = piece.speaker
 
@@ -267,6 +270,7 @@ class _CuttingPlan:
                 continue
             pause = after.start - before.end if after else 0.0
             penalty = _break_penalty(before.text, after.text if after else " ", pause, words)
+            penalty = LABEL_PENALTY if before.is_label else penalty
             self._penalties.append(penalty)
             to_continue = 2.5 * pause if pause >= PAUSE_S else 0.0
             self._inner.append(self._inner[-1] + to_continue + 0.5 * (penalty == 0.0))
@@ -330,7 +334,8 @@ class _CuttingPlan:
     def _line_ends_cost(self, i: int, j: int, num_lines: int) -> float:
         """Return the cost of the line ends within a cue that are worse than one between two usual words."""
         ends = self._line_ends(i, j, num_lines, self._width(i, j) / num_lines)[1]
-        return sum(max(0.0, self._penalties[end] - USUAL_PENALTY) for end in ends[:-1])
+        penalties = (self._penalties[end] for end in ends[:-1] if not self._pieces[end - 1].is_label)
+        return sum(max(0.0, penalty - USUAL_PENALTY) for penalty in penalties)
 
     def _line_ends(self, i: int, j: int, num_lines: int, mean: float) -> tuple[float, tuple[int, ...]]:
         """Return the cost and the ends of the best lines of the pieces [i, j).
@@ -366,6 +371,9 @@ def _breaking_words(language: str | None) -> _BreakingWords:
 
 USUAL_PENALTY = 1.5
 """Penalty of a break between two usual words."""
+LABEL_PENALTY = 100.0
+"""Penalty of the end of a cue after a label: higher than what any way to cut its words costs. A line may end there, and
+must, because a label that is a piece of its own fills its line."""
 
 
 def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords) -> float:

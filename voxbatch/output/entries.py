@@ -21,10 +21,13 @@ from operator import attrgetter
 
 import numpy as np
 
+from voxbatch.errors import CheckpointError
+from voxbatch.log import Log
 from voxbatch.output.layout import FIRST, PARTS, SECOND, part_names
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, parse_entry, read_headers
 from voxbatch.output.run_file import Run
+from voxbatch.output.shown import wait_until_shown
 from voxbatch.storage import Store
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -45,6 +48,8 @@ class Part:
     """Lowest and highest position of an item in the latest list. -1 if no entry counts."""
     is_ordered: bool
     """True if the entries are in the order of the latest list."""
+    num_entries: int
+    """Number of entries that may count."""
 
 
 _RankedEntry = tuple[int, int, PartEntry]
@@ -62,14 +67,40 @@ class _EntryStream:
     read: Callable[[], Iterator[_RankedEntry]]
 
 
+def complete_entries(store: Store, run: Run, shards: int, log: Log) -> Entries:
+    """Return the entries of a run all of whose shards are complete. Wait for parts that the store does not show yet.
+
+    Args:
+        shards: number of shards of the run.
+        log: gets a warning before the first wait.
+
+    Raises:
+        CheckpointError: parts are missing, or damaged.
+    """
+    reason = "all shards are complete, and parts with some of their items are missing"
+
+    def read() -> Entries | None:
+        entries = Entries(store, run, shards)
+        return entries if entries.num_entries >= run.items else None
+
+    if (entries := wait_until_shown(read, f"{store.place}: {reason}", log)) is None:
+        present = f"{sum(1 for _ in Entries(store, run, shards).of_pass()):,} of {run.items:,} items"
+        advice = "run again (each shard) to transcribe these items"
+        raise CheckpointError(f"{store.place}: {reason}; {advice}", reason, present)
+    return entries
+
+
 class Entries:
     """The entries of a run. The headers of its parts are read at once, and the entries with each iteration.
 
     Memory grows neither with the number of items nor with the sizes of the parts.
     """
 
-    def __init__(self, store: Store, run: Run):
+    def __init__(self, store: Store, run: Run, shards: int = 1):
         """Begin with the parts that are committed now.
+
+        Args:
+            shards: see layout.part_names.
 
         Raises:
             CheckpointError: the header of a part is damaged, or the part belongs to another run.
@@ -77,9 +108,11 @@ class Entries:
         self._store, self._list = store, ItemList(store, run)
         self.measurements = Measurements()
         """Sums over all parts."""
-        names = part_names(store, run.generation, run.pass_name)
+        names = part_names(store, run.generation, run.pass_name, shards)
         self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
         """All parts, in the order of their names."""
+        self.num_entries = sum(part.num_entries for part in self.parts)
+        """Number of entries that may count, of this pass. Two parts of different shardings may have the same item."""
         self._ranked = sorted(self.parts, key=lambda part: -part.list_number)
         self._second: Entries | None = None
         """The second pass of a cascade."""
@@ -91,11 +124,11 @@ class Entries:
 
     def _part(self, name: str, header: PartHeader) -> Part:
         self.measurements.add(header)
-        first, last, is_ordered = header.first, header.last, True
+        first, last, is_ordered, num_entries = header.first, header.last, True, header.items
         if (positions := self._list.positions(name, header)) is not None:
             positions = positions[positions >= 0]
             first, last = (int(positions.min()), int(positions.max())) if len(positions) else (-1, -1)
-            is_ordered = bool(np.all(np.diff(positions) > 0))
+            is_ordered, num_entries = bool(np.all(np.diff(positions) > 0)), len(positions)
         shard = sys.intern(header.shard)
         return Part(
             name,
@@ -107,6 +140,7 @@ class Entries:
             first,
             last,
             is_ordered,
+            num_entries,
         )
 
     def has_id(self, item_id: str) -> bool:

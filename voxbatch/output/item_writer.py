@@ -85,7 +85,7 @@ def item_files(
             formats that are not written now: these files are deleted. So are those of a name that an item had alone
             before the list had another item with it. None if this list was merged last.
     """
-    ids, recordings = _names(store, entries, files)
+    ids, recordings = _names(store, run, entries, files)
     files_of_entry = run.products.files_of_entry(store, files)
     others = [] if since is None else [form for form in WRITERS if store.exists(f"{form}/")]
     newer = set() if since is None else {part.name for part in entries.parts if part.list_number > since}
@@ -125,14 +125,14 @@ def _stale_files(
             yield ItemFile(item_file(make(name), form), None, beside)
 
 
-def _names(store: Store, entries: Entries, files: ItemFiles) -> tuple[ItemNames | None, ItemNames | None]:
+def _names(store: Store, run: Run, entries: Entries, files: ItemFiles) -> tuple[ItemNames | None, ItemNames | None]:
     """Return the names of the items' files by their ids, and by the paths of their recordings, if they are needed."""
     if not files.formats:
         return None, None
     folds_case = store.exists(RUN_FILE.upper())
     ids, recordings = ItemNames(folds_case=folds_case), ItemNames(folds_case=folds_case)
     for entry in entries:
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         ids.add(line["id"])
         if files.beside:
             recordings.add(line[AUDIO_KEY])

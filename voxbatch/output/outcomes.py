@@ -11,19 +11,19 @@ from voxbatch.records import Failure, Flag, Outcome, Segment, Transcript, Word
 
 
 def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Transcript:
-    """Return the Transcript of a line that `transcript_line` wrote, or of one with a text that was spoken, which has no
-    words. Its words have lost their leading spaces; its text keeps them.
+    """Return the Transcript of the line of an item that has not failed. It is empty if the kind of work writes no text.
+    Its words have lost their leading spaces; its text keeps them.
 
     Args:
         text_key: Products.text_key of the run.
     """
-    spoken = line.get("words", ())
-    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in spoken)
-    segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in line["segments"])
+    given_words, given_segments = line.get("words", ()), line.get("segments", ())
+    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in given_words)
+    segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in given_segments)
     language = primary_subtag(line.get("lang") or "") or None
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
-    confidence = line.get("confidence")
-    return Transcript(line[text_key], words, segments, duration, warnings, language, flags_of(line), confidence)
+    text, confidence = line.get(text_key) or "", line.get("confidence")
+    return Transcript(text, words, segments, duration, warnings, language, flags_of(line), confidence)
 
 
 def flags_of(line: Mapping[str, Any]) -> tuple[Flag, ...]:

@@ -19,7 +19,7 @@ from voxbatch.output.latency import LatencyPercentiles
 from voxbatch.output.layout import SUMMARY, VERSION
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, word_confidences
 from voxbatch.output.parts import Measurements, PartEntry
-from voxbatch.output.products import PRODUCTS, Products
+from voxbatch.output.products import PRODUCTS, OwnSums, Products
 from voxbatch.output.run_file import Run, RunFacts, RunKey
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
 from voxbatch.scoring.records import EstimatedWer, SpeakerErrors, TimeAccuracy
@@ -29,7 +29,6 @@ from voxbatch.storage import Store, remove_command
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import Estimator
     from voxbatch.scoring.corpus import CorpusScore
-    from voxbatch.scoring.counts import ErrorCounts
     from voxbatch.scoring.speakers import SpeakerScore
     from voxbatch.scoring.word_times import WordTimes
 else:
@@ -114,14 +113,15 @@ class Totals:
     failures: RunningDigest = field(default_factory=RunningDigest)
     language: str | None = None
     """Language of lines that name none."""
-    by_group: dict[str, ErrorCounts] = field(default_factory=dict)
-    """Errors by the value of Products.group_key."""
     products: Products = PRODUCTS
+    sums: OwnSums | None = None
+    """The sums that only this kind of work has."""
 
     @classmethod
     def of(cls, run: Run) -> Totals:
         """Return the sums of a run, without entries."""
-        return cls(language=run.language, products=run.products)
+        products = run.products
+        return cls(language=run.language, products=products, sums=products.sums())
 
     def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
         """Add an entry, whose line is also given as its JSON object."""
@@ -146,8 +146,8 @@ class Totals:
             characters = count_characters(line["text"], line["pred_text"], lang)
             counts = ErrorCounts.of_line(line)
             self._corpus_score().add(lang, counts, characters=characters)
-            if key := self.products.group_key:
-                self.by_group[line[key]] = self.by_group.get(line[key], ErrorCounts()) + counts
+        if self.sums is not None:
+            self.sums.add(line)
         self._add_parts(line, line.get("words", ()), line.get("segments"), lang)
 
     def _add_failure(self, line: Mapping[str, Any], lang: str | None) -> None:
@@ -210,8 +210,8 @@ class Summary:
     score: CorpusScore | None
     estimated_wer: EstimatedWer | None = None
     """None without a calibration."""
-    wer_by_voice: Mapping[str, Number] = field(default_factory=dict)
-    """Empty unless the run spoke and listened."""
+    of_kind: Mapping[str, Any] = field(default_factory=dict)
+    """The keys that only this kind of work has; see products.OwnSums."""
     word_times: TimeAccuracy | None = None
     """None if no row of the manifest has word times."""
     speakers: SpeakerErrors | None = None
@@ -229,7 +229,10 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as values for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "facts"}
+        values = dict[str, Any]()
+        for name in self.__slots__:
+            if name != "facts":
+                values |= self.of_kind if name == "of_kind" else {name: getattr(self, name)}
         records = {
             "outputs": {name: asdict(digest) for name, digest in self.outputs.items()},
             "flags": self.flags.to_dict(),
@@ -239,13 +242,11 @@ class Summary:
             "word_times": self.word_times and self.word_times.to_dict(),
             "speakers": self.speakers and asdict(self.speakers),
         }
-        if not self.wer_by_voice:
-            del values["wer_by_voice"]
         return {"version": VERSION, **values, **records, **self.facts.to_dict()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Summary:
-        """Rebuild the record from JSON. Unknown keys are ignored.
+        """Rebuild the record from JSON. Unknown keys are those of the kind of work.
 
         Raises:
             ValueError: another version of voxbatch wrote the file, or a value has another type.
@@ -253,7 +254,9 @@ class Summary:
         """
         if stored["version"] != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
-        summary = record_of({**stored, "facts": stored, "score": None}, cls)
+        known = {"version", *cls.__slots__, *RunFacts.__slots__}
+        of_kind = {key: value for key, value in stored.items() if key not in known}
+        summary = record_of({**stored, "facts": stored, "score": None, "of_kind": of_kind}, cls)
         if stored.get("score") is None:
             return summary
         from voxbatch.scoring.corpus import CorpusScore
@@ -299,7 +302,7 @@ def summarise(
         list=run.list_number,
         flags=totals.flags,
         estimated_wer=None if totals.estimator is None else totals.estimator.estimate(),
-        wer_by_voice={voice: counts.reported_rate or 0.0 for voice, counts in sorted(totals.by_group.items())},
+        of_kind={} if totals.sums is None else totals.sums.to_dict(),
         word_times=None if totals.word_times is None else totals.word_times.accuracy(),
         speakers=None if totals.speakers is None else totals.speakers.errors(),
         outputs=outputs or {},

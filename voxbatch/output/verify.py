@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 from unicodedata import normalize
 
@@ -26,8 +27,8 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import ItemFile, item_files
 from voxbatch.output.layout import (
-    BOOK,
     FAILURES,
+    FIRST,
     PARTS,
     REPORT,
     RUN_FILE,
@@ -51,6 +52,7 @@ from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, parallel_map, remove_command
 from voxbatch.storage.columns import Column
+from voxbatch.work import work_of
 
 RUN_AGAIN = "run the same command again, without --overwrite"
 
@@ -120,7 +122,8 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
     in_list = check(listed)
     if in_list is not None:
         latest = None
-    names = [*part_names(store, run.generation, pass_name=""), *complete_names(store, run.generation)]
+    parts = (part_names(store, run.generation, pass_name) for pass_name in (FIRST, SECOND))
+    names = [*chain.from_iterable(parts), *complete_names(store, run.generation)]
     problems = [problem for problem in parallel_map(store.concurrency, check, names) if problem is not None]
     return [*problems, *([in_list] if in_list else [])]
 
@@ -184,7 +187,7 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
         yield Problem(f"{extension}/", text, (f"{_merge_command(store)} --formats {extension}",))
-    yield from _files_of_no_item(store, (*formats, *files.audio), known)
+    yield from _files_of_no_item(store, run, (*formats, *files.audio), known)
     figures = summarise(totals, replace(run, facts=summary.facts), entries.measurements, digests)
     if wrong := _differing(parse_json(store.read(SUMMARY) or b"{}"), figures):
         yield Problem(SUMMARY, f"not as the parts give it: {', '.join(wrong)}", _made_again(store, SUMMARY))
@@ -206,17 +209,17 @@ def _differing(stored: Mapping[str, Any], figures: Summary) -> list[str]:
     return [name for name, value in expected.items() if name not in left_out and stored.get(name) != value]
 
 
-def _files_of_no_item(store: Store, formats: Iterable[str], known: Column) -> Iterator[Problem]:
+def _files_of_no_item(store: Store, run: Run, formats: Iterable[str], known: Column) -> Iterator[Problem]:
     """Yield the problem of each folder of a format that has files of no item. They may be of a person, so no command
     removes them.
 
     Args:
         known: a digest of the name of each item's file.
     """
-    digests = np.sort(np.asarray(known))
+    digests, of_all = np.sort(np.asarray(known)), [name for _, name in work_of(run.identity).outputs]
     for form in formats:
         extension = WRITERS[form].extension if form in WRITERS else form
-        names = [name for name in store.names(form) if name.endswith(f".{extension}") and name != BOOK]
+        names = [name for name in store.names(form) if name.endswith(f".{extension}") and name not in of_all]
         is_known = np.isin([int.from_bytes(_digest_of_name(name), "little", signed=True) for name in names], digests)
         if not np.all(is_known):
             first = names[int(np.argmin(is_known))]

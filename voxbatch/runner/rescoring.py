@@ -101,7 +101,7 @@ def _rescored(job: Job, earlier: Earlier) -> Iterator[PartEntry]:
         wanted[index] = True
     with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
         for item in items(source, job.path_policy, job.config.limit, wanted):
-            before = parse_line(store, earlier[item.index])
+            before = parse_line(store, earlier[item.index], job.run.products)
             if (line := _line(item, before, job)) is not None:
                 yield PartEntry(item.index, "transcript", line_bytes(line))
 
