@@ -67,10 +67,10 @@ def _first_frame(block: bytes, read: FrameAt, begin: int = 0) -> int | None:
     block; None if there is none."""
     at = block.find(b"\xff", begin)
     while at >= 0:
-        position, found = at, 0
-        while found < MIN_FRAMES and position < len(block) and (frame := read(block, position)):
-            position, found = position + frame[0], found + 1
-        if found == MIN_FRAMES or (found and position >= len(block)):
+        position, num_frames = at, 0
+        while num_frames < MIN_FRAMES and position < len(block) and (frame := read(block, position)):
+            position, num_frames = position + frame[0], num_frames + 1
+        if num_frames == MIN_FRAMES or (num_frames and position >= len(block)):
             return at
         at = block.find(b"\xff", at + 1)
     return None

@@ -80,7 +80,7 @@ class AudioAmount(Protocol):
 
 
 def format_audio(p: AudioAmount) -> str:
-    """Return an amount of audio for people: "3:22, 3 items by the headers of a sample", "about 2:11, …"."""
+    """Return an amount of audio for people: "3:22, 3 of them by the headers of a sample", "about 2:11, …"."""
     amount = f"{p.audio_s / 3600:,.1f} hours" if p.audio_s >= 3600 else format_duration(p.audio_s)
     if p.unknown_items:
         known = f"{amount}, and " if p.audio_s else ""

@@ -39,6 +39,8 @@ def merge_again(
         summary = read_whole_summary(store)
         latest = summary if summary is not None and summary.key == run.key else run
         files = ItemFiles.of({**latest.facts.config, **(changes or {})})
+        if files.formats:
+            run.check_reader("formats", store.place)
         if files.beside:
             run.check_reader("beside", store.place)
             check_beside(files.formats)

@@ -16,6 +16,6 @@ WORK = Work(
     example="language recordings/",
     refused={
         **dict.fromkeys(("calibrate", "compare", "export", "score", "videos"), _NOT_YET),
-        "beside": f"{_WITHOUT_TEXTS}leave out --beside",
+        **dict.fromkeys(("beside", "formats"), f"{_WITHOUT_TEXTS}leave out --formats and --beside"),
     },
 )

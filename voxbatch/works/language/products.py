@@ -84,20 +84,14 @@ class DetectedLanguages(Products):
         yield f"languages: {', '.join([*shown, *more])}"
 
     def item_files(self, files: ItemFiles, config: Mapping[str, Any]) -> ItemFiles:
-        """See Products.
-
-        Raises:
-            ConfigError: files with texts are asked for.
-        """
-        if files.formats:
-            raise ConfigError(f"{_WITHOUT_TEXTS.format(config['out'])}; leave out --formats and --beside")
+        """See Products."""
         return replace(files, report=False)
 
     def check_report(self, place: str, identity: Mapping[str, Any]) -> None:
         """See Products."""
         table = f"voxbatch report {place} --export languages.csv"
-        raise ConfigError(f"{_WITHOUT_TEXTS.format(place)}; for a table of all recordings: {table}")
+        reason = f"{place} has the languages of recordings, and no texts"
+        raise ConfigError(f"{reason}; for a table of all recordings: {table}")
 
 
-_WITHOUT_TEXTS = "{} has the languages of recordings, and no texts"
 PRODUCTS = DetectedLanguages()
