@@ -680,7 +680,11 @@ def test_cut_names_keep_their_beginning() -> None:
     assert re.fullmatch("(d%2F)+d?%~[0-9a-f]{32}[.]srt", deep)
 
 
-@pytest.mark.parametrize("word", ["x" * 640_000, "क्षि" * 40_000, "é" * 100_000], ids=["latin", "devanagari", "accents"])
+@pytest.mark.parametrize(
+    "word",
+    ["x" * 640_000, "क्षि" * 40_000, "é" * 100_000, "x" * 100_000 + "好"],
+    ids=["latin", "devanagari", "accents", "one Chinese character"],
+)
 def test_a_word_of_no_language_takes_no_minutes(word: str) -> None:
     """A token as long as a book, such as a key in hexadecimal digits, is cut where lines are full, in seconds."""
     transcript = Transcript(word, (Word(f" {word}", 0.0, 9.0),), (), 10.0, (), None, ())

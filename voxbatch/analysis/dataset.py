@@ -202,10 +202,11 @@ def _write(
     with suppress(ValueError):
         record = read_json(target.read(record_name) or b"", ShardRecord)
         contents = {path: target.read(path) for path in paths}
-        damaged = [path for path, content in contents.items() if content and _sha256(content) != record.files.get(path)]
-        if not damaged and all(contents.values()):
+        present = {path: content for path, content in contents.items() if content is not None}
+        damaged = [path for path, content in present.items() if _sha256(content) != record.files.get(path)]
+        if not damaged and len(present) == len(paths):
             return record
-        del contents
+        del contents, present
     utterances, left_out = list[Utterance](), Counter[str]()
     for (place, channel), cuts in groupby(shard.cuts, lambda cut: (cut.recording, cut.channel)):
         chosen = sorted(cuts, key=lambda cut: cut.offset)

@@ -42,7 +42,7 @@ class Products:
     """True if an item that failed counts as a transcript without words, if it has a reference."""
 
     text_key = "pred_text"
-    """The key of a line with the text of the recording, also without a line that has it."""
+    """The key of a line with the text of its recording. Lines of a kind of work without texts have no such key."""
 
     def text_of(self, line: Mapping[str, Any]) -> str:
         """Return the text of a line that is shown to people."""
