@@ -81,9 +81,10 @@ def _batches(job: Job, remaining: ItemSet) -> Iterator[Earlier]:
         header, entries = open_part(store, name, run.key)
         with closing(entries):
             where, has_id, is_same = index.find(header.item_keys)
-            for at, entry in enumerate(entries):
+            has_changed = has_id & ~is_same
+            for at, entry in enumerate(entries if has_changed.any() else ()):
                 item = int(where[at])
-                if has_id[at] and not is_same[at] and remaining[item] and not seen[item]:
+                if has_changed[at] and remaining[item] and not seen[item]:
                     seen[item] = True
                     if entry.kind == "transcript":
                         batch[item], size = entry, size + len(entry.line)
