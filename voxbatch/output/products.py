@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from voxbatch.output.parts import PartEntry
     from voxbatch.output.run_file import Ownership, Run
     from voxbatch.output.summary import Summary
+    from voxbatch.scoring.counts import ErrorCounts
     from voxbatch.storage import Store
     from voxbatch.storage.columns import ItemSet
 
@@ -48,6 +49,14 @@ class Products:
         """Return the text of a line that is shown to people."""
         text: str = line[self.text_key]
         return text
+
+    def counts(self, line: Mapping[str, Any]) -> ErrorCounts | None:
+        """Return the errors of the text of a line; None without a reference, or if no text was recognised."""
+        if line.get("text") is None or line.get("reference_length") is None:
+            return None
+        from voxbatch.scoring.counts import ErrorCounts
+
+        return ErrorCounts.of_line(line)
 
     def sums(self) -> OwnSums | None:
         """Return sums without lines; None if the kind of work has none of its own."""

@@ -69,6 +69,9 @@ class DetectedLanguages(Products):
         """See Products."""
         return f"{line['language']} ({line['language_probability']:.2f})" if line["language"] else ""
 
+    def counts(self, line: Mapping[str, Any]) -> None:
+        """See Products. A row may have the text, and the counts, of another program."""
+
     def sums(self) -> LanguageSums:
         """See Products."""
         return LanguageSums()

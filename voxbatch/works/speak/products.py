@@ -36,9 +36,9 @@ class VoiceErrors:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the errors of a line, if an engine listened."""
-        if "pred_text" in line:
+        if counts := PRODUCTS.counts(line):
             voice = line["voice"]
-            self._counts[voice] = self._counts.get(voice, ErrorCounts()) + ErrorCounts.of_line(line)
+            self._counts[voice] = self._counts.get(voice, ErrorCounts()) + counts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the word error rate of each voice."""
