@@ -262,6 +262,25 @@ def test_every_flag_in_a_page_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_the_text_of_a_page_has_its_flags(page: Path) -> None:
+    """A command of voxbatch in the text of a page, or in a block, has only flags of that command."""
+    text = re.sub(r"\\\n\s*", " ", page.read_text())
+    for name, words in re.findall(r"\bvoxbatch (\w+)((?: [^`|\n]*)?)", text):
+        if (command := cli.commands.get(name)) is not None:
+            known = {flag for p in command.params for flag in [*p.opts, *p.secondary_opts]} | {"--help"}
+            flags = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", words.partition(" -- ")[0].partition("#")[0])
+            assert set(flags) <= known, (name, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_of_the_repository_in_a_page_exists(page: Path) -> None:
+    """A path such as `jobs/slurm/submit.sh` in a page's code exists. `jobs/a.jsonl:41` is a place in a user's file."""
+    folders = "jobs|examples|voxbatch|docs|findings"
+    named = re.findall(rf"(?:`|^\$ | )((?:{folders})/[\w./-]*)(?=[`\s),;]|$)", page.read_text(), re.MULTILINE)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """A relative link leads to an existing file and heading."""
     wrong = []
