@@ -233,6 +233,29 @@ class Simulation:
         return False
 
 
+def test_a_worker_of_an_earlier_start_hides_no_kill(tmp_path: Path) -> None:
+    """A worker that outlives its killed run writes a record after that of the next start, which is killed, too."""
+    store, everything, done = Stores().out(str(tmp_path)), ItemSet(3, is_full=True), ItemSet(3)
+
+    def recorder(worker: int) -> AttemptRecorder:
+        records = Attempts(store, RUN, FOLDER)
+        ((attempt, group),) = records.plan(everything)
+        checkpoint = cast(Checkpoint, SimpleNamespace(store=store, done=done, worker=worker))
+        return AttemptRecorder(records.record(attempt, is_last=True), group, checkpoint, concurrency=1)
+
+    first = recorder(worker=0)
+    first.begin()
+    first.enter(0)
+    second = recorder(worker=0)
+    second.begin()
+    second.enter(0)
+    first.enter(0)
+    first.begin()
+    assert len(attempt_numbers(store, FOLDER)) == 2
+    attempt, group = next(Attempts(store, RUN, FOLDER).plan(everything))
+    assert (attempt.width, group.count()) == (1, 3), "two kills"
+
+
 @pytest.fixture
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the windows so short that they matter for some items."""

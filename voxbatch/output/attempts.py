@@ -28,7 +28,6 @@ machine may be to blame, and before the item's result: the record of an item is 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -67,8 +66,9 @@ class Attempt:
 
     list_number: Count
     """Number of the list that the indexes mean."""
-    id: str
-    """The same for the records of all workers of a run."""
+    start: Count
+    """Number of the first record of the start. The records of its workers have it, too, and those of later starts a
+    higher one, also if a worker of an earlier start is still there."""
     worker: Count = 0
     """Number of the worker."""
     first: Count
@@ -135,11 +135,12 @@ class Attempts:
             with contextlib.suppress(ValueError):
                 if content := self._store.read(attempt_name(self._folder, number)):
                     records.append(read_json(content, Attempt))
-        records = [record for record in records if record.id == records[-1].id]
-        if not records or records[-1].list_number != self._run.list_number:
+        latest = max((record.start for record in records), default=0)
+        records = [record for record in records if record.start == latest]
+        if not records or records[0].list_number != self._run.list_number:
             return None
-        first, last = (choose(getattr(record, name) for record in records) for choose, name in _BOUNDS)
-        return replace(records[-1], first=first, last=last)
+        first, last = min(record.first for record in records), max(record.last for record in records)
+        return replace(records[0], first=first, last=last)
 
     def _attempt(self, items: ItemSet, **known: Any) -> Attempt:
         blocks = [(start, block) for start, block in items.blocks() if block.any()]
@@ -147,7 +148,7 @@ class Attempts:
         first, last = start + int(first_block.argmax()), last_start + int(np.flatnonzero(last_block)[-1])
         return Attempt(
             list_number=self._run.list_number,
-            id=secrets.token_hex(6),
+            start=1 + max(self._numbers, default=0),
             first=first,
             last=last,
             items=items.count(),
@@ -157,8 +158,8 @@ class Attempts:
     def record(self, attempt: Attempt, is_last: bool) -> AttemptRecord:
         """Return the next record, which is not created yet."""
         earlier = tuple(self._numbers)
-        self._numbers.append(earlier[-1] + 1 if earlier else 1)
-        return AttemptRecord(self._folder, self._numbers[-1], attempt, is_last, earlier)
+        self._numbers.append(attempt.start)
+        return AttemptRecord(self._folder, attempt, is_last, earlier)
 
     def clear(self) -> None:
         """Delete all records, also those of killed workers, because all items are done. A store that does not permit
@@ -169,16 +170,11 @@ class Attempts:
         self._numbers = []
 
 
-_BOUNDS = ((min, "first"), (max, "last"))
-
-
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """A record to be created."""
 
     folder: str
-    number: int
-    """Number of the first record. Those that follow it, and those of other workers, have higher ones."""
     attempt: Attempt
     is_last: bool
     """True if no items remain after these."""
@@ -281,7 +277,7 @@ class AttemptRecorder:
 
     def _write(self) -> None:
         """Create a record under the next free number, and delete the present one."""
-        number, present = self._record.number if self._number is None else self._number + 1, self._number
+        number, present = self._attempt.start if self._number is None else self._number + 1, self._number
         content = json_bytes(asdict(self._attempt)) + b"\n"
         while not self._store.create(attempt_name(self._record.folder, number), [content], durable=False):
             number += 1  # another worker has taken it
