@@ -20,6 +20,7 @@
 : "${BASE_IMAGE:=}"    # another image of vLLM to build on, such as a copy in your own registry; empty: the Dockerfile's
 : "${IMAGE_TAG:=latest}" # tag of the image in the repository, or its digest, sha256:…; runs use the digest
 : "${MODEL:=}"         # a model of the hub, OWNER/NAME: a build brings it into the models bucket, once; empty: each host downloads
+: "${KERNELS:=no}"     # yes: compile the kernels, after VERIFY or once, into the models bucket; the runs read them there
 : "${VERIFY:=}"        # yes: transcribe one recording of examples/ afterwards; no: never; empty: after a build
 
 # Who is told of runs that failed or were stopped, and of events that started nothing. deploy.sh asks for the address.

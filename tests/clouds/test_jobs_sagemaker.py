@@ -245,6 +245,37 @@ def test_deploy_says_what_is_missing(deployment: Deployment) -> None:
     assert not [line for line in lines if "trial" in line]
 
 
+@pytest.mark.slow
+def test_kernels_are_compiled_once_by_a_role_of_their_own(deployment: Deployment) -> None:
+    """With KERNELS, one run of a recording of ours has the role that writes kernels, and all runs read them. A place
+    that runs write, or strangers, is refused.
+    """
+    there, fake = deployment, deployment.fake
+    there.run("deploy.sh", code=1, BUILD="no")
+    there.push()
+    runs: list[dict[str, str]] = []
+
+    def run(parameters: dict[str, str]) -> None:
+        runs.append(parameters)
+        there.client("s3").put_object(Bucket=MODELS, Key="kernels/compiled/3f2a.tar.gz", Body=b"")
+
+    fake.on_run = run
+    fake.quotas = {"ml.g6.2xlarge for processing job usage": 4.0}
+    there.run("deploy.sh", KERNELS="yes")
+    there.run("deploy.sh", KERNELS="yes")
+    [compiled] = runs
+    assert compiled["Role"] == f"arn:aws:iam::{ACCOUNT}:role/voxbatch-kernels"
+    assert (compiled["Bucket"], compiled["Key"]) == (MODELS, "kernels/source/kernels.jsonl")
+    lines = there.client("s3").get_object(Bucket=MODELS, Key=compiled["Key"])["Body"].read().splitlines()
+    assert {json.loads(line)["audio_filepath"] for line in lines} == {"weather.flac"}
+    step = step_of(pipeline_of(fake.stacks["voxbatch"].stack))
+    assert step["Environment"]["VOXBATCH_KERNEL_CACHE"] == f"s3://{MODELS}/kernels/compiled"
+    assert step["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/voxbatch-run"
+    for place in (f"s3://{OUT}/kernels", f"s3://{IN}"):
+        lines = there.run("deploy.sh", code=1, VOXBATCH_KERNEL_CACHE=place)
+        assert any("kernels are code" in line for line in lines), lines
+
+
 SECRET = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:hub-AbCdEf"
 
 
