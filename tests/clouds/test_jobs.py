@@ -22,12 +22,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import botocore.session
 import discovery
 import pytest
 import yaml
 from conftest import ROOT, ManifestWriter, Voxbatch, environment, understood
-from fake_aws import parameters, validated
 from holds import Hold
 from outputs import FAST, outputs
 
@@ -240,23 +238,6 @@ def test_kubernetes_pods_fit_their_own_limits(name: str) -> None:
         assert in_memory < limits["memory"] / 2
         assert on_disk <= limits["ephemeral-storage"]
         assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
-
-
-# ── AWS Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_aws_batch_requests_are_valid() -> None:
-    """The job definition and the documented array submission are valid AWS Batch requests."""
-    definition = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())
-    validated("batch", "RegisterJobDefinitionRequest", definition)
-    page = re.sub(r"\\\n\s*", "", (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text())
-    _, _, _, *flags = shlex.split(next(line for line in page.splitlines() if "aws batch submit-job" in line))
-    model = botocore.session.get_session().get_service_model("batch")
-    given = {flag: [text] for flag, text in zip(flags[::2], flags[1::2], strict=True)}
-    asked = parameters(model.operation_model("SubmitJob"), given)
-    count = {"name": "VOXBATCH_TASK_COUNT", "value": str(asked["arrayProperties"]["size"])}
-    assert count in asked["containerOverrides"]["environment"]
-    assert asked["parameters"].keys() == definition["parameters"].keys()
 
 
 # ── Google Batch, SkyPilot, Modal, Hugging Face Jobs, a machine with systemd ──────────────────────────────────────────

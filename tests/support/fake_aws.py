@@ -299,7 +299,8 @@ def validated(service: str, shape: str, value: Mapping[str, Any]) -> None:
 
 
 def lower(node: Any) -> Any:
-    """Return properties of CodeBuild's resource as a request of its API, which has the same names in lower case."""
+    """Return properties of a resource of CodeBuild or Batch as a request of its API, which has the same names in lower
+    case."""
     if isinstance(node, list):
         return [lower(each) for each in node]
     if not isinstance(node, dict):
