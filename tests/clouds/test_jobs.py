@@ -25,10 +25,12 @@ from typing import Any
 import discovery
 import pytest
 import yaml
+from cloudrun_plan import of_kind, planned
 from conftest import ROOT, ManifestWriter, Voxbatch, environment, understood
 from holds import Hold
 from outputs import FAST, outputs
 
+from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.storage import Stores
 
 JOBS = ROOT / "jobs"
@@ -61,7 +63,7 @@ def manifests() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["base", "gke", "eks"])
+@pytest.mark.parametrize("name", ["base", "gke", "eks", "gke-spot", "eks-spot"])
 def test_kubernetes_manifests_are_valid(name: str) -> None:
     """Each manifest is valid under the schema of Kubernetes 1.30, which allows no unknown field."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -210,6 +212,41 @@ def test_kubernetes_overlays_change_only_the_node(name: str) -> None:
     (annotation,) = made["ServiceAccount"]["metadata"]["annotations"]
     assert annotation.startswith({"gke": "iam.gke.io", "eks": "eks.amazonaws.com"}[name])
     assert len({each["metadata"]["labels"]["app.kubernetes.io/component"] for each in made.values()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "label"), [("gke", "cloud.google.com/gke-spot=true"), ("eks", "eks.amazonaws.com/capacityType=SPOT")]
+)
+def test_spot_changes_only_the_kind_of_node(name: str, label: str) -> None:
+    """The pods of a Spot overlay differ from those of the plain one in one more label of the node, and ask for no more
+    time to stop than the cloud gives.
+    """
+    plain, spot = (pods(copy.deepcopy(overlay(overlay_name))) for overlay_name in (name, f"{name}-spot"))
+    key, value = label.split("=")
+    assert spot.keys() == {"Job", "CronJob", "Deployment"}
+    for kind, pod in spot.items():
+        assert pod["nodeSelector"].pop(key) == value
+        patience_s, usual_s = (each.pop("terminationGracePeriodSeconds") for each in (pod, plain[kind]))
+        assert FINAL_COMMIT_TIMEOUT_S < patience_s <= usual_s
+        assert pod == plain[kind]
+
+
+def test_gke_listens_to_messages_that_cloud_run_leaves() -> None:
+    """The worker has a subscription, a folder of uploads and a folder of outputs that the jobs of Cloud Run do not
+    have, and the page makes this subscription for this folder.
+    """
+    variables = {each["name"]: each.get("value") for each in container_of(manifests()["listen"]["spec"])["env"]}
+    plan = planned("jobs")
+    taken = {each["name"] for each in of_kind(plan, "google_pubsub_subscription")}
+    filters = " ".join(each.get("filter", "") for each in of_kind(plan, "google_pubsub_subscription"))
+    folder = variables["VOXBATCH_PREFIX"].removeprefix("gs://BUCKET-IN/")
+    assert variables["VOXBATCH_SUBSCRIPTION"] not in taken
+    assert folder
+    assert f'"{folder}"' not in filters
+    assert variables["VOXBATCH_OUT"].removeprefix("gs://BUCKET-OUT") not in {"", "/", "/out"}
+    page = (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text()
+    assert f"--topic=voxbatch-gke --event-types=OBJECT_FINALIZE --object-prefix={folder}" in page
+    assert f"subscriptions create {variables['VOXBATCH_SUBSCRIPTION']} --topic=voxbatch-gke" in page
 
 
 def test_gke_autopilot_accepts_the_pods_of_its_overlay() -> None:
