@@ -105,10 +105,6 @@ variable "alerts" {
   description = "Make the alert policies."
   type        = bool
   default     = true
-  validation {
-    condition     = !var.alerts || var.channel != ""
-    error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
-  }
 }
 
 variable "channel" {
