@@ -109,7 +109,11 @@ compile_kernels() { # compile the kernels on one host: only a run of a recording
 whom_to_tell "$NAME"
 can_run=yes
 for type in $(printf '%s\n' "$INSTANCE_TYPE" ${SCHEDULE:+"${NIGHTLY_TYPE:-$INSTANCE_TYPE}"} | sort -u); do
-    quota "$type for processing job usage" "$INSTANCE_COUNT" || can_run=no
+    quota "$type for processing job usage" 1 || can_run=no
+    if [[ $type == "$INSTANCE_TYPE" && -n $allowed && $INSTANCE_COUNT =~ ^[0-9]+$ ]] && ((1 < INSTANCE_COUNT && allowed < INSTANCE_COUNT)); then
+        INSTANCE_COUNT=$((allowed > 1 ? allowed : 1)) # SageMaker waits for hours for hosts beyond the quota, and then fails
+        say kept "hosts of a run: $INSTANCE_COUNT at most, by the quota of $type"
+    fi
 done
 make_in=$(make_bucket "$IN_BUCKET")
 make_out=$(make_bucket "$OUT_BUCKET")
@@ -119,7 +123,7 @@ ground=("Name=$NAME" "InBucket=$IN_BUCKET" "OutBucket=$OUT_BUCKET" "ModelsBucket
     "MakeOutBucket=$make_out" "MakeModelsBucket=$make_models" "MakeRepository=$make_repository" "AlertEmail=$ALERT_EMAIL"
     "KmsKey=$KMS_KEY" "HubTokenSecret=$HUB_TOKEN_SECRET")
 runs=("Uploads=$UPLOADS" "Schedule=$SCHEDULE" "Nightly=$NIGHTLY" "NightlyType=${NIGHTLY_TYPE:-$INSTANCE_TYPE}"
-    "InstanceType=$INSTANCE_TYPE" "FallbackTypes=$FALLBACK_TYPES" "InstanceCount=$INSTANCE_COUNT" "DiskGB=$DISK_GB"
+    "InstanceType=$INSTANCE_TYPE" "FallbackTypes=$FALLBACK_TYPES" "InstanceCount=$INSTANCE_COUNT" "HoursPerHost=$HOURS_PER_HOST" "DiskGB=$DISK_GB"
     "MaxSeconds=$((MAX_HOURS * 3600))" "Subnets=$SUBNETS" "SecurityGroups=$SECURITY_GROUPS"
     "VolumeKmsKey=$VOLUME_KMS_KEY" "Tags=$(sed -E 's/([^=,]+)=([^,]*)/{"Key": "\1", "Value": "\2"}/g' <<<"$TAGS")")
 

@@ -11,7 +11,8 @@
 : "${NIGHTLY_TYPE:=}"               # machine of the nightly run, which has one host: more GPUs do more; default: INSTANCE_TYPE
 : "${INSTANCE_TYPE:=ml.g6.2xlarge}" # one L4; new accounts must ask for its quota "for processing job usage"
 : "${FALLBACK_TYPES:=}"             # up to four machines to take if INSTANCE_TYPE is not free: ml.g6e.2xlarge,ml.g7.2xlarge
-: "${INSTANCE_COUNT:=1}"            # hosts for a run; each host does one shard
+: "${INSTANCE_COUNT:=4}"            # most hosts of a run that an upload starts; the quota may allow fewer
+: "${HOURS_PER_HOST:=400}"          # hours of audio for each of these hosts, by the durations in the manifest; 400 take some 4 h
 : "${DISK_GB:=100}"                 # disk of each host, for the image and a model that is not in it
 : "${MAX_HOURS:=24}"                # after this time SageMaker stops the job; committed items are safe
 
