@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import runpy
 import shlex
 import signal
@@ -301,6 +302,24 @@ def test_example_clients(mini: Served, live: Served, wav: Path) -> None:
         done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
         assert done.stdout.strip(), name
+
+
+@pytest.mark.parametrize(("peer", "caller"), [("169.254.8.129", "203.0.113.9"), ("192.0.2.7", "192.0.2.7")])
+def test_caller_of_cloud_run_is_not_the_address_that_it_writes(peer: str, caller: str) -> None:
+    """With the setting of jobs/cloudrun, uvicorn takes the last address of X-Forwarded-For, which Google's front end
+    adds, if the request comes from a link-local address; and none that the caller sends itself.
+    """
+    module = (ROOT / "jobs" / "cloudrun" / "terraform" / "service" / "main.tf").read_text()
+    (trusted,) = re.findall(r'FORWARDED_ALLOW_IPS = "([^"]+)"', module)
+    seen: dict[str, Any] = {}
+
+    async def app(scope: dict[str, Any], *_: object) -> None:
+        seen.update(scope)
+
+    middleware = import_module("uvicorn.middleware.proxy_headers").ProxyHeadersMiddleware(app, trusted)
+    headers = [(b"x-forwarded-for", b"198.51.100.1, 203.0.113.9")]
+    asyncio.run(middleware({"type": "http", "scheme": "http", "client": (peer, 1), "headers": headers}, None, None))
+    assert seen["client"][0] == caller
 
 
 def test_benchmark_of_an_instruct_model(mini: Served, monkeypatch: pytest.MonkeyPatch) -> None:
