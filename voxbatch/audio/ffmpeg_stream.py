@@ -24,6 +24,7 @@ from typing import IO
 import numpy as np
 import soxr
 
+from voxbatch.audio import ffmpeg
 from voxbatch.audio.ffmpeg import FFmpegKilledError, executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.file_kind import NUM_BYTES, file_kind
@@ -186,10 +187,13 @@ class FFmpegStream:
         os.set_blocking(packets_out, False)
         self._packets: IO[bytes] = os.fdopen(packets_out, "rb")
         try:
-            self._process = subprocess.Popen(
-                command(recording, name, begin, audio_stream, self._has_stale_header, packets_in),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                pass_fds=(recording.fileno(), packets_in), env=for_program(os.environ),
+            arguments = command(recording, name, begin, audio_stream, self._has_stale_header, packets_in)
+            self._process = ffmpeg.start(
+                lambda: subprocess.Popen(
+                    arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    pass_fds=(recording.fileno(), packets_in), env=for_program(os.environ),
+                ),
+                recording.fileno(),
             )  # fmt: skip
         except BaseException:
             self._packets.close()

@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from voxbatch.audio import ffmpeg
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
-from voxbatch.errors import RunError
+from voxbatch.errors import RunError, VoxbatchError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import ChildProcess, for_voxbatch, readable
+from voxbatch.process.confinement import OFF, ON, SWITCH, is_switched_off
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.process.suspects import SearchRules, Suspects
@@ -140,8 +142,13 @@ class DecoderProcess(ChildProcess):
 
 
 def _environment(stores: Stores) -> dict[str, str]:
-    """Return the variables of this process that a decoder inherits."""
-    return for_voxbatch(os.environ, keeps_stores=not stores.options.anonymous)
+    """Return the variables of this process that a decoder inherits, and whether it confines itself."""
+    try:
+        is_confinable = ffmpeg.is_confinable()
+    except VoxbatchError:  # there is no ffmpeg
+        is_confinable = not is_switched_off()
+    inherited = for_voxbatch(os.environ, keeps_stores=not stores.options.anonymous)
+    return {**inherited, SWITCH: ON if is_confinable else OFF}
 
 
 class WarmPool:
