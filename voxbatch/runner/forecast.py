@@ -12,7 +12,7 @@ import math
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -192,9 +192,14 @@ def measure_workload(config: Config) -> Workload:
         return measure(survey(source, steps_of(config).path_policy(), config.limit), source, config)
 
 
-def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = True) -> Workload:
+def measure(
+    surveyed: Survey, source: Source, config: Config, read_seconds: Callable[[Recording], float | None] = probe
+) -> Workload:
     """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
     read.
+
+    Args:
+        read_seconds: reads the duration from the header of an open recording; None if it does not tell.
 
     Raises:
         StorageError: a place is unreachable or refuses access.
@@ -210,7 +215,7 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
         """Return the seconds of a recording, None if they cannot be read; and the report about its place."""
         try:
             with _header(item.audio, config.stores) as recording:
-                return probe(recording, by_ffmpeg=by_ffmpeg), report_success(item.audio, recording.last_arrival)
+                return read_seconds(recording), report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, report_error(item.index, item.audio, e)
 
