@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from voxbatch.audio.ffmpeg import FFmpegKilledError
 from voxbatch.decoding.excerpts import excerpts_of
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
 from voxbatch.decoding.voices import VoiceListener, cut_channels, without_echo
@@ -211,7 +212,6 @@ def chunks(
         RecordingChangedError: the recording was changed while it was decoded.
         StorageError: the place that the recording is fetched from fails.
     """
-    from voxbatch.audio.ffmpeg import FFmpegKilledError
     from voxbatch.audio.waveforms import decode
 
     try:

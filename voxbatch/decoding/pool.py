@@ -16,7 +16,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from voxbatch.audio import ffmpeg
-from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
+from voxbatch.decoding.messages import (
+    Decoded,
+    DecoderRefused,
+    DecoderSettings,
+    DecodeTask,
+    Message,
+    Undecodable,
+    receive,
+)
 from voxbatch.errors import RunError, VoxbatchError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import ChildProcess, for_voxbatch, readable
@@ -111,7 +119,7 @@ class DecoderProcess(ChildProcess):
         Raises:
             EOFError, OSError: the decoder has died.
         """
-        message: Message | DecoderRefused | RetryWait | None = self.connection.recv()
+        message: Message | DecoderRefused | RetryWait | None = receive(self.connection)
         if message is None or isinstance(message, RetryWait):
             self.has_started = True
         elif isinstance(message, Chunk):

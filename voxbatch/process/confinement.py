@@ -24,11 +24,8 @@ import ctypes
 import errno
 import functools
 import os
-import platform
 import struct
-import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -126,6 +123,8 @@ def landlock_version() -> int:
 def decoder_limits() -> Limits:
     """Return the limits of a decoder: it changes files only where its libraries must (temporary files, renewed
     credentials, caches; /dev is for devices), and reads what the user can read."""
+    import tempfile
+
     names = ("CLOUDSDK_CONFIG", "HF_HOME", "XDG_CACHE_HOME")
     folders = [_SHARED_MEMORY, *(os.path.expanduser(f"~/{name}") for name in (".aws", ".cache", ".config/gcloud"))]
     folders += [folder for name in names if (folder := os.environ.get(name))]
@@ -145,6 +144,7 @@ def confine(limits: Limits) -> Confinement:
 def confined(start: Callable[[], _Result], *limits: Limits) -> _Result:
     """Call a function under limits, in a thread of its own, and return its result: the process of a program that it
     starts, for example."""
+    from concurrent.futures import ThreadPoolExecutor  # every command imports this module, and few need the library
 
     def run() -> _Result:
         for limit in limits:
@@ -199,7 +199,7 @@ def _allow(ruleset: int, place: int | str, rights: int) -> None:
 
 def _enter_seccomp(has_network: bool) -> bool:
     """Refuse the system calls of `_CALLS`. Return whether the kernel does so."""
-    machine = platform.machine()
+    machine = os.uname().machine
     if machine not in _AUDIT_ARCH or struct.calcsize("P") != 8:
         return False
     filters = ctypes.create_string_buffer(program := _filters(machine, has_network))
