@@ -50,7 +50,7 @@ REFUSED = {
         "--allow-outside and --only-under contradict each other; give one of them"
     ),
     "score m.jsonl": "m.jsonl: line 1: has no `pred_text`; give a run's transcripts.jsonl",
-    "manifest m.jsonl": "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file.",
+    "manifest m.jsonl": "m.jsonl: is neither a folder nor a feed (RSS, Atom); give one of them",
     f"{LISTEN} -o gs://calls/in --prefix gs://calls/in/day/": (
         "gs://calls/in/day/ lies in gs://calls/in/, the -o OUT, where nothing is run: give another OUT"
     ),
