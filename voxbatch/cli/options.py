@@ -429,8 +429,8 @@ def unknown_variables(environ: Iterable[str]) -> list[str]:
 
 
 _READ_ELSEWHERE = (
-    "VOXBATCH_FFMPEG", "VOXBATCH_NO_WAIT", "VOXBATCH_SCRIPTED_WORKER", "VOXBATCH_TASK_COUNT", "VOXBATCH_TEST_",
-    "VOXBATCH_VLLM_",
+    "VOXBATCH_CONFINEMENT", "VOXBATCH_FFMPEG", "VOXBATCH_NO_WAIT", "VOXBATCH_SCRIPTED_WORKER", "VOXBATCH_TASK_COUNT",
+    "VOXBATCH_TEST_", "VOXBATCH_VLLM_",
 )  # fmt: skip
 """Beginnings of the names of variables that are no options."""
 
