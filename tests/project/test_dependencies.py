@@ -39,7 +39,9 @@ DISTRIBUTIONS = {
 }
 """Modules whose distribution has another name."""
 BROUGHT = {
+    "aiohttp": ("aiohttp", "vllm"),
     "botocore": ("botocore", "boto3"),
+    "fastapi": ("fastapi", "vllm"),
     "google.api_core": ("google-api-core", "google-cloud-storage"),
     "google.auth": ("google-auth", "google-cloud-storage"),
     "google.protobuf": ("protobuf", "google-cloud-run"),
