@@ -226,7 +226,7 @@ def test_spot_changes_only_the_kind_of_node(name: str, label: str) -> None:
     assert spot.keys() == {"Job", "CronJob", "Deployment"}
     for kind, pod in spot.items():
         assert pod["nodeSelector"].pop(key) == value
-        patience_s, usual_s = (each.pop("terminationGracePeriodSeconds") for each in (pod, plain[kind]))
+        patience_s, usual_s = (spec.pop("terminationGracePeriodSeconds") for spec in (pod, plain[kind]))
         assert FINAL_COMMIT_TIMEOUT_S < patience_s <= usual_s
         assert pod == plain[kind]
 
@@ -235,10 +235,11 @@ def test_gke_listens_to_messages_that_cloud_run_leaves() -> None:
     """The worker has a subscription, a folder of uploads and a folder of outputs that the jobs of Cloud Run do not
     have, and the page makes this subscription for this folder.
     """
-    variables = {each["name"]: each.get("value") for each in container_of(manifests()["listen"]["spec"])["env"]}
-    plan = planned("jobs")
-    taken = {each["name"] for each in of_kind(plan, "google_pubsub_subscription")}
-    filters = " ".join(each.get("filter", "") for each in of_kind(plan, "google_pubsub_subscription"))
+    settings = container_of(manifests()["listen"]["spec"])["env"]
+    variables = {variable["name"]: variable.get("value") for variable in settings}
+    subscriptions = of_kind(planned("jobs"), "google_pubsub_subscription")
+    taken = {subscription["name"] for subscription in subscriptions}
+    filters = " ".join(subscription.get("filter", "") for subscription in subscriptions)
     folder = variables["VOXBATCH_PREFIX"].removeprefix("gs://BUCKET-IN/")
     assert variables["VOXBATCH_SUBSCRIPTION"] not in taken
     assert folder

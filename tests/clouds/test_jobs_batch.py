@@ -18,7 +18,7 @@ from fake_aws import DEPLOY_FLAGS, GLOBAL, PSEUDO, FakeAws, lower, pairs, parame
 from sagemaker_deployment import ACCOUNT, REGION, jobs_stack
 
 TEMPLATE = ROOT / "jobs" / "aws-batch" / "template.yaml"
-GIVEN = {"InBucket": "calls-in", "OutBucket": "calls-out", "Vpc": "vpc-1", "Subnets": "subnet-1,subnet-2"}
+PARAMETERS = {"InBucket": "calls-in", "OutBucket": "calls-out", "Vpc": "vpc-1", "Subnets": "subnet-1,subnet-2"}
 IMAGE = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch-batch:latest"
 MOST_ATTEMPTS = 10
 """Of a job of AWS Batch: https://docs.aws.amazon.com/batch/latest/APIReference/API_RetryStrategy.html"""
@@ -58,9 +58,9 @@ def test_documented_commands_are_valid(tmp_path: Path) -> None:
             assert {name for name in known if "Default" not in known[name]} <= names <= known.keys()
             continue
         own = {flag: longhand(flag, words) for flag, words in flags.items() if flag not in GLOBAL}
-        found = parameters(fake.operation(service, command), own)
+        request = parameters(fake.operation(service, command), own)
         if command == "submit-job":
-            submitted.append(found)
+            submitted.append(request)
     single, array = submitted
     count = {"name": "VOXBATCH_TASK_COUNT", "value": str(array["arrayProperties"]["size"])}
     assert count in array["containerOverrides"]["environment"]
@@ -82,9 +82,9 @@ def longhand(flag: str, words: list[str]) -> list[str]:
     return [json.dumps(members)]
 
 
-def made(**given: str) -> dict[str, Any]:
+def made(**parameters: str) -> dict[str, Any]:
     """Return the properties of the template's resources, by their logical names."""
-    stack = Stack(load(TEMPLATE), {**GIVEN, **given}, PSEUDO)
+    stack = Stack(load(TEMPLATE), {**PARAMETERS, **parameters}, PSEUDO)
     return {name: properties for name, (_, properties) in stack.resources.items()}
 
 
@@ -137,14 +137,14 @@ def test_stack_has_a_queue_that_takes_the_job(moto: str, capacity: str) -> None:
     [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
     network = {"Vpc": vpc["VpcId"], "Subnets": ",".join(subnet["SubnetId"] for subnet in subnets)}
-    given = {**GIVEN, **network, "Capacity": capacity, "InstanceTypes": "g4dn.xlarge,g4dn.2xlarge"}
+    values = {**PARAMETERS, **network, "Capacity": capacity, "InstanceTypes": "g4dn.xlarge,g4dn.2xlarge"}
     template = load(TEMPLATE)
     template["Resources"] = {
         name: resource for name, resource in template["Resources"].items() if "::Batch::" not in resource["Type"]
     }
     stacks.create_stack(
         StackName="voxbatch-batch", TemplateBody=json.dumps(template), Capabilities=["CAPABILITY_NAMED_IAM"],
-        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()],
+        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()],
     )  # fmt: skip
     [stack] = stacks.describe_stacks(StackName="voxbatch-batch")["Stacks"]
     assert {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]} == {"Image": IMAGE}
@@ -153,7 +153,7 @@ def test_stack_has_a_queue_that_takes_the_job(moto: str, capacity: str) -> None:
     profile = iam.get_instance_profile(InstanceProfileName="voxbatch-batch-host")["InstanceProfile"]
     assert [role["RoleName"] for role in profile["Roles"]] == ["voxbatch-batch-host"]
 
-    environment, queue, job = (lower(made(**given)[name]) for name in ("Environment", "Queue", "Job"))
+    environment, queue, job = (lower(made(**values)[name]) for name in ("Environment", "Queue", "Job"))
     for name in ("replaceComputeEnvironment", "updatePolicy"):  # of CloudFormation alone
         del environment[name]
     machines = environment["computeResources"]

@@ -74,7 +74,7 @@ def test_jobs_of_sagemaker_only_read_kernels() -> None:
             for pattern in listed(statement["Resource"])
         ]
     archive = f"arn:aws:s3:::{place}/3f2a.tar.gz"
-    assert [name for name in written if any(fnmatch.fnmatchcase(archive, each) for each in written[name])] == [
+    assert [name for name in written if any(fnmatch.fnmatchcase(archive, pattern) for pattern in written[name])] == [
         "KernelsRole"
     ]
     assert "calls-in" not in used["KernelsRole"]

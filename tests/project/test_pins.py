@@ -35,7 +35,7 @@ def test_one_action_has_one_commit() -> None:
     for path in (*WORKFLOWS, *EXAMPLES):
         for name, commit in re.findall(r"uses: (\S+)@(.+)$", path.read_text(), re.MULTILINE):
             commits.setdefault(name, set()).add(commit)
-    assert {name: len(found) for name, found in commits.items()} == dict.fromkeys(commits, 1)
+    assert {name: len(own) for name, own in commits.items()} == dict.fromkeys(commits, 1)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
