@@ -43,8 +43,8 @@ READERS = {
     "a platform engineer": "docs/tasks.md",
 }
 FLAGS_OF_OTHERS = {
-    "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--requeue", "--secret", "--shm-size",
-    "--substitutions", "--with-data",
+    "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--parameter-overrides", "--requeue", "--secret",
+    "--shm-size", "--substitutions", "--with-data",
 }  # fmt: skip
 """Flags of docker, gcloud, sbatch and the scripts in jobs/."""
 
