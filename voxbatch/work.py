@@ -84,6 +84,8 @@ class Work:
     """True if the options of the command tell the whole run, and no texts or questions besides."""
     checks: str | None = None
     """A function that checks the settings of a run when they are built, and returns those that follow from them."""
+    takes_corrections: bool = False
+    """True if its texts were recognised, so that a person may correct them."""
     names_speakers: bool = False
     """True if the speakers of a recording have names that mean others in other recordings."""
     example: str = "run recordings/"

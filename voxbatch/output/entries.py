@@ -21,7 +21,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from voxbatch.output.layout import FIRST, PARTS, SECOND, part_names
+from voxbatch.output.corrections import LostCorrections, overlaid
+from voxbatch.output.layout import CORRECTED, FIRST, PARTS, SECOND, of_pass, part_names
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, parse_entry, read_headers
 from voxbatch.output.run_file import Run
@@ -68,8 +69,11 @@ class Entries:
     Memory grows neither with the number of items nor with the sizes of the parts.
     """
 
-    def __init__(self, store: Store, run: Run):
+    def __init__(self, store: Store, run: Run, names: Sequence[str] | None = None):
         """Begin with the parts that are committed now.
+
+        Args:
+            names: the parts of all passes. None lists them.
 
         Raises:
             CheckpointError: the header of a part is damaged, or the part belongs to another run.
@@ -77,20 +81,28 @@ class Entries:
         self._store, self._list = store, ItemList(store, run)
         self.measurements = Measurements()
         """Sums over all parts."""
-        names = part_names(store, run.generation, run.pass_name)
+        self.taken_files = set[int]()
+        """Of corrections, the keys of the files from which they were taken."""
+        every = part_names(store, run.generation, pass_name="") if names is None else names
+        names = of_pass(every, run.pass_name)
         self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
-        """All parts, in the order of their names."""
-        self._ranked = sorted(self.parts, key=lambda part: -part.list_number)
+        """All parts, in the order of their names, without those of corrections."""
+        latest_first = reversed(self.parts) if run.pass_name == CORRECTED else self.parts
+        self._ranked = sorted(latest_first, key=lambda part: -part.list_number)
         self._second: Entries | None = None
         """The second pass of a cascade."""
         self._second_pass = run.second_pass if run.pass_name == FIRST else None
         if self._second_pass:
-            self._second = Entries(store, replace(run, pass_name=SECOND))
+            self._second = Entries(store, replace(run, pass_name=SECOND), every)
             self.measurements.update(self._second.measurements)
             self.parts += self._second.parts
+        has_corrections = run.pass_name == FIRST and bool(of_pass(every, CORRECTED))
+        self.corrections = Entries(store, replace(run, pass_name=CORRECTED), every) if has_corrections else None
+        """The corrections by a person. None if there are none."""
 
     def _part(self, name: str, header: PartHeader) -> Part:
         self.measurements.add(header)
+        self.taken_files.update(header.taken)
         first, last, is_ordered = header.first, header.last, True
         if (positions := self._list.positions(name, header)) is not None:
             positions = positions[positions >= 0]
@@ -113,17 +125,28 @@ class Entries:
         """Return whether an item of the list has this id."""
         return self._list.has_id(item_id)
 
+    def lost_corrections(self) -> LostCorrections | None:
+        """Return the finder of the corrections that do not count any more since the latest list; None without any."""
+        if self.corrections is None:
+            return None
+        latest = {part.name for part in self.parts if part.list_number == self._list.run.list_number}
+        names = [part.name for part in self.corrections.parts]
+        return LostCorrections(self._store, self._list.run, names, latest)
+
     def __iter__(self) -> Iterator[PartEntry]:
-        """Yield the entries in the order of the list, each with its position there. In a cascade, the second pass is
-        laid over the first.
+        """Yield the entries in the order of the list, each with its position there. The second pass of a cascade lies
+        over the first, and corrections lie over both.
 
         Raises:
             CheckpointError: a part is damaged.
             TemporaryFileError: a temporary file cannot be written.
         """
-        if self._second_pass is None or self._second is None:
-            return self.of_pass()
-        return self._second_pass.overlaid(self.of_pass(), self._second.of_pass())
+        entries = self.of_pass()
+        if self._second_pass and self._second:
+            entries = self._second_pass.overlaid(entries, self._second.of_pass())
+        if self.corrections:
+            entries = overlaid(self._store, entries, self.corrections.of_pass())
+        return entries
 
     def of_pass(self) -> Iterator[PartEntry]:
         """Yield the entries of one pass alone: the first one, unless the run says otherwise.

@@ -5,6 +5,7 @@ lists/00002.bin                                a list of recordings of the run; 
 parts/shard-00003-of-00016/part-00007.jsonl    the checkpoint; see the module `checkpoint`
 parts/shard-00003-of-00016/complete.json       all items of the shard are done; of a later list, complete-00002.json
 parts/shard-00000-of-00001/second-00007.jsonl  the same of the second pass of a cascade, and second-complete.json
+parts/shard-00000-of-00001/corrected-00007.jsonl  texts that a person has corrected; see the module `corrections`
 parts/shard-00003-of-00016/attempt-00007.json  a process works on the shard, or was killed; see the module `attempts`
 lists/generation-0123456789ab/…                the same of a run that took OUT over with `--overwrite`
 parts/generation-0123456789ab/…
@@ -14,13 +15,14 @@ m4b/book.m4b, track.flac                       all recordings together; see the 
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
+digests/9f86d081….bin                          digests of the files above and of those of items; see own_files
 starts/start-00001.json                        the executions that a dispatcher started; see clouds.listen.starts
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from voxbatch.formats import WRITERS
 from voxbatch.storage import Store
@@ -42,15 +44,18 @@ STARTS = "starts"
 """Folder of the starts of executions elsewhere."""
 PARTS, LISTS = "parts", "lists"
 """Folders of the shards' folders, and of the lists of recordings."""
+DIGESTS = "digests"
+"""Folder of the digests of the files that voxbatch has written."""
 
-FIRST, SECOND = "part", "second"
-"""Beginnings of the names of parts: of the only or first pass over the items, and of the second pass of a cascade."""
+FIRST, SECOND, CORRECTED = "part", "second", "corrected"
+"""Beginnings of the names of parts: of the only or first pass over the items, of the second pass of a cascade, and of
+corrections."""
 
 GENERATION = "[0-9a-f]{12}"
 """Pattern of the id of a generation."""
 _IN_GENERATION = rf"(/generation-{GENERATION})?"
 _SHARD = r"/shard-\d{5}-of-\d{5}"
-_PART_FILE = rf"/({FIRST}|{SECOND})-\d{{5,9}}\.jsonl"
+_PART_FILE = rf"/({FIRST}|{SECOND}|{CORRECTED})-\d{{5,9}}\.jsonl"
 _COMPLETE_FILE, _LIST_FILE = rf"/({SECOND}-)?complete(-\d{{5,9}})?\.json", r"/\d{5,9}\.bin"
 _ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
 _AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
@@ -99,16 +104,17 @@ def number_of_list(name: str) -> int:
 
 
 def part_names(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
-    """Return the names of all parts of a pass of a generation, of all shards, sorted. An empty `pass_name` means both
+    """Return the names of all parts of a pass of a generation, of all shards, sorted. An empty `pass_name` means all
     passes.
 
     No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
     """
-    return [
-        name
-        for name in _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}")
-        if name.rpartition("/")[2].startswith(pass_name)
-    ]
+    return of_pass(_matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}"), pass_name)
+
+
+def of_pass(names: Iterable[str], pass_name: str) -> list[str]:
+    """Return those names that are of parts of a pass."""
+    return [name for name in names if name.rpartition("/")[2].startswith(pass_name)]
 
 
 def complete_names(store: Store, generation: str = "") -> list[str]:
@@ -157,7 +163,7 @@ def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
     If the folder is an OUT, the path leads into its files.
     """
     files = {RUN_FILE, SUMMARY, TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, LEASE}
-    names = {*files, STARTS, PARTS, LISTS, *WRITERS, *AUDIO_FORMATS}
+    names = {*files, STARTS, PARTS, LISTS, DIGESTS, *WRITERS, *AUDIO_FORMATS}
     steps = place.split("/")
     for i, step in enumerate(steps):
         if i and step in names:

@@ -39,7 +39,7 @@ def merge_again(
         summary = read_whole_summary(store)
         latest = summary if summary is not None and summary.key == run.key else run
         files = ItemFiles.of({**latest.facts.config, **(changes or {})})
-        if files.beside:
+        if files.beside and changes:
             check_beside(files.formats)
         calibrated = None
         if calibration:

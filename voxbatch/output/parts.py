@@ -95,6 +95,8 @@ class PartHeader:
     """Estimated seconds of work that the process had left. None if it was unknown."""
     sha256: str
     """SHA-256 of the lines after the header, in hexadecimal digits."""
+    taken: tuple[int, ...] = ()
+    """Of corrections, the keys of the files from which they were taken; see own_files.key_of."""
 
     @property
     def key(self) -> RunKey:
@@ -114,7 +116,7 @@ class PartHeader:
 
     def to_bytes(self) -> bytes:
         """Return the header's line in a part, with its line end."""
-        stored = {name: getattr(self, name) for name in self.__slots__}
+        stored = {name: getattr(self, name) for name in self.__slots__ if name != "taken" or self.taken}
         return json_bytes({**stored, "latency": self.latency and self.latency.to_dict()}) + b"\n"
 
 

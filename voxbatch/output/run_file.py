@@ -187,6 +187,11 @@ class Run:
         return products
 
     @property
+    def takes_corrections(self) -> bool:
+        """See Work."""
+        return work_of(self.identity).takes_corrections
+
+    @property
     def second_pass(self) -> SecondPassFiles | None:
         """Its second pass, if another model does some of the items again."""
         return next((work.resolve("overlay") for work in additions_of(self.identity) if work.overlay), None)

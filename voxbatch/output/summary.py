@@ -11,13 +11,21 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.output import run_file
 from voxbatch.output.latency import LatencyPercentiles
 from voxbatch.output.layout import SUMMARY, VERSION
-from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, word_confidences
+from voxbatch.output.lines import (
+    CORRECTION_KEY,
+    REFERENCE_SEGMENTS_KEY,
+    REFERENCE_WORDS_KEY,
+    is_corrected,
+    word_confidences,
+)
 from voxbatch.output.parts import Measurements, PartEntry
 from voxbatch.output.products import PRODUCTS, Products
 from voxbatch.output.run_file import Run, RunFacts, RunKey
@@ -71,6 +79,12 @@ def digest_of(store: Store, name: str) -> FileDigest:
     return digest.digest()
 
 
+def _corpus_score() -> CorpusScore:
+    from voxbatch.scoring.corpus import CorpusScore
+
+    return CorpusScore()
+
+
 @dataclass(slots=True)
 class FlagCounts:
     """Numbers of transcripts that have flags."""
@@ -89,6 +103,39 @@ class FlagCounts:
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as values for JSON, sorted by kind."""
         return {"items": self.items, "by_kind": dict(sorted(self.by_kind.items()))}
+
+
+@dataclass(slots=True)
+class CorrectionCounts:
+    """The items that a person has corrected, and the errors that the recogniser had made in them."""
+
+    items: int = 0
+    estimated_words: int = 0
+    """Number of corrected words without times of their own."""
+    score: CorpusScore = field(default_factory=_corpus_score)
+    """The recogniser's texts against the corrections."""
+
+    def add(self, line: Mapping[str, Any], lang: str | None) -> None:
+        """Add the line of a corrected item."""
+        from voxbatch.scoring.counts import ErrorCounts, count_characters
+
+        recognised = line[CORRECTION_KEY]
+        self.items += 1
+        self.estimated_words += recognised["estimated_words"]
+        characters = count_characters(line["pred_text"], recognised["pred_text"], lang)
+        self.score.add(lang, ErrorCounts.of_line(recognised), characters=characters)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as values for JSON."""
+        return {"items": self.items, "estimated_words": self.estimated_words, "score": self.score.to_dict()}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> CorrectionCounts:
+        """Rebuild the record; see Summary.from_dict."""
+        from voxbatch.scoring.corpus import CorpusScore
+
+        items, estimated = msgspec.convert([stored["items"], stored["estimated_words"]], list[Count])
+        return cls(items, estimated, CorpusScore.from_dict(stored["score"]))
 
 
 @dataclass(slots=True)
@@ -114,6 +161,8 @@ class Totals:
     failures: RunningDigest = field(default_factory=RunningDigest)
     language: str | None = None
     """Language of lines that name none."""
+    corrections: CorrectionCounts | None = None
+    """None while no item is corrected."""
     by_group: dict[str, ErrorCounts] = field(default_factory=dict)
     """Errors by the value of Products.group_key."""
     products: Products = PRODUCTS
@@ -140,6 +189,9 @@ class Totals:
         self.flags.add({flag["kind"] for flag in line["flags"]})
         if self.estimator is not None:
             self.estimator.add(scored_language(lang), word_confidences(line))
+        if is_corrected(line):
+            self.corrections = self.corrections or CorrectionCounts()
+            self.corrections.add(line, lang)
         if line.get("text") is not None and "pred_text" in line:
             from voxbatch.scoring.counts import ErrorCounts, count_characters
 
@@ -159,9 +211,7 @@ class Totals:
         self._add_parts(line, (), None, lang)
 
     def _corpus_score(self) -> CorpusScore:
-        from voxbatch.scoring.corpus import CorpusScore
-
-        self.score = self.score or CorpusScore()
+        self.score = self.score or _corpus_score()
         return self.score
 
     def _add_parts(self, line: Mapping[str, Any], words: object, segments: object, lang: str | None) -> None:
@@ -216,6 +266,8 @@ class Summary:
     """None if no row of the manifest has word times."""
     speakers: SpeakerErrors | None = None
     """None unless rows of the manifest and transcripts name speakers."""
+    corrections: CorrectionCounts | None = None
+    """None unless a person has corrected items."""
     facts: RunFacts
 
     @property
@@ -239,8 +291,11 @@ class Summary:
             "word_times": self.word_times and self.word_times.to_dict(),
             "speakers": self.speakers and asdict(self.speakers),
         }
-        if not self.wer_by_voice:
-            del values["wer_by_voice"]
+        if self.corrections:
+            records["corrections"] = self.corrections.to_dict()
+        for name in ("corrections", "wer_by_voice"):
+            if not values[name]:
+                del values[name]
         return {"version": VERSION, **values, **records, **self.facts.to_dict()}
 
     @classmethod
@@ -253,7 +308,9 @@ class Summary:
         """
         if stored["version"] != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
-        summary = record_of({**stored, "facts": stored, "score": None}, cls)
+        summary = record_of({**stored, "facts": stored, "score": None, "corrections": None}, cls)
+        if stored.get("corrections") is not None:
+            summary = replace(summary, corrections=CorrectionCounts.from_dict(stored["corrections"]))
         if stored.get("score") is None:
             return summary
         from voxbatch.scoring.corpus import CorpusScore
@@ -303,6 +360,7 @@ def summarise(
         word_times=None if totals.word_times is None else totals.word_times.accuracy(),
         speakers=None if totals.speakers is None else totals.speakers.errors(),
         outputs=outputs or {},
+        corrections=totals.corrections,
     )
 
 

@@ -27,7 +27,7 @@ from voxbatch.output.layout import (
     part_names,
 )
 from voxbatch.output.lists import ItemList
-from voxbatch.output.merge import lines_of
+from voxbatch.output.merge import correct_command, lines_of
 from voxbatch.output.parts import read_part
 from voxbatch.output.report import is_report_of
 from voxbatch.output.run_file import Run, read_keys
@@ -128,7 +128,9 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
         yield Problem(REPORT, "missing, damaged, or of another run", (f"voxbatch report {shlex.quote(store.place)}",))
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
-        yield Problem(f"{extension}/", text, (f"{_merge_command(store)} --formats {extension}",))
+        if run.takes_corrections:
+            text += f"; if a person changed them: {correct_command(store)}"
+        yield Problem(f"{extension}/", text, (f"{correct_command(store)} --drop {extension}/",))
     counts = (summary.items, summary.done, summary.failed)
     if counts != (run.items, totals.done, totals.failed) or (summary.outputs and summary.outputs != digests):
         yield Problem(SUMMARY, "its counts or checksums are not those of the parts", _made_again(store, SUMMARY))

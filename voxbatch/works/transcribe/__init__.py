@@ -2,4 +2,4 @@
 
 from voxbatch.work import Work
 
-WORK = Work(name="transcribe", steps="voxbatch.runner.steps:Steps")
+WORK = Work(name="transcribe", steps="voxbatch.runner.steps:Steps", takes_corrections=True)

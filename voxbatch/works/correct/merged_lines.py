@@ -1,0 +1,82 @@
+"""Compare a transcripts.jsonl that somebody has changed with what the log gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxbatch.errors import ConfigError
+from voxbatch.output.entries import Entries
+from voxbatch.output.layout import TRANSCRIPTS
+from voxbatch.output.own_files import OwnFiles, key_of
+from voxbatch.output.summary import digest_of
+from voxbatch.storage import Store
+
+
+@dataclass(slots=True)
+class ChangedLines:
+    """The lines of a transcripts.jsonl that somebody has changed."""
+
+    key: int
+    """Key of the file; see own_files.key_of."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """The changed texts (`pred_text`) by the ids of their items."""
+    rest: list[str] = field(default_factory=list)
+    """Changes from which nothing is taken, for people. If there are some, the file stays as it is."""
+
+
+def changed_lines(store: Store, entries: Entries, own: OwnFiles) -> ChangedLines | None:
+    """Return the lines that somebody has changed; None if the file is as voxbatch wrote it, or missing.
+
+    Lines in another order are the same. The memory grows with their number.
+
+    Raises:
+        ConfigError: a line is not JSON.
+        CheckpointError: a part is damaged.
+    """
+    present = digest_of(store, TRANSCRIPTS)
+    if not present.bytes or own.has(TRANSCRIPTS, present.sha256):
+        return None
+    changed, lines, waiting = ChangedLines(key_of(TRANSCRIPTS, present.sha256)), _lines(store), dict[str, Any]()
+    for entry in entries:
+        if entry.kind != "transcript":
+            continue
+        ours = json.loads(entry.line)
+        row = waiting.pop(ours["id"], None)
+        while row is None and (following := next(lines, None)) is not None:
+            if following["id"] == ours["id"]:
+                row = following
+            else:
+                waiting[following["id"]] = following
+        if row is None:
+            changed.rest.append(f"the line of {ours['id']} is missing")
+            continue
+        keys = sorted(key for key in {*row, *ours} if row.get(key) != ours.get(key) or (key in row) != (key in ours))
+        if "pred_text" in keys and isinstance(row.get("pred_text"), str):
+            changed.texts[ours["id"]] = row["pred_text"]
+            keys.remove("pred_text")
+        if keys:
+            changed.rest.append(f"{', '.join(keys)} of {ours['id']}")
+    unknown = [*waiting, *(row["id"] for row in lines)]
+    changed.rest += [f"the line of {item_id}, which is no item with a transcript" for item_id in unknown]
+    return changed
+
+
+def _lines(store: Store) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the file as JSON objects."""
+    for number, line in enumerate(store.lines(TRANSCRIPTS), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8-sig"))
+            if not isinstance(row["id"], str):
+                raise ValueError("`id` is no text")
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            where = f"{store.place}/{TRANSCRIPTS}, line {number:,}"
+            raise ConfigError(
+                f"{where}: no JSON object with `id` ({e}): mend the line, or move the file away, and the next run "
+                "writes it again from the parts"
+            ) from e
+        yield row
