@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import killed_at
+import pysubs2
 import pytest
-from conftest import Recorder, Voxbatch
+import servers
+from conftest import ROOT, Recorder, Voxbatch
+
+from voxbatch.audio.ffmpeg import executable
+from voxbatch.output.verify import verify
+from voxbatch.storage import Store, Stores
 
 ENGINE = ("--engine", "scripted", "--log-format", "text", "-q")
 FORMATS = "srt,vtt,vtt-words,ass,ttml,txt,json,textgrid,ctm"
@@ -36,7 +46,7 @@ def out(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> Path:
     """Return the OUT of a finished run of talks/a.wav and talks/b.wav, with files beside them."""
     for name, seconds in SECONDS.items():
         recording(f"talks/{name}.wav", seconds)
-    done = voxbatch("run", "talks", "-o", "out", "--formats", "srt,vtt,txt", *ENGINE)
+    done = voxbatch("run", "talks", "-o", "out", "--formats", "srt,vtt,ttml,txt", *ENGINE)
     assert done.returncode == 0, done.stderr
     return tmp_path / "out"
 
@@ -46,7 +56,7 @@ def again(voxbatch: Voxbatch) -> Callable[..., str]:
     """Return a function that runs the same command again, with more options, and returns its messages."""
 
     def run(*options: str) -> str:
-        done = voxbatch("run", "talks", "-o", "out", "--formats", "srt,vtt,txt", *ENGINE, *options)
+        done = voxbatch("run", "talks", "-o", "out", "--formats", "srt,vtt,ttml,txt", *ENGINE, *options)
         assert done.returncode == 0, done.stderr
         return done.stderr
 
@@ -89,7 +99,7 @@ def test_a_corrected_file_beside_a_recording_is_taken_in(
     correction."""
     foreign, ours = tmp_path / "talks" / "b.srt", tmp_path / "talks" / "a.srt"
     foreign.write_text("1\n00:00:00,000 --> 00:00:02,000\nsomething else\n")
-    assert "hold something else and stay as they are: 1" in again("--beside", "--formats", "srt,vtt")
+    assert "hold something else and stay as they are: 1" in again("--beside", "--formats", "srt,vtt,ttml")
     replace_in(ours, ("w0 w1", "zero one"))
     assert voxbatch("correct", "out").returncode == 0
     assert {name: line["pred_text"] for name, line in read_lines(out).items()} == {
@@ -230,3 +240,210 @@ def test_other_kinds_of_runs_are_refused(recording: Recorder, voxbatch: Voxbatch
     done = voxbatch("correct", "out")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "holds no transcripts of voxbatch run" in done.stderr
+
+
+ODD = "Dr. Müller <3 R&D {x} a\\b at 12:30.5 5 < 6 > 4 don't 7 stop. Second sentence — here's more & more …"
+"""A text with what is markup in some format."""
+
+
+def with_pysubs2(path: Path) -> None:
+    """Change a word with pysubs2, which writes numbers, headers and styles of its own. In all formats but ASS, it drops
+    what is in braces."""
+    subtitles = pysubs2.load(str(path), encoding="utf-8")
+    for event in subtitles:
+        event.text = event.text.replace("sentence", "phrase")
+    subtitles.save(str(path), encoding="utf-8")
+
+
+def with_ffmpeg(*formats: str) -> Callable[[Path], None]:
+    """Return a function that changes a word and lets ffmpeg read and write the file, through other formats."""
+
+    def convert(path: Path) -> None:
+        replace_in(path, ("sentence", "phrase"))
+        present = path
+        for number, form in enumerate((*formats, path.suffix[1:])):
+            following = path.with_name(f"{number}.{form}")
+            command = [executable(), "-v", "error", "-y", "-i", str(present), str(following)]
+            subprocess.run(command, check=True)
+            present = following
+        present.replace(path)
+
+    return convert
+
+
+def with_sed(path: Path) -> None:
+    """Change a word with sed."""
+    subprocess.run(["sed", "-i", "s/sentence/phrase/", str(path)], check=True)
+
+
+def as_subtitle_edit(path: Path) -> None:
+    """Change a word as Subtitle Edit saves SubRip: with a byte order mark, CRLF, italics and numbers from 100."""
+    text = path.read_text().replace("sentence", "<i>phrase</i>")
+    text = re.sub(r"^(\d+)$", lambda number: str(int(number[1]) + 99), text, flags=re.MULTILINE)
+    path.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+
+
+def as_notepad(path: Path) -> None:
+    """Change a word as Notepad saves "Unicode": UTF-16 with a byte order mark and CRLF."""
+    path.write_bytes(path.read_text().replace("sentence", "phrase").replace("\n", "\r\n").encode("utf-16"))
+
+
+def with_json(path: Path) -> None:
+    """Change a word with Python's json, which writes the lines with other spaces and escapes."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["pred_text"] = line["pred_text"].replace("sentence", "phrase")
+    path.write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("srt/a.srt", with_sed),
+        ("srt/a.srt", with_pysubs2),
+        ("srt/a.srt", with_ffmpeg()),
+        ("srt/a.srt", with_ffmpeg("ass")),
+        ("srt/a.srt", as_subtitle_edit),
+        ("srt/a.srt", as_notepad),
+        ("vtt/a.vtt", with_sed),
+        ("vtt/a.vtt", with_pysubs2),
+        ("vtt/a.vtt", with_ffmpeg()),
+        ("vtt-words/a.vtt", with_sed),
+        ("ass/a.ass", with_sed),
+        ("ass/a.ass", with_pysubs2),
+        ("ass/a.ass", with_ffmpeg()),
+        ("ttml/a.ttml", with_sed),
+        ("ttml/a.ttml", with_pysubs2),
+        ("txt/a.txt", with_sed),
+        ("txt/a.txt", as_notepad),
+        ("transcripts.jsonl", with_sed),
+        ("transcripts.jsonl", with_json),
+    ],
+)
+def test_files_of_other_programs_are_taken_in(
+    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path, name: str, change: Callable[[Path], None]
+) -> None:
+    """A word that was changed by another program is the only change, whatever else the program writes."""
+    recording("a.wav", len(ODD.split()) / 2 + 0.2)
+    (tmp_path / "says.json").write_text(json.dumps({"count": [ODD]}))
+    says = ("--engine-option", f"says={tmp_path}/says.json")
+    done = voxbatch("run", "a.wav", "-o", "out", "--formats", FORMATS, *ENGINE, *says)
+    assert done.returncode == 0, done.stderr
+    before = read_lines(tmp_path / "out")["a.wav"]
+    assert before["pred_text"] == ODD
+    change(tmp_path / "out" / name)
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    line = read_lines(tmp_path / "out")["a.wav"]
+    lost = "{x} " if change is with_pysubs2 and not name.startswith("ass") else ""
+    assert line["pred_text"] == ODD.replace("sentence", "phrase").replace(lost, "")
+    times = [(word["start"], word["end"]) for word in before["words"] if word["word"] != lost.strip()]
+    assert [(word["start"], word["end"]) for word in line["words"]] == times
+    assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+
+
+def test_new_words_get_their_times_from_the_audio(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """What Whisper tiny.en has misheard and a person has corrected is aligned with the recording. The other words keep
+    their times and confidences."""
+    pytest.importorskip("faster_whisper")
+    pytest.importorskip("pocketsphinx")
+    shutil.copy(ROOT / "examples" / "recordings" / "weather.flac", tmp_path)
+    assert voxbatch("run", "weather.flac", "-o", "out", "--formats", "srt", "-q").returncode == 0
+    before = read_lines(tmp_path / "out")["weather.flac"]
+    assert "The morning will guide right with light winds" in before["pred_text"]
+    replace_in(tmp_path / "out/srt/weather.srt", ("guide right\n", "be dry,\n"))
+    done = voxbatch("correct", "out")
+    assert done.returncode == 0, done.stderr
+    line = read_lines(tmp_path / "out")["weather.flac"]
+    assert "The morning will be dry, with light winds" in line["pred_text"]
+    at = line["pred_text"].split().index("be")
+    be, dry = line["words"][at : at + 2]
+    assert (be["word"], dry["word"], line["recognised"]["estimated_words"]) == ("be", "dry,", 0)
+    assert (be["start"], be["end"], dry["end"]) == pytest.approx((3.34, 3.42, 3.74), abs=0.1)
+    assert [*line["words"][:at], *line["words"][at + 2 :]] == [*before["words"][:at], *before["words"][at + 2 :]]
+
+
+ESTIMATED = ("--engine", "ctc")
+"""Without a model, no word is looked for in the audio, which takes seconds."""
+
+
+def contents(store: Store) -> dict[str, Any]:
+    """Return all files of an OUT except for those that have the time of a commit, and the logs of digests, of which a
+    command that was killed leaves more. The config of the summary names the place."""
+    names = [name for name in store.names("") if not re.match(r"digests/|\.voxbatch-probe|.*/corrected-", name)]
+    files: dict[str, Any] = {name: store.read(name) for name in names}
+    files["summary.json"] = {**json.loads(files["summary.json"]), "config": {}}
+    return files
+
+
+@pytest.fixture
+def place_of_copies(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], str]]:
+    """Return a function from a name to a place: a folder, or a prefix in a bucket."""
+    if request.param == "local":
+        yield lambda name: str(tmp_path / name)
+        return
+    with servers.placed(request.getfixturevalue(request.param), monkeypatch) as place:
+        yield lambda name: f"{place.server.scheme}://{place.bucket}/{name}"
+
+
+@pytest.mark.parametrize(
+    ("place_of_copies", "stride"),
+    [
+        ("local", 1),
+        ("google", 5),
+        ("amazon", 5),
+        *(pytest.param(name, 1, marks=pytest.mark.long) for name in ("google", "amazon", "seaweed")),
+    ],
+    indirect=["place_of_copies"],
+)
+def test_killed_at_every_step_of_a_correction(
+    out: Path, voxbatch: Voxbatch, place_of_copies: Callable[[str], str], stride: int
+) -> None:
+    """Whenever `correct` is killed, the same command, or the run itself, ends in the bytes of an undisturbed one, in a
+    folder and in two kinds of buckets."""
+    edits = {
+        "srt/a.srt": (b"w1 w2", b"one"),
+        "vtt/b.vtt": (b"w1", b"w1 more"),
+        "transcripts.jsonl": (b'w0 w1 w2 w3"', b'w0 w1 more w2 w3"'),
+    }
+
+    def edited(name: str) -> str:
+        """Return the place of a copy of the finished OUT with changed files."""
+        place = place_of_copies(f"{name}/out")
+        store = Stores().out(place)
+        for path in out.rglob("*"):
+            if path.is_file():
+                content, relative = path.read_bytes(), str(path.relative_to(out))
+                if relative in edits:
+                    content = content.replace(*edits[relative])
+                store.create(relative, [content])
+        return place
+
+    undisturbed = edited("undisturbed")
+    assert voxbatch("correct", undisturbed, *ESTIMATED).returncode == 0
+    wanted = contents(Stores().out(undisturbed))
+    assert [json.loads(line)["pred_text"] for line in (wanted["transcripts.jsonl"] or b"").splitlines()] == [
+        "w0 one w3 w4 w5",
+        "w0 w1 more w2 w3",
+    ]
+    number, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        place = edited(f"killed{number}")
+        code = voxbatch("correct", place, *ESTIMATED, env={killed_at.VARIABLE: str(number)}).returncode
+        is_committed = bool([name for name in Stores().out(place).names("parts") if "/corrected-" in name])
+        again = ("run", "talks", "-o", place, "--formats", "srt,vtt,ttml,txt", *ENGINE, "--report")
+        command = again if is_committed and number % 2 else ("correct", place, *ESTIMATED)
+        done = voxbatch(*command)
+        assert done.returncode == 0, (number, done.stderr)
+        left = contents(Stores().out(place))
+        if (
+            command is again or "://" not in place
+        ):  # the report names a folder, and the settings of the run that wrote it
+            left["report.html"] = wanted["report.html"]
+        assert left == wanted, number
+        assert verify(Stores().out(place)) == []
+        number += stride
+    assert code == 0
+    assert number > 20

@@ -35,9 +35,9 @@ def correct(
 
     \b
     Examples:
-      voxbatch correct out                     what was changed in out/ and beside the recordings
-      voxbatch correct out fixed/talk.srt      a corrected copy: .srt, .vtt, .ass, .ttml or .txt
-      voxbatch correct out texts.jsonl         lines with `id` and `text`
+      voxbatch correct out                  all that was changed in the outputs
+      voxbatch correct out fixed/talk.srt   a copy: .srt, .vtt, .ass, .ttml, .txt
+      voxbatch correct out texts.jsonl      lines with `id` and `text`
 
     Words keep their times where the text is the same. New words get theirs from the audio, as by voxbatch align, or
     else between their neighbours. All formats, the report and the scores follow, and further runs keep the correction.

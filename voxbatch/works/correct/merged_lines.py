@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,9 @@ from voxbatch.output.layout import TRANSCRIPTS
 from voxbatch.output.own_files import OwnFiles, key_of
 from voxbatch.output.summary import digest_of
 from voxbatch.storage import Store
+
+_REPEATING = {"words": "word", "segments": "text"}
+"""Keys that repeat the text in pieces, each with the key of the text there."""
 
 
 @dataclass(slots=True)
@@ -56,12 +59,21 @@ def changed_lines(store: Store, entries: Entries, own: OwnFiles) -> ChangedLines
         keys = sorted(key for key in {*row, *ours} if row.get(key) != ours.get(key) or (key in row) != (key in ours))
         if "pred_text" in keys and isinstance(row.get("pred_text"), str):
             changed.texts[ours["id"]] = row["pred_text"]
-            keys.remove("pred_text")
+            repeated = {key for key in _REPEATING if _times(row, key) == _times(ours, key)}
+            keys = [key for key in keys if key != "pred_text" and key not in repeated]
         if keys:
             changed.rest.append(f"{', '.join(keys)} of {ours['id']}")
     unknown = [*waiting, *(row["id"] for row in lines)]
     changed.rest += [f"the line of {item_id}, which is no item with a transcript" for item_id in unknown]
     return changed
+
+
+def _times(row: Mapping[str, Any], key: str) -> object:
+    """Return the words or the segments of a line without their texts."""
+    values = row.get(key)
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        return values
+    return [{name: value for name, value in piece.items() if name != _REPEATING[key]} for piece in values]
 
 
 def _lines(store: Store) -> Iterator[dict[str, Any]]:

@@ -34,6 +34,7 @@ class Passage:
 
 _TAG = re.compile(r"</?[^\W\d_][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
 """Tags, the times of words, and the overrides of SubStation. Text of voxbatch has a WORD JOINER after "<" and "{"."""
+_ESCAPED_BRACE = re.compile(r"\\([{}])(?:\{\})?")
 _WORD_JOINER = "\u2060"
 _VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>]*)>")
 _PARAGRAPH = re.compile(r"<(?:\w+:)?p\b(?P<attributes>[^>]*?)(?:/>|>(?P<text>.*?)</(?:\w+:)?p>)", re.DOTALL)
@@ -100,7 +101,9 @@ def _webvtt(text: str) -> Iterator[Passage]:
 
 
 def _lines(lines: list[str]) -> tuple[str, ...]:
-    return tuple(_TAG.sub("", line).replace(_WORD_JOINER, "") for line in lines)
+    """Return the lines of a cue without tags, and with the braces that ffmpeg has escaped."""
+    shown = (_ESCAPED_BRACE.sub(r"\1", _TAG.sub("", line)) for line in lines)
+    return tuple(line.replace(_WORD_JOINER, "") for line in shown)
 
 
 def _substation(text: str) -> Iterator[Passage]:
