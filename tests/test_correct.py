@@ -78,6 +78,7 @@ def test_an_edited_file_stays_until_its_change_is_taken_in(
     done = voxbatch("correct", "out")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 item corrected\n  a.wav, in srt/a.srt: 1 change\n")
+    assert "\n1 item corrected by hand, WER of the recogniser 16.67%\n" in done.stdout
     line = read_lines(out)["a.wav"]
     assert line["pred_text"] == "w0 w1 w2 three w4 w5"
     assert [(word["word"], word["start"]) for word in line["words"]][2:5] == [("w2", 1.0), ("three", 1.5), ("w4", 2.0)]
@@ -194,12 +195,11 @@ def test_changes_are_dropped_by_name(out: Path, voxbatch: Voxbatch) -> None:
     names = ("srt/a.srt", "vtt/a.vtt", "vtt/b.vtt", "transcripts.jsonl", "report.html")
     before = {name: (out / name).read_bytes() for name in names}
     for name in names:
-        (out / name).write_bytes(before[name] + b" ")
-    for arguments, count in ((("srt/a.srt",), 1), (("vtt/",), 2)):
+        (out / name).write_bytes(b" " + before[name])
+    for name, left in (("srt/a.srt", 4), ("vtt/", 2)):
         # transcripts.jsonl is still changed, so that the command ends with its error
-        assert voxbatch("correct", "out", "--drop", *arguments).returncode == 1
-        changed = [name for name in names if (out / name).read_bytes() != before[name]]
-        assert len(changed) == {"srt/a.srt": 4, "vtt/": 2}[arguments[0]], count
+        assert voxbatch("correct", "out", "--drop", name).returncode == 1
+        assert len([name for name in names if (out / name).read_bytes() != before[name]]) == left
     assert voxbatch("correct", "out", "--drop").returncode == 0
     assert {name: (out / name).read_bytes() for name in names if name != "report.html"} == {
         name: content for name, content in before.items() if name != "report.html"
@@ -230,6 +230,21 @@ def test_a_correction_stays_in_further_runs(
     assert voxbatch("correct", "out").returncode == 0
     assert "correction" not in again()
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 eins w2"
+
+
+def test_a_correction_is_taken_back(out: Path, voxbatch: Voxbatch, again: Callable[..., str]) -> None:
+    """A file that somebody puts back as it was before a correction is a change, too."""
+    before = (out / "srt" / "a.srt").read_bytes()
+    replace_in(out / "srt" / "a.srt", ("w1", "one"))
+    assert voxbatch("correct", "out").returncode == 0
+    corrected = (out / "srt" / "a.srt").read_bytes()
+    (out / "srt" / "a.srt").write_bytes(before)
+    assert "not replaced: srt/a.srt" in again()
+    assert voxbatch("correct", "out").returncode == 0
+    line = read_lines(out)["a.wav"]
+    assert (line["pred_text"], line["recognised"]["wer"]) == ("w0 w1 w2 w3 w4 w5", 0)
+    (out / "srt" / "a.srt").write_bytes(corrected)
+    assert "not replaced: srt/a.srt" in again()
 
 
 def test_other_kinds_of_runs_are_refused(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:

@@ -59,3 +59,35 @@ def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording:
     burnt, before = streams(folder / "talk.subtitled.mp4"), streams(folder / "talk.mp4")
     assert (len(burnt), burnt[0] == before[0], burnt[1]) == (2, False, before[1])
     assert not list(tmp_path.glob("**/.*"))
+
+
+@pytest.mark.slow
+def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A copy is made again after a correction, also back to the first text and after it was copied elsewhere and back,
+    and not if nothing has changed. One that somebody has changed stays.
+    """
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    video, copy = tmp_path / "videos" / "talk.mkv", tmp_path / "videos" / "talk.subtitled.mkv"
+    ffmpeg("-f", "lavfi", "-i", "color=blue:s=64x48:r=5:d=2", "-i", tmp_path / "sound.wav", "-c:v", "mpeg4", video)
+
+    def cues() -> str:
+        return ffmpeg("-i", copy, "-map", "0:s:0", "-f", "srt", "-")
+
+    assert voxbatch("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt", "--mux").returncode == 0
+    subtitle = tmp_path / "out" / "srt" / "talk.srt"
+    for old, new in (("w1", "one"), ("one", "w1")):
+        subtitle.write_text(subtitle.read_text().replace(old, new))
+        assert voxbatch("correct", "out", "--engine", "ctc").returncode == 0
+        assert f"w0 {old} w2" in cues()
+        assert "videos with subtitles written: 1" in voxbatch("merge", "out", "--mux").stderr
+        assert f"w0 {new} w2" in cues()
+    copy.write_bytes(copy.read_bytes())
+    before = copy.stat()
+    assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
+    assert copy.stat().st_mtime_ns == before.st_mtime_ns
+    copy.write_bytes(copy.read_bytes() + b"mine")
+    subtitle.write_text(subtitle.read_text().replace("w1", "one"))
+    assert voxbatch("correct", "out", "--engine", "ctc").returncode == 0
+    assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
+    assert copy.read_bytes().endswith(b"mine")

@@ -22,7 +22,7 @@ from voxbatch.failure_kinds import in_words
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import FAILURES, existing_outputs
 from voxbatch.output.products import Products
-from voxbatch.output.summary import Summary
+from voxbatch.output.summary import CorrectionCounts, Summary
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.units import RATES, UNDETERMINED
@@ -134,6 +134,8 @@ def _scores(summary: Summary) -> Iterator[str]:
         yield from rules(summary.score)
         if UNDETERMINED in summary.score.by_language:
             yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
+    if summary.corrections:
+        yield from _corrections(summary.corrections)
     if summary.speakers:
         yield str(summary.speakers)
     if summary.wer_by_voice:
@@ -141,6 +143,13 @@ def _scores(summary: Summary) -> Iterator[str]:
     if summary.estimated_wer:
         low, high = summary.estimated_wer.interval
         yield f"estimated WER {summary.estimated_wer.wer:.2%}, 95 % interval {low:.2%} to {high:.2%}"
+
+
+def _corrections(corrections: CorrectionCounts) -> Iterator[str]:
+    """Yield the number of corrected items, and the error rates of the recogniser there."""
+    rates = ((name, corrections.score.total(unit).rate) for name, unit in RATES.items())
+    shown = "".join(f", {name} of the recogniser {rate:.2%}" for name, rate in rates if rate is not None)
+    yield f"{counted(corrections.items, 'item')} corrected by hand{shown}"
 
 
 def _error_rates(score: CorpusScore) -> Iterator[str]:

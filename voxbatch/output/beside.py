@@ -12,8 +12,11 @@ from threading import Lock
 
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.log import Log
-from voxbatch.output.own_files import OwnFiles, beside_mark
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.storage import Store, Stores, is_remote, redacted
+
+BESIDE = "beside"
+"""Mark of a place at which voxbatch has written a file. A file elsewhere is nobody's correction."""
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ class Beside:
             if not store.create(basename, [content], durable=False) and (present := store.read(basename)) != content:
                 if present is None or self._own.may_replace(name, present, content):
                     store.write(basename, [content], durable=False)
-                elif self._own.has(*beside_mark(place)):
+                elif self._own.has_mark(place, BESIDE):
                     self._own.leave(place)
                     return
                 else:
@@ -74,7 +77,7 @@ class Beside:
 
     def finish(self) -> None:
         """Record the places, and make the files durable."""
-        self._own.record(map(beside_mark, self._own_places))
+        self._own.mark((place, BESIDE) for place in self._own_places)
         for store in self._local.values():
             try:
                 store.sync()

@@ -28,6 +28,7 @@ from voxbatch.log import Log
 from voxbatch.output.layout import CORRECTED, part_names, shard_folder
 from voxbatch.output.lines import CORRECTION_KEY, SegmentKeys, WordKeys, line_bytes, score_keys
 from voxbatch.output.lists import ItemList
+from voxbatch.output.own_files import Key
 from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.stored_json import Count, json_bytes, record_of
@@ -63,14 +64,17 @@ class CorrectedItem:
     """Position of the item in the latest list."""
     line: Mapping[str, Any]
     """The keys of Correction."""
-    taken: tuple[int, ...]
-    """Keys of the files of the item from which it was taken; see own_files.key_of."""
+    taken: tuple[Key, ...]
+    """Keys of the files of the item from which it was taken."""
 
 
-def commit(store: Store, run: Run, corrections: Iterable[CorrectedItem], taken: Iterable[int] = ()) -> None:
+def commit(
+    store: Store, run: Run, corrections: Iterable[CorrectedItem], taken_number: int, taken: Iterable[Key] = ()
+) -> None:
     """Commit corrections as the next parts. Each part is created if absent, so that no process replaces one.
 
     Args:
+        taken_number: number of the digests of the files; see own_files.
         taken: keys of files from which corrections of several items were taken. The last part has them: if this process
             is killed before, a further start takes in the rest of the files.
 
@@ -102,6 +106,7 @@ def commit(store: Store, run: Run, corrections: Iterable[CorrectedItem], taken: 
             committed_at=round(time.time(), 3),
             sha256=digest.hexdigest(),
             taken=tuple(sorted(keys)),
+            taken_number=taken_number,
         )
         content = [header.to_bytes(), *(entry.to_bytes() for entry in part)]
         owner.check()

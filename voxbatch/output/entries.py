@@ -24,6 +24,7 @@ import numpy as np
 from voxbatch.output.corrections import LostCorrections, overlaid
 from voxbatch.output.layout import CORRECTED, FIRST, PARTS, SECOND, of_pass, part_names
 from voxbatch.output.lists import ItemList
+from voxbatch.output.own_files import Key
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, parse_entry, read_headers
 from voxbatch.output.run_file import Run
 from voxbatch.storage import Store
@@ -81,8 +82,8 @@ class Entries:
         self._store, self._list = store, ItemList(store, run)
         self.measurements = Measurements()
         """Sums over all parts."""
-        self.taken_files = set[int]()
-        """Of corrections, the keys of the files from which they were taken."""
+        self.taken_files = list[tuple[Sequence[Key], int]]()
+        """Of corrections, the keys of the files from which they were taken, with the number of their digests."""
         every = part_names(store, run.generation, pass_name="") if names is None else names
         names = of_pass(every, run.pass_name)
         self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
@@ -102,7 +103,7 @@ class Entries:
 
     def _part(self, name: str, header: PartHeader) -> Part:
         self.measurements.add(header)
-        self.taken_files.update(header.taken)
+        self.taken_files += [(header.taken, header.taken_number)] if header.taken else []
         first, last, is_ordered = header.first, header.last, True
         if (positions := self._list.positions(name, header)) is not None:
             positions = positions[positions >= 0]

@@ -117,6 +117,7 @@ def merge(
     if report and (page := report.page(summary, entries)) is not None:
         owner.check_again()
         _put_report(store, page, owner, own)
+    summary = replace(summary, digests=own.number)
     store.sync()
     for told in (beside, own, lost):
         if told:
@@ -129,11 +130,11 @@ def merge(
 def known_files(store: Store, entries: Entries, latest: Summary | None) -> OwnFiles:
     """Return the files that a merge may replace: those of the logs of digests, those from which corrections were taken,
     and the merged outputs of the latest summary."""
-    own = OwnFiles(store)
-    if entries.corrections:
-        own.know(entries.corrections.taken_files)
+    own = OwnFiles(store, latest.digests if latest else 0)
+    for keys, number in entries.corrections.taken_files if entries.corrections else ():
+        own.know(keys, number)
     if latest is not None:
-        own.know(key_of(name, digest.sha256) for name, digest in latest.outputs.items())
+        own.know((key_of(name, digest.sha256) for name, digest in latest.outputs.items()), max(1, latest.digests))
     return own
 
 
@@ -204,8 +205,9 @@ def _put_report(store: Store, page: bytes, owner: Ownership, own: OwnFiles) -> N
     own.record([(REPORT, sha256(page))])
     if store.create(REPORT, [page], durable=False):
         return
-    present = store.read(REPORT)
-    if present is None or own.may_replace(REPORT, present, page):
+    from voxbatch.output.report import may_replace
+
+    if may_replace(own, store.read(REPORT), page):
         store.write(REPORT, owner.checked([page]), durable=False)
     else:
         own.leave(REPORT)
@@ -255,7 +257,8 @@ def _put_summary(
         and stored.outputs in ({}, summary.outputs)
     ):
         facts = replace(stored.facts, config={**stored.facts.config, **config})
-        summary = replace(stored, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
+        estimated = summary.estimated_wer or stored.estimated_wer
+        summary = replace(stored, facts=facts, estimated_wer=estimated, digests=summary.digests)
     if summary != stored:
         store.write(SUMMARY, owner.checked([_summary_bytes(summary)]))
     owner.check_again()  # another run may have deleted outputs meanwhile

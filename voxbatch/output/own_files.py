@@ -1,11 +1,16 @@
 """The files that voxbatch has written, which it may replace. A file that somebody changed is left as it is.
 
-    digests/9f86d081….bin    a line of JSON, then 8 bytes for each file: a hash of its name and its SHA-256
+    digests/00002-9f86d081….bin    a line of JSON, then 16 bytes for each file: hashes of its name and of its SHA-256
 
 A log of digests is created before the files that it names, and is never changed. So a merge that was killed anywhere
-has left no file that a later merge takes for somebody else's. A file is voxbatch's if any log has its name with its
-digest. The name of a log is a digest of its own content, so that the same merge creates it once. `--overwrite` leaves
-the logs in place, because files beside recordings remain, too.
+has left no file that a later merge takes for somebody else's. Logs have numbers. A merge that has a file to write takes
+the number after that of the last merge that was finished, which summary.json has. A file is voxbatch's if its digest
+is the latest one of its name up to that number, or is in a later log: an unfinished merge may have written it. An older
+digest is not: somebody has put an old file back. The name of a log also has a digest of its content, so that the same
+merge creates it once.
+
+Marks are never superseded, such as that a place beside a recording has a file of voxbatch. They have the number 0.
+`--overwrite` leaves the logs in place, because files beside recordings remain, too.
 """
 
 from __future__ import annotations
@@ -28,55 +33,80 @@ BLOCK_BYTES = 4096
 """Bytes of a block of a file system. A loss of power leaves whole blocks of a file, or zeros in their place."""
 SHOWN_NAMES = 3
 """Number of files that a message names."""
+MARKS = 0
+"""Number of the logs of marks."""
 _HEADER = json_bytes({"version": VERSION}) + b"\n"
-_BESIDE = "beside"
-"""Stands in the place of a digest for a place beside a recording that voxbatch has written to."""
+
+Key = tuple[int, int]
+"""Hashes of the name of a file and of its SHA-256; or of a place and of a mark. Beside ten million others, a file is
+taken for one of them with a chance of 10⁻¹²."""
 
 
 class OwnFiles:
     """The files that voxbatch has written to an OUT and beside its recordings, and those that were met and left.
 
     Several threads may use an object. The logs are read when the first file is to be recorded or judged.
+
+    Args:
+        finished: number of the logs of the last merge that was finished, as summary.json has it; 0 if none was.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, finished: int = 0) -> None:
+        self._store, self._finished = store, finished
         self._lock = Lock()
         """Held while logs are read, and while the other attributes change."""
         self._logs = set[str]()
         """Names of the logs that were read."""
-        self._stored = np.zeros(0, np.uint64)
-        """The sorted keys of these logs."""
-        self._new = set[int]()
-        """Keys that this object has recorded, or was told."""
+        self._stored = np.zeros((3, 0), np.uint64)
+        """The names, digests and numbers in these logs, sorted by name."""
+        self._new = dict[int, list[tuple[int, int]]]()
+        """Digests and numbers by name that this object has recorded, or was told."""
         self.left = list[str]()
         """Names of the files that are not replaced, in the order in which they were met."""
 
-    def record(self, digests: Iterable[tuple[str, str]]) -> None:
-        """Record files that are to be written now, as (name, SHA-256), unless they are recorded."""
-        self.adopt(key_of(name, digest) for name, digest in digests)
+    @property
+    def number(self) -> int:
+        """Number of the logs of this merge: that of an unfinished merge, if there was one."""
+        self._read_first()
+        new = (number for rows in self._new.values() for _, number in rows)
+        return max(self._finished, int(self._stored[2].max(initial=0)), *new)
 
-    def adopt(self, keys: Iterable[int]) -> None:
+    @property
+    def next_number(self) -> int:
+        """Number of the logs of what is written now."""
+        return max(self._finished + 1, self.number)
+
+    def record(self, files: Iterable[tuple[str, str]]) -> None:
+        """Record files that are to be written now, as (name, SHA-256), unless they are the latest ones."""
+        self.adopt(key_of(*file) for file in files)
+
+    def adopt(self, keys: Iterable[Key]) -> None:
         """Record files by their keys: from now on, they are voxbatch's."""
-        if not self._logs:
-            self._read()
-        new = sorted({key for key in keys if not self._is_known(key)})
-        if new:
-            content = _HEADER + np.array(new, "<u8").tobytes()
-            self._store.create(f"{DIGESTS}/{hashlib.sha256(content).hexdigest()[:32]}.bin", [content], durable=False)
-            with self._lock:
-                self._new.update(new)
+        self._read_first()
+        self._create([key for key in {*keys} if not self._is_latest(key)], self.next_number)
 
-    def know(self, keys: Iterable[int]) -> None:
-        """Take files, by their keys, for voxbatch's that something else than a log records."""
+    def mark(self, marks: Iterable[tuple[str, str]]) -> None:
+        """Record marks, as (place, mark), unless they are recorded."""
+        self._read_first()
+        keys = {key_of(*mark) for mark in marks}
+        self._create([key for key in keys if MARKS not in self._numbers(key)], MARKS)
+
+    def know(self, keys: Iterable[Key], number: int) -> None:
+        """Take files, by their keys, for those of a merge, although no log has them."""
         with self._lock:
-            self._new.update(keys)
+            for name, digest in keys:
+                self._new.setdefault(name, []).append((digest, number))
 
     def has(self, name: str, digest: str) -> bool:
-        """Return whether voxbatch has written a file with this name in OUT and this SHA-256."""
-        if not self._is_known(key := key_of(name, digest)):
+        """Return whether a file with this name in OUT and this SHA-256 is voxbatch's."""
+        if not self._is_own(key := key_of(name, digest)):
             self._read()  # another process may have written the file meanwhile
-        return self._is_known(key)
+        return self._is_own(key)
+
+    def has_mark(self, place: str, mark: str) -> bool:
+        """Return whether a place has a mark."""
+        self._read_first()
+        return MARKS in self._numbers(key_of(place, mark))
 
     def may_replace(self, name: str, present: bytes, wanted: bytes) -> bool:
         """Return whether a file may get other bytes, because voxbatch has written it, or a loss of power has left it.
@@ -105,23 +135,43 @@ class OwnFiles:
             text = f"{counted(len(self.left), 'file')} changed by somebody and not replaced: {names}{more}"
             log.warning("changed_files", text=f"{text}{advice}")
 
-    def _is_known(self, key: int) -> bool:
-        at = int(np.searchsorted(self._stored, np.uint64(key)))
-        return key in self._new or (at < len(self._stored) and int(self._stored[at]) == key)
+    def _is_own(self, key: Key) -> bool:
+        """Return whether a digest is the latest one of its name up to the last finished merge, or later."""
+        numbers = self._numbers(key)
+        finished = [number for _, number in self._rows(key[0]) if MARKS < number <= self._finished]
+        return any(number > self._finished for number in numbers) or max(finished, default=-1) in numbers
+
+    def _is_latest(self, key: Key) -> bool:
+        return max((number for _, number in self._rows(key[0])), default=-1) in self._numbers(key)
+
+    def _numbers(self, key: Key) -> set[int]:
+        return {number for digest, number in self._rows(key[0]) if digest == key[1]}
+
+    def _rows(self, name: int) -> list[tuple[int, int]]:
+        """Return the digests of a name, each with its number."""
+        names, digests, numbers = self._stored
+        begin, end = (int(np.searchsorted(names, np.uint64(name), side)) for side in ("left", "right"))
+        return [*zip(digests[begin:end].tolist(), numbers[begin:end].tolist(), strict=True), *self._new.get(name, ())]
+
+    def _create(self, keys: Iterable[Key], number: int) -> None:
+        rows = sorted(keys)
+        if rows:
+            content = _HEADER + np.array(rows, "<u8").tobytes()
+            self._store.create(f"{DIGESTS}/{number:05d}-{_name(content)}.bin", [content], durable=False)
+            self.know(rows, number)
+
+    def _read_first(self) -> None:
+        if not self._logs:
+            self._read()
 
     def _read(self) -> None:
-        """Read the logs that were not read yet. A log that is damaged has no keys: its files are left."""
+        """Read the logs that were not read yet. A log that is damaged has no rows: its files are left."""
         with self._lock:
             names = [name for name in self._store.names(DIGESTS) if name not in self._logs]
-            keys = parallel_map(self._store.concurrency, partial(_keys_of, self._store), names)
-            self._stored = np.unique(np.concatenate([self._stored, *keys]))
+            rows = parallel_map(self._store.concurrency, partial(_rows_of, self._store), names)
+            stored = np.concatenate([self._stored, *rows], axis=1)
+            self._stored = stored[:, np.argsort(stored[0], kind="stable")]
             self._logs.update(names)
-
-
-def beside_mark(place: str) -> tuple[str, str]:
-    """Return what is recorded for a place beside a recording to which voxbatch writes. A file there that nobody has
-    written for voxbatch is no correction."""
-    return place, _BESIDE
 
 
 def sha256(content: bytes) -> str:
@@ -129,15 +179,22 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _keys_of(store: Store, name: str) -> NDArray[np.uint64]:
-    content = store.read(name) or b""
-    header, _, data = content.partition(b"\n")
-    is_sound = name == f"{DIGESTS}/{hashlib.sha256(content).hexdigest()[:32]}.bin" and header + b"\n" == _HEADER
-    return np.frombuffer(data if is_sound else b"", "<u8")
+def key_of(name: str, digest: str) -> Key:
+    """Return the key of a file by its name in OUT and its SHA-256, or of a place by its mark."""
+    return _hash(name), _hash(digest)
 
 
-def key_of(name: str, digest: str) -> int:
-    """Return the 64 bits of a file by its name in OUT and its SHA-256. Beside ten million others, a file is taken for
-    one of them with a chance of 10⁻¹²."""
-    text = f"{name}\0{digest}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _name(content: bytes) -> str:
+    return sha256(content)[:32]
+
+
+def _rows_of(store: Store, name: str) -> NDArray[np.uint64]:
+    """Return the names, digests and numbers in a log: shape (3, files)."""
+    content, (number, _, digest) = store.read(name) or b"", name.removeprefix(f"{DIGESTS}/").partition("-")
+    is_sound = digest == f"{_name(content)}.bin" and number.isdecimal() and content.startswith(_HEADER)
+    rows = np.frombuffer(content[len(_HEADER) :] if is_sound else b"", "<u8").reshape(-1, 2).T
+    return np.vstack([rows, np.full(rows.shape[1], int(number) if is_sound else 0, np.uint64)])

@@ -95,8 +95,10 @@ class PartHeader:
     """Estimated seconds of work that the process had left. None if it was unknown."""
     sha256: str
     """SHA-256 of the lines after the header, in hexadecimal digits."""
-    taken: tuple[int, ...] = ()
-    """Of corrections, the keys of the files from which they were taken; see own_files.key_of."""
+    taken: tuple[tuple[int, int], ...] = ()
+    """Of corrections, the keys of the files from which they were taken; see own_files.Key."""
+    taken_number: Count = 0
+    """Number of the digests of these files; see the module `own_files`."""
 
     @property
     def key(self) -> RunKey:
@@ -116,7 +118,9 @@ class PartHeader:
 
     def to_bytes(self) -> bytes:
         """Return the header's line in a part, with its line end."""
-        stored = {name: getattr(self, name) for name in self.__slots__ if name != "taken" or self.taken}
+        stored = {
+            name: getattr(self, name) for name in self.__slots__ if self.taken or name not in ("taken", "taken_number")
+        }
         return json_bytes({**stored, "latency": self.latency and self.latency.to_dict()}) + b"\n"
 
 

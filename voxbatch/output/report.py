@@ -18,6 +18,7 @@ from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.entries import Entries, Part
 from voxbatch.output.layout import REPORT
 from voxbatch.output.lines import parse_line
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, Totals, summarise
@@ -25,11 +26,18 @@ from voxbatch.report import Report, RunTitle
 from voxbatch.report.figures import PartSpeed
 from voxbatch.storage import Store, is_remote
 
+_END = b"</html>\n"
+
 
 def is_report_of(store: Store, run: Run) -> bool:
     """Return whether OUT has a whole report of a run that was finished, with any groups."""
     page = store.read(REPORT) or b""
-    return f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page and page.endswith(b"</html>\n")
+    return f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page and page.endswith(_END)
+
+
+def may_replace(own: OwnFiles, present: bytes | None, page: bytes) -> bool:
+    """Return whether the report in OUT may be replaced: it or its end is missing, or voxbatch has written it."""
+    return present is None or not present.endswith(_END) or own.may_replace(REPORT, present, page)
 
 
 class RunReport:

@@ -9,13 +9,14 @@ from dataclasses import replace
 from voxbatch.errors import ConfigError
 from voxbatch.formats import WRITERS
 from voxbatch.log import Log
+from voxbatch.output.beside import BESIDE
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import item_files
 from voxbatch.output.layout import FAILURES, REPORT
 from voxbatch.output.merge import known_files, lines_of
 from voxbatch.output.merge_again import merge_again
-from voxbatch.output.own_files import OwnFiles, beside_mark, sha256
+from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.summary import Summary, digest_of, read_whole_summary
 from voxbatch.safe_text import counted
@@ -33,10 +34,10 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
         CheckpointError: the run is not finished.
     """
     summary, entries, owner = read_whole_summary(store), Entries(store, run), Ownership(store, run)
-    latest = summary if summary is not None and summary.key == run.key else run
-    settings = ItemFiles.of(latest.facts.config)
+    latest = summary if summary is not None and summary.key == run.key else None
+    settings = ItemFiles.of((latest or run).facts.config)
     formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
-    own = known_files(store, entries, summary)
+    own = known_files(store, entries, latest)
     changed = _changed_files(store, run, entries, replace(settings, formats=formats), own, stores)
     dropped = [(place, name) for place, name in changed if _is_named(store, place, name, names)]
     if missing := [name for name in names if not any(_is_named(store, *file, [name]) for file in dropped)]:
@@ -53,7 +54,7 @@ def _changed_files(
     """Yield the store and the name of each file that somebody has changed."""
     for file in item_files(store, run, files, entries, lines_of(store, entries, run, ())):
         places = [(store, file.name)]
-        if file.beside and own.has(*beside_mark(file.beside)):
+        if file.beside and own.has_mark(file.beside, BESIDE):
             folder, name = posixpath.split(file.beside)
             places.append((stores.out(folder), name))
         for place, name in places:

@@ -17,13 +17,14 @@ from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output.beside import BESIDE
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import names_of_files
 from voxbatch.output.layout import TRANSCRIPTS, item_file
 from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
-from voxbatch.output.own_files import OwnFiles, beside_mark, key_of, sha256
+from voxbatch.output.own_files import Key, OwnFiles, key_of, sha256
 from voxbatch.output.parts import PartEntry
 from voxbatch.storage import Store, Stores, parallel_map
 from voxbatch.works.correct.draft import Draft, draft_of
@@ -41,7 +42,7 @@ class TextEdit:
     file: str
     """Name of the file in OUT, or its path or address, for people."""
     draft: Draft
-    key: int | None = None
+    key: Key | None = None
     """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
     is_retimed: bool = False
     """True if the times of a cue are not those of voxbatch. Such a file stays as it is."""
@@ -140,14 +141,14 @@ class EditFinder:
         item.edits += (self._edit(document, text) for text in texts)
         return item, untaken
 
-    def _changed(self, document: Document, form: str, name: str, place: str | None) -> Iterator[tuple[str, int, bytes]]:
+    def _changed(self, document: Document, form: str, name: str, place: str | None) -> Iterator[tuple[str, Key, bytes]]:
         """Yield the name, the key and the content of the item's files in a format that somebody has changed: in OUT and
         beside the recording."""
         own_name, places = item_file(name, form), list[tuple[str, Store, str]]()
         if self._has_formats and self._given.includes(own_name):
             places.append((own_name, self._store, own_name))
         beside = place and form in self._files.formats_beside and f"{place}.{WRITERS[form].extension}"
-        if beside and self._given.includes(beside) and self._own.has(*beside_mark(beside)):
+        if beside and self._given.includes(beside) and self._own.has_mark(beside, BESIDE):
             folder, base = posixpath.split(beside)
             places.append((beside, self._stores.out(folder), base))
         for file, store, stored_name in places:
@@ -158,7 +159,7 @@ class EditFinder:
                 self._given.take(file)
                 yield file, key_of(own_name, digest), content
 
-    def _edit(self, document: Document, text: TextInFile, key: int | None = None) -> TextEdit:
+    def _edit(self, document: Document, text: TextInFile, key: Key | None = None) -> TextEdit:
         """Return the edit of a text. That of a file of voxbatch has a key."""
         transcript = document.transcript
         if text.form is None:

@@ -10,7 +10,7 @@ from typing import Any
 from voxbatch.errors import ConfigError
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import TRANSCRIPTS
-from voxbatch.output.own_files import OwnFiles, key_of
+from voxbatch.output.own_files import Key, OwnFiles, key_of
 from voxbatch.output.summary import digest_of
 from voxbatch.storage import Store
 
@@ -22,7 +22,7 @@ _REPEATING = {"words": "word", "segments": "text"}
 class ChangedLines:
     """The lines of a transcripts.jsonl that somebody has changed."""
 
-    key: int
+    key: Key
     """Key of the file; see own_files.key_of."""
     texts: dict[str, str] = field(default_factory=dict)
     """The changed texts (`pred_text`) by the ids of their items."""

@@ -16,7 +16,7 @@ from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import TRANSCRIPTS
 from voxbatch.output.merge import correct_command, known_files
 from voxbatch.output.merge_again import merge_again
-from voxbatch.output.own_files import OwnFiles
+from voxbatch.output.own_files import Key, OwnFiles
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.storage import Store, Stores
@@ -41,7 +41,7 @@ class TakenItem:
         return self.edit.draft
 
     @property
-    def keys(self) -> tuple[int, ...]:
+    def keys(self) -> tuple[Key, ...]:
         """Keys of the files that may be replaced."""
         return _keys(self.item)
 
@@ -50,8 +50,10 @@ class TakenItem:
 class TextChanges:
     """The changes of a run's files, and what becomes of them."""
 
+    own: OwnFiles
+    """The files that voxbatch has written."""
     taken: list[TakenItem] = field(default_factory=list)
-    same: list[int] = field(default_factory=list)
+    same: list[Key] = field(default_factory=list)
     """Keys of files that say the same as before, with other line ends, numbers or line breaks."""
     retimed: list[str] = field(default_factory=list)
     """Subtitles with cues at other times, which stay as they are."""
@@ -60,7 +62,7 @@ class TextChanges:
     merged: ChangedLines | None = None
 
     @property
-    def merged_keys(self) -> list[int]:
+    def merged_keys(self) -> list[Key]:
         """Key of transcripts.jsonl, if everything that was changed there is taken in."""
         return [self.merged.key] if self.merged and not self.merged.rest else []
 
@@ -73,19 +75,19 @@ def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -
         CheckpointError: a part is damaged.
     """
     summary = read_whole_summary(store)
-    latest = summary if summary is not None and summary.key == run.key else run
+    latest = summary if summary is not None and summary.key == run.key else None
     entries, given = Entries(store, run), Given(names, store, stores)
-    own = known_files(store, entries, summary)
+    own = known_files(store, entries, latest)
     merged = changed_lines(store, entries, own) if given.includes(TRANSCRIPTS) else None
     if merged:
         given.take(TRANSCRIPTS)
-    files = ItemFiles.of(latest.facts.config)
+    files = ItemFiles.of((latest or run).facts.config)
     finder = EditFinder(store, entries, own, files, stores, given, merged.texts if merged else {})
     found = finder.find()
     if unmatched := given.unmatched():
         shown = ", ".join(unmatched[:3])
         raise ConfigError(f"{shown}: no item with a transcript has this name, or nobody has changed the file")
-    changes = TextChanges(untaken=found.untaken, merged=merged)
+    changes = TextChanges(own, untaken=found.untaken, merged=merged)
     conflicts = [conflict for item in found.items if (conflict := _add(changes, item))]
     if conflicts:
         first, second = conflicts[0]
@@ -111,7 +113,7 @@ def _add(changes: TextChanges, item: EditedItem) -> tuple[str, str] | None:
     return None
 
 
-def _keys(item: EditedItem) -> tuple[int, ...]:
+def _keys(item: EditedItem) -> tuple[Key, ...]:
     return tuple(edit.key for edit in item.edits if edit.key is not None and not edit.is_retimed)
 
 
@@ -128,8 +130,8 @@ def take_in(store: Store, run: Run, changes: TextChanges, aligner: Aligner, log:
         words = set_times(taken.draft)
         estimated += words
         corrections.append(CorrectedItem(taken.item.index, _correction(taken, words), taken.keys))
-    commit(store, run, corrections, changes.merged_keys)
-    OwnFiles(store).adopt([*changes.same, *(changes.merged_keys if not corrections else ())])
+    commit(store, run, corrections, changes.own.next_number, changes.merged_keys)
+    changes.own.adopt([*changes.same, *(changes.merged_keys if not corrections else ())])
     if estimated:
         why = f": {reason}" if reason else ""
         log.warning("estimated", text=f"times between those of their neighbours: {estimated:,} words{why}")
