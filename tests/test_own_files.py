@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from outputs import keys, owned
+from servers import Place
 
+from voxbatch.errors import CheckpointError
+from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.own_files import OwnFiles, key_of, sha256
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Store, Stores
 
 
@@ -120,3 +127,22 @@ def test_digests_are_those_of_the_content(store: Store) -> None:
     own.record([("a.srt", sha256(b"one"))])
     assert own.may_replace("a.srt", b"one", b"two")
     assert not own.may_replace("b.srt", b"one", b"two")
+
+
+def test_a_second_merge_in_a_bucket_reads_no_output(place: Place) -> None:
+    """The store's own checksums tell that the merged outputs and the files of items are as they were written. A changed
+    output is read, and stays."""
+    store = place.store()
+    line = {"audio_filepath": "/a.wav", "id": "a", "lang": "en", "pred_text": "w0", "words": [], "segments": []}
+    line |= {"audio_duration": 1.0, "flags": [], "warnings": [], "confidence": None}
+    Checkpoint(store, owned(store, items=1), keys(1)).commit([PartEntry(0, "transcript", json_bytes(line))], 1.0)
+    merge_again(store, {"formats": ["txt"]})
+    for _ in range(2):
+        place.proxy.forget()
+        merge_again(store)
+        read = {key for (verb, key), _ in place.proxy.counts().items() if verb == "get"}
+        assert not {key for key in read if key.endswith(("transcripts.jsonl", "a.txt"))}
+    place.put("transcripts.jsonl", b"changed\n")
+    with pytest.raises(CheckpointError, match=r"transcripts.jsonl was changed or damaged: it has 8 bytes"):
+        merge_again(store)
+    assert place.look("transcripts.jsonl") == b"changed\n"

@@ -107,9 +107,7 @@ def merge(
             deque(lines, maxlen=0)  # the sinks take them all
         run.products.finish(store, run, entries, files, owner, own)
         digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
-        own.record((name, digest.sha256) for name, digest in digests.items())
-        present = [name for name, file in merged.items() if not file.finish()]
-        errors = [_put_again(store, run, name, digests[name], entries, owner, own, log) for name in present]
+        errors = _put_merged(store, run, merged, digests, entries, owner, own, log)
     known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
     config = files.to_config(known)
     run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
@@ -122,8 +120,8 @@ def merge(
     for told in (beside, own, lost):
         if told:
             told.report(log, _advice(store, run))
-    for error in filter(None, errors):
-        raise error
+    if errors:
+        raise errors[0]
     return _put_summary(store, owner, summary, recorded, config)
 
 
@@ -169,6 +167,26 @@ def _change_of(store: Store, name: str, recorded: Summary | None, own: OwnFiles)
     return Change.KEEP
 
 
+def _put_merged(
+    store: Store,
+    run: Run,
+    merged: Mapping[str, MergedFile],
+    wanted: Mapping[str, FileDigest],
+    entries: Entries,
+    owner: Ownership,
+    own: OwnFiles,
+    log: Log,
+) -> list[CheckpointError]:
+    """Write the merged outputs. Return an error for each that somebody has changed, and which stays as it is."""
+    own.record((name, digest.sha256) for name, digest in wanted.items())
+    present = [name for name, file in merged.items() if not file.finish()]
+    ended = [_put_again(store, run, name, wanted[name], entries, owner, own, log) for name in present]
+    errors = [error for error in ended if error is not None]
+    if not errors:
+        own.mark((name, mark) for name, digest in wanted.items() if (mark := _same(store, name, digest)))
+    return errors
+
+
 def _put_again(
     store: Store,
     run: Run,
@@ -181,6 +199,8 @@ def _put_again(
 ) -> CheckpointError | None:
     """Write a merged output that existed, unless it has the wanted content. If somebody has changed it, leave it, and
     return the error with which the merge ends."""
+    if own.has_mark(name, _same(store, name, wanted)):
+        return None
     present = digest_of(store, name)
     if present == wanted:
         return None
@@ -198,6 +218,13 @@ def _put_again(
             file.add(entry)
         file.finish()
     return None
+
+
+def _same(store: Store, name: str, digest: FileDigest) -> str:
+    """Return the mark of a merged output that has a digest: the checksum that the store keeps of it. By the mark, a
+    later merge knows the file without reading it. A local file has none, and is read."""
+    checksum = store.checksum(name)
+    return f"{digest.sha256} is {checksum}" if checksum else ""
 
 
 def _put_report(store: Store, page: bytes, owner: Ownership, own: OwnFiles) -> None:
