@@ -17,8 +17,10 @@ import pytest
 import servers
 from conftest import ROOT, Recorder, Voxbatch
 
+from voxbatch.analysis.results import read_results
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.output.verify import verify
+from voxbatch.records import Transcript
 from voxbatch.storage import Store, Stores
 
 ENGINE = ("--engine", "scripted", "--log-format", "text", "-q")
@@ -245,6 +247,30 @@ def test_a_correction_is_taken_back(out: Path, voxbatch: Voxbatch, again: Callab
     assert (line["pred_text"], line["recognised"]["wer"]) == ("w0 w1 w2 w3 w4 w5", 0)
     (out / "srt" / "a.srt").write_bytes(corrected)
     assert "not replaced: srt/a.srt" in again()
+
+
+def test_every_reader_has_the_correction(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The score against a reference, flags, tables, data sets and the Python interface have the corrected text."""
+    recording("a.wav", 5.2)
+    row = {"audio_filepath": "a.wav", "text": "w0 one w2 w3 w4 w5 w6 w7 w8 w9", "lang": "en"}
+    (tmp_path / "m.jsonl").write_text(json.dumps(row) + "\n")
+    assert voxbatch("run", "m.jsonl", "-o", "out", "--formats", "txt", *ENGINE).returncode == 0
+    before = json.loads(voxbatch("score", "out", "--json").stdout)
+    assert before["words"]["errors"] > 0
+    replace_in(tmp_path / "out" / "txt" / "a.txt", ("w1", "one"))
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    line = read_lines(tmp_path / "out")["a.wav"]
+    assert (line["wer"], line["recognised"]["wer"] > 0) == (0, True)
+    assert json.loads(voxbatch("score", "out", "--json").stdout)["words"]["errors"] == 0
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["score"]["wer"] == 0
+    assert voxbatch("report", "out", "--export", "items.csv").returncode == 0
+    assert ",w0 one w2 w3 w4" in (tmp_path / "items.csv").read_text()
+    assert voxbatch("export", "out", "-o", "set").returncode == 0
+    shards = b"".join(path.read_bytes() for path in (tmp_path / "set").rglob("*") if path.is_file())
+    assert b"w0 one w2" in shards
+    (result,) = read_results(Stores().out(str(tmp_path / "out")))
+    assert isinstance(result.outcome, Transcript)
+    assert result.outcome.text == row["text"]
 
 
 def test_other_kinds_of_runs_are_refused(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:

@@ -247,9 +247,13 @@ def _changed(
     present = [before[at] for atom in atoms for at in atom.units]
     is_broken = any(unit.follows_break for unit in after[1:])
     if is_broken and "".join(unit.text for unit in after) == "".join(unit.text for unit in present):
+        speakers, at = [unit.speaker for unit in after for _ in unit.text], 0
         for atom in atoms:
-            own = [before[at] for at in atom.units]
-            yield _kept(atom, before, [replace(unit, speaker=after[0].speaker) for unit in own], follows_kept=True)
+            own = list[Unit]()
+            for unit in present[atom.units.start - atoms[0].units.start :][: len(atom.units)]:
+                own.append(replace(unit, speaker=speakers[at]))
+                at += len(unit.text)
+            yield _kept(atom, before, own, follows_kept=True)
         return
     segment, speaker = (following.segment, following.speaker) if following else (0, None)
     if previous and not (following and previous[0].text.endswith(SENTENCE_END)):

@@ -55,6 +55,8 @@ _FIELDS_OF_DIALOGUE: tuple[str, ...] = (
     "Effect",
     "Text",
 )
+_WITH_VOICES = ("vtt", "vtt-words")
+"""Formats in which speakers are voices and not labels."""
 _LABEL = re.compile(r"(?P<speaker>[^\s:][^:\n]{0,59}):\s+(?=\S)")
 """The label of a speaker at the begin of a text. A label of voxbatch has up to a line."""
 
@@ -65,12 +67,14 @@ def passages(form: str, text: str, speakers: Collection[str] = (), recognised: s
     Args:
         form: the name of its format, one of READERS.
         text: its text.
-        speakers: the speakers of the transcript. If there are some, the texts begin with labels.
+        speakers: the speakers of the transcript. If there are some, texts begin with labels, except in _WITH_VOICES.
         recognised: the text of the transcript, which may have "Note: " where a label could be.
     """
     found = READERS[form](text.replace("\r\n", "\n").replace("\r", "\n"))
     ordered = sorted(found, key=lambda passage: passage.start or 0.0) if form != "txt" else list(found)
-    return [_labelled(passage, speakers, recognised) for passage in ordered] if speakers else ordered
+    if not speakers or form in _WITH_VOICES:
+        return ordered
+    return [_labelled(passage, speakers, recognised) for passage in ordered]
 
 
 def _labelled(passage: Passage, speakers: Collection[str], recognised: str) -> Passage:
@@ -102,7 +106,7 @@ def _webvtt(text: str) -> Iterator[Passage]:
 
 def _lines(lines: list[str]) -> tuple[str, ...]:
     """Return the lines of a cue without tags, and with the braces that ffmpeg has escaped."""
-    shown = (_ESCAPED_BRACE.sub(r"\1", _TAG.sub("", line)) for line in lines)
+    shown = (_ESCAPED_BRACE.sub(r"\1", _TAG.sub("", line)) for line in lines if line.strip())
     return tuple(line.replace(_WORD_JOINER, "") for line in shown)
 
 
@@ -115,9 +119,9 @@ def _substation(text: str) -> Iterator[Passage]:
             fields = tuple(name.strip() for name in value.split(","))
         elif kind == "Dialogue":
             values = dict(zip(fields, value.split(",", len(fields) - 1), strict=False))
-            shown = _without_overrides(values.get("Text", "")).replace(_WORD_JOINER, "")
+            lines = re.split(r"\\[Nn]", _without_overrides(values.get("Text", "")).replace(r"\h", " "))
             start, end = (_clock(values.get(name, "").strip()) for name in ("Start", "End"))
-            yield Passage(tuple(re.split(r"\\[Nn]", shown.replace(r"\h", " "))), start, end)
+            yield Passage(tuple(line.replace(_WORD_JOINER, "") for line in lines), start, end)
 
 
 def _without_overrides(text: str) -> str:
