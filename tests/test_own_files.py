@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from outputs import keys, owned
@@ -133,7 +134,14 @@ def test_a_second_merge_in_a_bucket_reads_no_output(place: Place) -> None:
     """The store's own checksums tell that the merged outputs and the files of items are as they were written. A changed
     output is read, and stays."""
     store = place.store()
-    line = {"audio_filepath": "/a.wav", "id": "a", "lang": "en", "pred_text": "w0", "words": [], "segments": []}
+    line: dict[str, Any] = {
+        "audio_filepath": "/a.wav",
+        "id": "a",
+        "lang": "en",
+        "pred_text": "w0",
+        "words": [],
+        "segments": [],
+    }
     line |= {"audio_duration": 1.0, "flags": [], "warnings": [], "confidence": None}
     Checkpoint(store, owned(store, items=1), keys(1)).commit([PartEntry(0, "transcript", json_bytes(line))], 1.0)
     merge_again(store, {"formats": ["txt"]})

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 
 import regex
 
@@ -247,13 +247,9 @@ def _changed(
     present = [before[at] for atom in atoms for at in atom.units]
     is_broken = any(unit.follows_break for unit in after[1:])
     if is_broken and "".join(unit.text for unit in after) == "".join(unit.text for unit in present):
-        speakers, at = [unit.speaker for unit in after for _ in unit.text], 0
+        spoken = _with_speakers(present, after)
         for atom in atoms:
-            own = list[Unit]()
-            for unit in present[atom.units.start - atoms[0].units.start :][: len(atom.units)]:
-                own.append(replace(unit, speaker=speakers[at]))
-                at += len(unit.text)
-            yield _kept(atom, before, own, follows_kept=True)
+            yield _kept(atom, before, [*islice(spoken, len(atom.units))], follows_kept=True)
         return
     segment, speaker = (following.segment, following.speaker) if following else (0, None)
     if previous and not (following and previous[0].text.endswith(SENTENCE_END)):
@@ -265,6 +261,14 @@ def _changed(
     for unit in after:
         new_speaker = unit.speaker or speaker
         yield DraftPiece(unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high)
+
+
+def _with_speakers(present: Sequence[Unit], after: Sequence[Unit]) -> Iterator[Unit]:
+    """Yield units of the transcript with the speakers of those of the corrected text, which have the same characters."""
+    speakers, at = [unit.speaker for unit in after for _ in unit.text], 0
+    for unit in present:
+        yield replace(unit, speaker=speakers[at])
+        at += len(unit.text)
 
 
 def _joined(pieces: Iterable[DraftPiece]) -> list[DraftPiece]:
