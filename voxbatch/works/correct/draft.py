@@ -264,7 +264,7 @@ def _changed(
 
 
 def _with_speakers(present: Sequence[Unit], after: Sequence[Unit]) -> Iterator[Unit]:
-    """Yield units of the transcript with the speakers of those of the corrected text, which have the same characters."""
+    """Yield units of a transcript with the speakers of those of the corrected text, which have the same characters."""
     speakers, at = [unit.speaker for unit in after for _ in unit.text], 0
     for unit in present:
         yield replace(unit, speaker=speakers[at])
