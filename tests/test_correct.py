@@ -187,7 +187,7 @@ def test_two_files_that_differ_are_refused(out: Path, voxbatch: Voxbatch) -> Non
     refused = voxbatch("correct", "out")
     assert refused.returncode == 2
     assert "srt/a.srt and txt/a.txt were both changed, and say different things" in refused.stderr
-    assert voxbatch("correct", "out", "out/txt/a.txt").returncode == 0
+    assert voxbatch("correct", "out", "txt/a.txt").returncode == 0
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 won w2 w3 w4 w5"
     assert "one" in (out / "srt" / "a.srt").read_text()
 
@@ -271,6 +271,49 @@ def test_every_reader_has_the_correction(recording: Recorder, voxbatch: Voxbatch
     (result,) = read_results(Stores().out(str(tmp_path / "out")))
     assert isinstance(result.outcome, Transcript)
     assert result.outcome.text == row["text"]
+
+
+def test_a_file_without_a_text_is_no_correction(out: Path, voxbatch: Voxbatch, again: Callable[..., str]) -> None:
+    """What a loss of power or another program has left is not taken for a text that was deleted; a subtitle without
+    cues is."""
+    for name, content in (("srt/a.srt", b""), ("vtt/a.vtt", b"\0" * 80), ("srt/b.srt", b"PK\3\4 no subtitle")):
+        (out / name).write_bytes(content)
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 items corrected")
+    assert "not taken in, because only readable texts are: srt/b.srt\n" in done.stdout
+    assert "w0 w1" in (out / "srt" / "a.srt").read_text()
+    assert "w0 w1" in (out / "vtt" / "a.vtt").read_text()
+    assert (out / "srt" / "b.srt").read_bytes() == b"PK\3\4 no subtitle"
+    (out / "vtt" / "b.vtt").write_text("WEBVTT\n\n")
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    assert read_lines(out)["b.wav"]["pred_text"] == ""
+    assert "srt/b.srt" in again()
+
+
+def test_a_text_in_an_old_encoding_is_told(out: Path, voxbatch: Voxbatch) -> None:
+    """A file that is not in UTF-8 is read as Windows-1252, and the output says so."""
+    text = out / "txt" / "a.txt"
+    text.write_bytes(text.read_bytes().replace(b"w1", "naïve".encode("cp1252")))
+    done = voxbatch("correct", "out", "txt/a.txt", *ESTIMATED)
+    assert "1 file not in UTF-8, read as Windows-1252: txt/a.txt" in done.stdout
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 naïve w2 w3 w4 w5"
+
+
+def test_a_change_of_the_lines_waits_for_further_recordings(
+    out: Path, voxbatch: Voxbatch, recording: Recorder, again: Callable[..., str]
+) -> None:
+    """A run with further recordings does them although transcripts.jsonl was changed. `correct` then takes the change
+    in, and writes the lines of all."""
+    replace_in(out / "transcripts.jsonl", ('"w0 w1 w2 w3 w4 w5"', '"w0 w1 w2 w3 w4 five"'))
+    recording("talks/c.wav", 1.2)
+    command = ("run", "talks", "-o", "out", "--formats", "srt,vtt,ttml,txt", *ENGINE)
+    done = voxbatch(*command)
+    assert (done.returncode, f"voxbatch correct {out}" in done.stderr) == (1, True)
+    assert len(read_lines(out)) == 2
+    assert (out / "srt" / "c.srt").exists()
+    assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    assert [line["pred_text"] for line in read_lines(out).values()] == ["w0 w1 w2 w3 w4 five", "w0 w1 w2 w3", "w0 w1"]
+    assert again() == ""
 
 
 def test_other_kinds_of_runs_are_refused(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:

@@ -71,9 +71,11 @@ def _lines(changes: TextChanges) -> Iterator[str]:
         yield f"  {taken.item.line['id']}, in {taken.edit.file}: {counted(taken.draft.num_changes, 'change')}"
     if len(changes.taken) > SHOWN:
         yield f"  … and {len(changes.taken) - SHOWN:,} more"
+    if changes.note:
+        yield changes.note
     for names, text in (
         (changes.retimed, "subtitles with cues at other times, which stay as they are"),
-        (changes.untaken, "not taken in, because texts alone can be corrected"),
+        (changes.untaken, "not taken in, because only readable texts are"),
     ):
         if names:
             more = ", …" if len(names) > SHOWN else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,13 +22,15 @@ from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.summary import Summary, digest_of, read_whole_summary
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores
+from voxbatch.works.correct.given import name_in_out
 
 
 def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log) -> Summary:
     """Write the changed files of a run again as the log gives them.
 
     Args:
-        names: names in OUT, of folders there, which end in /, or places beside recordings. Empty for all.
+        names: files of OUT or beside its recordings, and folders of OUT, which end in /; see given.name_in_out. Empty
+            for all.
 
     Raises:
         ConfigError: nobody has changed such a file.
@@ -40,7 +43,7 @@ def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log)
     own = known_files(store, entries, latest)
     changed = _changed_files(store, run, entries, replace(settings, formats=formats), own, stores)
     dropped = [(place, name) for place, name in changed if _is_named(store, place, name, names)]
-    if missing := [name for name in names if not any(_is_named(store, *file, [name]) for file in dropped)]:
+    if missing := [name for name in names if not any(_is_named(store, place, file, [name]) for place, file in dropped)]:
         raise ConfigError(f"{missing[0]}: nobody has changed such a file of {store.place}")
     for place, name in dropped:
         place.delete(name, owner.check_again)
@@ -70,6 +73,9 @@ def _changed_files(
 
 def _is_named(store: Store, place: Store, name: str, names: Sequence[str]) -> bool:
     """Return whether a file has one of the names; any file has if there are none."""
-    known = {name, f"{place.place}/{name}"} if place.place == store.place else {f"{place.place}/{name}"}
-    folders = tuple(given for given in names if given.endswith("/"))
-    return not names or not known.isdisjoint(names) or (place.place == store.place and name.startswith(folders or "/"))
+    if place.place != store.place:
+        return not names or f"{place.place}/{name}" in (os.path.abspath(given) for given in names)
+    inner = [name_in_out(store, given) or "" for given in names]
+    return (
+        not names or name in inner or name.startswith(tuple(folder for folder in inner if folder.endswith("/")) or "/")
+    )

@@ -29,7 +29,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.storage import Store, Stores, parallel_map
 from voxbatch.works.correct.draft import Draft, draft_of
 from voxbatch.works.correct.given import Given, TextInFile
-from voxbatch.works.correct.passages import READERS, Passage, passages
+from voxbatch.works.correct.passages import READERS, Passage, is_readable, passages
 
 SAME_TIME_S = 0.015
 """Seconds by which the time of a cue may differ from that of voxbatch: ASS has hundredths."""
@@ -90,7 +90,8 @@ class EditFinder:
         formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
         self._files = ItemFiles(formats or ("srt",), files.limits, files.beside)
         self._has_formats, self._lines = bool(formats), lines
-        self._decoder = TextDecoder()
+        self.decoder = TextDecoder()
+        """Decoder of the files, whose note says which of them are not in UTF-8."""
 
     def find(self) -> Edits:
         """Return the changes.
@@ -130,8 +131,8 @@ class EditFinder:
         document = Document(line["id"], read_transcript(line), name, self._files.limits)
         for form in self._files.formats:
             for file, key, content in self._changed(document, form, name, place):
-                if form in READERS:
-                    text = TextInFile(file, self._decoder.decode(content, file), form)
+                text = TextInFile(file, self.decoder.decode(content, file), form)
+                if form in READERS and is_readable(form, text.text):
                     item.edits.append(self._edit(document, text, key))
                 else:
                     untaken.append(file)
@@ -152,8 +153,9 @@ class EditFinder:
             folder, base = posixpath.split(beside)
             places.append((beside, self._stores.out(folder), base))
         for file, store, stored_name in places:
-            content = store.read(stored_name)
-            if content is None or self._own.has(own_name, digest := sha256(content)):
+            content = store.read(stored_name) or b""
+            # An empty file, or one of zeros, is what a loss of power leaves.
+            if not content.strip(b"\0") or self._own.has(own_name, digest := sha256(content)):
                 continue
             if content != document.written(form).encode("utf-8", "surrogateescape"):
                 self._given.take(file)

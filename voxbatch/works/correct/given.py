@@ -14,6 +14,7 @@ from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores, is_remote, redacted
+from voxbatch.works.correct.passages import is_readable
 
 _FORMS = {".srt": "srt", ".vtt": "vtt", ".ass": "ass", ".ssa": "ass", ".ttml": "ttml", ".dfxp": "ttml", ".txt": "txt"}
 """The format of a file by its extension."""
@@ -53,8 +54,7 @@ class Given:
         self._taken = set[str]()
         for name in names:
             place = name if is_remote(name) else os.path.abspath(name)
-            inner = place.removeprefix(f"{store.place}/")
-            if inner != place:
+            if (inner := name_in_out(store, name)) is not None:
                 self._own.add(inner)
             elif posixpath.splitext(place)[1].lower() in _ROWS:
                 self._rows.update(_rows(place, _content(place, stores)))
@@ -111,6 +111,17 @@ class Given:
         return sorted(({*self._own, *self._rows}) - self._taken)
 
 
+def name_in_out(store: Store, name: str) -> str | None:
+    """Return the name in OUT of a file or folder that is given by its path or address, or by that name; None of any
+    other file."""
+    place = name if is_remote(name) else os.path.abspath(name) + "/" * name.endswith("/")
+    inner = place.removeprefix(f"{store.place}/")
+    if inner != place:
+        return inner
+    is_elsewhere = is_remote(name) or os.path.lexists(name)
+    return name if not is_elsewhere and store.exists(name) else None
+
+
 def _content(place: str, stores: Stores) -> bytes:
     try:
         with stores.open(place) as file:
@@ -122,7 +133,10 @@ def _content(place: str, stores: Stores) -> bytes:
 def _text(place: str, content: bytes) -> TextInFile:
     if (form := _FORMS.get(posixpath.splitext(place)[1].lower())) is None:
         raise ConfigError(f"{redacted(place)}: texts are taken from {', '.join((*_FORMS, *_ROWS))}")
-    return TextInFile(place, TextDecoder().decode(content, place), form)
+    text = TextDecoder().decode(content, place)
+    if not is_readable(form, text):
+        raise ConfigError(f"{redacted(place)} cannot be read as {form}: save it again in the format of its extension")
+    return TextInFile(place, text, form)
 
 
 def _rows(place: str, content: bytes) -> Mapping[str, TextInFile]:

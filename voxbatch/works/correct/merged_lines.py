@@ -30,10 +30,13 @@ class ChangedLines:
     """Changes from which nothing is taken, for people. If there are some, the file stays as it is."""
 
 
-def changed_lines(store: Store, entries: Entries, own: OwnFiles) -> ChangedLines | None:
+def changed_lines(store: Store, entries: Entries, own: OwnFiles, list_number: int) -> ChangedLines | None:
     """Return the lines that somebody has changed; None if the file is as voxbatch wrote it, or missing.
 
     Lines in another order are the same. The memory grows with their number.
+
+    Args:
+        list_number: number of the list that was merged last. The file has no lines of later ones.
 
     Raises:
         ConfigError: a line is not JSON.
@@ -43,6 +46,7 @@ def changed_lines(store: Store, entries: Entries, own: OwnFiles) -> ChangedLines
     if not present.bytes or own.has(TRANSCRIPTS, present.sha256):
         return None
     changed, lines, waiting = ChangedLines(key_of(TRANSCRIPTS, present.sha256)), _lines(store), dict[str, Any]()
+    later = {part.name for part in entries.parts if part.list_number > list_number}
     for entry in entries:
         if entry.kind != "transcript":
             continue
@@ -53,6 +57,8 @@ def changed_lines(store: Store, entries: Entries, own: OwnFiles) -> ChangedLines
                 row = following
             else:
                 waiting[following["id"]] = following
+        if row is None and entry.part in later:
+            continue
         if row is None:
             changed.rest.append(f"the line of {ours['id']} is missing")
             continue

@@ -61,6 +61,15 @@ _LABEL = re.compile(r"(?P<speaker>[^\s:][^:\n]{0,59}):\s+(?=\S)")
 """The label of a speaker at the begin of a text. A label of voxbatch has up to a line."""
 
 
+_BEGINNINGS = {
+    **dict.fromkeys(("srt", "txt"), re.compile(r"\A\s*\Z")),
+    **dict.fromkeys(("vtt", "vtt-words"), re.compile(r"\A\s*WEBVTT")),
+    "ass": re.compile(r"^\[(?:Script Info|Events)\]", re.MULTILINE),
+    "ttml": re.compile(r"<(?:\w+:)?tt\b"),
+}
+"""What a file without any text has in each format."""
+
+
 def passages(form: str, text: str, speakers: Collection[str] = (), recognised: str = "") -> list[Passage]:
     """Return the passages of a file, in the order of their times.
 
@@ -70,11 +79,20 @@ def passages(form: str, text: str, speakers: Collection[str] = (), recognised: s
         speakers: the speakers of the transcript. If there are some, texts begin with labels, except in _WITH_VOICES.
         recognised: the text of the transcript, which may have "Note: " where a label could be.
     """
-    found = READERS[form](text.replace("\r\n", "\n").replace("\r", "\n"))
+    found = _read(form, text)
     ordered = sorted(found, key=lambda passage: passage.start or 0.0) if form != "txt" else list(found)
     if not speakers or form in _WITH_VOICES:
         return ordered
     return [_labelled(passage, speakers, recognised) for passage in ordered]
+
+
+def is_readable(form: str, text: str) -> bool:
+    """Return whether a text is a file of a format, which may say nothing: a person has deleted all cues."""
+    return any(True for _ in _read(form, text)) or bool(_BEGINNINGS[form].search(text))
+
+
+def _read(form: str, text: str) -> Iterator[Passage]:
+    return READERS[form](text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _labelled(passage: Passage, speakers: Collection[str], recognised: str) -> Passage:

@@ -60,6 +60,8 @@ class TextChanges:
     untaken: list[str] = field(default_factory=list)
     """What is not taken in, for people."""
     merged: ChangedLines | None = None
+    note: str = ""
+    """The sentence about files that are not in UTF-8, or ""."""
 
     @property
     def merged_keys(self) -> list[Key]:
@@ -78,7 +80,9 @@ def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -
     latest = summary if summary is not None and summary.key == run.key else None
     entries, given = Entries(store, run), Given(names, store, stores)
     own = known_files(store, entries, latest)
-    merged = changed_lines(store, entries, own) if given.includes(TRANSCRIPTS) else None
+    merged = None
+    if given.includes(TRANSCRIPTS):
+        merged = changed_lines(store, entries, own, latest.list if latest else run.list_number)
     if merged:
         given.take(TRANSCRIPTS)
     files = ItemFiles.of((latest or run).facts.config)
@@ -95,6 +99,7 @@ def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -
             f"{first} and {second} were both changed, and say different things. Name the file that counts: "
             f"{correct_command(store)} {shlex.quote(first)}"
         )
+    changes.note = finder.decoder.note()
     changes.untaken += [f"{TRANSCRIPTS}: {reason}" for reason in (merged.rest if merged else ())]
     return changes
 
