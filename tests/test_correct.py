@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import killed_at
+import power_loss
 import pysubs2
 import pytest
 import servers
-from conftest import ROOT, Recorder, Voxbatch
+from conftest import ROOT, Recorder, Voxbatch, environment
 
 from voxbatch.analysis.results import read_results
 from voxbatch.audio.ffmpeg import executable
@@ -531,3 +534,19 @@ def test_killed_at_every_step_of_a_correction(
         number += stride
     assert code == 0
     assert number > 20
+
+
+@pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.long)])
+def test_a_correction_continues_after_a_loss_of_power(out: Path, voxbatch: Voxbatch, stride: int) -> None:
+    """Whatever a loss of power leaves of OUT, the same command ends with the files of an undisturbed one."""
+    replace_in(out / "srt" / "a.srt", ("w1 w2", "one"))
+    arguments = ["correct", str(out), *ESTIMATED]
+    code, states = power_loss.states([sys.executable, "-m", "voxbatch", *arguments], out, environment())
+    expected = contents(Stores().out(str(out)))
+    assert (code, len(states) > 10) == (0, True)
+    for state in states[::-stride]:
+        power_loss.restore(state, out)
+        done = voxbatch(*arguments)
+        left = sorted((os.path.relpath(path, out), len(content)) for path, content in state.items())
+        assert done.returncode == 0, (left, done.stderr)
+        assert contents(Stores().out(str(out))) == expected, left
