@@ -319,6 +319,15 @@ def test_a_change_of_the_lines_waits_for_further_recordings(
     assert again() == ""
 
 
+@pytest.mark.parametrize("options", [("--engine", "ctc"), ("--model", "nowhere"), ("--engine", "whisper")])
+def test_an_aligner_that_cannot_be_used_is_refused(out: Path, voxbatch: Voxbatch, options: tuple[str, ...]) -> None:
+    """An engine or a model that was asked for is needed: nothing is committed without it."""
+    replace_in(out / "srt" / "a.srt", ("w1", "one"))
+    done = voxbatch("correct", "out", *options)
+    assert (done.returncode, done.stderr.startswith("Error: ")) == (2, True)
+    assert not list(out.rglob("corrected-*"))
+
+
 def test_other_kinds_of_runs_are_refused(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Alignments have a text of their own, and are refused in one line."""
     recording("a.wav", 1.5)
@@ -450,8 +459,8 @@ def test_new_words_get_their_times_from_the_audio(voxbatch: Voxbatch, tmp_path: 
     assert [*line["words"][:at], *line["words"][at + 2 :]] == [*before["words"][:at], *before["words"][at + 2 :]]
 
 
-ESTIMATED = ("--engine", "ctc")
-"""Without a model, no word is looked for in the audio, which takes seconds."""
+ESTIMATED = ("--engine", "none")
+"""No word is looked for in the audio, which takes seconds."""
 
 
 def contents(store: Store) -> dict[str, Any]:

@@ -24,7 +24,9 @@ SHOWN = 10
 @click.argument("out", type=FolderOrAddress())
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--dry-run", is_flag=True, help="Show what would be taken in, and change nothing.")
-@option("--engine", default="auto", metavar="NAME", help="Engine that finds the times of new words, as for align.")
+@option(
+    "--engine", default="auto", metavar="NAME", help="Engine that finds the times of new words, as for align; none."
+)
 @option("--model", metavar="MODEL", help="Its model: a folder, gs:// or s3:// with a CTC network. English needs none.")
 @click.option("--drop", is_flag=True, help="Drop the changes of FILE, or of all files: write them again as they were.")
 @store_options

@@ -126,6 +126,7 @@ def take_in(store: Store, run: Run, changes: TextChanges, aligner: Aligner, log:
     """Commit the corrections, and merge.
 
     Raises:
+        ConfigError: the engine or the model that was asked for cannot be used. Nothing was committed.
         CheckpointError: the run is not finished, or transcripts.jsonl has changes that cannot be taken in.
         TakenOverError: OUT belongs to another run or to a later list now.
     """

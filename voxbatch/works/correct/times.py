@@ -20,7 +20,7 @@ from voxbatch.analysis.results import read_results
 from voxbatch.config import Config
 from voxbatch.engines import create
 from voxbatch.engines.refusals import language_refusal
-from voxbatch.errors import VoxbatchError
+from voxbatch.errors import ConfigError, VoxbatchError
 from voxbatch.formats.document import visible_text
 from voxbatch.languages import primary_subtag
 from voxbatch.log import Log
@@ -33,6 +33,7 @@ from voxbatch.speech.pieces import unreadable
 from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.works.correct.draft import Draft, DraftPiece
 
+AUTO, NONE = "auto", "none"
 ANCHORS = 2
 """Words that are the same, before and after a change, which are aligned with it."""
 MARGIN_S = 0.2
@@ -53,7 +54,8 @@ class Stretch:
 class Aligner:
     """The engine that finds times, by the options of `voxbatch align`."""
 
-    engine: str = "auto"
+    engine: str = AUTO
+    """NONE looks for no times."""
     model: str | None = None
     audio_stream: int | None = None
     """The stream of the recordings that the run has taken."""
@@ -66,19 +68,24 @@ class Aligner:
             drafts: the line of each item and its draft.
 
         Returns:
-            The reason why nothing is aligned; "" if something was.
+            The reason why nothing is aligned; "" if something was, or if there is no new word.
+
+        Raises:
+            ConfigError: the engine or the model that was asked for cannot be used.
         """
         rows, stretches = [], list[Stretch]()
         for line, draft in drafts:
             for stretch in stretches_of(line, draft) if SPOKEN_LANGUAGE not in line else ():
                 rows.append(_row(line, stretch, len(stretches)))
                 stretches.append(stretch)
-        if not stretches:
-            return "no new word"
+        if not stretches or self.engine == NONE:
+            return ""
         try:
             for number, words in self._times(rows):
                 _set_found(stretches[number].pieces, words)
         except VoxbatchError as e:
+            if isinstance(e, ConfigError) and (self.engine, self.model) != (AUTO, None):
+                raise
             return str(e)
         return ""
 
@@ -112,7 +119,7 @@ class Aligner:
                 and not (row["lang"] and language_refusal(spec, primary_subtag(row["lang"])))
             ]
             if not able:
-                return
+                raise ConfigError(f"{spec.model} knows neither the language nor the letters of the texts; give --model")
             with open(manifest, "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(row) + "\n" for row in able)
             runner.run(config, Log(quiet=True, write=lambda _: None))
