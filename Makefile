@@ -58,7 +58,10 @@ test: ## all tests
 	-@$(MAKE) speakers
 	@$(call BOTH_HALVES,,test-long)
 
-test-long: ## many seeds, soak tests and all stores, which `make test` leaves out
+test-core: $(DEV) ## the tests of the core: after a change that touches no kind of work, engine of a folder, cloud or store
+	@$(BIN)/python $(PYTEST) $(JOBS) tests/core
+
+test-long: ## many seeds, soak tests, all stores, and the core without each folder, which `make test` leaves out
 	@$(MAKE) --jobs=2 $(DEV) $(OPTIONAL) vllm
 	-@$(MAKE) speakers
 	@$(call BOTH_HALVES,-m long,test)

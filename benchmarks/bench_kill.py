@@ -61,7 +61,7 @@ GAP_S = (0.1, 0.8)
 """Range of the time between two signals."""
 SETTLED_S = 3.0
 """Age from which a decoder is killed. A younger one may have the item of a decoder that was killed. An item whose
-decoder is killed twice fails, which tests/test_run.py checks."""
+decoder is killed twice fails, which tests/core/test_run.py checks."""
 COMING_S = 5.0
 """Seconds for which the scenario waits for a process to signal."""
 END_S = 120.0

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import click
 
+from voxbatch import onnx_asr
 from voxbatch.cli import cli
-from voxbatch.engines import hibari, onnx_asr, transducers
+from voxbatch.engines import hibari
 from voxbatch.engines.faster_whisper import FasterWhisperOptions
 from voxbatch.settings import Setting, settings_of
+from voxbatch.transducers.options import TransducerOptions
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.model import REALTIME
-from voxbatch.vllm.engine.settings import VllmSettings, resolve
+from voxbatch.vllm.engine.settings import VllmSettings
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 110
@@ -31,7 +34,7 @@ def reference() -> str:
         "For `--engine-option NAME=VALUE`. The defaults of vLLM are those of the profile ctx512-batch.\n",
         _table("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
         _table("faster-whisper", settings_of(FasterWhisperOptions), asdict(FasterWhisperOptions())),
-        _table("transducers", settings_of(transducers.TransducerOptions), asdict(transducers.TransducerOptions())),
+        _table("transducers", settings_of(TransducerOptions), asdict(TransducerOptions())),
         _table("onnx-asr", settings_of(onnx_asr.OnnxAsrOptions), asdict(onnx_asr.OnnxAsrOptions())),
         _table("hibari", settings_of(hibari.HibariOptions), asdict(hibari.HibariOptions())),
     ]

@@ -24,9 +24,9 @@ from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError, RunError, UsageError, VoxbatchError
-from voxbatch.manifest.named import is_list
 from voxbatch.manifest.recording_path import LIST_MARK
 from voxbatch.output.summary import Summary, read_summary
+from voxbatch.sources.named import is_list
 from voxbatch.storage import is_remote
 
 SHARDS_PER_ACTOR = 4

@@ -374,6 +374,9 @@ class Hypothesis:
     have their own."""
     answer: Answer | None = None
     """Answer to the chunk's question, whose text is `text`."""
+    languages: tuple[tuple[str, Number], ...] = ()
+    """(primary subtag, probability) of each language that the chunk may be in, from an engine that detects languages.
+    Empty if nobody speaks."""
 
 
 @dataclass(frozen=True, slots=True)

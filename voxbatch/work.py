@@ -21,6 +21,7 @@ from voxbatch import parts
 from voxbatch.errors import ConfigError
 
 FOLDER = Path(__file__).parent / "works"
+_resolved = functools.cache(resolve_name)  # it is called for each line
 
 
 class Kind(NamedTuple):
@@ -49,10 +50,12 @@ OF_RECORDINGS = EVERY_KIND | {
 """Those that hold for every kind that reads recordings."""
 
 TRANSCRIBE = "transcribe"
+TRANSCRIPTS = "transcripts.jsonl"
 KINDS: Mapping[str, Kind] = {
     "speak": Kind("speech"),
     "ask": Kind("questions", is_always_stored=True),
     "align": Kind("task", "align"),
+    "language": Kind("detection"),
 }
 """The kinds of work besides `transcribe`. A run is of one kind."""
 ADDITIONS: Mapping[str, Kind] = {
@@ -74,8 +77,11 @@ class Work:
     """Names of the settings of a run that hold for this kind. None means all."""
     steps: str
     """The steps of a run: a class derived from runner.steps.Steps, or for an addition from Addition."""
+    outputs: tuple[tuple[str, str], ...] = (("transcripts", TRANSCRIPTS),)
+    """(label, name) of its files of all items in OUT. The first one has the lines of the items that have not failed. A
+    run does not list a file without a label."""
     products: str = "voxbatch.output.products:PRODUCTS"
-    """Its files in OUT: an output.products.Products."""
+    """What its outputs hold: an output.products.Products."""
     overlay: str | None = None
     """What OUT has of its second pass: an output.products.SecondPassFiles."""
     submission: str | None = None
@@ -93,13 +99,18 @@ class Work:
     sets_engine_task: bool = False
     """True if the kind sets the engine option `task` to its name."""
 
+    @property
+    def merged(self) -> str:
+        """Name of the output with the lines of the items that have not failed."""
+        return self.outputs[0][1]
+
     def holds(self, name: str) -> bool:
         """Return whether a setting of a run holds for this kind."""
         return self.settings is None or name in self.settings
 
     def resolve(self, part: str) -> Any:
         """Return a part by the name of its field."""
-        return resolve_name(getattr(self, part))
+        return _resolved(getattr(self, part))
 
 
 def exists(name: str) -> bool:
@@ -110,6 +121,12 @@ def exists(name: str) -> bool:
 def commands() -> list[str]:
     """Return the names of the kinds that have a command, which has the name of the kind."""
     return [name for name in sorted(KINDS) if exists(name)]
+
+
+def kinds() -> Iterator[Work]:
+    """Yield the kinds of work that are there, without what is added to them."""
+    yield work(TRANSCRIBE)
+    yield from map(work, commands())
 
 
 @functools.cache

@@ -49,8 +49,8 @@ def clips(span: str, hours: float) -> list[np.ndarray]:
 
 
 def by_engine(options: argparse.Namespace, compiles: bool) -> Iterator[dict[str, Any]]:
-    from voxbatch.engines.transducers import TransducersEngine
     from voxbatch.records import Chunk, Hypothesis, Span
+    from voxbatch.transducers import TransducersEngine
 
     given_options = dict(option.split("=", 1) for option in options.engine_option)
     after = {"compile_after_s": "0" if compiles else "1e9"}
@@ -110,8 +110,8 @@ def precision(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield how much of the texts two runs have in common."""
     from rapidfuzz.distance import Indel
 
-    from voxbatch.engines.transducers import TransducersEngine
     from voxbatch.records import Chunk, Hypothesis, Span
+    from voxbatch.transducers import TransducersEngine
 
     samples = clips("2-35", 3.0)[:DISTINCT] * 3
     texts: dict[tuple[str, bool], list[list[str]]] = {}

@@ -11,10 +11,10 @@ import pytest
 from shapes import full_size
 
 from voxbatch.errors import EngineError
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.families.instruct import Instruct
 from voxbatch.vllm.engine.families.realtime import Realtime
 from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, Model
-from voxbatch.vllm.engine.settings import resolve
 
 mistral_common = pytest.importorskip("mistral_common")
 

@@ -25,15 +25,22 @@ from voxbatch.vllm.engine import compat
 from voxbatch.vllm.engine.arguments import (
     capture_sizes,
     concurrency,
-    instruct_step,
     llm_arguments,
     memory_share,
-    planned_bytes,
     small_job_chunks,
 )
 from voxbatch.vllm.engine.families.instruct import Instruct
-from voxbatch.vllm.engine.memory import MAX_REQUESTS, UNCOUNTED_BYTES, Footprint, step_bytes
+from voxbatch.vllm.engine.families.questions import Questions
+from voxbatch.vllm.engine.families.realtime import Realtime
+from voxbatch.vllm.engine.memory import (
+    MAX_REQUESTS,
+    UNCOUNTED_BYTES,
+    Footprint,
+    StreamingFootprint,
+    step_bytes,
+)
 from voxbatch.vllm.engine.model import REALTIME, TRANSCRIPTION, WHISPER, Model
+from voxbatch.vllm.engine.planned_memory import planned_bytes
 from voxbatch.vllm.engine.settings import FP8_PARTS, VllmSettings
 from voxbatch.vllm.engine.vllm_process import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.vllm.plugin.scheduler.admission import burst_size
@@ -41,9 +48,9 @@ from voxbatch.vllm.plugin.scheduler.admission import burst_size
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def footprint(max_model_len: int = 512, is_realtime: bool = True, **others: Any) -> Footprint:
+def footprint(max_model_len: int = 512, memory_type: type[Footprint] = StreamingFootprint, **others: Any) -> Footprint:
     """Return the footprint of this model."""
-    return Footprint(params(), is_realtime, max_model_len, **others)
+    return memory_type(params(), max_model_len, **others)
 
 
 def prefilled(*fp8: str) -> Footprint:
@@ -72,7 +79,7 @@ def test_bytes_of_a_request() -> None:
     in_window = (footprint(96).request_bytes - footprint(48).request_bytes) / 48
     assert in_window == 1 * MIB + (104 + 10) * KIB
     assert footprint().request_bytes == 512 * 114 * KIB + 189 * MIB
-    assert footprint(is_realtime=False).request_bytes == 512 * 114 * KIB
+    assert footprint(memory_type=Footprint).request_bytes == 512 * 114 * KIB
     assert prefilled().request_bytes == prefilled("decoder", "encoder").request_bytes == 512 * 110 * KIB
     assert prefilled("kv").request_bytes == 512 * 58 * KIB
     assert footprint(500, prefilled=True).request_bytes == (512 * 104 + 500 * 6) * KIB
@@ -98,7 +105,7 @@ budgets = st.floats(0, 1e12)
 footprints = st.builds(
     footprint,
     st.integers(1, 200_000),
-    st.booleans(),
+    st.sampled_from((Footprint, StreamingFootprint)),
     prefilled=st.booleans(),
     fp8=st.frozensets(st.sampled_from(FP8_PARTS)),
     block_size=st.sampled_from((16, 64, 128)),
@@ -124,7 +131,7 @@ TEXT_OF_A_WINDOW = 100
 
 def instruct(profile: str, max_model_len: int, **others: Any) -> Footprint:
     """Return the footprint of the instruct model of a profile."""
-    return Footprint(full_size().params(profile), False, max_model_len, **others)
+    return Footprint(full_size().params(profile), max_model_len, **others)
 
 
 def of_profile(profile: str) -> VllmSettings:
@@ -141,7 +148,7 @@ def test_a_step_holds_the_requests_of_an_instruct_profile(profile: str, fitting:
     assert footprint.fitting(planned) == pytest.approx(fitting, rel=0.05)
     requests = footprint.admitted(planned)
     prompts = requests / TEXT_OF_A_WINDOW * Instruct.prompt_tokens
-    step = settings.max_num_batched_tokens or instruct_step(requests, prefilled=False)
+    step = settings.max_num_batched_tokens or Instruct.step_tokens(requests, prefilled=False, on_cpu=False)
     assert requests + prompts <= step
     assert step_bytes(step) == 0
 
@@ -149,7 +156,7 @@ def test_a_step_holds_the_requests_of_an_instruct_profile(profile: str, fitting:
 @pytest.mark.parametrize(("requests", "expected"), [(1, 4_096), (150, 4_096), (180, 5_120), (1_024, 15_360)])
 def test_a_step_of_the_plugin_holds_the_prompts_of_a_burst(requests: int, expected: int) -> None:
     """With the plugin, a step of an instruct model also holds the prompts of a whole burst."""
-    assert instruct_step(requests, prefilled=True) == expected
+    assert Instruct.step_tokens(requests, prefilled=True, on_cpu=False) == expected
     assert requests + burst_size(requests) * Instruct.prompt_tokens <= expected
 
 
@@ -304,15 +311,15 @@ def test_a_small_job_has_all_its_chunks_when_vllm_starts() -> None:
     """A job is small if all chunks of the only feed are there when vLLM starts, unless the user chose the graphs or the
     task is to answer questions. Chunks that an engine took before it died count."""
     auto, chosen = VllmSettings(), VllmSettings(cudagraph_mode="FULL_AND_PIECEWISE")
-    assert small_job_chunks(auto, small_feed(3)) == 3
-    assert small_job_chunks(chosen, small_feed(3)) == 0
-    assert small_job_chunks(VllmSettings(task="ask"), small_feed(3)) == 0
-    assert small_job_chunks(auto, small_feed(3, closed=False)) == 0
-    assert small_job_chunks(auto, small_feed(3, is_last=False)) == 0
+    assert small_job_chunks(Realtime, auto, small_feed(3)) == 3
+    assert small_job_chunks(Realtime, chosen, small_feed(3)) == 0
+    assert small_job_chunks(Questions, auto, small_feed(3)) == 0
+    assert small_job_chunks(Realtime, auto, small_feed(3, closed=False)) == 0
+    assert small_job_chunks(Realtime, auto, small_feed(3, is_last=False)) == 0
     taken = small_feed(3)
     assert [taken.get(), taken.get(), taken.get()].count(None) == 0
-    assert small_job_chunks(auto, taken) == 3
-    assert small_job_chunks(auto, small_feed(0)) == 1
+    assert small_job_chunks(Realtime, auto, taken) == 3
+    assert small_job_chunks(Realtime, auto, small_feed(0)) == 1
 
 
 def test_a_small_job_has_graphs_and_no_compiled_code(voxtral: Model) -> None:

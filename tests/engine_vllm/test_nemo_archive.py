@@ -26,8 +26,8 @@ from conftest import ROOT
 from nemo_archives import TOKENIZER, Config, nemo_config, nemo_weights, sentencepiece_model, write_archive
 from tiny_weights import BLANK, PIECES, Architecture, TinyModel, audio, tiny_model
 
-from voxbatch.engines.transducers import nemo_archive
 from voxbatch.errors import ConfigError
+from voxbatch.transducers import nemo_archive
 
 pytestmark = [pytest.mark.slow]
 
@@ -135,7 +135,7 @@ def test_the_blank_of_v2_stays_the_id_after_its_vocabulary(tmp_path: Path) -> No
 def test_a_summary_needs_no_pytorch_and_no_weights(tmp_path: Path) -> None:
     path = write(tmp_path, weights=b"no weights")
     script = (
-        "import sys; from pathlib import Path; from voxbatch.engines.transducers import nemo_archive as archive;"
+        "import sys; from pathlib import Path; from voxbatch.transducers import nemo_archive as archive;"
         "config, features = archive.summary(Path(sys.argv[1])); print(config['model_type'], features['win_length'],"
         "[name for name in ('torch', 'transformers') if name in sys.modules])"
     )

@@ -27,11 +27,11 @@ from onnx_export import BLANK, PIECES, babble, export, extractor, tiny  # noqa: 
 from tokenizers import decoders  # noqa: E402
 
 from voxbatch.engines import Engine, Feed, create  # noqa: E402
-from voxbatch.engines.onnx_asr import OnnxAsrEngine  # noqa: E402
-from voxbatch.engines.onnx_folder import recognises  # noqa: E402
-from voxbatch.engines.transducers.words import Vocabulary  # noqa: E402
 from voxbatch.errors import ConfigError  # noqa: E402
+from voxbatch.onnx_asr import OnnxAsrEngine  # noqa: E402
+from voxbatch.onnx_asr.folder import recognises  # noqa: E402
 from voxbatch.records import Chunk, Hypothesis, Samples, Span, Word  # noqa: E402
+from voxbatch.transducers.words import Vocabulary  # noqa: E402
 
 KINDS = "ctc", "rnnt", "tdt"
 SECONDS = (3.0, 1.234, 0.05, 3.5, 0.7, 2.0)

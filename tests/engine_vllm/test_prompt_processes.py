@@ -26,7 +26,6 @@ from vllm.renderers import renderer_from_config
 
 from voxbatch.engines import create
 from voxbatch.engines.pieces import Piece
-from voxbatch.vllm.engine.arguments import arguments_from_settings
 from voxbatch.vllm.engine.vllm_process import VllmProcess
 from voxbatch.vllm.plugin import prompts
 
@@ -43,7 +42,7 @@ def plain(value):
 kind = MODEL
 speech_models.MODELS[kind](Path(kind))
 engine = create("vllm", kind, {"dtype": "bfloat16", "max_model_len": "640", "enforce_eager": "true"})
-arguments = arguments_from_settings(engine._model.family, engine._model.is_mistral, engine._settings)
+arguments = engine._family.arguments(engine._settings)
 config = EngineArgs(model=kind, **arguments).create_engine_config()
 pairs = [socket.socketpair() for _ in range(2)]
 prompts.fork([end for _, end in pairs])

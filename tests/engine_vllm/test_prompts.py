@@ -12,11 +12,11 @@ from sounds import noise
 from voxbatch import engines
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
-from voxbatch.vllm.engine.families import UnsupportedPiece
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.families.instruct import Instruct
 from voxbatch.vllm.engine.families.realtime import Realtime
+from voxbatch.vllm.engine.families.request import UnsupportedPiece
 from voxbatch.vllm.engine.model import locate
-from voxbatch.vllm.engine.settings import resolve
 
 pytest_plugins = ["engine_runs"]
 

@@ -17,10 +17,10 @@ from voxbatch import engines
 from voxbatch.engines.pieces import QuestionPiece
 from voxbatch.errors import ConfigError
 from voxbatch.records import AnswerOptions, Question, ToolCall
-from voxbatch.vllm.engine.families import UnsupportedPiece, UnusableAnswer
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.families.questions import Questions
+from voxbatch.vllm.engine.families.request import UnsupportedPiece, UnusableAnswer
 from voxbatch.vllm.engine.model import locate
-from voxbatch.vllm.engine.settings import resolve
 
 pytest_plugins = ["engine_runs"]
 

@@ -484,7 +484,7 @@ def test_sagemaker_starts_the_server_with_one_word(voxbatch: Voxbatch, voxtral: 
 def test_cloud_run_starts_the_server_with_its_variables(voxbatch: Voxbatch, realtime: Path) -> None:
     """The arguments and variables of Cloud Run's service give vLLM the port, the length and the concurrency.
 
-    tests/test_jobs_service.py has the service's definition evaluated and compares the same arguments.
+    tests/clouds/test_jobs_service.py has the service's definition evaluated and compares the same arguments.
     """
     options = "max_model_len=8192 gpu_memory_utilization=0.9 max_num_seqs=8"
     variables = {"PORT": "8080", "VOXBATCH_ENGINE_OPTION": options, "VOXBATCH_MODEL": str(realtime)}

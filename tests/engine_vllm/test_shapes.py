@@ -10,13 +10,13 @@ import pytest
 from shapes import full_size
 
 from voxbatch.engines import gpu
-from voxbatch.vllm.engine import FAMILIES, compat, prefill
+from voxbatch.vllm.engine import compat, prefill
 from voxbatch.vllm.engine.arguments import concurrency, llm_arguments
 from voxbatch.vllm.engine.checks import check, check_step
+from voxbatch.vllm.engine.families.choice import FAMILIES, resolve
 from voxbatch.vllm.engine.forecast import expected_speed
 from voxbatch.vllm.engine.memory import Footprint
 from voxbatch.vllm.engine.model import INSTRUCT, Model, locate
-from voxbatch.vllm.engine.settings import resolve
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT.parent / "shared" / "world" / "params"
@@ -54,7 +54,7 @@ def test_full_size_writes_the_published_params(shape: str) -> None:
 @pytest.mark.parametrize("shape", WEIGHTS)
 def test_the_weights_of_the_instruct_models(shape: str) -> None:
     """The weights take the published 9.36 GB and 48.5 GB, to 1.5 %: the adapter and the norms are left out."""
-    footprint = Footprint(full_size().params(shape), is_realtime=False, max_model_len=1024)
+    footprint = Footprint(full_size().params(shape), max_model_len=1024)
     assert footprint.weights_bytes == pytest.approx(WEIGHTS[shape], rel=0.015)
 
 

@@ -124,6 +124,7 @@ def test_on_a_gpu_requests_share_their_voice(speaker: Path, tmp_path: Path, monk
     from voxbatch.engines import gpu
     from voxbatch.vllm.engine import arguments, compat
     from voxbatch.vllm.engine.model import locate
+    from voxbatch.vllm.engine.planned_memory import planned_bytes
     from voxbatch.vllm.engine.settings import VllmSettings
 
     card = gpu.GpuInfo("0", "NVIDIA H100", 85_520_809_984, 84_000_000_000, 600_000_000, (9, 0))
@@ -133,7 +134,7 @@ def test_on_a_gpu_requests_share_their_voice(speaker: Path, tmp_path: Path, monk
     given = arguments.llm_arguments(model, settings, True, speaker, 512)
     assert given["enable_prefix_caching"] is True
     assert given["max_num_batched_tokens"] == 4_096
-    share = arguments.planned_bytes(settings, card) / (card.total_bytes - card.reserved_bytes)
+    share = planned_bytes(settings, card) / (card.total_bytes - card.reserved_bytes)
     assert 0.01 < share - given["gpu_memory_utilization"] < 0.03
 
 

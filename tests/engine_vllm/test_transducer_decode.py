@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
-from voxbatch.engines.transducers.words import Vocabulary  # noqa: E402
+from voxbatch.transducers.words import Vocabulary  # noqa: E402
 
 TEXT = Path(__file__).read_text().splitlines()
 SPOKEN = ["¡Hola! ¿Qué tal?", "cuesta $5, ¡bien!", "very very good", "Über „Straßen“ fährt er.", "он сказал: «да»"]

@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import nemo_reference  # noqa: E402
 import parakeets  # noqa: E402
 
-from voxbatch.engines.transducers import model as models  # noqa: E402
-from voxbatch.engines.transducers.loading import load  # noqa: E402
-from voxbatch.engines.transducers.network import Network  # noqa: E402
+from voxbatch.transducers import model as models  # noqa: E402
+from voxbatch.transducers.loading import load  # noqa: E402
+from voxbatch.transducers.network import Network  # noqa: E402
 
 TABLE = json.loads(Path(nemo_reference.__file__).with_suffix(".json").read_text())
 LENGTHS = (320, 800, 8000, 16_000, 16_159, 20_480, 23_456, 40_000, 64_000, 32_000, 4_000, 1_279)
@@ -90,8 +90,8 @@ def test_features_are_those_of_transformers() -> None:
     """The features of packed clips are those of transformers' extractor to six digits."""
     import transformers
 
-    from voxbatch.engines.transducers.features import LogMel
-    from voxbatch.engines.transducers.model import FeatureSettings
+    from voxbatch.transducers.features import LogMel
+    from voxbatch.transducers.model import FeatureSettings
 
     lengths = (16_000, 12_345, 320)
     extractor = transformers.ParakeetFeatureExtractor(feature_size=80)
@@ -131,7 +131,7 @@ def test_greedy_decoding_is_that_of_nemo(architecture: str) -> None:
     where a clip reaches the limit of tokens at a frame, alone and in company. NeMo's max_prob is (pV - 1) / (V - 1)."""
     from tiny_weights import BLANK, DURATIONS, encoder_outputs
 
-    from voxbatch.engines.transducers.greedy import TransducerDecoder
+    from voxbatch.transducers.greedy import TransducerDecoder
 
     table = TABLE["decoding"][architecture]
     network, clips = nemo_network(architecture), encoder_outputs(table["seed"])
@@ -161,7 +161,7 @@ def test_samples_become_the_tokens_of_nemo(architecture: str) -> None:
     """Features, encoder and decoding together give NeMo's tokens and frames for packed clips."""
     from tiny_weights import BLANK, audio
 
-    from voxbatch.engines.transducers.model import FeatureSettings, TransducerModel
+    from voxbatch.transducers.model import FeatureSettings, TransducerModel
 
     located = TransducerModel("", Path(), architecture, FeatureSettings(), 0.08, None, {}, "", "")
     clips = [parakeets.chunk(index, samples) for index, samples in enumerate(audio())]

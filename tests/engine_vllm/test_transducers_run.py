@@ -149,9 +149,9 @@ def test_weights_that_do_not_fit_are_refused(recordings: Path, tmp_path: Path) -
     where and what to do. transformers would fill them with random numbers and write plausible text."""
     from safetensors.torch import load_file, save_file
 
-    from voxbatch.engines.transducers import model as models
-    from voxbatch.engines.transducers.loading import load
     from voxbatch.errors import ConfigError, EngineError
+    from voxbatch.transducers import model as models
+    from voxbatch.transducers.loading import load
 
     def refused(change: Any, match: str) -> None:
         folder = parakeets.folder(tmp_path / str(len(list(tmp_path.iterdir()))), "tdt")

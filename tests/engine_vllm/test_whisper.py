@@ -16,9 +16,9 @@ from voxbatch.engines.pieces import Piece
 from voxbatch.records import TRANSLATE, Hints
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.counts import count_errors
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.families.whisper import CONTEXT, TEXT_TOKENS, Whisper
 from voxbatch.vllm.engine.model import locate
-from voxbatch.vllm.engine.settings import resolve
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -180,7 +180,7 @@ def two_cards(realtime: Path, options: list[str], tmp_path_factory: pytest.TempP
 def test_a_killed_run_on_two_gpus_leaves_no_process(
     start: Starter, recordings: Path, two_cards: list[str], tmp_path: Path, number: int, code: int
 ) -> None:
-    """It leaves neither vLLM's engine process nor a worker behind. tests/test_parent_watchdog.py proves the same of
+    """It leaves neither vLLM's engine process nor a worker behind. test_parent_watchdog.py proves the same of
     processes without vLLM, also while native code holds the GIL."""
     out = tmp_path / "out"
     run = start("run", recordings, "-o", out, *two_cards, env=ENVIRONMENT)

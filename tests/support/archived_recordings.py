@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from voxbatch.manifest.opening import open_source
+from voxbatch.sources.opening import open_source
 from voxbatch.storage import Stores
 
 

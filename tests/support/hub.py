@@ -50,7 +50,7 @@ class _Handler(Handler):
         if folder is None:
             self._error(401, "RepoNotFound")  # as the real hub answers strangers
             return
-        if revision not in ("", "main", COMMIT):
+        if revision not in ("", "main", COMMIT, "topic%2Fnew%20words"):
             self._error(404, "RevisionNotFound")
             return
         listed = sorted(path for path in folder.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Images built with buildah, without a daemon or a registry, and their containers, for tests/test_containers.py.
+"""Images built with buildah, without a daemon or a registry, and their containers, for tests/clouds/test_containers.py.
 
 The base image is a Debian made for the tests (mmdebstrap), or the image that VOXBATCH_TEST_BASE_IMAGE names. A
 container is the file system of the image with its own processes and no network (unshare). The entry point of the image

@@ -35,6 +35,7 @@ def calibrate_run(store: Store, cluster_key: str | None = None) -> Calibration:
         StorageError: OUT cannot be read.
     """
     run = run_file.read_existing(store)
+    run.products.check_score(store.place)
     run.require_one_model(store.place)
     items: list[ScoredItem] = []
     languages, seen = Counter[str](), Counter[str]()

@@ -165,7 +165,9 @@ class _ComparedSource:
         are those of its text."""
         if is_run(place):
             self._store = stores.out(place)
-            self._language = language or run_file.read_existing(self._store).language
+            run = run_file.read_existing(self._store)
+            run.products.check_score(self.place)
+            self._language = language or run.language
             self.summary = read_summary(self._store)
             if self.summary is None or not self._store.exists(TRANSCRIPTS):
                 raise ConfigError(f"{self.place}: the run is not finished; run the same command again, then compare")

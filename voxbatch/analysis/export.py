@@ -20,6 +20,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.lines import RESULT_KEYS, parse_line, score_keys
+from voxbatch.output.run_file import Run
 from voxbatch.scoring.counts import ErrorCounts, count_errors
 from voxbatch.scoring.units import error_unit
 from voxbatch.storage import DEFAULT_STORES, Store, Stores
@@ -67,8 +68,9 @@ def export_items(store: Store, path: str, stores: Stores = DEFAULT_STORES) -> in
     columns, count = dict(COLUMNS), 0
     for entry in entries:
         count += 1
-        _add_kinds(columns, parse_line(store, entry), store.place)
-    rows = (_row(entry.kind == "transcript", parse_line(store, entry), columns, run.language) for entry in entries)
+        _add_kinds(columns, parse_line(store, entry, run.products), store.place)
+    lines = ((entry.kind == "transcript", parse_line(store, entry, run.products)) for entry in entries)
+    rows = (_row(is_done, line, columns, run) for is_done, line in lines)
     target, name = open_target(path, stores)
     target.write(name, encode(columns, _batches(rows)))
     return count
@@ -98,18 +100,18 @@ def _kind(value: bool | int | float | str) -> str:
     return "float" if isinstance(value, float) else "text"
 
 
-def _row(is_done: bool, line: Row, columns: Mapping[str, str], language: str | None) -> Row:
+def _row(is_done: bool, line: Row, columns: Mapping[str, str], run: Run) -> Row:
     """Return the values of an item by column. The reference of a failure counts as deleted, so that the sums of the
     columns are those of the summary."""
-    lang, counts = line.get("lang") or language, None
+    lang, counts = line.get("lang") or run.language, None
     if line.get("text") is not None and is_done:
-        counts = ErrorCounts.of_line(line)
-    elif line.get("text") is not None:
+        counts = ErrorCounts.of_line(line) if "pred_text" in line else None
+    elif line.get("text") is not None and run.products.counts_missing:
         counts = count_errors(line["text"], "", lang)
     rate = counts and counts.reported_rate
     is_word = error_unit(lang) == "word"
     flags = line["flags"] if is_done else []
-    segments = line["segments"] if is_done else []
+    segments = line.get("segments", []) if is_done else []
     own = {
         "lang": lang, **score_keys(counts), "wer": rate if is_word else None, "cer": None if is_word else rate,
         "flags": ";".join(dict.fromkeys(flag["kind"] for flag in flags)),

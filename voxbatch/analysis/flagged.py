@@ -122,7 +122,7 @@ def _run_lines(store: Store, flagged: Flagged) -> Iterator[tuple[int, dict[str, 
     run = run_file.read_existing(store)
     flagged.items = run.items
     for entry in Entries(store, run):
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         if entry.kind == "transcript":
             yield entry.index, line
         else:

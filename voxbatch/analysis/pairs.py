@@ -21,11 +21,11 @@ from voxbatch.errors import ManifestError
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import quote
-from voxbatch.manifest.references import canonical
 from voxbatch.output.item_names import short_name
 from voxbatch.safe_text import counted
 from voxbatch.scoring.corpus import line_language
 from voxbatch.scoring.word_times import WordTimes
+from voxbatch.sources.references import canonical
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 LISTED = 1000
@@ -147,7 +147,7 @@ def read_pairs(
     matching = Matching()
 
     def pairs() -> Iterator[Pair]:
-        with open_texts(hypotheses, kind, stores, matching.decoder) as hypothesis_texts:
+        with open_texts(hypotheses, kind, stores, matching.decoder, language) as hypothesis_texts:
             if references is None:
                 lines: dict[str, int] = {}  # two rows may have one path, but not one `id`
                 for entry in hypothesis_texts.entries(Role.BOTH):
@@ -159,7 +159,7 @@ def read_pairs(
                     if entry.reference is not None:
                         yield Pair(entry.id, entry.reference, entry.text, _language(entry, language), entry, entry)
                 return
-            with open_texts(references, kind, stores, matching.decoder) as reference_texts:
+            with open_texts(references, kind, stores, matching.decoder, language) as reference_texts:
                 agreed, reference_texts = agreed_kinds(hypothesis_texts, reference_texts)
                 yield from _matched_pairs(
                     agreed, _ReferenceFile(reference_texts, (*_ROW_KEYS, *keys)), language, matching

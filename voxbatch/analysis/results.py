@@ -10,7 +10,7 @@ from voxbatch.errors import UsageError
 from voxbatch.output import run_file
 from voxbatch.output.corrections import combined
 from voxbatch.output.entries import Entries
-from voxbatch.output.layout import CORRECTED, FIRST, of_pass, part_names
+from voxbatch.output.layout import CORRECTED, part_names
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.outcomes import outcome_of
@@ -52,10 +52,9 @@ class ResultReader:
             if second_pass := self._run.second_pass:
                 yield from self._results_of_both_passes(second_pass)
                 return
-            every = part_names(self._store, self._run.generation, pass_name="")
-            corrections = Entries(self._store, replace(self._run, pass_name=CORRECTED), every).of_pass()
+            corrections = Entries(self._store, replace(self._run, pass_name=CORRECTED)).of_pass()
             corrected = {entry.index: entry for entry in corrections}
-            for name in of_pass(every, FIRST):
+            for name in part_names(self._store, self._run.generation):
                 if name in self._read:
                     continue
                 for entry in self._list.read_part(name):
@@ -71,7 +70,7 @@ class ResultReader:
             self._read.update(part.name for part in entries.parts)
 
     def _result(self, entry: PartEntry) -> Result:
-        line = parse_line(self._store, entry)
+        line = parse_line(self._store, entry, self._run.products)
         return Result(line["id"], outcome_of(entry.kind, line), line)
 
 

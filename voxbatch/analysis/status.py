@@ -121,7 +121,7 @@ class StatusReader:
         if header.committed_at > latest.committed_at:
             self._latest_headers[header.shard] = header
         for entry in entries or ():
-            self._totals.add(entry, parse_line(self._store, entry))
+            self._totals.add(entry, parse_line(self._store, entry, self._totals.products))
 
     def _status(self, run: Run, summary: Summary | None) -> Status:
         """Return the progress by the parts that were read, and by the summary of a finished run."""

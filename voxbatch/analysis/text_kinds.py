@@ -14,7 +14,8 @@ class TextKind:
     """A kind of file with texts."""
 
     reader: str
-    """Module of the package `readers`, and its function that yields the entries of (source, role, name of the file)."""
+    """Module of the package `readers`, and its function that yields the entries of (source, role, name of the file,
+    kind, language)."""
     has_references: bool = False
     """True if its rows may have a hypothesis and its reference."""
 
@@ -29,20 +30,14 @@ TEXT_KINDS = {
     "trn": TextKind("nist.trn_entries"),
     "ctm": TextKind("nist.ctm_entries"),
     "stm": TextKind("nist.stm_entries"),
-    "srt": TextKind("subtitles.cue_entries"),
-    "vtt": TextKind("subtitles.cue_entries"),
-    "sbv": TextKind("subtitles.cue_entries"),
-    "ass": TextKind("subtitles.dialogue_entries"),
-    "ssa": TextKind("subtitles.dialogue_entries"),
-    "ttml": TextKind("subtitles.ttml_entries"),
-    "smi": TextKind("subtitles.sami_entries"),
-    "sub": TextKind("subtitles.frame_entries"),
-    "lrc": TextKind("subtitles.lyrics_entries"),
-    "textgrid": TextKind("subtitles.annotation_entries"),
-    "eaf": TextKind("subtitles.annotation_entries"),
-    "trs": TextKind("subtitles.annotation_entries"),
-    "cha": TextKind("subtitles.annotation_entries"),
+    **dict.fromkeys(
+        (
+            "srt", "vtt", "sbv", "ass", "ssa", "ttml", "xml", "smi", "sub", "scc", "mcc", "stl", "lrc", "labels",
+            "textgrid", "eaf", "exb", "trs", "cha",
+        ),
+        TextKind("subtitles.transcript_entries"),
+    ),
     "kaldi": TextKind("nist.kaldi_entries"),
     LINES: TextKind("nist.line_entries"),
-}
-"""The kinds by their names, which are extensions except for the last two."""
+}  # fmt: skip
+"""The kinds by their names, which are extensions except for "labels" and the last two."""

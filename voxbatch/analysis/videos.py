@@ -21,7 +21,6 @@ from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import VoxbatchError
 from voxbatch.formats.document import Document
 from voxbatch.log import Log
-from voxbatch.manifest.folder import SUBTITLED
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
@@ -32,6 +31,7 @@ from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
+from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20
@@ -49,16 +49,20 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
     Args:
         in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off.
         log: gets the numbers, and the reason for each video without a copy.
+
+    Raises:
+        ConfigError: the run has no transcripts.
     """
     run = run_file.read_existing(store)
+    run.products.check_score(store.place)  # subtitles need texts, too
     summary = read_summary(store)
     limits = ItemFiles.of((summary or run).facts.config).limits
     entries, recordings, own = Entries(store, run), ItemNames(), OwnFiles(store)
     for entry in entries:
-        recordings.add(parse_line(store, entry)[AUDIO_KEY])
+        recordings.add(parse_line(store, entry, run.products)[AUDIO_KEY])
     written, present = list[str](), list[str]()
     for entry in entries:
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         place = recordings.place_beside(line) if entry.kind == "transcript" else None
         if place is None or is_remote(place):
             continue

@@ -17,7 +17,7 @@ from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
-from voxbatch.errors import ConfigError, RunMismatchError
+from voxbatch.errors import ConfigError, RunError, RunMismatchError
 from voxbatch.output import run_file
 from voxbatch.output.default_out import default_out
 from voxbatch.output.summary import Summary
@@ -55,8 +55,16 @@ class BackgroundRun:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the run if it is still in progress."""
+        """Stop the run if it is still in progress.
+
+        Raises:
+            RunError: SystemExit(0) ends the block before the end of the run: the program would end like one whose run
+                has finished.
+        """
         self.stop()
+        if isinstance(error, SystemExit) and not error.code and self._summary.exception() is not None:
+            safe = "what is committed is safe; start it again to continue"
+            raise RunError(f"sys.exit({error.code!r}) was called before the run in {self.out} had ended; {safe}")
         if kind is None and not isinstance(self._summary.exception(), StopRequested):
             self._summary.result()
 

@@ -16,7 +16,7 @@ import signal
 import struct
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import IO
@@ -27,26 +27,36 @@ import soxr
 from voxbatch.audio.ffmpeg import FFmpegKilledError, executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.libsndfile import NativeBlock, block_frames
+from voxbatch.audio.mixed_streams import MixedStreams, active_frames, speak_in_turn
 from voxbatch.audio.mpeg_frames import FrameCounter
 from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, avi_seconds
 from voxbatch.audio.timeline import WITHOUT_TIMESTAMPS, Timeline
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
+from voxbatch.languages import primary_subtag
 from voxbatch.process.child import for_program
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage import LocalReadError, redacted
 from voxbatch.storage.recording import Recording, verify_readable
-from voxbatch.voice import voice_seconds
+from voxbatch.voice import loudness, voice_seconds
 
 FORMATS = (
-    "aac,ac3,aiff,alaw,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,dv,eac3,flac,flv,g722,gsm,m4a,matroska,mov,mp3,mp4,mpc,mpc8,"
-    "mpeg,mpegts,mulaw,mxf,ogg,rm,tak,tta,voc,w64,wav,webm,wv,xwma"
+    "aac,ac3,aiff,alaw,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,dv,eac3,flac,flv,g722,g729,gsm,loas,m4a,matroska,mlp,mov,mp3,mp4,mpc,mpc8,"
+    "mpeg,mpegts,mulaw,mxf,nut,ogg,rm,sbc,sln,sox,tak,truehd,tta,voc,w64,wav,webm,wtv,wv,xwma"
 )
-"""Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone."""
+"""Demuxers (ffmpeg -demuxers) that read audio from their own bytes alone. None of them opens a further file: g729, sbc
+and sln cut raw bytes into packets; loas, mlp and truehd pass raw bytes to a parser; sox is a header and PCM; nut is one
+stream of packets; wtv has a file system within its bytes. (mov does not follow references to other files by default.)
+"""
 _TELEPHONE = ["-ar", "8000"]
 RAW_FORMATS = {
     ".alaw": ["-f", "alaw", *_TELEPHONE], ".g722": ["-f", "g722"], ".gsm": ["-f", "gsm"],
-    ".ulaw": ["-f", "mulaw", *_TELEPHONE],
+    ".ulaw": ["-f", "mulaw", *_TELEPHONE], ".g729": ["-f", "g729"], ".sbc": ["-f", "sbc"], ".msbc": ["-f", "sbc"],
+    ".sln": ["-f", "sln", *_TELEPHONE],
+    **{
+        f".sln{khz}": ["-f", "sln", "-ar", str(44_100 if khz == 44 else 1000 * khz)]
+        for khz in (12, 16, 24, 32, 44, 48, 96, 192)
+    },
 }  # fmt: skip
 """ffmpeg's options for headerless formats with one rate and channel count. Only the extension identifies them."""
 
@@ -73,6 +83,8 @@ SILENCE_LEVEL = 1e-3
 """Largest level of a silent audio stream: −60 dB of full scale. Noise of a sound card is below it."""
 VOICE_SEARCH_S = 300.0
 """Seconds of each of several audio streams in which the voice is measured."""
+MIN_VOICE_S = 1.0
+"""Seconds of voice from which an audio stream may be a side of a conversation."""
 LEAST_VOICE_SHARE = 0.5
 """Share of the voice in another stream that a stream must have to be preferred because it is earlier in the file. Dubs
 and commentaries have about as much as the first stream."""
@@ -419,14 +431,16 @@ def open_stream(
     *,
     seek: bool,
     audio_bytes: AudioBytes | None,
-) -> FFmpegStream:
-    """Open an audio stream of a recording: the one that was asked for, or the first one with voice. See FFmpegStream
-    for the other arguments.
+    language: str | None = None,
+) -> FFmpegStream | MixedStreams:
+    """Open an audio stream of a recording: the one that was asked for, or the first one with voice; or the streams of a
+    conversation that is divided over them. See FFmpegStream for the other arguments.
 
     Args:
         audio_stream: 0-based number among the audio streams; None takes the first one with at least LEAST_VOICE_SHARE
             of the voice of any other one; without voice, the first one with sound.
         warn: called with a line that names the stream, if there are several.
+        language: code of the language that is spoken. If streams are tagged with it, only they are considered.
     """
 
     def opened(number: int) -> FFmpegStream:
@@ -443,21 +457,49 @@ def open_stream(
         if audio_stream is not None or len(streams) < 2:
             return stream
         stream.close()
-    sounds = [_Sound.of(recording, name, offset, number) for number in range(len(streams))]
-    most = max(sound.voice_s for sound in sounds)
+    chosen, sounds, warning = _choice(recording, name, offset, streams, language)
+    warn(warning)
+    for undecodable_number, sound in sorted(sounds.items()):
+        if sound.error:
+            warn(f"audio stream {undecodable_number} cannot be decoded: {sound.error}")
+    return opened(chosen[0]) if len(chosen) == 1 else MixedStreams([opened(number) for number in chosen])
+
+
+def _choice(
+    recording: Recording, name: str, offset: float, streams: Sequence[str], language: str | None
+) -> tuple[list[int], dict[int, _Sound], str]:
+    """Return the numbers of the audio streams to take, the sound in those that were considered, and the warning."""
+    numbers = range(len(streams))
+    tagged = [at for at in numbers if language is not None and _tag(streams[at]) == primary_subtag(language)]
+    sounds = {number: _Sound.of(recording, name, offset, number) for number in tagged or numbers}
+    if tagged and not any(sound.is_audible for sound in sounds.values()):
+        tagged = []
+        sounds |= {number: _Sound.of(recording, name, offset, number) for number in numbers if number not in sounds}
+    most = max(sound.voice_s for sound in sounds.values())
     if most:
-        chosen = next(number for number, sound in enumerate(sounds) if sound.voice_s >= LEAST_VOICE_SHARE * most)
+        chosen = next(number for number in sorted(sounds) if sounds[number].voice_s >= LEAST_VOICE_SHARE * most)
     else:
-        chosen = next((number for number, sound in enumerate(sounds) if sound.is_audible), 0)
+        chosen = next((number for number in sorted(sounds) if sounds[number].is_audible), 0)
     listed = "; ".join(f"{number}: {description}" for number, description in enumerate(streams))
+    with_voice = [number for number in sorted(sounds) if sounds[number].voice_s >= MIN_VOICE_S]
+    tags = {_tag(streams[number]) for number in with_voice}
+    if len(tags) == 1 and speak_in_turn([active_frames(np.array(sounds[number].levels)) for number in with_voice]):
+        taken = ", ".join(map(str, with_voice))
+        warning = f"audio streams {taken} were mixed, because they speak in turn ({listed}); see --audio-stream"
+        return with_voice, sounds, warning
     with_what = "voice" if most else "sound"
-    warn(
+    if tagged:
+        with_what += f" in the language {language}"
+    warning = (
         f"audio stream {chosen} was taken, the first with {with_what} of {len(streams)} ({listed}); see --audio-stream"
     )
-    for number, sound in enumerate(sounds):
-        if sound.error:
-            warn(f"audio stream {number} cannot be decoded: {sound.error}")
-    return opened(chosen)
+    return [chosen], sounds, warning
+
+
+def _tag(description: str) -> str | None:
+    """Return the language that an audio stream is tagged with: "ger, aac, 48000 Hz, mono" → "de"."""
+    tag, _, rest = description.partition(", ")
+    return primary_subtag(tag) if rest.count(", ") >= 2 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,23 +509,28 @@ class _Sound:
     voice_s: float = 0.0
     """Seconds of voice in the first minutes; if there is none, in the rest up to the first voice."""
     is_audible: bool = False
+    levels: tuple[float, ...] = ()
+    """Level of each frame of 10 ms of the first minutes, in dB."""
     error: str = ""
     """The reason why the stream cannot be decoded."""
 
     @classmethod
     def of(cls, recording: Recording, name: str, offset: float, audio_stream: int) -> _Sound:
         """Decode the first VOICE_SEARCH_S of a stream, and more if there is no voice."""
-        voice_s, heard_s, is_audible = 0.0, 0.0, False
+        voice_s, heard_s, is_audible, levels = 0.0, 0.0, False, list[float]()
         try:
             with closing(FFmpegStream(recording, name, offset, reason="", audio_stream=audio_stream)) as stream:
                 for block in stream.blocks():
                     if heard_s >= VOICE_SEARCH_S and voice_s:
                         break
                     heard_s += len(block) / stream.rate
+                    levels += loudness(
+                        soxr.resample(block.mean(axis=1), stream.rate, SAMPLING_RATE, quality="QQ")
+                    ).tolist()
                     if np.abs(block).max(initial=0.0) > SILENCE_LEVEL:
                         is_audible = True
                         mono = soxr.resample(block.mean(axis=1), stream.rate, SAMPLING_RATE, quality="QQ")
                         voice_s += voice_seconds(mono)
         except AudioError as e:
-            return cls(voice_s, is_audible, "" if heard_s else str(e))
-        return cls(voice_s, is_audible)
+            return cls(voice_s, is_audible, tuple(levels), "" if heard_s else str(e))
+        return cls(voice_s, is_audible, tuple(levels))

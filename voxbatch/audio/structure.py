@@ -281,3 +281,16 @@ def _ogg_checksum(page: bytes) -> int:
     bare[_OGG_CHECKSUM] = bytes(4)
     reflected = zlib.crc32(bare.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{reflected:032b}"[::-1], 2)
+
+
+def has_extensible_float(recording: Recording) -> bool:
+    """Return whether a file is Wave64 with floating-point numbers by WAVE_FORMAT_EXTENSIBLE. libsndfile 1.2.2 reads
+    those of 32 bits as integers."""
+    head = recording.pread(4096, 0)
+    fmt = head.find(_W64_FMT) + len(_W64_FMT) + 8  # after the length of the chunk
+    tag, sub_format = head[fmt : fmt + 2], head[fmt + 24 : fmt + 26]
+    return _W64_FMT in head and (tag, sub_format) == (b"\xfe\xff", b"\x03\x00")
+
+
+_W64_FMT = b"fmt " + bytes.fromhex("f3acd3118cd100c04f8edb8a")
+"""Identifier of the chunk with the format in Wave64."""

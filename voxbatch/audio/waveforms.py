@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import soundfile
@@ -21,7 +21,7 @@ from voxbatch.audio.dropouts import Dropouts
 from voxbatch.audio.joined import FilePart, file_starts
 from voxbatch.audio.libsndfile import HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
-from voxbatch.audio.structure import AudioBytes, audio_bytes, ogg_pages
+from voxbatch.audio.structure import AudioBytes, audio_bytes, has_extensible_float, ogg_pages
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
@@ -29,6 +29,7 @@ from voxbatch.storage.recording import Recording
 
 if TYPE_CHECKING:
     from voxbatch.audio.ffmpeg_stream import FFmpegStream
+    from voxbatch.audio.mixed_streams import MixedStreams
     from voxbatch.audio.voice_mix import VoiceMix
 
 MIN_RATE, MAX_RATE = 4_000, 768_000
@@ -38,6 +39,8 @@ MAX_CHANNELS = 64
 """Largest number of channels: seventh-order ambisonics. Headers that claim more are broken."""
 
 Warn = Callable[[str], None]
+Native: TypeAlias = "SoundFileStream | FFmpegStream | MixedStreams"
+"""An open recording at its own rate."""
 OPUS_RATE = 48_000
 """Rate in Hz at which Opus is decoded, as RFC 7845 recommends (section 5.1). libsndfile decodes at the rate that the
 recording had before it was encoded. On 14 minutes of speech that was at 16 kHz, Whisper tiny.en makes 231 errors in
@@ -56,6 +59,7 @@ def decode(
     channel: int | None = None,
     audio_stream: int | None = None,
     channels: str | None = None,
+    language: str | None = None,
     warn: Warn = lambda message: None,
 ) -> Iterator[Waveform]:
     """Decode a recording to float32 at 16 kHz: mono, unless its channels are separate.
@@ -70,6 +74,7 @@ def decode(
         audio_stream: 0-based audio stream to take; None takes the first one with voice.
         channels: without a `channel`, keep the channels separate: see sides.separate_channels. None mixes down, and so
             does a recording that is several files.
+        language: code of the language that is spoken, which a film's audio streams may be tagged with.
         warn: called with one line for each repair, for each sign of lost audio, and for each recording that ends early.
 
     Yields:
@@ -84,11 +89,11 @@ def decode(
     if len(starts) > 1:
         if any(recording.pread(4, start) != b"OggS" for start in starts):  # chained Ogg is usual
             warn(f"the recording is {len(starts)} files, one after the other, which were read in this order")
-        joined = _decode_files(recording, starts, name, offset, channel, audio_stream, warn)
+        joined = _decode_files(recording, starts, name, offset, channel, audio_stream, language, warn)
         limit = None if duration is None else round(duration * SAMPLING_RATE)
         blocks = _limited(joined, limit, offset > 0, warn, SAMPLING_RATE)
     else:
-        blocks = _decode_file(recording, name, offset, duration, channel, audio_stream, channels, warn)
+        blocks = _decode_file(recording, name, offset, duration, channel, audio_stream, channels, language, warn)
     start, out = round(offset * SAMPLING_RATE), 0
     for samples in blocks:
         yield Waveform(samples, start + out)
@@ -108,6 +113,7 @@ def _decode_files(
     offset: float,
     channel: int | None,
     audio_stream: int | None,
+    language: str | None,
     warn: Warn,
 ) -> Generator[Samples]:
     """Decode the files in a recording to 16 kHz, one after the other, and yield the samples from an offset on."""
@@ -121,6 +127,7 @@ def _decode_files(
                     name,
                     channel=channel,
                     audio_stream=audio_stream,
+                    language=language,
                     warn=lambda message, file=file: warn(f"{file}: {message}"),  # type: ignore[misc]
                 ):
                     if len(block.samples) > skipped:
@@ -141,10 +148,11 @@ def _decode_file(
     channel: int | None,
     audio_stream: int | None,
     channels: str | None,
+    language: str | None,
     warn: Warn,
 ) -> Iterator[Samples]:
     """Decode one file to 16 kHz."""
-    native = _open(recording, name, offset, audio_stream, warn)
+    native = _open(recording, name, offset, audio_stream, language, warn)
     if not MIN_RATE <= native.rate <= MAX_RATE:
         raise AudioError(
             f"the header claims {native.rate} Hz; {MIN_RATE} to {MAX_RATE} Hz are allowed; convert the recording"
@@ -165,8 +173,8 @@ def _decode_file(
 
 
 def _open(
-    recording: Recording, name: str, offset: float, audio_stream: int | None, warn: Warn
-) -> SoundFileStream | FFmpegStream:
+    recording: Recording, name: str, offset: float, audio_stream: int | None, language: str | None, warn: Warn
+) -> Native:
     """Open a recording with libsndfile if it can read all of it, otherwise with ffmpeg."""
     header_audio: AudioBytes | None = None
     seek = True
@@ -185,17 +193,26 @@ def _open(
         except HeaderShortError as short:
             reason, seek = str(short), False
         else:
-            if native.format == "VOC":  # libsndfile reads on after the end of the audio
-                reason = "a VOC file"
-            elif native.subtype == "OPUS" and native.rate < OPUS_RATE:
-                reason = f"Opus that libsndfile decodes at {native.rate} Hz"
+            if misread := _misread(native, recording):
+                reason = misread
             elif audio_stream:
                 raise _no_such_stream(audio_stream)
             else:
                 return native
     from voxbatch.audio.ffmpeg_stream import open_stream
 
-    return open_stream(recording, name, offset, audio_stream, reason, warn, seek=seek, audio_bytes=header_audio)
+    return open_stream(
+        recording, name, offset, audio_stream, reason, warn, seek=seek, audio_bytes=header_audio, language=language
+    )
+
+
+def _misread(native: SoundFileStream, recording: Recording) -> str | None:
+    """Return the reason why libsndfile would give wrong samples of a file that it opens; None if it would not."""
+    if native.format == "VOC":  # libsndfile reads on after the end of the audio
+        return "a VOC file"
+    if native.subtype == "OPUS" and native.rate < OPUS_RATE:
+        return f"Opus that libsndfile decodes at {native.rate} Hz"
+    return "Wave64 whose numbers libsndfile takes for integers" if has_extensible_float(recording) else None
 
 
 def _no_such_stream(audio_stream: int) -> AudioError:
@@ -214,7 +231,7 @@ def _ogg_problem(recording: Recording, warn: Warn) -> str | None:
 
 
 def _checked_blocks(
-    native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
+    native: Native, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Generator[NativeBlock]:
     """Yield the blocks of a recording, then warn of all signs of lost audio.
 
@@ -237,7 +254,7 @@ def _checked_blocks(
 
 
 def _blocks_with_fallback(
-    native: SoundFileStream | FFmpegStream, recording: Recording, name: str, offset: float, warn: Warn
+    native: Native, recording: Recording, name: str, offset: float, warn: Warn
 ) -> Iterator[NativeBlock]:
     frames = 0
     try:
@@ -319,7 +336,7 @@ def _mix_blocks(blocks: Iterator[NativeBlock], mono: Mixdown | VoiceMix) -> Iter
 
 def _at_16_khz(
     blocks: Iterator[NativeBlock],
-    native: SoundFileStream | FFmpegStream,
+    native: Native,
     channel: int | None,
     channels: str | None,
     warn: Warn,

@@ -22,12 +22,12 @@ from voxbatch.failure_kinds import in_words
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import FAILURES, existing_outputs
 from voxbatch.output.products import Products
-from voxbatch.output.summary import CorrectionCounts, Summary
+from voxbatch.output.summary import Summary
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.scoring.corpus import CorpusScore
 from voxbatch.scoring.units import RATES, UNDETERMINED
 from voxbatch.storage import Store, Stores
-from voxbatch.work import additions_of, work_of
+from voxbatch.work import Work, additions_of, work_of
 
 SHOWN_TRANSCRIPTS = 5
 SHOWN_CHARACTERS = 100
@@ -41,8 +41,7 @@ def print_outcome(summary: Summary, out: str, stores: Stores, argv: Sequence[str
         argv: the arguments of this program. Empty if no command is to be advised.
     """
     store = stores.out(out)
-    products: Products = work_of(summary.facts.config).resolve("products")
-    texts, failures = first_texts(store, products), first_failures(store) if summary.failed else []
+    texts, failures = first_texts(store, work_of(summary.facts.config)), first_failures(store) if summary.failed else []
     places = list[tuple[str, str]]()
     with contextlib.suppress(StorageError):
         places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
@@ -61,12 +60,13 @@ def first_failures(store: Store) -> list[tuple[str, str]]:
     return []
 
 
-def first_texts(store: Store, products: Products) -> list[tuple[str, str]]:
+def first_texts(store: Store, kind: Work) -> list[tuple[str, str]]:
     """Return (id, text) of the first transcripts, or of the first texts that were spoken; [] if they cannot be read."""
+    products: Products = kind.resolve("products")
     with contextlib.suppress(StorageError, ValueError, KeyError, TypeError):
         # One parsed line at a time.
-        lines = (json.loads(line) for line in islice(store.lines(products.merged), SHOWN_TRANSCRIPTS))
-        return [(line["id"], line[products.text_key]) for line in lines]
+        lines = (json.loads(line) for line in islice(store.lines(kind.merged), SHOWN_TRANSCRIPTS))
+        return [(line["id"], products.text_of(line)) for line in lines]
     return []
 
 
@@ -134,22 +134,13 @@ def _scores(summary: Summary) -> Iterator[str]:
         yield from rules(summary.score)
         if UNDETERMINED in summary.score.by_language:
             yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
-    if summary.corrections:
-        yield from _corrections(summary.corrections)
     if summary.speakers:
         yield str(summary.speakers)
-    if summary.wer_by_voice:
-        yield "by voice: " + ", ".join(f"{voice} {wer:.2%}" for voice, wer in summary.wer_by_voice.items())
+    products: Products = work_of(summary.facts.config).resolve("products")
+    yield from products.outcome_lines(summary)
     if summary.estimated_wer:
         low, high = summary.estimated_wer.interval
         yield f"estimated WER {summary.estimated_wer.wer:.2%}, 95 % interval {low:.2%} to {high:.2%}"
-
-
-def _corrections(corrections: CorrectionCounts) -> Iterator[str]:
-    """Yield the number of corrected items, and the error rates of the recogniser there."""
-    rates = ((name, corrections.score.total(unit).rate) for name, unit in RATES.items())
-    shown = "".join(f", {name} of the recogniser {rate:.2%}" for name, rate in rates if rate is not None)
-    yield f"{counted(corrections.items, 'item')} corrected by hand{shown}"
 
 
 def _error_rates(score: CorpusScore) -> Iterator[str]:

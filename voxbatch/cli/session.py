@@ -135,12 +135,12 @@ def refuse(error: UsageError, log: Log) -> int:
 
 def _safe(config: Config, p: Progress | None, error: VoxbatchError | None = None) -> str:
     """Return the sentence that says how many items are safe by the latest progress, and how to continue. After an
-    error that names a missing place, the same command would fail again."""
+    error that names a missing place, or one that cannot keep OUT, the same command would fail again."""
     safe, again = "no item was started, and all committed items are safe", ""
     if p is not None:
         safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
         again = " without --overwrite" if config.overwrite else ""
-    if isinstance(error, StorageError) and error.kind is FailureKind.NOT_FOUND:
+    if isinstance(error, StorageError) and error.kind in (FailureKind.NOT_FOUND, FailureKind.NOT_ALLOWED):
         return safe
     return f"{safe}; run the same command again{again} to continue"
 

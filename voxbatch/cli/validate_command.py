@@ -60,8 +60,9 @@ def validate(
     The exit code is 2 if lines are bad, and 3 if recordings are missing or cannot be read. Nothing is transcribed.
     """
     from voxbatch.cli.live_progress import counter
-    from voxbatch.manifest import PathPolicy, open_source, survey
+    from voxbatch.manifest import PathPolicy, survey
     from voxbatch.runner.validation import Kinds, check_recordings
+    from voxbatch.sources.opening import open_source
 
     for text in limiting_variables(ctx):
         click.echo(f"Warning: {text}", err=True)
@@ -145,9 +146,9 @@ def manifest(folder: str, include: tuple[str, ...], stores: Stores) -> None:
     Paths are relative to FOLDER, so save the manifest there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/.
     For these no recording is opened, and no line has a `duration`.
     """
-    from voxbatch.manifest.folder import folder_manifest, others_note
-    from voxbatch.manifest.prefix import prefix_manifest
-    from voxbatch.manifest.references import References
+    from voxbatch.sources.folder import folder_manifest, others_note
+    from voxbatch.sources.prefix import prefix_manifest
+    from voxbatch.sources.references import References
 
     others, references = Counter[str](), References()
     if is_remote(folder):

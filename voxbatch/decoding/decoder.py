@@ -19,8 +19,9 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from voxbatch.decoding.excerpts import excerpts_of
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
-from voxbatch.decoding.voices import VoiceListener, cut_channels
+from voxbatch.decoding.voices import VoiceListener, cut_channels, without_echo
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import handle_stop_signals
@@ -29,7 +30,7 @@ from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Wavef
 from voxbatch.shared_samples import SharedSamples
 from voxbatch.storage import LocalReadError, Stores, redacted
 from voxbatch.storage.circuit_breaker import Unreachable, UnusableRecording, report_error, report_success
-from voxbatch.storage.errors import DamagedObject, UnusableObject
+from voxbatch.storage.errors import UnusableObject
 from voxbatch.storage.prefetch import Prefetch, Prefetcher
 from voxbatch.storage.recording import Recording, RecordingChangedError
 from voxbatch.storage.waits import longest_wait
@@ -139,7 +140,8 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
     try:
         with opened as recording:
             began = time.process_time()
-            for samples, span in chunks(task, recording, warnings, listener):
+            excerpts = _Excerpts(task, recording)
+            for samples, span in excerpts.chunks(warnings, listener):
                 index = len(spans)
                 if index >= len(task.received):
                     yield Chunk(task.item, task.recording + index, samples, span, task.lang)
@@ -152,13 +154,19 @@ def _messages(task: DecodeTask, opened: AbstractContextManager[Recording]) -> It
             cpu_s = time.process_time() - began
             report = report_success(task.audio, recording.last_arrival)
             notes = tuple(dict.fromkeys([*recording.warnings, *warnings]))
-            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording, listener.levels, turns)
+            levels, claimed_s = listener.levels, excerpts.claimed_s
+            yield Decoded(task.item, tuple(spans), notes, cpu_s, report, task.recording, levels, turns, claimed_s)
     except (EOFError, BrokenPipeError, ConnectionResetError, EngineError):
         raise  # the parent or the process of the networks is gone
     except Exception as e:  # a bug in a decoder fails only this item, with the error in its message
         if find_limit(e) is not None:
             raise
         yield _failed(task, e, tuple(spans), recording)
+
+
+def _is_changed(error: ItemError, spans: tuple[Span, ...]) -> bool:
+    """Return whether another attempt would join two contents: chunks of the first one were sent."""
+    return isinstance(error, RecordingChangedError) or (error.kind is FailureKind.CHANGED and bool(spans))
 
 
 def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recording: Recording | None) -> Undecodable:
@@ -176,7 +184,7 @@ def _failed(task: DecodeTask, error: Exception, spans: tuple[Span, ...], recordi
     retry = None
     if isinstance(report, Unreachable) and len(spans) <= len(task.received):  # no chunk was sent
         retry = task
-    elif isinstance(error, ItemError) and error.retryable and not isinstance(error, RecordingChangedError):
+    elif isinstance(error, ItemError) and error.retryable and not _is_changed(error, spans):
         retry = None if task.is_retry else replace(task, is_retry=True, received=spans)
     if report is None and retry is None and recording is not None:  # a damaged recording proves that its place answers
         report = report_success(task.audio, recording.last_arrival)
@@ -206,22 +214,66 @@ def chunks(
             channel=task.channel,
             audio_stream=task.audio_stream,
             channels=task.channels,
+            language=task.lang,
             warn=warnings.append,
         )
         try:
-            yield from cut_channels(listener.heard(_limited(waveforms, task)), task.limit, task.overlap)
+            blocks = without_echo(_limited(waveforms, task))
+            yield from cut_channels(listener.heard(blocks), task.limit, task.overlap)
         except AudioError:
             recording.verify_unchanged()  # a file that is still being written may look damaged
             raise
         recording.verify_unchanged()
     except UnusableObject as e:
-        raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
+        raise UnusableRecording(str(e), e.kind, retryable=e.retryable) from e
     except LocalReadError as e:
         raise LocalReadError(f"cannot read {redacted(task.audio)}: {e}") from e
     except UnusableRecording:
         raise
     except (AudioError, FFmpegKilledError) as e:
         raise type(e)(f"cannot decode {redacted(task.audio)}: {e}", e.kind) from e
+
+
+class _Excerpts:
+    """Decodes the excerpts of a recording that a task asks for, or all of it."""
+
+    def __init__(self, task: DecodeTask, recording: Recording):
+        self._task, self._recording = task, recording
+        self.claimed_s: float | None = None
+        """See Decoded. It is known after the last chunk."""
+
+    def chunks(self, warnings: list[str], listener: VoiceListener) -> Iterator[tuple[Samples, Span]]:
+        """Yield the chunks; see the function `chunks`.
+
+        A recording whose header does not tell the length, or is wrong about it, has one excerpt, at its beginning.
+        """
+        task, num_samples = self._task, 0
+        claimed_s = 0.0 if task.excerpts is None else _claimed_length(task, self._recording)
+        for excerpt in excerpts_of(task, claimed_s):
+            try:
+                for samples, span in chunks(excerpt, self._recording, warnings, listener):
+                    num_samples += len(samples)
+                    yield samples, span
+            except AudioError as e:
+                if e.kind is not FailureKind.NO_SUCH_PART:
+                    raise
+        if num_samples:
+            self.claimed_s = claimed_s
+            return
+        for samples, span in chunks(task, self._recording, warnings, listener):
+            if task.excerpts is not None and num_samples >= task.excerpts * task.limit:
+                self.claimed_s = 0.0
+                return
+            num_samples += len(samples)
+            yield samples, span
+
+
+def _claimed_length(task: DecodeTask, recording: Recording) -> float:
+    """Return the seconds of a task's audio by the header of its recording; 0 if the header does not tell."""
+    from voxbatch.audio.waveforms import probe
+
+    claimed_s = probe(recording) or 0.0
+    return max(0.0, min(claimed_s - task.offset, math.inf if task.duration is None else task.duration))
 
 
 def _check_claimed_length(task: DecodeTask, recording: Recording) -> None:

@@ -70,6 +70,8 @@ class DecodeTask:
     """The way to recognise the channels alone: see audio.sides. None mixes them down."""
     diarization: Diarization | None = None
     """The way to tell the speakers apart. None does not."""
+    excerpts: int | None = None
+    """Number of excerpts of `limit` samples that are decoded of a longer recording. None decodes all of it."""
 
     @property
     def row_group(self) -> str | None:
@@ -98,6 +100,9 @@ class Decoded:
     above MIN_LEVEL_DB. Twelve hours of a channel take 2 MB. Empty if the channels were mixed down."""
     turns: tuple[Turn, ...] | None = None
     """The turns of the speakers on the recording's clock. None if they were not told apart."""
+    claimed_s: float | None = None
+    """Seconds of the recording by its header, if only excerpts of it were decoded; 0 if the header does not tell. None
+    if all of it was decoded."""
 
     @property
     def seconds(self) -> float:

@@ -92,11 +92,14 @@ class DecoderProcess(ChildProcess):
 
     def _send_tasks(self) -> None:
         """Send the tasks for which the decoder has room. The first one of a row group waits for the end of those before
-        it, because the decoder holds one group in memory."""
+        it, because the decoder holds one group in memory. A retry is alone, because the decoder opens recordings ahead,
+        and may have died of another one."""
         while self._num_sent < min(len(self.tasks), MAX_TASKS):
             task = self.tasks[self._num_sent]
-            if self._num_sent and task.row_group not in (None, self.tasks[self._num_sent - 1].row_group):
-                return
+            if self._num_sent:
+                before = self.tasks[self._num_sent - 1]
+                if before.is_retry or task.is_retry or task.row_group not in (None, before.row_group):
+                    return
             self.send(task)
             self._num_sent += 1
 

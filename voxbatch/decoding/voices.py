@@ -116,6 +116,24 @@ def cut_channels(blocks: Iterator[Waveform], limit: int, overlap: int) -> Iterat
             yield samples, replace(span, channel=channel)
 
 
+def without_echo(blocks: Iterable[Waveform]) -> Iterator[Waveform]:
+    """Yield the blocks of a recording; those of separate channels without the echo of another channel."""
+    from voxbatch.text.echo import EchoCanceller
+
+    canceller, start = None, 0
+    for block in blocks:
+        if block.samples.ndim == 1:
+            yield block
+            continue
+        if canceller is None:
+            canceller, start = EchoCanceller(block.samples.shape[1]), block.start
+        if len(samples := canceller(block.samples)):
+            yield Waveform(samples, start)
+            start += len(samples)
+    if canceller is not None and len(samples := canceller.finish()):
+        yield Waveform(samples, start)
+
+
 def _gated(blocks: Iterable[Waveform], channels: int) -> Iterator[Waveform]:
     """Yield the blocks of separate channels without crosstalk."""
     from voxbatch.text.crosstalk import CrosstalkGate

@@ -65,15 +65,15 @@ ENGINES = {
         answers=True,
     ),
     "transducers": Registration(
-        class_path="voxbatch.engines.transducers:TransducersEngine",
+        class_path="voxbatch.transducers:TransducersEngine",
         needs=("torch", "transformers"),
         install="pip install 'voxbatch[parakeet]'",
         use="for Parakeet on NVIDIA GPUs",
-        recognises="voxbatch.engines.transducers.model:recognises",
+        recognises="voxbatch.transducers.model:recognises",
         multilingual_model="parakeet",
         default_profile="parakeet",
-        speed_path="voxbatch.engines.transducers.forecast:expected_speed",
-        checks_path="voxbatch.engines.transducers.requirements",
+        speed_path="voxbatch.transducers.forecast:expected_speed",
+        checks_path="voxbatch.transducers.requirements",
         uses_gpu=True,
         compiles=True,
     ),
@@ -87,11 +87,11 @@ ENGINES = {
         default_profile="cpu",
     ),
     "onnx-asr": Registration(
-        class_path="voxbatch.engines.onnx_asr:OnnxAsrEngine",
+        class_path="voxbatch.onnx_asr:OnnxAsrEngine",
         needs=("onnx_asr", "onnxruntime"),
         install="pip install 'voxbatch[onnx]'",
         use="for ONNX on a CPU",
-        recognises="voxbatch.engines.onnx_folder:recognises",
+        recognises="voxbatch.onnx_asr.folder:recognises",
         weights="*.onnx",
         multilingual_model="parakeet",
     ),
@@ -101,7 +101,7 @@ their names alone."""
 SPEECH_ENGINES = {
     "hibari": Registration(
         class_path="voxbatch.engines.hibari:HibariEngine",
-        needs=("hibari", "pyloudnorm", "sentencex"),
+        needs=("hibari", "icu4py", "pyloudnorm", "sentencex"),
         install="pip install 'voxbatch[speak]'",
         use="for English on a CPU",
     ),
@@ -190,17 +190,24 @@ def options_with_kernels(name: str, options: Mapping[str, str], kernel_cache: st
     return {"kernel_cache": str(kernel_cache), **options} if engine and engine.compiles else options
 
 
-def create(name: str, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES) -> Engine:
+def create(
+    name: str,
+    model: str | None,
+    options: Mapping[str, str],
+    stores: Stores = DEFAULT_STORES,
+    table: Mapping[str, Registration] | None = None,
+) -> Engine:
     """Return an engine that is ready to stream. Its method `stream` loads the model.
 
     Args:
         options: the values of `--engine-option NAME=VALUE`, unparsed.
+        table: see `registered`.
 
     Raises:
         ConfigError: the engine does not accept the model or an option.
         EngineError: the library of the engine is installed but cannot be imported.
     """
-    registration = registered(name)
+    registration = registered(name, table)
     assert registration is not None
     try:
         factory = resolve_name(registration.class_path)
@@ -230,15 +237,22 @@ class EngineCache:
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 
-    def get(self, name: str, model: str | None, options: Mapping[str, str], stores: Stores) -> Engine:
+    def get(
+        self,
+        name: str,
+        model: str | None,
+        options: Mapping[str, str],
+        stores: Stores,
+        table: Mapping[str, Registration] | None = None,
+    ) -> Engine:
         """Return the cached engine if it was created with equal arguments. Otherwise replace it with a new engine.
 
         The arguments and exceptions are those of the function `create`.
         """
-        arguments = (name, model, dict(options), stores)
+        arguments = (registered(name, table), model, dict(options), stores)
         if self._engine is None or arguments != self._asked:
             self.close()
-            self._engine, self._asked = create(name, model, options, stores), arguments
+            self._engine, self._asked = create(name, model, options, stores, table), arguments
         return self._engine
 
     def close(self) -> None:

@@ -10,12 +10,12 @@ and the others go on:
                                       5 alone: death; 5 alone: death; a second of noise: a result  →  ChunkFailure of 5
                                       6, 7, 8 and 9 as before
 
-A chunk that is alone is a stream of its own, so that it shows if the engine loses its result without a death. A death
-blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of the noise,
-this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this process alone:
-if it is killed itself, nobody is blamed.
+A death blames no chunk that was not alone, and none before the child has loaded its model. If the child also dies of
+the noise, this machine or its software is to blame: the run ends, and no item fails. The suspects are known to this
+process alone: if it is killed itself, nobody is blamed.
 
-`engine_program` is the program of the child.
+`engine_program` is the program of the child. There, the engine is `supervised`: the child itself transcribes those
+chunks again whose results the engine loses, or of which it raises an error.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The end of a child, or of its stream."""
+    """The end of a child."""
 
     fate: str
     """Text for people that follows "its process", e.g. "was killed by signal 11 (SIGSEGV)"."""
@@ -192,7 +192,7 @@ class _Stream:
         """Send chunks to a child, and yield their results.
 
         Returns:
-            The death of the child, or its loss of results. None if the stream is over.
+            The death of the child. None if the stream is over.
 
         Raises:
             EngineError: the engine raised it.
@@ -216,8 +216,7 @@ class _Stream:
                 if isinstance(message, StreamEnded):
                     if message.error is not None:
                         raise message.error
-                    is_loss = self._held and not self._feed.discarded
-                    return _Death("ended its work without a result", Cause.LOSS) if is_loss else None
+                    return None
                 yield from self._received(message)
             elif child.is_gone():
                 return (yield from self._end(child))
@@ -345,7 +344,7 @@ class _Stream:
         if guilty is not None:
             yield EngineMessage(f"{its_process} once more with the same chunk alone", is_warning=True)
             text = f"the engine's process {death.fate} each time with this audio alone"
-            self._accused = ChunkFailure(*guilty, text, crashes=death.cause is not Cause.LOSS)
+            self._accused = ChunkFailure(*guilty, text, crashes=True)
         elif len(lost) == 1:
             yield EngineMessage(f"{its_process} with one chunk; it is transcribed again alone", is_warning=True)
         else:

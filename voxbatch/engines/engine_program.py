@@ -12,7 +12,6 @@ import queue
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -20,9 +19,9 @@ from voxbatch.engines import Engine
 from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, StreamEnded
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import Result
-from voxbatch.errors import EngineError, VoxbatchError
+from voxbatch.engines.supervised import supervised
+from voxbatch.errors import VoxbatchError
 from voxbatch.process.child import handle_stop_signals
-from voxbatch.process.limits import find_limit
 from voxbatch.records import Chunk
 from voxbatch.shared_samples import SharedSamples
 
@@ -69,13 +68,10 @@ def main(connection: Connection) -> None:
     while True:
         feed, error = feeds.get(), None
         try:
-            for result in engine.stream(feed):
+            for result in supervised(engine, feed):
                 send(result)
         except VoxbatchError as e:
             error = e
-        except Exception as e:  # noqa: BLE001 a bug of an engine shows its traceback and ends the run
-            traceback.print_exc()
-            error = EngineError(f"engine {engine.spec.name}: {find_limit(e) or f'{type(e).__name__}: {e}'}")
         send(StreamEnded(error))
 
 

@@ -31,7 +31,7 @@ from voxbatch.engines.known_models import (
 )
 from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.records import SAMPLING_RATE, Windows
+from voxbatch.records import SAMPLING_RATE, Chunk, Windows
 from voxbatch.settings import parse, setting
 from voxbatch.storage import DEFAULT_STORES, Stores
 
@@ -102,16 +102,13 @@ class FasterWhisperEngine:
             from voxbatch.engines import hub
 
             yield from hub.download(self._located.repository, self._located.path.name, [WEIGHTS])
-        from voxbatch.engines.whisper_windows import transcribe
-
         model = self._model = self._model or self._load()
-        english = None if self.spec.only_language is None else self.spec.model
         results: queue.SimpleQueue[Result | EngineError | None] = queue.SimpleQueue()
 
         def transcribe_all() -> None:
             try:
                 while chunk := feed.get():
-                    for result in transcribe(model, chunk, feed, self._options.beam_size, english):
+                    for result in self.results(model, chunk, feed):
                         results.put(result)
             except EngineError as e:
                 results.put(e)
@@ -125,6 +122,17 @@ class FasterWhisperEngine:
                 if isinstance(result, EngineError):
                     raise result
                 yield result
+
+    def results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Result]:
+        """Yield the results of a chunk, in any thread; see `whisper_windows.transcribe`.
+
+        Args:
+            model: a faster_whisper.WhisperModel.
+        """
+        from voxbatch.engines.whisper_windows import transcribe
+
+        english = None if self.spec.only_language is None else self.spec.model
+        return transcribe(model, chunk, feed, self._options.beam_size, english)
 
     def gpu_bytes(self) -> None:
         """Return None always: memory is not measured, because NVML is not installed with faster-whisper. This is also

@@ -1,7 +1,7 @@
 """A bounded, thread-safe queue that passes Chunks from the decoder processes to an engine.
 
 The capacity is measured in samples, which bounds the memory of a run. The queue also measures how long the engine
-waited for chunks.
+waited for chunks. If its streams are watched (`watch`), it keeps the chunks that the engine owes a result for.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from voxbatch.records import Chunk
+
+LOSS_WAIT_S = 10.0
+"""Seconds for which an engine that owes results may wait for a further chunk and give none. Its stream then ends."""
 
 
 class Feed:
@@ -40,6 +43,13 @@ class Feed:
         self.started_at: float | None = None
         """time.monotonic() at which the engine took its first chunk. None before that."""
         self._taken: dict[tuple[int, int], float] = {}
+        self._owed: dict[tuple[int, int], Chunk] | None = None
+        """The chunks of the present stream without a result. None if streams are not watched."""
+        self._max_owed = 0
+        self._is_cut = False
+        """True if the present stream gets no further chunk, although the feed is open."""
+        self._heard_at = 0.0
+        """time.monotonic() of the last result."""
 
     @property
     def discarded(self) -> bool:
@@ -48,9 +58,9 @@ class Feed:
 
     @property
     def closed(self) -> bool:
-        """Return whether the feed is closed and empty."""
+        """Return whether the stream gets no further chunk: the feed is closed and empty, or the stream must end."""
         with self._changed:
-            return self._closed and not self._chunks
+            return self._is_cut or (self._closed and not self._chunks)
 
     def put(self, chunk: Chunk) -> bool:
         """Add a chunk. Wait while the feed is full, unless the chunk has no samples.
@@ -77,35 +87,87 @@ class Feed:
             wait: if the feed is empty, wait until it gets a chunk or is closed.
 
         Returns:
-            The chunk. None if the feed is empty and closed; with wait=False, None if the feed is empty now.
+            The chunk. None if the feed is empty and closed, or if the stream must end; with wait=False, None if the
+            feed is empty now.
         """
         with self._changed:
+            self._is_cut = self._is_cut or (self._owed is not None and len(self._owed) >= self._max_owed)
             if wait and not self._chunks and not self._closed:
                 self._start_shortage()
                 began = time.monotonic()
-                while not self._chunks and not self._closed:
-                    self._changed.wait()
+                self._wait_for_chunk(began)
                 if self.started_at is not None:
                     self.starved_s += time.monotonic() - began
             if not self._chunks:
                 self._start_shortage()
+            if self._is_cut or not self._chunks:
                 return None
             if self.started_at is None:
                 self._on_first()
                 self.started_at = time.monotonic()
             chunk = self._chunks.popleft()
             self._taken[chunk.item, chunk.index] = time.monotonic()
+            if self._owed is not None:
+                self._owed[chunk.item, chunk.index] = chunk
             self._num_samples -= len(chunk.audio)
             self._changed.notify_all()
             return chunk
 
-    def is_taken(self, item: int, chunk: int) -> bool:
-        """Return whether the engine has taken a chunk that has no result yet; see `pop_taken_at`."""
+    def _wait_for_chunk(self, began: float) -> None:
+        """Wait until there is a chunk, or the stream must end. It must end after LOSS_WAIT_S without a result, if the
+        engine owes some: only then the lost ones are known. Aligners keep chunks back until the next one comes."""
+        while not self._chunks and not self._closed and not self._is_cut:
+            patience_s = None
+            if self._owed and not any(chunk.given for chunk in self._owed.values()):
+                patience_s = max(began, self._heard_at) + LOSS_WAIT_S - time.monotonic()
+                self._is_cut = patience_s <= 0
+            if self._is_cut:
+                self._changed.notify_all()
+            else:
+                self._changed.wait(patience_s)
+
+    def wait(self) -> bool:
+        """Wait until there is a chunk, or the feed is closed. Return whether there is one."""
         with self._changed:
-            return (item, chunk) in self._taken
+            while not self._chunks and not self._closed:
+                self._changed.wait()
+            return bool(self._chunks)
+
+    def watch(self, max_owed: int) -> None:
+        """Keep the chunks that the engine takes until `settle` or `end_stream`. A stream must end when it owes so many
+        results, or waits for too long while it owes some."""
+        self._max_owed, self._owed = max_owed, {}
+
+    def owed(self, item: int, chunk: int) -> Chunk | None:
+        """Return a chunk that the engine owes a result for; None if it does not."""
+        assert self._owed is not None
+        with self._changed:
+            return self._owed.get((item, chunk))
+
+    def settle(self, chunk: Chunk) -> None:
+        """Take note of the result of a chunk."""
+        assert self._owed is not None
+        with self._changed:
+            self._heard_at = time.monotonic()
+            self._owed.pop((chunk.item, chunk.index), None)
+
+    def end_stream(self) -> list[Chunk]:
+        """Return the chunks for which the stream that has ended owes a result, and permit the next stream."""
+        assert self._owed is not None
+        with self._changed:
+            owed, self._owed, self._is_cut = list(self._owed.values()), {}, False
+            return owed
+
+    def drain(self) -> list[Chunk]:
+        """Return the chunks in the queue, and forget them."""
+        with self._changed:
+            chunks = list(self._chunks)
+            self._chunks.clear()
+            self._num_samples = 0
+            return chunks
 
     def pop_taken_at(self, item: int, chunk: int) -> float:
-        """Return the time.monotonic() at which the engine took a chunk, and forget it.
+        """Return the time.monotonic() at which the engine first took a chunk, and forget it.
 
         Call this method once for each result.
         """

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from voxbatch.engines import EngineSpec, Feed
-from voxbatch.engines.results import Result, stop_if_all_fail
+from voxbatch.engines.results import Result
 from voxbatch.errors import ConfigError
 from voxbatch.records import ChunkFailure, Samples, Speech, TextPiece
 from voxbatch.settings import check_settings, parse, setting
@@ -59,9 +59,6 @@ class HibariEngine:
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Speak the pieces of the feed one after another; see `Engine.stream`."""
-        yield from stop_if_all_fail(self._results(feed))
-
-    def _results(self, feed: Feed) -> Iterator[Result]:
         from voxbatch.speech.sound import overlong
 
         while chunk := feed.get():
@@ -81,13 +78,15 @@ class HibariEngine:
         """Return the samples of a piece, spoken as fast as its time needs, at most at MAX_SPEED."""
         from hibari import Hibari
 
+        from voxbatch.engines.spoken_english import spoken
         from voxbatch.speech.sound import MAX_SPEED, speed_to_fit, trimmed
 
         if piece.voice not in self._voices:
             self._voices[piece.voice] = Hibari(voice=piece.voice)
         speak, rate, speed = self._voices[piece.voice], self.spec.sampling_rate, self._options.speed
+        text = spoken(piece.text)
         while True:
-            samples = trimmed(speak(piece.text, speed=speed, seed=piece.seed), rate)
+            samples = trimmed(speak(text, speed=speed, seed=piece.seed), rate)
             needed = speed_to_fit(samples, rate, piece.longest_s)
             if needed == 1 or speed >= MAX_SPEED:
                 return samples

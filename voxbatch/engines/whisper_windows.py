@@ -86,7 +86,7 @@ you.", seldom with more words."""
 
 HOTWORD_TOKENS = 111
 """Largest number of tokens of the hotwords: half of the text before."""
-_TAGS = {"jw": "jv"}
+TAGS = {"jw": "jv"}
 """Codes that Whisper detects, as others write them."""
 _MIN_SAMPLES = SAMPLING_RATE // 20
 """Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
@@ -166,15 +166,11 @@ class WindowDecoder:
 
     def encode(self, start: int) -> Any:
         """Return the encoder's output for the window that starts at a frame; None if the window is certainly silent."""
-        from faster_whisper.audio import pad_or_trim
-
         end = start + WINDOW_FRAMES
         step = SAMPLING_RATE // FRAMES_PER_SECOND
         if is_silent(self._samples[start * step : end * step]):
             return None
-        features = self._features[:, start : min(end, self.num_frames)]
-        size = features.shape[1] + PADDING_FRAMES if self._model.model.device == "cpu" else WINDOW_FRAMES
-        return self._model.encode(pad_or_trim(features, min(size, WINDOW_FRAMES)))
+        return encoded_window(self._model, self._features[:, start : min(end, self.num_frames)])
 
     def with_silence(self, encoded: Any) -> Any:
         """Return the encoder's output for a short window with that for silence up to 30 s."""
@@ -354,6 +350,18 @@ def spectrogram(model: Any, samples: Samples) -> NDArray[np.float32]:
     return floored
 
 
+def encoded_window(model: Any, features: NDArray[np.float32]) -> Any:
+    """Return the encoder's output for a window, padded as PADDING_FRAMES says on a CPU, and to 30 s elsewhere.
+
+    Args:
+        features: the log-mel spectrogram, of shape (mels, frames).
+    """
+    from faster_whisper.audio import pad_or_trim
+
+    size = features.shape[1] + PADDING_FRAMES if model.model.device == "cpu" else WINDOW_FRAMES
+    return model.encode(pad_or_trim(features, min(size, WINDOW_FRAMES)))
+
+
 def encoded_text(model: Any, text: str) -> tuple[int, ...]:
     """Return the tokens of a text that stands before others."""
     return tuple(model.hf_tokenizer.encode(f" {text.strip()}", add_special_tokens=False).ids)
@@ -437,8 +445,7 @@ def transcribe(
         yield Hypothesis(chunk.item, chunk.index, "")
         return
     try:
-        # Whisper was trained on 16-bit samples only: its own loader decodes to s16le (openai/whisper, audio.py).
-        samples = (np.rint(chunk.samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
+        samples = in_16_bits(chunk.samples)
         language = WHISPER_CODES.get(chunk.lang or "", chunk.lang)
         decoded_windows = []
         hints = chunk.hints or Hints()
@@ -453,13 +460,29 @@ def transcribe(
         warnings = tuple(warning for window in decoded_windows for warning in window.warnings)
         warnings += () if chunk.lang else _doubts(words, english)
         heard = _main_language(decoded_windows)
-        tag = chunk.lang if heard and chunk.lang else _TAGS.get(heard or "", heard)
+        tag = chunk.lang if heard and chunk.lang else TAGS.get(heard or "", heard)
         doubts = tuple(flag for window in decoded_windows for flag in window.flags)
         yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, doubts)
-    except Exception as e:  # any other error in one chunk fails that chunk only
-        if (limit := find_limit(e)) is not None:
-            raise EngineError(f"faster-whisper: {limit}") from e
-        yield ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(e).__name__}: {e}", retryable=True)
+    except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
+        yield failure_of(chunk, e)
+
+
+def in_16_bits(samples: Samples) -> Samples:
+    """Return samples as 16 bits hold them. Whisper was trained on such samples only: its own loader decodes to s16le
+    (openai/whisper, audio.py)."""
+    rounded: Samples = (np.rint(samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
+    return rounded
+
+
+def failure_of(chunk: Chunk, error: Exception) -> ChunkFailure:
+    """Return the failure of a chunk by an error.
+
+    Raises:
+        EngineError: a limit of this machine is to blame, and not the chunk.
+    """
+    if (limit := find_limit(error)) is not None:
+        raise EngineError(f"faster-whisper: {limit}") from error
+    return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(error).__name__}: {error}", retryable=True)
 
 
 def _doubts(words: tuple[Word, ...], english: str | None) -> tuple[str, ...]:

@@ -59,6 +59,8 @@ class LinePiece:
     start: float
     end: float
     speaker: str | None = None
+    is_label: bool = False
+    """True for the label of a speaker, or a part of it, apart from the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +147,10 @@ def _labelled(pieces: Iterable[LinePiece], max_line: int) -> Iterator[LinePiece]
         elif _width(text := f" {piece.speaker}: {piece.text.strip()}") - 1 <= max_line:
             yield replace(piece, text=text)
         else:
-            tokens = re.findall(r"\s*\S+", without_control_characters(f" {piece.speaker}:"))
+            label = f" {' '.join(without_control_characters(piece.speaker).split())}:"
+            tokens = [label] if _width(label) - 1 <= max_line else re.findall(r"\s*\S+", label)
             labels = (part for token in tokens for part in _fit_to_line(token, max_line))
-            yield from (LinePiece(part, piece.start, piece.start, piece.speaker) for part in labels)
+            yield from (LinePiece(part, piece.start, piece.start, piece.speaker, is_label=True) for part in labels)
             yield replace(piece, text=f" {piece.text.strip()}")
         before = piece.speaker
 
@@ -249,6 +252,7 @@ class _CuttingPlan:
                 continue
             pause = after.start - before.end if after else 0.0
             penalty = _break_penalty(before.text, after.text if after else " ", pause, words)
+            penalty = LEANING_PENALTY if before.is_label else penalty
             self._penalties.append(penalty)
             to_continue = 2.5 * pause if pause >= PAUSE_S else 0.0
             self._inner.append(self._inner[-1] + to_continue + 0.5 * (penalty == 0.0))
@@ -346,8 +350,8 @@ def _breaking_words(language: str | None) -> _BreakingWords:
     return CONJUNCTIONS.get(language, none), LEANING_WORDS.get(language, none), language != "de"
 
 
-USUAL_PENALTY = 1.5
-"""Penalty of a break between two usual words."""
+USUAL_PENALTY, LEANING_PENALTY = 1.5, 5.0
+"""Penalty of a break between two usual words, and of one after a word that leans on the next one."""
 
 
 def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords) -> float:
@@ -363,7 +367,7 @@ def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords)
     if after[0] != " " and not wide:
         return 3.0
     if leans:
-        return 5.0
+        return LEANING_PENALTY
     following = after.strip().casefold()
     if capitals_are_names and before.strip()[:1].isupper() and after.strip()[:1].isupper() and following != "i":
         return 2.2

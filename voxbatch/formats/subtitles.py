@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from voxbatch.formats.cues import Cue, split_into_cues
@@ -45,14 +47,15 @@ def vtt_words(document: Document) -> str:
 
 def ttml(document: Document) -> str:
     """Return TTML with the features of W3C's profile IMSC 1.1 Text: one region at the bottom, and a `p` for each cue.
-    Speakers are agents in the metadata; their labels are also text, as in SubRip, because players show no agents."""
+    Speakers are agents in the metadata; their labels are also text, as in SubRip, because players show no agents. A cue
+    of a script from right to left says so."""
     language = document.transcript.language or ""
     cues = split_into_cues(document.transcript, document.limits, has_labels=True)
     agents = {name: f"speaker{at}" for at, name in enumerate(dict.fromkeys(cue.speaker for cue in cues)) if name}
     attributes = {name: f' ttm:agent="{agent}"' for name, agent in agents.items()}
     paragraphs = "".join(
         f'      <p begin="{_timestamp(cue.start_ms, ".")}" end="{_timestamp(cue.end_ms, ".")}"'
-        f"{attributes.get(cue.speaker or '', '')}>"
+        f"{attributes.get(cue.speaker or '', '')}{_direction(cue)}>"
         f"{'<br/>'.join(html.escape(_xml_text(line), quote=False) for line in cue.lines)}</p>\n"
         for cue in cues
     )
@@ -71,11 +74,16 @@ def ttml(document: Document) -> str:
 
 def ass(document: Document) -> str:
     """Return Advanced SubStation Alpha. Braces and backslashes are escaped as ffmpeg does it. A speaker is the name of
-    a line, for editors, and the label of its text, as in SubRip, for players."""
-    return _ASS + "".join(
+    a line, for editors, and the label of its text, as in SubRip, for players.
+
+    The encoding is -1 if a cue goes from right to left: then libass takes the direction of each line from its first
+    letter. Else its direction is that of English.
+    """
+    cues = split_into_cues(document.transcript, document.limits, has_labels=True)
+    return _ASS.format(encoding=-1 if any(map(_direction, cues)) else 1) + "".join(
         f"Dialogue: 0,{_centiseconds(cue.start_ms)},{_centiseconds(cue.end_ms)},Default,{_ass_name(cue)},0,0,0,,"
         f"{_ass_text(cue)}\n"
-        for cue in split_into_cues(document.transcript, document.limits, has_labels=True)
+        for cue in cues
     )
 
 
@@ -88,7 +96,7 @@ WrapStyle: 2
 [V4+ Styles]
 Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, Italic, Underline, \
 StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, Alignment, MarginL, MarginR, MarginV, Encoding
-Style: Default,Arial,56,&H00FFFFFF,&H00FFFFFF,&H00000000,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,120,120,60,1
+Style: Default,Arial,56,&H00FFFFFF,&H00FFFFFF,&H00000000,&H80000000,0,0,0,0,100,100,0,0,1,3,1,2,120,120,60,{encoding}
 
 [Events]
 Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
@@ -126,6 +134,13 @@ tts:textAlign="center"/>
   </body>
 </tt>
 """
+
+
+def _direction(cue: Cue) -> str:
+    """Return the attribute of a paragraph of TTML whose letters go from right to left, which most of its letters
+    decide; "" for all others."""
+    letters = Counter(unicodedata.bidirectional(char) for line in cue.lines for char in line)
+    return ' tts:direction="rtl"' if letters["R"] + letters["AL"] > letters["L"] else ""
 
 
 def _cues(document: Document) -> list[Cue]:

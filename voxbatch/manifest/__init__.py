@@ -2,8 +2,8 @@
 number.
 
 Both passes stream: `survey` reads the whole manifest and keeps 20 bytes a line in temporary files, and `items` reads it
-again and builds the items that are wanted. Finding the lines is the job of opening.py. This package
-does not open recordings and does not check that they exist. `item_line` says what a line may hold.
+again and builds the items that are wanted. Finding the lines is the job of `sources`. This package does not open
+recordings and does not check that they exist. `item_line` says what a line may hold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from itertools import compress, islice
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.item_line import item_key, parse_line
 from voxbatch.manifest.json_line import LineError
-from voxbatch.manifest.opening import open_source
 from voxbatch.manifest.path_policy import DEFAULT_POLICY, PathPolicy
 from voxbatch.manifest.source import CHANGED_ADVICE, BadLines, InheritableSource, Source
 from voxbatch.records import Item
@@ -34,7 +33,6 @@ __all__ = [
     "Survey",
     "item_key",
     "items",
-    "open_source",
     "parse_line",
     "survey",
 ]

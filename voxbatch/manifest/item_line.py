@@ -16,6 +16,7 @@ of a name are percent-encoded. Two lines with one id are refused, because output
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import unicodedata
 from itertools import islice
@@ -30,6 +31,7 @@ from voxbatch.manifest.recording_path import FILE_SCHEME
 from voxbatch.records import Item
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import name_of
+from voxbatch.storage.signatures import without_signatures
 
 MAX_SECONDS = 30 * 24 * 3600
 """Largest offset or duration, 30 days. A larger value is a wrong unit (milliseconds, samples) or a mistake."""
@@ -52,10 +54,15 @@ _CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def item_key(item_id: str, text: bytes) -> bytes:
-    """Return the key of an item: 8 bytes for its id, and 8 bytes for its line.
+    """Return the key of an item: 8 bytes for its id, and 8 bytes for its line without the signatures of its addresses.
+    An object whose address is signed anew is the same.
 
     Of a million ids, two have the same 8 bytes with a probability of 3 in 100 million.
     """
+    if b"?" in text and b"://" in text:
+        row = parse_json_line(text)
+        if (unsigned_row := without_signatures(row)) != row:
+            text = json.dumps(unsigned_row).encode()
     return id_key(item_id) + hashlib.blake2b(text, digest_size=8).digest()
 
 

@@ -18,10 +18,11 @@ from voxbatch.storage import redacted
 
 _SUFFIXES = (
     ".3g2 .3ga .3gp .3gpp .aac .aacp .ac3 .adts .aif .aifc .aiff .alaw .amr .ape .asf .au .avi .awb .bwf .caf"
-    " .divx .dts .dv .eac3 .ec3 .f4a .f4b .f4v .flac .flv .g722 .gsm .m2a .m2p .m2t .m2ts .m4a .m4b .m4p .m4r"
-    " .m4v .mka .mkv .mov .mp1 .mp2 .mp3 .mp4 .mpa .mpc .mpe .mpeg .mpg .mpga .mts .mxf .nist .oga .ogg .ogm .ogv"
-    " .ogx .opus .qt .qta .ra .rf64 .rm .rmvb .snd .sph .spx .tak .tod .ts .tta .ulaw .vob .voc .w64 .wav .wave"
-    " .weba .webm .wma .wmv .wv"
+    " .divx .dts .dv .eac3 .ec3 .f4a .f4b .f4v .flac .flv .g722 .g729 .gsm .latm .loas .m2a .m2p .m2t .m2ts"
+    " .m4a .m4b .m4p .m4r .m4v .mka .mkv .mlp .mov .mp1 .mp2 .mp3 .mp4 .mpa .mpc .mpe .mpeg .mpg .mpga .msbc"
+    " .mts .mxf .nist .nut .oga .ogg .ogm .ogv .ogx .opus .qt .qta .ra .rf64 .rm .rmvb .sbc .sln .sln12 .sln16"
+    " .sln24 .sln32 .sln44 .sln48 .sln96 .sln192 .snd .sox .sph .spx .tak .thd .tod .ts .tta .ulaw .vob .voc"
+    " .w64 .wav .wave .weba .webm .wma .wmv .wtv .wv"
 )
 RECORDING_SUFFIXES = frozenset(_SUFFIXES.split())
 """Extensions of recordings, in lower case. Headerless PCM (.raw, .pcm) is not among them, because nothing

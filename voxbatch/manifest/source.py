@@ -2,7 +2,7 @@
 
 A Source is an open file, plain or gzip. A local manifest may be rewritten in place: each pass compares its blocks with
 those of the first pass, and yields no line of a block that differs. This module does not interpret lines, and does not
-open recordings. `opening` decides which file it is.
+open recordings. `sources/opening` decides which file it is.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ _BOM = b"\xef\xbb\xbf"
 GZIP_MAGIC = b"\x1f\x8b"
 SNIFFED_BYTES = 4096
 """Number of the first bytes of a file that show whether it is binary."""
+PLAYLIST = b"#EXTM3U"
+"""Begin of a playlist."""
+PLAYLIST_ADVICE = (
+    "an HLS playlist has one recording in segments; join them, and give that: ffmpeg -i LIST -c copy talk.ts"
+)
 
 _ABSOLUTE_PATH = re.compile(rb'"audio_filepath"\s*:\s*"(/[^"]+)"')
 _NOT_NORMAL = re.compile(rb"//|/\.\.?/")
@@ -146,6 +151,10 @@ class Source:
             while not folder.startswith(root):
                 root = root[: root.rindex(b"/", 0, -1) + 1]
         return "" if root == b"/" else os.fsdecode(root)
+
+    def begin(self) -> bytes:
+        """Return the first bytes of the file, as they are."""
+        return os.pread(self._file.fileno(), SNIFFED_BYTES, 0)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (1-based line number, bytes without line end and byte order mark) of each line that is not blank.

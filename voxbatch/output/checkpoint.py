@@ -24,7 +24,15 @@ from itertools import chain
 
 from voxbatch.errors import CheckpointError
 from voxbatch.output.latency import Latency
-from voxbatch.output.layout import VERSION, complete_name, part_names, shard_folder
+from voxbatch.output.layout import (
+    VERSION,
+    complete_name,
+    listed_parts,
+    number_of_part,
+    part_name,
+    shard_folder,
+    unlisted_parts,
+)
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import PartEntry, PartHeader
 from voxbatch.output.run_file import ItemKeys, Ownership, Run, RunKey
@@ -71,9 +79,12 @@ class Checkpoint:
             CheckpointError: a part is damaged or belongs to another run.
         """
         this_shard, same_sharding = f"{self.folder}/", f"-of-{self._shards:05d}/"
-        every = part_names(self.store, self._run.generation, self._run.pass_name)
-        names = [name for name in every if name.startswith(this_shard) or same_sharding not in name]
-        self._next = sum(name.startswith(this_shard) for name in names)
+        pass_name = self._run.pass_name
+        listed = listed_parts(self.store, self._run.generation, pass_name)
+        own = [name for name in listed if name.startswith(this_shard)]
+        own += unlisted_parts(self.store, self.folder, own, pass_name)
+        self._next = 1 + max(map(number_of_part, own), default=-1)
+        names = sorted([*own, *(name for name in listed if same_sharding not in name)])
         for kinds in parallel_map(self.store.concurrency, self._read_kinds, names):
             self._mark_done(kinds)
 
@@ -114,7 +125,7 @@ class Checkpoint:
 
             pending = archived(self.store, self.folder, pending)
         while pending:
-            name = f"{self.folder}/{self._run.pass_name}-{self._next:05d}.jsonl"
+            name = part_name(self.folder, self._next, self._run.pass_name)
             self._next += 1
             digest = hashlib.sha256()
             for entry in pending:

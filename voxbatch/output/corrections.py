@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from voxbatch.log import Log
-from voxbatch.output.layout import CORRECTED, part_names, shard_folder
+from voxbatch.output.layout import CORRECTED, correction_names, number_of_part, part_name, shard_folder
 from voxbatch.output.lines import CORRECTION_KEY, SegmentKeys, WordKeys, line_bytes, score_keys
 from voxbatch.output.lists import ItemList
 from voxbatch.output.own_files import Key
@@ -83,8 +83,7 @@ def commit(
         StorageError: OUT cannot be written.
     """
     owner, items, folder = Ownership(store, run), ItemList(store, run), shard_folder(0, 1, run.generation)
-    names = part_names(store, run.generation, CORRECTED)
-    number = 1 + max((int(name.rpartition("-")[2].partition(".")[0]) for name in names), default=-1)
+    number = 1 + max(map(number_of_part, correction_names(store, run.generation)), default=-1)
     ordered = sorted(corrections, key=lambda correction: correction.index)
     for at in range(0, len(ordered), ITEMS_OF_PART):
         items_of_part = ordered[at : at + ITEMS_OF_PART]
@@ -110,7 +109,7 @@ def commit(
         )
         content = [header.to_bytes(), *(entry.to_bytes() for entry in part)]
         owner.check()
-        while not store.create(f"{folder}/{CORRECTED}-{number:05d}.jsonl", content):
+        while not store.create(part_name(folder, number, CORRECTED), content):
             number += 1  # another process has committed corrections meanwhile
             owner.check()
         number += 1

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from voxbatch.manifest.kinds import without_suffix
-from voxbatch.manifest.named import common_folder, is_list, is_pattern
 from voxbatch.manifest.recording_path import LIST_MARK
+from voxbatch.sources.kinds import without_suffix
+from voxbatch.sources.named import common_folder, is_list, is_pattern
 from voxbatch.storage import is_remote
 from voxbatch.storage.address import is_bucket_address, is_folder, name_of, scheme_of
 

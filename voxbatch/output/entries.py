@@ -21,12 +21,15 @@ from operator import attrgetter
 
 import numpy as np
 
+from voxbatch.errors import CheckpointError
+from voxbatch.log import Log
 from voxbatch.output.corrections import LostCorrections, overlaid
-from voxbatch.output.layout import CORRECTED, FIRST, PARTS, SECOND, of_pass, part_names
+from voxbatch.output.layout import CORRECTED, FIRST, PARTS, SECOND, correction_names, part_names
 from voxbatch.output.lists import ItemList
 from voxbatch.output.own_files import Key
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, parse_entry, read_headers
 from voxbatch.output.run_file import Run
+from voxbatch.output.shown import wait_until_shown
 from voxbatch.storage import Store
 from voxbatch.storage.temporary_files import temporary_file
 
@@ -47,6 +50,8 @@ class Part:
     """Lowest and highest position of an item in the latest list. -1 if no entry counts."""
     is_ordered: bool
     """True if the entries are in the order of the latest list."""
+    num_entries: int
+    """Number of entries that may count."""
 
 
 _RankedEntry = tuple[int, int, PartEntry]
@@ -64,17 +69,38 @@ class _EntryStream:
     read: Callable[[], Iterator[_RankedEntry]]
 
 
+def complete_entries(store: Store, run: Run, shards: int, log: Log) -> Entries:
+    """Return the entries of a run all of whose shards are complete. Wait for parts that the store does not show yet.
+
+    Args:
+        shards: number of shards of the run.
+        log: gets a warning before the first wait.
+
+    Raises:
+        CheckpointError: parts are missing, or damaged.
+    """
+    reason = "all shards are complete, and parts with some of their items are missing"
+
+    def read() -> Entries | None:
+        entries = Entries(store, run, shards)
+        return entries if entries.num_entries >= run.items else None
+
+    if (entries := wait_until_shown(read, f"{store.place}: {reason}", log)) is None:
+        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to transcribe these items", reason)
+    return entries
+
+
 class Entries:
     """The entries of a run. The headers of its parts are read at once, and the entries with each iteration.
 
     Memory grows neither with the number of items nor with the sizes of the parts.
     """
 
-    def __init__(self, store: Store, run: Run, names: Sequence[str] | None = None):
+    def __init__(self, store: Store, run: Run, shards: int = 1):
         """Begin with the parts that are committed now.
 
         Args:
-            names: the parts of all passes. None lists them.
+            shards: see layout.part_names.
 
         Raises:
             CheckpointError: the header of a part is damaged, or the part belongs to another run.
@@ -84,31 +110,36 @@ class Entries:
         """Sums over all parts."""
         self.taken_files = list[tuple[Sequence[Key], int]]()
         """Of corrections, the keys of the files from which they were taken, with the number of their digests."""
-        every = part_names(store, run.generation, pass_name="") if names is None else names
-        names = of_pass(every, run.pass_name)
+        is_corrected = run.pass_name == CORRECTED
+        if is_corrected:
+            names = correction_names(store, run.generation)
+        else:
+            names = part_names(store, run.generation, run.pass_name, shards)
         self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
         """All parts, in the order of their names, without those of corrections."""
-        latest_first = reversed(self.parts) if run.pass_name == CORRECTED else self.parts
+        self.num_entries = sum(part.num_entries for part in self.parts)
+        """Number of entries that may count, of this pass. Two parts of different shardings may have the same item."""
+        latest_first = reversed(self.parts) if is_corrected else self.parts
         self._ranked = sorted(latest_first, key=lambda part: -part.list_number)
         self._second: Entries | None = None
         """The second pass of a cascade."""
         self._second_pass = run.second_pass if run.pass_name == FIRST else None
         if self._second_pass:
-            self._second = Entries(store, replace(run, pass_name=SECOND), every)
+            self._second = Entries(store, replace(run, pass_name=SECOND))
             self.measurements.update(self._second.measurements)
             self.parts += self._second.parts
-        has_corrections = run.pass_name == FIRST and bool(of_pass(every, CORRECTED))
-        self.corrections = Entries(store, replace(run, pass_name=CORRECTED), every) if has_corrections else None
+        corrections = Entries(store, replace(run, pass_name=CORRECTED)) if run.pass_name == FIRST else None
+        self.corrections = corrections if corrections and corrections.parts else None
         """The corrections by a person. None if there are none."""
 
     def _part(self, name: str, header: PartHeader) -> Part:
         self.measurements.add(header)
         self.taken_files += [(header.taken, header.taken_number)] if header.taken else []
-        first, last, is_ordered = header.first, header.last, True
+        first, last, is_ordered, num_entries = header.first, header.last, True, header.items
         if (positions := self._list.positions(name, header)) is not None:
             positions = positions[positions >= 0]
             first, last = (int(positions.min()), int(positions.max())) if len(positions) else (-1, -1)
-            is_ordered = bool(np.all(np.diff(positions) > 0))
+            is_ordered, num_entries = bool(np.all(np.diff(positions) > 0)), len(positions)
         shard = sys.intern(header.shard)
         return Part(
             name,
@@ -120,6 +151,7 @@ class Entries:
             first,
             last,
             is_ordered,
+            num_entries,
         )
 
     def has_id(self, item_id: str) -> bool:

@@ -7,21 +7,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from voxbatch import work
 from voxbatch.errors import CheckpointError, ConfigError, StorageError
 from voxbatch.formats import WRITERS
 from voxbatch.output import run_file
 from voxbatch.output.item_names import possible_files
 from voxbatch.output.layout import (
     AUDIO_FORMATS,
-    BOOK,
     FAILURES,
     LISTS,
     PARTS,
-    RECORDINGS,
     REPORT,
     RUN_FILE,
     SUMMARY,
-    TRACK,
     TRANSCRIPTS,
     checkpoint_names,
     generation_folder,
@@ -55,7 +53,8 @@ def find_old_files(store: Store, keep: str | None = None) -> OldFiles:
     if keep is not None:
         kept = tuple(f"{generation_folder(folder, keep)}/" for folder in (PARTS, LISTS))
         names = [name for name in names if not name.startswith(kept)]
-    merged = (SUMMARY, TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, BOOK, TRACK) if keep is None else ()
+    of_kinds = dict.fromkeys(name for kind in work.kinds() for _, name in kind.outputs)
+    merged = (SUMMARY, *of_kinds, FAILURES, REPORT) if keep is None else ()
     formats = [form for form in (*WRITERS, *AUDIO_FORMATS) if names and store.exists(f"{form}/")]
     return OldFiles(merged, tuple(names), tuple(formats))
 

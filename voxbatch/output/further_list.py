@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import ConfigError, RunMismatchError
-from voxbatch.output.layout import list_name, part_names
+from voxbatch.output.layout import list_name, listed_parts
 from voxbatch.output.lines import parse_line
-from voxbatch.output.lists import ItemIndex, ItemList, Listing
+from voxbatch.output.lists import ItemIndex, ItemList, Listing, is_renewed
 from voxbatch.output.parts import PartHeader, open_part
 from voxbatch.output.run_file import ItemKeys, Run, RunKey, read_keys
 from voxbatch.storage import Store, parallel_map
@@ -100,7 +100,8 @@ def plan(
             elif retried == ALL or (old and old.is_retried(header, entry)):
                 ends.append(_RETRIED)
             else:
-                ends.append(_RETRIED if retried and parse_line(store, entry).get("retryable") else _FAILURE)
+                is_again = is_renewed(store, entry) or (retried and parse_line(store, entry).get("retryable"))
+                ends.append(_RETRIED if is_again else _FAILURE)
         return header, np.array(ends, np.uint8)
 
     for header, ends in parallel_map(store.concurrency, read, names):
@@ -172,9 +173,9 @@ def further(owner: Run, run: Run, planned: Plan, retried: str | None) -> Run:
 def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> None:
     """Check that a run may continue the owner of OUT: only the list differs, and it may differ.
 
-    A manifest that somebody wrote is fixed. But a run with `--limit` may be followed by one with more of its lines.
-    A list of another folder needs `--update`, because recordings of two folders often have the same names, and the one
-    would replace the transcripts of the other.
+    A manifest that somebody wrote is fixed. But its addresses may have new signatures, and a run with `--limit` may be
+    followed by one with more of its lines. A list of another folder needs `--update`, because recordings of two folders
+    often have the same names, and the one would replace the transcripts of the other.
 
     Raises:
         RunMismatchError: the run may not.
@@ -184,7 +185,11 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
     if names == ["manifest"]:
         has_limit = owner.facts.config.get("limit") is not None or run.facts.config.get("limit") is not None
         is_same_place = listing.grows and owner.folder in (None, run.folder)
-        if listing.is_update or is_same_place or (has_limit and _has_all_items(store, owner, np.asarray(listing.keys))):
+        if listing.is_update or is_same_place:
+            return
+        listed = np.asarray(listing.keys)
+        old = _keys(store, owner) if owner.list_number else listed[:0]
+        if np.array_equal(old, listed) or (has_limit and np.all(ItemIndex(listed).find(old)[2])):
             return
     differing = [f"{name} was {_shown(before.get(name))}, and is {_shown(now.get(name))} now" for name in names]
     hint = ""
@@ -196,7 +201,7 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
         hint = (
             "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
         )
-    elif not part_names(store, owner.generation):
+    elif not listed_parts(store, owner.generation):
         hint = "It has committed nothing yet. "
     raise RunMismatchError(
         f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
@@ -205,10 +210,9 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
     )
 
 
-def _has_all_items(store: Store, owner: Run, listed: ItemKeys) -> bool:
-    """Return whether each item of the list in OUT is in another list, with the same line."""
-    old = read_keys(store, list_name(owner.list_number, owner.generation), owner.key)
-    return bool(np.all(ItemIndex(listed).find(old)[2]))
+def _keys(store: Store, owner: Run) -> ItemKeys:
+    """Return the keys of the list in OUT."""
+    return read_keys(store, list_name(owner.list_number, owner.generation), owner.key)
 
 
 def _shown(value: Any) -> str:

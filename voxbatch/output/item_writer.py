@@ -127,7 +127,7 @@ def item_files(
         since: number of the list that was merged last. Entries of later lists may be of items that had files before, in
             formats that are not written now: these files are deleted. None if this list was merged last.
     """
-    ids, recordings = names_of_files(store, entries, files)
+    ids, recordings = names_of_files(store, run, entries, files)
     files_of_entry = run.products.files_of_entry(store, files)
     others = [] if since is None else [form for form in WRITERS if store.exists(f"{form}/")]
     newer = set() if since is None else {part.name for part in entries.parts if part.list_number > since}
@@ -152,14 +152,16 @@ def item_files(
             yield from (ItemFile(name, None) for name in sorted(stale))
 
 
-def names_of_files(store: Store, entries: Entries, files: ItemFiles) -> tuple[ItemNames | None, ItemNames | None]:
+def names_of_files(
+    store: Store, run: Run, entries: Entries, files: ItemFiles
+) -> tuple[ItemNames | None, ItemNames | None]:
     """Return the names of the items' files by their ids, and by the paths of their recordings, if they are needed."""
     if not files.formats:
         return None, None
     folds_case = store.exists(RUN_FILE.upper())
     ids, recordings = ItemNames(folds_case=folds_case), ItemNames(folds_case=folds_case)
     for entry in entries:
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         ids.add(line["id"])
         if files.beside:
             recordings.add(line[AUDIO_KEY])

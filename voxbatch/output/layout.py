@@ -10,8 +10,7 @@ parts/shard-00003-of-00016/attempt-00007.json  a process works on the shard, or 
 lists/generation-0123456789ab/…                the same of a run that took OUT over with `--overwrite`
 parts/generation-0123456789ab/…
 parts/shard-00003-of-00016/audio-….tar         recordings of a part, in a run that speaks; see audio_archive
-transcripts.jsonl, failures.jsonl              the merged outputs; recordings.jsonl in a run that speaks
-m4b/book.m4b, track.flac                       all recordings together; see the module `recordings`
+transcripts.jsonl, failures.jsonl              the merged outputs; a kind of work may have others: see Work.outputs
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
@@ -23,21 +22,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
+from voxbatch import work
 from voxbatch.formats import WRITERS
-from voxbatch.storage import Store
+from voxbatch.storage import Store, parallel_map
 
 VERSION = 1
 """Version of all written files."""
 RUN_FILE, SUMMARY = "run.json", "summary.json"
-TRANSCRIPTS, FAILURES = "transcripts.jsonl", "failures.jsonl"
-RECORDINGS = "recordings.jsonl"
-"""Stands in the place of TRANSCRIPTS in a run that speaks: a manifest of its recordings."""
+TRANSCRIPTS, FAILURES = work.TRANSCRIPTS, "failures.jsonl"
 AUDIO_FORMATS = ("flac", "wav", "mp3", "opus", "m4b")
 """Formats of the recordings of a run that speaks."""
 REPORT = "report.html"
-BOOK, TRACK = "m4b/book.m4b", "track.flac"
-"""Files that a run that speaks makes of all recordings: an audiobook, and the track of subtitles."""
 LEASE = "claim.json"
 """Lease of a listener that works on the run. It is there only during the work; see clouds.listen.lease."""
 STARTS = "starts"
@@ -94,8 +91,14 @@ def list_name(number: int, generation: str = "") -> str:
 
 
 def list_names(store: Store, generation: str = "") -> list[str]:
-    """Return the names of all lists of a generation, the latest last."""
-    return sorted(_matching(store, generation_folder(LISTS, generation), _LIST_FILE), key=number_of_list)
+    """Return the names of all lists of a generation, the latest last. The latest ones are asked for by their names,
+    because the listing of a store may lack what was written last."""
+    names = sorted(_matching(store, generation_folder(LISTS, generation), _LIST_FILE), key=number_of_list)
+    number = number_of_list(names[-1]) if names else 0
+    while store.exists(following := list_name(number + 1, generation)):
+        names.append(following)
+        number += 1
+    return names
 
 
 def number_of_list(name: str) -> int:
@@ -103,18 +106,68 @@ def number_of_list(name: str) -> int:
     return int(name.rpartition("/")[2].partition(".")[0])
 
 
-def part_names(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
-    """Return the names of all parts of a pass of a generation, of all shards, sorted. An empty `pass_name` means all
-    passes.
+def part_name(folder: str, number: int, pass_name: str = FIRST) -> str:
+    """Return the name of a part in a shard's folder: 7 → "parts/shard-00003-of-00016/part-00007.jsonl"."""
+    return f"{folder}/{pass_name}-{number:05d}.jsonl"
+
+
+def number_of_part(name: str) -> int:
+    """Return the number of a part: "parts/shard-00003-of-00016/part-00007.jsonl" → 7."""
+    return int(name.rpartition("-")[2].partition(".")[0])
+
+
+def listed_parts(store: Store, generation: str = "", pass_name: str = FIRST) -> list[str]:
+    """Return the names of the parts of a pass of a generation, of all shards, that the store lists, sorted. The listing
+    may lack what was written last; see `part_names`.
 
     No other file below the folder of the parts is a part, for example the files of another OUT that lies there.
     """
-    return of_pass(_matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}"), pass_name)
+    return [
+        name
+        for name in _matching(store, generation_folder(PARTS, generation), f"{_SHARD}{_PART_FILE}")
+        if name.rpartition("/")[2].startswith(f"{pass_name}-")
+    ]
 
 
-def of_pass(names: Iterable[str], pass_name: str) -> list[str]:
-    """Return those names that are of parts of a pass."""
-    return [name for name in names if name.rpartition("/")[2].startswith(pass_name)]
+def part_names(store: Store, generation: str = "", pass_name: str = FIRST, shards: int = 1) -> list[str]:
+    """Return the names of all parts of a pass of a generation, of all shards, sorted. Those that the listing lacks are
+    asked for by their names.
+
+    Args:
+        shards: number of shards of this run. The listing shows those of other runs.
+    """
+    listed = listed_parts(store, generation, pass_name)
+    by_folder = dict[str, list[str]]()
+    for name in listed:
+        by_folder.setdefault(name.rpartition("/")[0], []).append(name)
+    shardings = {shards, *(int(folder.rpartition("-")[2]) for folder in by_folder)}
+    folders = (shard_folder(shard, count, generation) for count in shardings for shard in range(count))
+
+    def unlisted(folder: str) -> list[str]:
+        return unlisted_parts(store, folder, by_folder.get(folder, ()), pass_name)
+
+    return sorted([*listed, *chain.from_iterable(parallel_map(store.concurrency, unlisted, folders))])
+
+
+def unlisted_parts(store: Store, folder: str, listed: Iterable[str], pass_name: str) -> list[str]:
+    """Return the names of the parts in a shard's folder that are not among the listed ones of this folder: their
+    numbers are missing or follow. A person may have deleted one, so that its number is missing and not there."""
+    numbers = set(map(number_of_part, listed))
+    last = max(numbers, default=-1)
+    gaps = [part_name(folder, number, pass_name) for number in range(last) if number not in numbers]
+    names = [name for name in gaps if store.exists(name)]
+    while store.exists(following := part_name(folder, last + 1, pass_name)):
+        names.append(following)
+        last += 1
+    return names
+
+
+def correction_names(store: Store, generation: str = "") -> list[str]:
+    """Return the names of all parts of corrections of a generation, in the order of their commits. They are in one
+    folder, whatever the shards of the run are."""
+    folder = shard_folder(0, 1, generation)
+    listed = [name for name in _matching(store, folder, _PART_FILE) if f"/{CORRECTED}-" in name]
+    return sorted([*listed, *unlisted_parts(store, folder, listed, CORRECTED)], key=number_of_part)
 
 
 def complete_names(store: Store, generation: str = "") -> list[str]:
@@ -162,7 +215,7 @@ def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
 
     If the folder is an OUT, the path leads into its files.
     """
-    files = {RUN_FILE, SUMMARY, TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, LEASE}
+    files = {RUN_FILE, SUMMARY, *(kind.merged for kind in work.kinds()), FAILURES, REPORT, LEASE}
     names = {*files, STARTS, PARTS, LISTS, DIGESTS, *WRITERS, *AUDIO_FORMATS}
     steps = place.split("/")
     for i, step in enumerate(steps):
@@ -174,11 +227,14 @@ def foreign_outputs(store: Store) -> list[str]:
     """Return the names of merged outputs in an OUT without run.json. A merge would take these files for its own."""
     if store.exists(RUN_FILE):
         return []
-    return [name for name in (TRANSCRIPTS, RECORDINGS, FAILURES, REPORT, SUMMARY) if store.exists(name)]
+    merged = dict.fromkeys(kind.merged for kind in work.kinds())
+    return [name for name in (*merged, FAILURES, REPORT, SUMMARY) if store.exists(name)]
 
 
 def existing_outputs(store: Store) -> list[tuple[str, str]]:
     """Return (label, name) of each merged output and each folder of a format that exists, in the order of display."""
-    names = [("transcripts", TRANSCRIPTS), ("recordings", RECORDINGS), ("failures", FAILURES), ("summary", SUMMARY)]
-    names += [("report", REPORT), ("track", TRACK), *((form, f"{form}/") for form in (*WRITERS, *AUDIO_FORMATS))]
-    return [(label, name) for label, name in names if store.exists(name)]
+    merged = dict.fromkeys(kind.outputs[0] for kind in work.kinds())
+    others = (file for kind in work.kinds() for file in kind.outputs[1:])
+    names = [*merged, ("failures", FAILURES), ("summary", SUMMARY), ("report", REPORT), *others]
+    names += ((form, f"{form}/") for form in (*WRITERS, *AUDIO_FORMATS))
+    return [(label, name) for label, name in names if label and store.exists(name)]

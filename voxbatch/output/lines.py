@@ -25,6 +25,7 @@ from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.manifest.recording_path import json_path
 from voxbatch.output.layout import TRANSCRIPTS, VERSION
 from voxbatch.output.parts import PartEntry, damaged_part
+from voxbatch.output.products import PRODUCTS, Products
 from voxbatch.output.stored_json import Count, Number, json_bytes, parse_json, record_of
 from voxbatch.records import TRANSLATE, Failure, Flag, Item, Transcript
 from voxbatch.storage import Store, is_remote, remove_command
@@ -219,7 +220,7 @@ class WordKeys(_SpanKeys):
 
 
 class SegmentKeys(_SpanKeys):
-    """The keys of a segment that readers use."""
+    """The keys of a segment of a line."""
 
     text: str
 
@@ -240,8 +241,9 @@ class _Line(msgspec.Struct, kw_only=True):
     text: str | None = None
 
 
-class _DoneLine(_Line, kw_only=True):
-    segments: list[SegmentKeys]
+class DoneLine(_Line, kw_only=True):
+    """The keys that the line has of an item that has not failed, whatever the kind of work."""
+
     audio_duration: Number
     flags: list[_FlagKeys]
     warnings: list[str]
@@ -251,17 +253,11 @@ class _DoneLine(_Line, kw_only=True):
     reference_length: Count | None = None
 
 
-class _TranscriptLine(_DoneLine, kw_only=True):
+class _TranscriptLine(DoneLine, kw_only=True):
+    segments: list[SegmentKeys]
     pred_text: str
     words: list[WordKeys]
     confidence: Number | None
-
-
-class _RecordingLine(_DoneLine, kw_only=True):
-    """The line of a text that was spoken. It has the text that was heard, and its errors, if an engine listened."""
-
-    voice: str
-    pred_text: str | None = None
 
 
 class _FailureLine(_Line, kw_only=True):
@@ -271,15 +267,18 @@ class _FailureLine(_Line, kw_only=True):
     retryable: bool
 
 
-def parse_line(store: Store, entry: PartEntry) -> dict[str, Any]:
+def parse_line(store: Store, entry: PartEntry, products: Products = PRODUCTS) -> dict[str, Any]:
     """Return the output line of a committed entry as its JSON object.
+
+    Args:
+        products: those of the run; any for a failure.
 
     Raises:
         CheckpointError: the part is damaged. Its checksum is compared later, after its last entry.
     """
-    kind: type[_Line] = _TranscriptLine if entry.kind == "transcript" else _FailureLine
+    done = products.line or _TranscriptLine
     try:
-        return _parsed(entry.line, _RecordingLine if entry.audio else kind)
+        return _parsed(entry.line, done if entry.kind == "transcript" else _FailureLine)
     except ValueError as e:
         reason = f"the line of item {entry.index} is {e}: {entry.line[:60]!r}"
         raise damaged_part(store, entry.part, reason) from e

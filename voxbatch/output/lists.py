@@ -19,13 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.errors import CheckpointError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest import item_key
+from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.layout import list_name
 from voxbatch.output.lines import parse_line
 from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part
 from voxbatch.output.run_file import ItemKeys, Run, read_keys
 from voxbatch.storage import Store
 from voxbatch.storage.columns import Column
+from voxbatch.storage.signatures import is_signed
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -137,6 +140,18 @@ class ItemList:
 
     def is_retried(self, header: PartHeader, entry: PartEntry) -> bool:
         """Return whether an entry is a failure that a later list does again."""
-        if entry.kind != "failure" or header.list_number >= max(self.run.failures_before, self.run.retryable_before):
+        if entry.kind != "failure" or header.list_number >= self.run.list_number:
             return False
-        return header.list_number < self.run.failures_before or bool(parse_line(self.store, entry).get("retryable"))
+        if header.list_number < self.run.failures_before or is_renewed(self.store, entry):
+            return True
+        is_early = header.list_number < self.run.retryable_before
+        return is_early and bool(parse_line(self.store, entry).get("retryable"))
+
+
+def is_renewed(store: Store, failure: PartEntry) -> bool:
+    """Return whether a failure does not count in a later list: the signature of its address was refused, and a later
+    list has another one."""
+    if FailureKind.NO_ACCESS.encode() not in failure.line:
+        return False
+    line = parse_line(store, failure)
+    return FailureKind.of_line(line) is FailureKind.NO_ACCESS and is_signed(line[AUDIO_KEY])

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from voxbatch.errors import CheckpointError
 from voxbatch.log import Log
 from voxbatch.output.beside import Beside
-from voxbatch.output.entries import Entries
+from voxbatch.output.entries import Entries, complete_entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import FAILURES, REPORT, SUMMARY
 from voxbatch.output.lines import parse_line
@@ -51,12 +51,14 @@ def merge(
     log: Log | None = None,
     stores: Stores = DEFAULT_STORES,
     calibration: CalibrationFile | None = None,
+    shards: int = 0,
 ) -> Summary:
     """Write the merged outputs that do not exist yet, and replace those of earlier runs and lists.
 
     Args:
         run: the run whose items are in the parts. Its facts become those of the summary.
         log: gets what was written beside the recordings, and what was not.
+        shards: number of shards of the run, all of which are complete. 0 if that is not known.
 
     Returns:
         The summary, as stored in summary.json.
@@ -77,7 +79,8 @@ def merge(
 
         erase_leftovers(store, run, owner)
     recorded = latest if latest is not None and latest.is_of(run) else None
-    entries, totals, kinds = Entries(store, run), Totals.of(run), kinds_of(run)
+    entries = complete_entries(store, run, shards, log) if shards else Entries(store, run)
+    totals, kinds = Totals.of(run), kinds_of(run)
     if calibration is not None:
         from voxbatch.scoring.calibration import Estimator
 
@@ -251,7 +254,7 @@ def lines_of(
     missing = run.items
     for entry in entries:
         missing -= 1
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         for sink in sinks:
             sink.add(entry, line)
         yield entry, line

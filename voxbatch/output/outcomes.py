@@ -10,14 +10,16 @@ from voxbatch.records import Failure, Flag, Outcome, Segment, Transcript, Word
 
 
 def read_transcript(line: dict[str, Any]) -> Transcript:
-    """Return the Transcript of a line that `transcript_line` wrote. Its words have
-    lost their leading spaces; its text keeps them."""
-    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in line["words"])
-    segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in line["segments"])
+    """Return the Transcript of the line of an item that has not failed. It is empty if the kind of work writes no text.
+    Its words have lost their leading spaces; its text keeps them."""
+    given_words, given_segments = line.get("words", ()), line.get("segments", ())
+    words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in given_words)
+    segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in given_segments)
     language = primary_subtag(line.get("lang") or "") or None
     flags = tuple(Flag(flag["kind"], flag["reason"], flag["start"], flag["end"]) for flag in line["flags"])
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
-    return Transcript(line["pred_text"], words, segments, duration, warnings, language, flags, line.get("confidence"))
+    text, confidence = line.get("pred_text") or "", line.get("confidence")
+    return Transcript(text, words, segments, duration, warnings, language, flags, confidence)
 
 
 def read_failure(line: dict[str, Any]) -> Failure:

@@ -1,4 +1,4 @@
-"""The files of a run in OUT in which the kinds of work differ.
+"""The outputs of a run in OUT in which the kinds of work differ.
 
 `Run.products` has those of a run; every other module of the package asks them, and knows no kind. Products are those of
 a run that transcribes. A kind whose files differ derives a class in `works/`.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from voxbatch.output.layout import TRANSCRIPTS
-
 if TYPE_CHECKING:
     from voxbatch.output.entries import Entries
     from voxbatch.output.item_files import ItemFiles
+    from voxbatch.output.lines import DoneLine
     from voxbatch.output.own_files import OwnFiles
     from voxbatch.output.parts import PartEntry
     from voxbatch.output.run_file import Ownership, Run
+    from voxbatch.output.summary import Summary
     from voxbatch.storage import Store
     from voxbatch.storage.columns import ItemSet
 
@@ -24,17 +24,36 @@ FilesOfEntry = Callable[["PartEntry", str], Iterator[tuple[str, bytes]]]
 """Yields the name and the content of each file of an entry, whose id is given."""
 
 
-class Products:
-    """The files of a run that transcribes."""
+class OwnSums(Protocol):
+    """Sums over the lines of the items that have not failed, which only one kind of work has."""
 
-    merged = TRANSCRIPTS
-    """Name of the merged output of the items that have not failed."""
-    text_key = "pred_text"
-    """Key of the text of a line, for people."""
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add a line."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the sums as further keys of summary.json, with values for JSON."""
+
+
+class Products:
+    """The outputs of a run that transcribes."""
+
+    line: type[DoneLine] | None = None
+    """The keys that each line has of an item that has not failed. None means those of a transcript."""
     counts_missing = True
     """True if an item that failed counts as a transcript without words, if it has a reference."""
-    group_key: str | None = None
-    """Key of a line by which errors are added up, besides the language."""
+
+    def text_of(self, line: Mapping[str, Any]) -> str:
+        """Return the text of a line that is shown to people."""
+        text: str = line["pred_text"]
+        return text
+
+    def sums(self) -> OwnSums | None:
+        """Return sums without lines; None if the kind of work has none of its own."""
+        return None
+
+    def outcome_lines(self, summary: Summary) -> Iterator[str]:
+        """Yield lines for people about the sums of a finished run."""
+        yield from ()
 
     def item_files(self, files: ItemFiles, config: Mapping[str, Any]) -> ItemFiles:
         """Return the settings of the files of single items that a stored config gives."""

@@ -99,7 +99,7 @@ def render_report(
     report, totals = RunReport(store, run, summary is not None, keys, page_place), Totals.of(run)
     entries = Entries(store, run)
     for entry in entries:
-        line = parse_line(store, entry)
+        line = parse_line(store, entry, run.products)
         report.add(entry, line)
         if summary is None:
             totals.add(entry, line)

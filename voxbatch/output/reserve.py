@@ -22,12 +22,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from voxbatch.errors import CheckpointError, ConfigError, StorageError, TakenOverError, VoxbatchError
+from voxbatch.log import Log
 from voxbatch.output import run_file
-from voxbatch.output.layout import RUN_FILE, foreign_outputs, layout_names_in, list_name, list_names, part_names
+from voxbatch.output.layout import (
+    RUN_FILE,
+    foreign_outputs,
+    layout_names_in,
+    list_name,
+    list_names,
+    listed_parts,
+    part_names,
+)
 from voxbatch.output.lists import ItemList, Listing
 from voxbatch.output.parts import read_headers
-from voxbatch.output.run_file import Run, create_list
+from voxbatch.output.run_file import ItemKeys, Run, create_list
+from voxbatch.output.shown import wait_until_shown
 from voxbatch.storage import Store, Stores
+from voxbatch.storage.columns import Column
 
 if TYPE_CHECKING:
     from voxbatch.output.further_list import Changes
@@ -47,7 +58,7 @@ class Reservation:
     """The effect of the present list, if this process has created a further one."""
 
 
-def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -> Reservation:
+def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False, log: Log | None = None) -> Reservation:
     """Reserve OUT for a run, or check that OUT already belongs to it, or continue the run of OUT with another list.
 
     Args:
@@ -59,7 +70,9 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -
         RunMismatchError: OUT belongs to another run, which this one does not continue.
         TakenOverError: another run took OUT over meanwhile.
         CheckpointError: run.json, the latest list or a part is damaged.
+        StorageError: OUT cannot be read or written, or does not show a list that exists.
     """
+    log = log or Log(quiet=True)
     _refuse_foreign(store)
     if overwrite:
         run = replace(run, generation=secrets.token_hex(6))
@@ -76,13 +89,13 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -
             from voxbatch.output.further_list import check_continues
 
             check_continues(store, owner, run, listing)
-        names = part_names(store, owner.generation)
+        # None of several tasks may change the list, so each reads only the parts of its own shard.
+        names = (part_names if listing.shards == 1 else listed_parts)(store, owner.generation)
         if not names and not owner.list_number:
-            create_list(store, replace(owner, list_number=1), listing.keys)
+            _has_created(store, replace(owner, list_number=1), listing.keys, log)
             continue
         # A process of the list before may have committed parts until the list of this process was created.
         has_all = owner.list_number > 0 and is_same and (changes is None or names == planned_names)
-        # None of several tasks may change the list, so each reads only the parts of its own shard.
         is_known = (changes is not None or listing.shards > 1) and owner.items == len(listing.keys)
         if has_all and retried is None and (is_known or _has_all_parts(store, owner, names)):
             return Reservation(owner, before, is_new, changes)
@@ -93,14 +106,35 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False) -
         earlier = owner if owner.list_number else None
         planned = plan(store, owner.key, names, np.asarray(listing.keys), earlier, retried)
         if planned.last_list > owner.list_number and store.exists(list_name(planned.last_list, owner.generation)):
-            continue  # another process has created it meanwhile
+            _wait_for_list(store, owner.generation, planned.last_list, log)  # another process has created it meanwhile
+            continue
         has_retried = retried is not None and planned.changes.retried > 0
         is_complete = planned.last_list <= owner.list_number and len(planned.keys) == owner.items
         if owner.list_number and is_same and is_complete and not has_retried:
             return Reservation(owner, before, is_new, changes)
         check_is_one_task(store, listing.shards)
-        if create_list(store, further(owner, run, planned, retried), planned.keys):
+        if _has_created(store, further(owner, run, planned, retried), planned.keys, log):
             retried, changes, planned_names = None, changes or planned.changes, names
+
+
+def _has_created(store: Store, run: Run, keys: ItemKeys | Column, log: Log) -> bool:
+    """Write the list of a run, unless another process has. Return whether this process has written it."""
+    is_mine = create_list(store, run, keys)
+    if not is_mine:
+        _wait_for_list(store, run.generation, run.list_number, log)
+    return is_mine
+
+
+def _wait_for_list(store: Store, generation: str, number: int, log: Log) -> None:
+    """Wait until the store shows a list that exists.
+
+    Raises:
+        StorageError: the store does not show it.
+    """
+    name = list_name(number, generation)
+    hidden = f"{store.place}/{name} exists, and the store does not show it"
+    if wait_until_shown(lambda: name in list_names(store, generation) or None, hidden, log) is None:
+        raise StorageError(f"{hidden}; run again later")
 
 
 def _has_all_parts(store: Store, owner: Run, names: Sequence[str]) -> bool:

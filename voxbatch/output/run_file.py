@@ -221,7 +221,7 @@ class Run:
     @property
     def transcripts(self) -> str:
         """Name of the merged output of the items that have not failed."""
-        return self.products.merged
+        return work_of(self.identity).merged
 
     def __str__(self) -> str:
         return str(self.key) if self.list_number == 1 else f"{self.key} (list {self.list_number})"
@@ -403,7 +403,7 @@ class Ownership:
         self._checking = threading.Lock()
 
     def check(self) -> None:
-        """Read run.json, and look for a later list.
+        """Read run.json, and look for a later list, by its name: the listing of a store may lack it.
 
         Raises:
             TakenOverError: OUT belongs to another run now, or was deleted.
@@ -412,14 +412,11 @@ class Ownership:
         """
         now, place = _clock(), self._store.place
         self._check_owner()
-        names = list_names(self._store, self._run.generation)
-        latest = number_of_list(names[-1]) if names else 0
-        if latest < self._run.list_number:
-            name = list_name(self._run.list_number, self._run.generation)
-            if not self._store.exists(name):  # the listing of a store may lack what was written last
-                self._check_owner()  # a run that has taken OUT over since has deleted it
-                raise TakenOverError(f"{place}/{name} is gone: OUT was deleted or moved during the run")
-        if latest > self._run.list_number:
+        own, following = (list_name(self._run.list_number + step, self._run.generation) for step in (0, 1))
+        if not self._store.exists(own):
+            self._check_owner()  # a run that has taken OUT over since has deleted it
+            raise TakenOverError(f"{place}/{own} is gone: OUT was deleted or moved during the run")
+        if self._store.exists(following):
             raise TakenOverError(
                 f"{place}: another process continues this OUT with the present list of recordings, or does failed "
                 "recordings again, and has taken over the committed items; this process ends, and nothing is to be done"

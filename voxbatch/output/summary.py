@@ -11,23 +11,15 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from voxbatch.errors import CheckpointError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.output import run_file
 from voxbatch.output.latency import LatencyPercentiles
 from voxbatch.output.layout import SUMMARY, VERSION
-from voxbatch.output.lines import (
-    CORRECTION_KEY,
-    REFERENCE_SEGMENTS_KEY,
-    REFERENCE_WORDS_KEY,
-    is_corrected,
-    word_confidences,
-)
+from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, word_confidences
 from voxbatch.output.parts import Measurements, PartEntry
-from voxbatch.output.products import PRODUCTS, Products
+from voxbatch.output.products import PRODUCTS, OwnSums, Products
 from voxbatch.output.run_file import Run, RunFacts, RunKey
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
 from voxbatch.scoring.records import EstimatedWer, SpeakerErrors, TimeAccuracy
@@ -37,7 +29,6 @@ from voxbatch.storage import Store, remove_command
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import Estimator
     from voxbatch.scoring.corpus import CorpusScore
-    from voxbatch.scoring.counts import ErrorCounts
     from voxbatch.scoring.speakers import SpeakerScore
     from voxbatch.scoring.word_times import WordTimes
 else:
@@ -79,12 +70,6 @@ def digest_of(store: Store, name: str) -> FileDigest:
     return digest.digest()
 
 
-def _corpus_score() -> CorpusScore:
-    from voxbatch.scoring.corpus import CorpusScore
-
-    return CorpusScore()
-
-
 @dataclass(slots=True)
 class FlagCounts:
     """Numbers of transcripts that have flags."""
@@ -103,39 +88,6 @@ class FlagCounts:
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as values for JSON, sorted by kind."""
         return {"items": self.items, "by_kind": dict(sorted(self.by_kind.items()))}
-
-
-@dataclass(slots=True)
-class CorrectionCounts:
-    """The items that a person has corrected, and the errors that the recogniser had made in them."""
-
-    items: int = 0
-    estimated_words: int = 0
-    """Number of corrected words without times of their own."""
-    score: CorpusScore = field(default_factory=_corpus_score)
-    """The recogniser's texts against the corrections."""
-
-    def add(self, line: Mapping[str, Any], lang: str | None) -> None:
-        """Add the line of a corrected item."""
-        from voxbatch.scoring.counts import ErrorCounts, count_characters
-
-        recognised = line[CORRECTION_KEY]
-        self.items += 1
-        self.estimated_words += recognised["estimated_words"]
-        characters = count_characters(line["pred_text"], recognised["pred_text"], lang)
-        self.score.add(lang, ErrorCounts.of_line(recognised), characters=characters)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts as values for JSON."""
-        return {"items": self.items, "estimated_words": self.estimated_words, "score": self.score.to_dict()}
-
-    @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> CorrectionCounts:
-        """Rebuild the record; see Summary.from_dict."""
-        from voxbatch.scoring.corpus import CorpusScore
-
-        items, estimated = msgspec.convert([stored["items"], stored["estimated_words"]], list[Count])
-        return cls(items, estimated, CorpusScore.from_dict(stored["score"]))
 
 
 @dataclass(slots=True)
@@ -161,16 +113,15 @@ class Totals:
     failures: RunningDigest = field(default_factory=RunningDigest)
     language: str | None = None
     """Language of lines that name none."""
-    corrections: CorrectionCounts | None = None
-    """None while no item is corrected."""
-    by_group: dict[str, ErrorCounts] = field(default_factory=dict)
-    """Errors by the value of Products.group_key."""
     products: Products = PRODUCTS
+    sums: OwnSums | None = None
+    """The sums that only this kind of work has."""
 
     @classmethod
     def of(cls, run: Run) -> Totals:
         """Return the sums of a run, without entries."""
-        return cls(language=run.language, products=run.products)
+        products = run.products
+        return cls(language=run.language, products=products, sums=products.sums())
 
     def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
         """Add an entry, whose line is also given as its JSON object."""
@@ -189,17 +140,14 @@ class Totals:
         self.flags.add({flag["kind"] for flag in line["flags"]})
         if self.estimator is not None:
             self.estimator.add(scored_language(lang), word_confidences(line))
-        if is_corrected(line):
-            self.corrections = self.corrections or CorrectionCounts()
-            self.corrections.add(line, lang)
         if line.get("text") is not None and "pred_text" in line:
             from voxbatch.scoring.counts import ErrorCounts, count_characters
 
             characters = count_characters(line["text"], line["pred_text"], lang)
             counts = ErrorCounts.of_line(line)
             self._corpus_score().add(lang, counts, characters=characters)
-            if key := self.products.group_key:
-                self.by_group[line[key]] = self.by_group.get(line[key], ErrorCounts()) + counts
+        if self.sums is not None:
+            self.sums.add(line)
         self._add_parts(line, line.get("words", ()), line.get("segments"), lang)
 
     def _add_failure(self, line: Mapping[str, Any], lang: str | None) -> None:
@@ -211,7 +159,9 @@ class Totals:
         self._add_parts(line, (), None, lang)
 
     def _corpus_score(self) -> CorpusScore:
-        self.score = self.score or _corpus_score()
+        from voxbatch.scoring.corpus import CorpusScore
+
+        self.score = self.score or CorpusScore()
         return self.score
 
     def _add_parts(self, line: Mapping[str, Any], words: object, segments: object, lang: str | None) -> None:
@@ -262,14 +212,12 @@ class Summary:
     score: CorpusScore | None
     estimated_wer: EstimatedWer | None = None
     """None without a calibration."""
-    wer_by_voice: Mapping[str, Number] = field(default_factory=dict)
-    """Empty unless the run spoke and listened."""
+    of_kind: Mapping[str, Any] = field(default_factory=dict)
+    """The keys that only this kind of work has; see products.OwnSums."""
     word_times: TimeAccuracy | None = None
     """None if no row of the manifest has word times."""
     speakers: SpeakerErrors | None = None
     """None unless rows of the manifest and transcripts name speakers."""
-    corrections: CorrectionCounts | None = None
-    """None unless a person has corrected items."""
     facts: RunFacts
 
     @property
@@ -283,7 +231,10 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as values for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "facts"}
+        values = dict[str, Any]()
+        for name in self.__slots__:
+            if name != "facts":
+                values |= self.of_kind if name == "of_kind" else {name: getattr(self, name)}
         records = {
             "outputs": {name: asdict(digest) for name, digest in self.outputs.items()},
             "flags": self.flags.to_dict(),
@@ -293,16 +244,11 @@ class Summary:
             "word_times": self.word_times and self.word_times.to_dict(),
             "speakers": self.speakers and asdict(self.speakers),
         }
-        if self.corrections:
-            records["corrections"] = self.corrections.to_dict()
-        for name in ("corrections", "wer_by_voice"):
-            if not values[name]:
-                del values[name]
         return {"version": VERSION, **values, **records, **self.facts.to_dict()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Summary:
-        """Rebuild the record from JSON. Unknown keys are ignored.
+        """Rebuild the record from JSON. Unknown keys are those of the kind of work.
 
         Raises:
             ValueError: another version of voxbatch wrote the file, or a value has another type.
@@ -310,9 +256,9 @@ class Summary:
         """
         if stored["version"] != VERSION:
             raise ValueError(f"version {stored['version']!r} is not {VERSION}")
-        summary = record_of({**stored, "facts": stored, "score": None, "corrections": None}, cls)
-        if stored.get("corrections") is not None:
-            summary = replace(summary, corrections=CorrectionCounts.from_dict(stored["corrections"]))
+        known = {"version", *cls.__slots__, *RunFacts.__slots__}
+        of_kind = {key: value for key, value in stored.items() if key not in known}
+        summary = record_of({**stored, "facts": stored, "score": None, "of_kind": of_kind}, cls)
         if stored.get("score") is None:
             return summary
         from voxbatch.scoring.corpus import CorpusScore
@@ -358,11 +304,10 @@ def summarise(
         list=run.list_number,
         flags=totals.flags,
         estimated_wer=None if totals.estimator is None else totals.estimator.estimate(),
-        wer_by_voice={voice: counts.reported_rate or 0.0 for voice, counts in sorted(totals.by_group.items())},
+        of_kind={} if totals.sums is None else totals.sums.to_dict(),
         word_times=None if totals.word_times is None else totals.word_times.accuracy(),
         speakers=None if totals.speakers is None else totals.speakers.errors(),
         outputs=outputs or {},
-        corrections=totals.corrections,
     )
 
 

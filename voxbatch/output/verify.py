@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from voxbatch.errors import CheckpointError
 from voxbatch.formats import WRITERS
@@ -18,10 +19,13 @@ from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import ItemFile, item_files
 from voxbatch.output.layout import (
     FAILURES,
+    FIRST,
     PARTS,
     REPORT,
+    SECOND,
     SUMMARY,
     complete_names,
+    correction_names,
     list_name,
     list_names,
     part_names,
@@ -98,7 +102,9 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
     in_list = check(listed)
     if in_list is not None:
         latest = None
-    names = [*part_names(store, run.generation, pass_name=""), *complete_names(store, run.generation)]
+    parts = (part_names(store, run.generation, pass_name) for pass_name in (FIRST, SECOND))
+    others = (correction_names(store, run.generation), complete_names(store, run.generation))
+    names = [*chain.from_iterable(parts), *chain.from_iterable(others)]
     problems = [problem for problem in parallel_map(store.concurrency, check, names) if problem is not None]
     return [*problems, *([in_list] if in_list else [])]
 

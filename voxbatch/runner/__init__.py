@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
+from voxbatch.errors import RunError
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
@@ -68,7 +69,7 @@ def run(
         StopRequested: `stop` was requested.
     """
     started_at, stop, usage = time.monotonic(), stop or Stop(), None
-    with limits_are_run_errors(), contextlib.ExitStack() as resources:
+    with limits_are_run_errors(), _exits_are_run_errors(), contextlib.ExitStack() as resources:
         if engine_cache is None:
             engine_cache = resources.enter_context(contextlib.closing(EngineCache(one_run=True)))
         with steps_of(config).open(config) as source:
@@ -93,7 +94,7 @@ def run(
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
             if (second := job.second) is not None and is_complete(work):
-                job, work = second.job, second.remaining(store)
+                job, work = second.job, second.remaining(store, log)
                 on_progress(work.progress)
                 text = f"second pass: {job.config.model} does {work.items.count():,} items again"
                 log.info("second_pass", text=text)
@@ -101,7 +102,17 @@ def run(
             if source.has_changed():
                 text = "was written to during the run, which has used the lines that it had at the start"
                 log.warning("manifest_changed", text=f"{source.name} {text}")
-        return RunResult(progress, finish(job, work, log), usage)
+        return RunResult(progress, finish(job, work, config.shards, log), usage)
+
+
+@contextlib.contextmanager
+def _exits_are_run_errors() -> Iterator[None]:
+    """Raise RunError for a SystemExit inside the context: a library or an engine must not end a run with the exit code
+    of one that has finished."""
+    try:
+        yield
+    except SystemExit as e:
+        raise RunError(f"something in the run called sys.exit({e.code!r})") from e
 
 
 def is_complete(work: RemainingWork) -> bool:
@@ -149,8 +160,11 @@ def _sum(usage: Usage | None, added: Usage | None) -> Usage | None:
     return usage + added if usage and added else usage or added
 
 
-def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
+def finish(job: Job, work: RemainingWork, shards: int, log: Log) -> Summary | None:
     """Record that every item of the shard is in a part. The last shard to finish merges.
+
+    Args:
+        shards: number of shards of the run. A second pass has one of its own.
 
     Returns:
         The summary of all shards. None while other shards are still in progress.
@@ -162,4 +176,5 @@ def finish(job: Job, work: RemainingWork, log: Log) -> Summary | None:
     if not is_complete(work):
         return None
     store, files = job.config.stores.out(job.config.out), ItemFiles.of(job.run.facts.config)
-    return merge.merge(store, replace(job.run, pass_name=FIRST), files, log, job.config.stores, job.calibration)
+    run = replace(job.run, pass_name=FIRST)
+    return merge.merge(store, run, files, log, job.config.stores, job.calibration, shards)

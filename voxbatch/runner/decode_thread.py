@@ -154,6 +154,7 @@ class DecodeThread(threading.Thread):
                     recording=number,
                     channels=self._options.channels,
                     diarization=self._diarization,
+                    excerpts=self._steps.excerpts,
                 )
 
     def _must_wait(self, item: Item, pool: DecoderPool) -> bool:

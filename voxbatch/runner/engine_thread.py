@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 
 from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
-from voxbatch.engines.results import Result, find_wrong_value
-from voxbatch.records import ChunkFailure
+from voxbatch.engines.results import Result, stop_if_all_fail
+from voxbatch.engines.supervised import supervised
 from voxbatch.runner.shared import ChunkResult, EngineEnded, EventQueue
 
 GPU_MEMORY_INTERVAL_S = 1.0
@@ -27,7 +29,7 @@ class EngineThread(threading.Thread):
         """Send the results of the engine to the main thread."""
         error: BaseException | None = None
         try:
-            for result in self._engine.stream(self._feed):
+            for result in self._results():
                 # Read to the end even if the run is over: an engine whose stream is cut off unloads its model.
                 self._pass_on(result)
         except BaseException as e:  # noqa: BLE001 the main thread raises it again, too
@@ -36,25 +38,21 @@ class EngineThread(threading.Thread):
         self.ended_at = time.monotonic()
         self._events.send(EngineEnded(error))
 
+    def _results(self) -> Iterator[Result]:
+        """Yield one result for each chunk. An engine in a child process is supervised there."""
+        if self._engine.spec.own_process:
+            yield from self._engine.stream(self._feed)
+            return
+        with contextlib.closing(supervised(self._engine, self._feed)) as results:
+            yield from stop_if_all_fail(results)
+
     def _pass_on(self, result: Result) -> None:
-        """Send a result to the main thread. A result with a wrong value becomes the failure of its chunk."""
-        if isinstance(result, EngineMessage):
+        """Send a result to the main thread, with its times if it ends its chunk."""
+        if isinstance(result, EngineMessage | ChunkProgress):
             self._events.send(result)
-        elif not self._feed.is_taken(result.item, result.chunk):
-            chunk = f"chunk {result.chunk} of item {result.item}"
-            text = f"the engine gave a result for {chunk}, which it does not have; the result is left out"
-            self._events.send(EngineMessage(text, is_warning=True))
         else:
-            wrong = find_wrong_value(result)
-            if isinstance(result, ChunkProgress):
-                if wrong is None:
-                    self._events.send(result)
-                return
-            times = self._feed.pop_taken_at(result.item, result.chunk), time.monotonic()
-            if wrong is not None:
-                text = f"the engine gave a result that cannot be written: {wrong}"
-                result = ChunkFailure(result.item, result.chunk, text, retryable=True)
-            self._events.send(ChunkResult(result, times))
+            taken_at = self._feed.pop_taken_at(result.item, result.chunk)
+            self._events.send(ChunkResult(result, (taken_at, time.monotonic())))
 
 
 class GpuMemoryThread(threading.Thread):

@@ -145,7 +145,8 @@ def estimate_run(config: Config) -> list[RunEstimate]:
     choice = steps.choose_engine()
     with steps.open(config) as source:
         surveyed = survey(source, steps.path_policy(), config.limit)
-        engine = engines.create(choice.name, config.model, steps.engine_options(choice.name), config.stores)
+        engine_options = steps.engine_options(choice.name)
+        engine = engines.create(choice.name, config.model, engine_options, config.stores, steps.engines)
         spec = engine.spec
         workload = measure(surveyed, source, config)
     known = known_rates(config, choice.name)
@@ -330,7 +331,7 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
                     continue  # it is decoded or finished
                 with contextlib.suppress(VoxbatchError), _header(audio, job.config.stores) as recording:
                     if (seconds := probe(recording)) is not None:
-                        progress.sample[index] = max(0.0, seconds - offset)
+                        progress.sample[index] = min(max(0.0, seconds - offset), job.longest_s)
                     elif not offset:
                         progress.sizes[index] = recording.size
 

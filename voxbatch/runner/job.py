@@ -4,6 +4,7 @@ an addition that does some of the items again with a second model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from voxbatch.config import Config, RunOptions
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineSpec
+from voxbatch.log import Log
 from voxbatch.manifest import InheritableSource, PathPolicy, Survey
 from voxbatch.output.attempts import AttemptRecord
 from voxbatch.output.checkpoint import Checkpoint
@@ -44,8 +46,10 @@ class Job:
     path_policy: PathPolicy
     """Rule for the paths that the manifest may name."""
     durations: Column
-    """Seconds of each item of the list, float32, NaN if unknown. Transcripts of earlier lists that are not in the
-    manifest follow its items; see output.lists."""
+    """Seconds that are decoded of each item of the list, float32, NaN if unknown. Transcripts of earlier lists that are
+    not in the manifest follow its items; see output.lists."""
+    longest_s: float = math.inf
+    """Most seconds of an item that are decoded."""
     keys: Column
     """Keys of each item of the list; see manifest.Survey."""
     folder: str | None
@@ -87,7 +91,7 @@ class SecondPass(Protocol):
     def job(self) -> Job:
         """The same run with the second model."""
 
-    def remaining(self, store: Store) -> RemainingWork:
+    def remaining(self, store: Store, log: Log) -> RemainingWork:
         """Return the items that it has to do. The first pass is complete."""
 
 

@@ -154,7 +154,7 @@ class Pipeline:
             if error is not None or self._stop.requested.is_set():
                 part.commit()
                 # The signal may have killed the engine, too.
-                raise StopRequested if error is None or self._stop.requested.is_set() else error
+                raise StopRequested if error is None or self._stop.requested.is_set() else _as_exception(error)
             if not is_decoding:
                 results.end_questions()
             monitor.show()
@@ -164,3 +164,13 @@ class Pipeline:
             part.commit()
             num_items = len(in_progress.items)
             raise EngineError(f"engine {self._engine.spec.name} ended without a result for {num_items} items")
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """Return the error of a thread as one that ends the run with a message. SystemExit would end the process without
+    one, and with the exit code that it has."""
+    if isinstance(error, Exception):
+        return error
+    failure = RunError(f"{type(error).__name__} in a thread of the run{f': {error}' if str(error) else ''}")
+    failure.__cause__ = error
+    return failure

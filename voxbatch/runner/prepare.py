@@ -67,7 +67,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
     surveyed = survey(source, policy, config.limit)
     options = steps.engine_options(choice.name)
     with_kernels = engines.options_with_kernels(choice.name, options, config.kernel_cache)
-    engine = engine_cache.get(choice.name, config.model, with_kernels, config.stores)
+    engine = engine_cache.get(choice.name, config.model, with_kernels, config.stores, steps.engines)
     spec = engine.spec
     hints = ["`hotwords` in the manifest"] * bool(surveyed.with_hotwords)
     diarization = steps.check(spec, hints, loads_networks=spec.torch_device is None)
@@ -107,7 +107,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         retried=config.retry_failed,
         shards=config.shards,
     )
-    reserved = reserve(store, run, listing, config.overwrite)
+    reserved = reserve(store, run, listing, config.overwrite, log)
     owner = reserved.run
     _log_reservation(reserved, run, config, surveyed.items, log)
     _append_kept(surveyed, store, owner)
@@ -117,7 +117,8 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         is_new=reserved.is_new,
         source=source.inheritable(),
         path_policy=policy,
-        durations=surveyed.durations,
+        durations=surveyed.durations.at_most(longest_s := steps.longest_s(spec)),
+        longest_s=longest_s,
         keys=surveyed.keys,
         folder=owner.folder or run.folder,
         engine=choice.name,

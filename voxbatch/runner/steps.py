@@ -7,6 +7,7 @@ another kind: it tells speakers apart, or adds a second pass.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,7 +19,7 @@ from voxbatch.engines import Engine, EngineMessage, EngineSpec, Feed
 from voxbatch.engines import Registration as EngineEntry
 from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError
-from voxbatch.manifest import PathPolicy, Source, open_source
+from voxbatch.manifest import PathPolicy, Source
 from voxbatch.output.lines import failure_line, line_bytes, transcript_line
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
@@ -34,6 +35,7 @@ from voxbatch.records import (
     SpokenRecording,
     Transcript,
 )
+from voxbatch.sources.opening import open_source
 from voxbatch.text.stitching import stitch
 
 if TYPE_CHECKING:
@@ -219,6 +221,16 @@ class Steps:
     def size(self, audio_s: float, chunks: int) -> tuple[str, str]:
         """Return the name and the value of the size of the work, for people."""
         return "chunks", f"at least {chunks:,}"
+
+    @property
+    def excerpts(self) -> int | None:
+        """Number of excerpts, each as long as the longest chunk of the engine, that are decoded of a longer recording.
+        None decodes whole recordings."""
+        return None
+
+    def longest_s(self, spec: EngineSpec) -> float:
+        """Return the most seconds of a recording that are decoded."""
+        return math.inf if self.excerpts is None else self.excerpts * spec.max_chunk_samples / SAMPLING_RATE
 
     # -- the decode thread
 

@@ -89,11 +89,11 @@ def transcribe(
     """
     record = job.attempt
     assert record is not None
-    engine = engine_cache.get(job.engine, job.config.model, job.engine_options, job.config.stores)
+    steps = steps_of(job.config)
+    engine = engine_cache.get(job.engine, job.config.model, job.engine_options, job.config.stores, steps.engines)
     if dict(engine.spec.decoding) != job.decoding:
         raise ConfigError(f"the model changed since the run began: {engine.spec.decoding} is not {job.decoding}")
     resources = contextlib.ExitStack()
-    steps = steps_of(job.config)
     engine = steps.engine(engine, resources)
     breaker = breaker or circuit_breaker(job)
     checkpoint: PartWriter = work.checkpoint

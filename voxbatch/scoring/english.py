@@ -30,16 +30,21 @@ _LONGEST_WORD, _LONGEST_NUMBER = 50, 200
 
 
 @cache
-def english_normalizer(fallback: Callable[[str], str]) -> Callable[[str], str]:
+def english_normalizer(fallback: Callable[[str], str], own_numbers: bool = False) -> Callable[[str], str]:
     """Return Whisper's English rules.
 
     Args:
         fallback: rules for a text on which Whisper's fail. Its number rules fail on numbers of thousands of digits,
             which a model writes when stuck in a loop.
+        own_numbers: give numbers one spelling; see the module `numbers`. Else the rules are exactly Whisper's.
     """
     from whisper_normalizer.english import EnglishTextNormalizer
 
     rules = EnglishTextNormalizer()
+    if own_numbers:
+        from voxbatch.scoring import numbers as own
+
+        rules.standardize_numbers = own.EnglishNumbers()
     number_words = rules.standardize_numbers.words | _SUFFIXES
 
     def apply(text: str) -> str:
@@ -74,7 +79,7 @@ def english_normalizer(fallback: Callable[[str], str]) -> Callable[[str], str]:
         except (AssertionError, ValueError, ArithmeticError):
             return fallback(text)
 
-    return normalize
+    return (lambda text: own.joined(normalize(own.spoken(text)))) if own_numbers else normalize
 
 
 def without_brackets(text: str) -> str:

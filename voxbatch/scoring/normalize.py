@@ -26,7 +26,7 @@ Whisper's own, "english" or "whisper-basic"."""
 _WITH_FORM = ("auto", "english", "basic")
 """Sets of rules that texts come to in their scoring form. The others are exactly those of Whisper, or none."""
 
-FORM_VERSION = 2
+FORM_VERSION = 3
 """Version of the scoring forms. Increase it with each change of what a form gives, because a rate depends on it."""
 
 _TAGS = re.compile(r"[<\[【][^<\[【>\]】]*[>\]】]|\([^()]+\)")
@@ -180,7 +180,7 @@ def _normalizer(method: str, form_language: str | None, rules: Rules, unit: Unit
     elif method == "english":
         from voxbatch.scoring.english import english_normalizer
 
-        normalize = english_normalizer(normalize_unicode)
+        normalize = english_normalizer(normalize_unicode, own_numbers=form_language is not None)
     elif method == "whisper-basic":
         from whisper_normalizer.basic import BasicTextNormalizer
 

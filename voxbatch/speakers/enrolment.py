@@ -11,8 +11,9 @@ import numpy as np
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import AudioError, ConfigError
-from voxbatch.manifest import PathPolicy, items, open_source
+from voxbatch.manifest import PathPolicy, items
 from voxbatch.records import SpeakerCount
+from voxbatch.sources.opening import open_source
 from voxbatch.speakers.diarizer import Diarizer, Vectors
 from voxbatch.speakers.voices import Voice
 from voxbatch.speakers.weights import SpeakerWeights

@@ -3,7 +3,7 @@
     "It rained. He stayed.\n\nThen he left."  →  ("It rained. He stayed.", 0.7), ("Then he left.", 0.0)
 
 Engines lose words in long texts, and lose the melody of a sentence that is cut. So a sentence stays whole unless it
-takes more than a piece; then it is cut at a clause, else between words.
+takes more than a piece; then it is cut at a clause, else between words. No piece ends after an abbreviation.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 import regex
+
+from voxbatch.speech.abbreviations import is_abbreviation
 
 CHARACTERS_PER_SECOND = 13.5
 """Characters of English that are spoken in a second, with the spaces."""
@@ -24,6 +26,7 @@ _CLAUSE = re.compile(r"(?<=[,;:—–])\s+")
 _SENTENCE_END = re.compile(r"[.!?…。！？][\"'”’)\]]*$")
 _SPOKEN = regex.compile(r"[\p{L}\p{N}]")
 _PRONUNCIATION = re.compile(r"\[([^\[\]]+)\]\(/[^()]*/\)")
+_WORD = re.compile(r"\S+\s*")
 _LETTER = regex.compile(r"\p{L}")
 
 
@@ -80,12 +83,27 @@ def _sentences(paragraph: str, lang: str) -> Iterator[str]:
     """Yield the sentences of a paragraph, and the parts of sentences that are longer than a piece."""
     import sentencex
 
-    for sentence in sentencex.segment(lang, paragraph):
+    for sentence in _unbroken(sentencex.segment(lang, paragraph), lang):
         if len(sentence) <= MAX_CHARACTERS:
-            yield sentence.strip()
+            yield sentence
             continue
         for clause in _joined(_CLAUSE.split(sentence)):
-            yield from _joined(clause.split()) if len(clause) > MAX_CHARACTERS else [clause]
+            yield from _joined(_unbroken(_WORD.findall(clause), lang)) if len(clause) > MAX_CHARACTERS else [clause]
+
+
+def _unbroken(texts: Iterable[str], lang: str) -> Iterator[str]:
+    """Yield texts, each together with the following one if it ends with an abbreviation, or inside a word: "Ms. " and
+    "Smith" are one text, and so are "J." and "-C."."""
+    begun = ""
+    for text in filter(str.strip, texts):
+        if begun and (not begun[-1].isspace() or is_abbreviation(begun.rsplit(None, 1)[-1], text, lang)):
+            begun += text
+            continue
+        if begun:
+            yield begun.strip()
+        begun = text
+    if begun:
+        yield begun.strip()
 
 
 def _joined(texts: Iterable[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ A `Column` has its values in a temporary file. An `ItemSet` has one bit for each
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import weakref
@@ -73,6 +74,15 @@ class Column:
         """Yield (index of the first item, the values) of each BLOCK of items: shape (items,), or (items, width)."""
         for start in range(0, self._size, BLOCK):
             yield start, self.read(start, min(start + BLOCK, self._size))
+
+    def at_most(self, maximum: float) -> Column:
+        """Return a column with the maximum in place of each greater value. NaN stays."""
+        if maximum == math.inf:
+            return self
+        column = Column(self.dtype.str, self.width)
+        for _, block in self.blocks():
+            column.append(np.minimum(block, maximum))
+        return column
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the values of some items; see `blocks`.

@@ -34,6 +34,8 @@ class UnusableObject(StorageError):
     """The object exists and cannot be used: it changed while it was read, is too large, or is stored compressed."""
 
     kind = FailureKind.NOT_DELIVERED
+    retryable = False
+    """True if the same recording may be read in another run with nothing changed."""
 
 
 def stored_compressed(where: str) -> UnusableObject:
@@ -49,6 +51,20 @@ class DamagedObject(UnusableObject):
     """The bytes of an object never match its checksum. Its place answers, and the object is to blame."""
 
     kind = FailureKind.DAMAGED
+    retryable = True
+
+
+class VaryingObject(UnusableObject):
+    """An object of which two replies have different contents, although its revision is the same."""
+
+    kind = FailureKind.CHANGED
+    retryable = True
+
+    def __init__(self, where: str):
+        super().__init__(
+            f"cannot read {where}: its server sends other bytes to each request, as servers that insert advertisements "
+            "do, and other bytes of it were already decoded: run the item again, or download it and give the file"
+        )
 
 
 class CredentialsExpired(StorageError):

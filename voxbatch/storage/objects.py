@@ -52,6 +52,8 @@ class RangeReply:
     """True if a web server ignored the range: these are the first bytes of a reply that holds the whole object."""
     has_length: bool = True
     """False if a web server ends the reply by closing the connection, so that one that broke off looks complete."""
+    size: int | None = None
+    """Bytes of the whole object, if it is on a web server and the reply reports them."""
 
 
 class ObjectReader(Protocol):

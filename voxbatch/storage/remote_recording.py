@@ -2,7 +2,8 @@
 
 A small object is fetched in one request and held in memory. A large object is fetched in blocks as they are read, and
 the next blocks are prefetched. A part of it therefore costs no more than that part, and its length costs no memory. All
-blocks are of one revision. ffmpeg takes only files, so a large object for ffmpeg is first copied to TMPDIR.
+blocks are of one revision (see `revision`). ffmpeg takes only files, so a large object for ffmpeg is first copied to
+TMPDIR. So is an object of a web server that sends other bytes to each request: in one reply.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage.errors import DamagedObject, DamagedTransfer, UnusableObject, stored_compressed
-from voxbatch.storage.objects import Digest, RangeReply, Stat
+from voxbatch.storage.errors import (
+    DamagedObject,
+    DamagedTransfer,
+    UnusableObject,
+    VaryingObject,
+    stored_compressed,
+)
+from voxbatch.storage.local import read_at
+from voxbatch.storage.objects import Digest, Stat
 from voxbatch.storage.recording import BLOCK_BYTES, WAITING_S, FileRecording, Recording
 from voxbatch.storage.request_pool import BLOCK_THREADS, fetch_pool
 from voxbatch.storage.retrying_client import RetryingReader
+from voxbatch.storage.revision import SHARED_BYTES, Revision
 from voxbatch.storage.temporary_files import temporary_file
 
 _T = TypeVar("_T")
@@ -44,16 +53,21 @@ def fetch(reader: RetryingReader, key: str, block_bytes: int = BLOCK_BYTES) -> R
     if len(first.data) < block_bytes:
         return FileRecording.in_memory(first.data, warnings)
     if first.is_whole_object or not first.tag:  # without a tag, two requests may give bytes of two contents
-        with temporary_file(reader.where(key), reader.whole(key, first.tag)) as file:
-            return FileRecording(os.dup(file.fileno()), warnings)
-    stat = reader.stat(key, first.tag)
-    if stat.size < len(first.data):  # the size is -1 if a web server no longer reports it
-        where = reader.where(key)
-        raise UnusableObject(
-            f"cannot read {where}: it changed while it was read, or its server no longer reports its size",
-            FailureKind.CHANGED,
-        )
-    return _Ranged(reader, stat, first)
+        return FileRecording(_in_one_reply(reader, key, first.tag), warnings)
+    revision = Revision(reader, reader.where(key), key, first)
+    if first.size is None:
+        return _Ranged(reader, revision, reader.stat(key, first.tag), first.data)
+    try:  # a second reply is compared with the first one before anything is decoded
+        revision.get(max(0, block_bytes - SHARED_BYTES), block_bytes)
+    except VaryingObject:
+        return FileRecording(_in_one_reply(reader, key, first.tag))
+    return _Ranged(reader, revision, Stat(key, first.size, first.tag), first.data)
+
+
+def _in_one_reply(reader: RetryingReader, key: str, tag: str) -> int:
+    """Return the descriptor of a temporary file with an object, all of whose bytes are of one reply."""
+    with temporary_file(reader.where(key), reader.whole(key, tag)) as file:
+        return os.dup(file.fileno())
 
 
 class _Ranged:
@@ -63,28 +77,38 @@ class _Ranged:
     is_file = False
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, reader: RetryingReader, stat: Stat, first: RangeReply):
+    def __init__(self, reader: RetryingReader, revision: Revision, stat: Stat, first: bytes):
         self.last_arrival = time.monotonic()
         self.on_wait: Callable[[], None] = lambda: None
-        self._reader, self._stat = reader, stat
-        self.size, self._bytes = stat.size, len(first.data)
+        self._reader, self._revision, self._stat = reader, revision, stat
+        self.size, self._bytes = stat.size, len(first)
         self._last = (stat.size - 1) // self._bytes
         self._blocks: OrderedDict[int, Future[bytes]] = OrderedDict()
         self._fd: int | None = None
         self._digest = Digest(stat.checksum)
-        self._digested: list[int] = []
-        """The CRC-32 of each block that is in the digest."""
-        self._blocks[0] = _done(first.data)
+        self._num_digested = 0
+        """Number of blocks that are in the digest."""
+        self._crcs: dict[int, int] = {}
+        """The CRC-32 of each block that was read."""
+        self._blocks[0] = _done(first)
 
     def pread(self, count: int, at: int) -> bytes:
         """See Recording.pread."""
         parts = []
         end = min(at + count, self.size)
-        while at < end:
+        while at < end and self._fd is None:
             number, begin = divmod(at, self._bytes)
-            data = self._block(number)[begin : begin + end - at]
+            try:
+                data = self._block(number)[begin : begin + end - at]
+            except UnusableObject as e:  # another content, or one that ends before the block
+                if not self._revision.may_vary or e.kind is not FailureKind.CHANGED:
+                    raise
+                self._fd = self._checked(_in_one_reply, self._reader, self._stat.key, self._stat.tag)
+                break
             parts.append(data)
             at += len(data)
+        if at < end and self._fd is not None:
+            parts.append(read_at(self._fd, end - at, at))
         return b"".join(parts)
 
     def _block(self, number: int) -> bytes:
@@ -98,8 +122,10 @@ class _Ranged:
         while len(self._blocks) > CACHED_BLOCKS:
             self._blocks.popitem(last=False)
         data = self._result(self._blocks[number])
-        if number == len(self._digested):  # the checksum is checked if the object is read completely and in order
-            self._digested.append(zlib.crc32(data))
+        if number not in self._crcs:
+            self._crcs[number] = zlib.crc32(data)
+        if number == self._num_digested:  # the checksum is checked if the object is read completely and in order
+            self._num_digested += 1
             self._digest.update(data)
             if number == self._last:
                 try:
@@ -116,14 +142,27 @@ class _Ranged:
             DamagedObject: the object arrives damaged each time; or the damaged block is an earlier one, which was
                 already decoded.
         """
+        del self._crcs[self._last]
         fd = self.fileno()
-        for number, crc in enumerate(self._digested[:-1]):
-            if zlib.crc32(os.pread(fd, self._bytes, number * self._bytes)) != crc:
-                where = self._reader.where(self._stat.key)
-                raise DamagedObject(
-                    f"cannot read {where}: bytes of it arrived damaged and were decoded: run the item again"
-                )
         return os.pread(fd, self._bytes, self._last * self._bytes)
+
+    def _checked(self, copy: Callable[..., int], *arguments: object) -> int:
+        """Return the descriptor of a copy of the object, after a comparison with the blocks that were read before.
+
+        Raises:
+            VaryingObject, DamagedObject: the copy has other bytes.
+        """
+        fd = self._result(fetch_pool.submit(copy, *arguments, urgent=True))
+        self.last_arrival = time.monotonic()
+        blocks = ((crc, os.pread(fd, self._bytes, number * self._bytes)) for number, crc in self._crcs.items())
+        if os.fstat(fd).st_size == self.size and all(zlib.crc32(data) == crc for crc, data in blocks):
+            return fd
+        os.close(fd)
+        where = self._reader.where(self._stat.key)
+        if self._stat.checksum:
+            text = f"cannot read {where}: bytes of it arrived damaged and were decoded: run the item again"
+            raise DamagedObject(text)
+        raise VaryingObject(where)
 
     def _result(self, coming: Future[_T]) -> _T:
         """Wait for the result, and call `on_wait` now and then."""
@@ -134,7 +173,7 @@ class _Ranged:
     def _fetch(self, number: int) -> bytes:
         start = number * self._bytes
         end = min(start + self._bytes, self.size)
-        data = self._reader.get(self._stat.key, start, end, self._stat.tag).data
+        data = self._revision.get(start, end)
         self.last_arrival = time.monotonic()
         if len(data) != end - start:
             where = self._reader.where(self._stat.key)
@@ -147,12 +186,11 @@ class _Ranged:
     def fileno(self) -> int:
         """See Recording.fileno. The first call copies the whole object to a temporary file."""
         if self._fd is None:
-            self._fd = self._result(fetch_pool.submit(self._copy, urgent=True))
+            self._fd = self._checked(self._copy)
         return self._fd
 
     def _copy(self) -> int:
         with self._reader.copy(self._stat.key, BLOCK_BYTES, BLOCK_BYTES, self._stat.tag) as file:
-            self.last_arrival = time.monotonic()
             return os.dup(file.fileno())
 
     def verify_unchanged(self) -> None:

@@ -54,6 +54,9 @@ STORE_REQUEST = RetryPolicy(attempts=12, total_s=120.0)
 """A request to a bucket or a web server. An outage of a minute is survived: 11 waits add up to 66 s on average."""
 MODEL_FILE = RetryPolicy(attempts=12, total_s=math.inf)
 """The download of a file of a model. There is no time limit, because a single attempt may take many minutes."""
+SHOWN_OBJECT = RetryPolicy(attempts=9, total_s=60.0)
+"""An object that exists by one answer of a store, and not by the next one. A network file system may keep an old answer
+for a minute."""
 QUEUE_REQUEST = RetryPolicy(attempts=12, total_s=120.0)
 RUN_START = RetryPolicy(attempts=20, total_s=300.0)
 """The start of a run on a cloud platform. The 19 waits add up to about two and a half minutes, because Cloud Run's

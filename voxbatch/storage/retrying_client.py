@@ -24,9 +24,11 @@ from voxbatch.storage.errors import (
     TransientError,
     UnknownHost,
     UnusableObject,
+    VaryingObject,
 )
 from voxbatch.storage.objects import Bucket, Digest, ObjectReader, RangeReply, Stat
 from voxbatch.storage.retry import STORE_REQUEST, Retries
+from voxbatch.storage.revision import Revision
 from voxbatch.storage.temporary_files import temporary_file
 
 LISTING_PAGE_SIZE = 999
@@ -84,14 +86,14 @@ class RetryingReader:
         yield from self._with_renewal(start)
 
     def whole(self, key: str, tag: str) -> Iterator[bytes]:
-        """Yield a whole object that cannot be read in ranges. The object is gathered on disk, and fetched from its
-        start again if the transfer breaks off."""
+        """Yield a whole object that cannot be read in ranges: all bytes are of one reply. The object is gathered on
+        disk, and fetched from its start again if the transfer breaks off."""
         with tempfile.TemporaryFile() as file:
 
             def copy() -> None:
                 file.seek(0)
                 file.truncate()
-                file.writelines(self._reader.stream(self._reader.stat(key, tag)))
+                file.writelines(self._reader.stream(Stat(key, -1, tag)))
 
             self._retry(copy)
             file.seek(0)
@@ -104,15 +106,17 @@ class RetryingReader:
 
     def copy(self, key: str, first: int, then: int, tag: str = "") -> BinaryIO:
         """Return a temporary file of an object, which is read as in `read_blocks`. An object that arrives damaged is
-        fetched again.
+        fetched again. One of which two replies differ is fetched in one reply.
 
         Raises:
             TemporaryFileError: the file cannot be written.
             DamagedObject, StorageError: see `read_blocks`.
         """
-        return self._retry(
-            lambda: temporary_file(self.where(key), read_blocks(self, key, first, then, tag)), DamagedTransfer
-        )
+        where = self.where(key)
+        try:
+            return self._retry(lambda: temporary_file(where, read_blocks(self, key, first, then, tag)), DamagedTransfer)
+        except VaryingObject:
+            return temporary_file(where, self.whole(key, tag))
 
     def _retry(self, call: Callable[[], _T], repeated: type[TransientError] = TransientError) -> _T:
         """Return call(). Repeat it after errors of one kind, but not after an unknown host."""
@@ -205,6 +209,7 @@ def read_blocks(reader: RetryingReader, key: str, first: int, then: int, tag: st
     Raises:
         UnusableObject: the server gives no length, so that a transfer that broke off would look complete.
         DamagedTransfer: the bytes do not match the checksum. The error comes after the last of them.
+        VaryingObject: a reply is of another content than the first one.
         ObjectNotFound, UnusableObject, CredentialsExpired, TransientError, StorageError: see ObjectReader.get.
     """
     reply = reader.get(key, 0, first, tag)
@@ -216,14 +221,15 @@ def read_blocks(reader: RetryingReader, key: str, first: int, then: int, tag: st
     if (reply.is_whole_object or not reply.tag) and len(reply.data) == first:
         yield from reader.whole(key, reply.tag)
         return
-    digest, tag, size, at = Digest(reply.checksum), reply.tag, first, 0
+    revision = Revision(reader, reader.where(key), key, reply)
+    digest, data, size, at = Digest(reply.checksum), reply.data, first, 0
     while True:
-        digest.update(reply.data)
-        at += len(reply.data)
-        if reply.data:
-            yield reply.data
-        if len(reply.data) < size:
+        digest.update(data)
+        at += len(data)
+        if data:
+            yield data
+        if len(data) < size:
             break
         size = then
-        reply = reader.get(key, at, at + size, tag)
+        data = revision.get(at, at + size)
     digest.check(reader.where(key))

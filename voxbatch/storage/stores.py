@@ -20,7 +20,7 @@ from voxbatch.storage.address import (
     scheme_of,
 )
 from voxbatch.storage.circuit_breaker import UnusableRecording
-from voxbatch.storage.errors import DamagedObject, ObjectNotFound, UnusableObject
+from voxbatch.storage.errors import ObjectNotFound, UnusableObject
 from voxbatch.storage.local import LocalStore, read_at
 from voxbatch.storage.objects import ReadRange, Stat
 from voxbatch.storage.recording import (
@@ -92,7 +92,7 @@ class Stores:
                 raise UnusableObject(f"cannot read {redacted(uri)}: it {WEB_PAGE}", FailureKind.NOT_AUDIO)
             return recording
         except (AudioError, ObjectNotFound, UnusableObject) as e:
-            raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, DamagedObject)) from e
+            raise UnusableRecording(str(e), e.kind, retryable=isinstance(e, UnusableObject) and e.retryable) from e
         except ValueError as e:
             raise AudioError(f"cannot open {redacted(uri)}: {e}", FailureKind.NOT_FOUND) from e
 

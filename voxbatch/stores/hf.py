@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import FailureKind
@@ -39,13 +39,14 @@ class _HubPlace(NamedTuple):
     name: str
     """owner/name of the data set."""
     revision: str
+    """Branch, tag or commit. In an address it is percent-encoded, as the hub's own client reads it: a%2Fb is a/b."""
     path: str
 
 
 def _parsed(key: str) -> _HubPlace:
     match = _KEY.fullmatch(key)
     assert match is not None, "address.parse_bucket_address refuses it"
-    return _HubPlace(match["name"], match["revision"] or "main", match["path"] or "")
+    return _HubPlace(match["name"], unquote(match["revision"] or "main"), match["path"] or "")
 
 
 def pinned(uri: str, options: StoreOptions) -> str:

@@ -52,6 +52,13 @@ _ELSEWHERE = (
     "the server redirects to another endpoint: check the endpoint's address (AWS_ENDPOINT_URL_S3), whether http or "
     "https, and the region (AWS_REGION)"
 )
+_WITHOUT_CHECKSUMS = {"request_checksum_calculation": "when_required", "s3": {"payload_signing_enabled": True}}
+"""Settings of the client for stores that refuse checksum headers. The signature of a request covers its bytes."""
+_CONDITION = re.compile(r"if-(none-)?match|\bcondition", re.IGNORECASE)
+_NO_CONDITIONS = (
+    "it seems to have no conditional writes, without which processes replace each other's results: write OUT to a "
+    "local folder (-o FOLDER), and copy it when the run is complete: aws s3 sync FOLDER s3://…"
+)
 _UNKNOWN = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _MD5 = re.compile("[0-9a-f]{32}")
@@ -63,6 +70,10 @@ _WHOLE_CHECKSUMS = {
 """Fields of a reply with a checksum → its name in a Stat, and the library that calculates it."""
 
 
+class _RefusedUpload(StorageError):
+    """An upload that the store refuses as it is, perhaps for its headers."""
+
+
 class AmazonBucket:
     """Bucket of S3. See objects.Bucket for what each method promises. Thread-safe."""
 
@@ -72,6 +83,8 @@ class AmazonBucket:
         self.bucket, self._options = bucket, options
         self.place = f"s3://{bucket}/"
         self._payer = {"RequestPayer": "requester"} if options.requester_pays else {}
+        self._has_checksums = True
+        """False if the store refuses checksum headers."""
         self.renew()
 
     def renew(self) -> None:
@@ -89,6 +102,8 @@ class AmazonBucket:
             connect_timeout=CONNECT_S, read_timeout=READ_S, max_pool_connections=CONNECTIONS,
             retries={"total_max_attempts": 1}, signature_version=UNSIGNED if self._options.anonymous else None,
         )  # fmt: skip
+        if not self._has_checksums:
+            settings = settings.merge(Config(**_WITHOUT_CHECKSUMS))
         with self._errors("read", ""):
             session = boto3.Session()  # boto3.client would keep the credentials of the first call permanently
             self._client = session.client("s3", config=settings, endpoint_url=self._options.s3_endpoint_url)
@@ -173,7 +188,21 @@ class AmazonBucket:
                     yield Stat(entry["Key"], entry["Size"], entry["ETag"], "", entry["LastModified"].timestamp())
 
     def put(self, key: str, body: BinaryIO, content_type: str, replaced: str) -> bool:
-        """See objects.Bucket. Objects above SINGLE_BYTES are stored in parts."""
+        """See objects.Bucket. Objects above SINGLE_BYTES are stored in parts.
+
+        Some stores refuse the checksums that the client adds to each upload. They get the SHA-256 of each request in
+        its signature instead.
+        """
+        try:
+            return self._put(key, body, content_type, replaced)
+        except _RefusedUpload:
+            if not self._has_checksums:
+                raise
+        self._has_checksums = False
+        self.renew()
+        return self._put(key, body, content_type, replaced)
+
+    def _put(self, key: str, body: BinaryIO, content_type: str, replaced: str) -> bool:
         condition = {"IfMatch": replaced} if replaced else {"IfNoneMatch": "*"}
         size = body.seek(0, 2)
         body.seek(0)
@@ -285,6 +314,11 @@ class AmazonBucket:
         granted = f"{self._principal()} lacks {_PERMISSION[verb]}"
         reason = f"{code}: {body.get('Message') or 'no reason given'}"
         result = status_error(verb, where, status, reason, granted, parse_retry_after(headers.get("retry-after")))
+        if verb == "write" and status in (400, 501):
+            is_condition = status == 501 or _CONDITION.search(reason)
+            return _RefusedUpload(
+                f"{result}: {_NO_CONDITIONS}" if is_condition else str(result), FailureKind.NOT_ALLOWED
+            )
         # A reply to HEAD has no error code, so a status of 400 may mean an expired token.
         return CredentialsExpired(str(result)) if code == "400" else result
 

@@ -106,7 +106,7 @@ class WebServer:
             if reply.status == 416:
                 if tag and (_size(reply) or start) < start:  # it shrank: reads never begin after the known end
                     raise UnusableObject(_changed(where), FailureKind.CHANGED)
-                return RangeReply(b"", tag or _tag(reply))
+                return RangeReply(b"", tag or _tag(reply), size=_size(reply))
             if reply.status == 206:
                 data = _read_range(where, reply, start, end)
             elif start == 0:
@@ -124,6 +124,7 @@ class WebServer:
                 has_length=reply.status == 206
                 or _size(reply) is not None
                 or "chunked" in reply.headers.get("Transfer-Encoding", "").lower(),
+                size=_size(reply),
             )
 
     def stat(self, key: str, tag: str = "") -> Stat:
@@ -172,7 +173,8 @@ class WebServer:
         """Yield the reply of the server that has the object.
 
         The status is 200, or, if bytes [start, end) are requested, 206 or 416. The reply is of the requested revision,
-        and not known to be too large.
+        and not known to be too large. A server that refuses a range from the start (400) is asked without one: some
+        refuse every range, others only bytes=0-0.
         """
         headers = {"User-Agent": f"voxbatch/{__version__}", "Accept-Encoding": "identity"}
         if byte_range:
@@ -180,13 +182,17 @@ class WebServer:
         if tag:
             headers["If-Match" if tag.startswith('"') else "If-Unmodified-Since"] = tag
         with self._follow_redirects(self._where(key), self.place + key, headers) as (where, reply):
-            if reply.status not in ((200, 206, 416) if byte_range else (200,)):
-                raise _status_error(where, reply)
-            if tag and reply.status != 416 and _tag(reply, tag) != tag:
-                raise UnusableObject(_changed(where), FailureKind.CHANGED)
-            self._check_size(where, _size(reply))
-            if byte_range and reply.status != 200:
-                _check_range(where, reply, *byte_range)
+            if not (reply.status == 400 and byte_range and byte_range[0] == 0):
+                if reply.status not in ((200, 206, 416) if byte_range else (200,)):
+                    raise _status_error(where, reply)
+                if tag and reply.status != 416 and _tag(reply, tag) != tag:
+                    raise UnusableObject(_changed(where), FailureKind.CHANGED)
+                self._check_size(where, _size(reply))
+                if byte_range and reply.status != 200:
+                    _check_range(where, reply, *byte_range)
+                yield reply
+                return
+        with self._reply(key, tag) as reply:
             yield reply
 
     @contextlib.contextmanager

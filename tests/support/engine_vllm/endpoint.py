@@ -19,7 +19,7 @@ from stream import record
 
 from voxbatch.engines import Feed, create
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span
-from voxbatch.vllm import engine as engine_vllm
+from voxbatch.vllm.engine.families.choice import FAMILIES
 from voxbatch.vllm.engine.families.transcription import Transcription
 
 
@@ -35,8 +35,8 @@ def transcribe_both_ways(
 
     if not model.exists():
         speech_models.MODELS[model.name](model)
-    own = dict(engine_vllm.FAMILIES)
-    engine_vllm.FAMILIES.update(dict.fromkeys(own, Transcription))
+    own = dict(FAMILIES)
+    FAMILIES.update(dict.fromkeys(own, Transcription))
     engine: Any = create("vllm", str(model), options)
     results: dict[str, Any] = {"generic": stream(engine, clips, language)}
     results["endpoint"] = asyncio.run(serve(engine, clips, language))

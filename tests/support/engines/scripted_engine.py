@@ -7,14 +7,16 @@ stitching can be checked exactly. A question is answered with its prompt and the
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import json
 import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from zlib import crc32
 
 from voxbatch.engines import EngineMessage, EngineSpec, Feed, Registration
@@ -33,6 +35,14 @@ HOLD_POLL_S = 0.01
 """Seconds between two looks for the folder `hold`."""
 MISHEARD = 0.3
 """Confidence up to which a word is misheard, with the option `confidence`."""
+MISPLACED: Mapping[str, Callable[[Hypothesis | ChunkFailure], Any]] = {
+    "item": lambda result: replace(result, item=10**6),
+    "chunk": lambda result: replace(result, chunk=result.chunk + 7),
+    "negative": lambda result: replace(result, chunk=-1),
+    "text": lambda result: replace(result, item="zero", chunk=[]),  # type: ignore[arg-type]
+    "none": lambda result: None,
+}
+"""Changes of a result that then belongs to no chunk."""
 WORKER = "VOXBATCH_SCRIPTED_WORKER"
 """Environment variable that gives a process its number among the `workers`."""
 
@@ -60,9 +70,21 @@ class ScriptedOptions:
     crash_items: str = ""
     """Indexes of the items at which the process of the engine crashes, separated by commas."""
     crash_signal: int = signal.SIGSEGV
-    """Number of the signal with which it crashes. 0 means that it hangs."""
+    """Number of the signal with which it crashes. 0 means that it hangs, -1 that it ends with exit code 0."""
     lose_items: str = ""
     """Indexes of the items whose chunks get no result, separated by commas."""
+    raise_items: str = ""
+    """Indexes of the items at which the engine raises an error, separated by commas."""
+    raise_error: str = "MemoryError"
+    """Name of the error, one of Python's."""
+    load_error: str = ""
+    """Name of the error that ends the loading of the model."""
+    misplace_items: str = ""
+    """Indexes of the items whose results are misplaced, separated by commas."""
+    misplace: str = "item"
+    """Place of these results: a key of MISPLACED."""
+    end_after: int = -1
+    """Number of results of a stream after which the stream ends, whatever it holds. -1 means never."""
     notices: bool = False
     """True to follow each result by a notice."""
     hold: str = ""
@@ -96,6 +118,8 @@ class ScriptedTestEngine:
         self._failing_items = _indexes("fail_items", script.fail_items)
         self._crashing_items = _indexes("crash_items", script.crash_items)
         self._lost_items = _indexes("lose_items", script.lose_items)
+        self._raising_items = _indexes("raise_items", script.raise_items)
+        self._misplaced_items = _indexes("misplace_items", script.misplace_items)
         if script.max_chunk_s < SHORTEST_LIMIT_S or min(script.concurrency, script.workers) < 1:
             raise ConfigError(
                 f"engine options max_chunk_s={script.max_chunk_s:g}, concurrency={script.concurrency}, "
@@ -125,10 +149,7 @@ class ScriptedTestEngine:
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Yield the counted words of each chunk; see `Engine.stream`."""
-        if self._script.load_s and not self._loaded:
-            time.sleep(self._script.load_s)
-            yield EngineMessage("scripted is loaded")
-        self._loaded = True
+        yield from self._load()
         in_flight: deque[tuple[float, Chunk]] = deque()
         done = 0
         while True:
@@ -141,12 +162,23 @@ class ScriptedTestEngine:
             if done == self._script.hold_after:
                 _wait_while_held(self._script.hold, feed)
             _, chunk = in_flight.pop() if self._script.shuffle else in_flight.popleft()
-            yield self._result(chunk)
+            result = self._result(chunk)
+            yield MISPLACED[self._script.misplace](result) if chunk.item in self._misplaced_items else result
             done += 1
+            if done == self._script.end_after:
+                return
             if self._script.notices:
                 yield EngineMessage(f"scripted has done {done}")
             if self._dies:
                 self._die(done)
+
+    def _load(self) -> Iterator[EngineMessage]:
+        if self._script.load_error:
+            raise _error(self._script.load_error)
+        if self._script.load_s and not self._loaded:
+            time.sleep(self._script.load_s)
+            yield EngineMessage("scripted is loaded")
+        self._loaded = True
 
     def _die(self, done: int) -> None:
         """Die, or raise an error, if that is due after so many results."""
@@ -164,6 +196,8 @@ class ScriptedTestEngine:
     def _result(self, chunk: Chunk) -> Hypothesis | ChunkFailure:
         if chunk.item in self._crashing_items:
             _crash(self._script.crash_signal)
+        if chunk.item in self._raising_items:
+            raise _error(self._script.raise_error)
         if chunk.item in self._failing_items:
             return ChunkFailure(chunk.item, chunk.index, "scripted to fail", retryable=True)
         if chunk.question is not None:
@@ -217,8 +251,16 @@ def _wait_while_held(folder: str, feed: Feed) -> None:
         time.sleep(HOLD_POLL_S)
 
 
+def _error(name: str) -> BaseException:
+    """Return an error of Python by its name; SystemExit with exit code 0."""
+    kind: type[BaseException] = getattr(builtins, name)
+    return kind(0) if kind is SystemExit else kind()
+
+
 def _crash(number: int) -> None:
-    """End this process with a signal, as native code does that crashes, or hang."""
+    """End this process with a signal, as native code does that crashes, or with exit code 0, or hang."""
+    if number < 0:
+        os._exit(0)
     if number:
         os.kill(os.getpid(), number)
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,9 +10,12 @@ from typing import Any
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import LongLine
-from voxbatch.manifest.source import Source
+from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary
 from voxbatch.scoring.word_times import TimedWord
+from voxbatch.sources.transcripts import TimedText
 
+MAX_DOCUMENT_BYTES = 100_000_000
+"""Largest file that is read as a whole. The words of a day with their times take 20 MB in JSON."""
 SPEAKER_KEY = "speaker"
 SESSION_KEYS = ("session", "session_id")
 """Keys of rows that are one utterance of a speaker in a session."""
@@ -24,19 +28,6 @@ class Role(Enum):
     HYPOTHESIS = "hypothesis"
     BOTH = "both"
     """Hypotheses, each with its reference in the same row."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimedText:
-    """The text of a segment, with its times in seconds."""
-
-    text: str
-    start: float
-    end: float
-    speaker: str = ""
-    """The speaker, or "" where the file names none."""
-    scored: bool = True
-    """False for a segment of time that is left out of the score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +73,18 @@ def text_lines(source: Source) -> Iterator[tuple[int, str]]:
         if isinstance(raw, LongLine):
             raise bad_line(source.name, number, f"has {raw.num_bytes:,} bytes; write one text a line")
         yield number, source.text(raw).rstrip("\r\n")
+
+
+def whole_file(source: Source) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        ManifestError: the file is too large; or see Source.pieces.
+    """
+    if source.size > MAX_DOCUMENT_BYTES:
+        reason = f"has {source.size:,} bytes, at most {MAX_DOCUMENT_BYTES:,} are read at once"
+        raise bad_line(source.name, 0, f"{reason}; divide it, or write JSON lines")
+    begin = os.pread(source.file.fileno(), SNIFFED_BYTES, 0)
+    if is_binary(begin):  # bytes that are line ends in a text are none in it
+        return os.pread(source.file.fileno(), source.size, 0)
+    return b"".join(source.pieces())

@@ -11,6 +11,7 @@ The first words of lines may be ids, or words that look like ids: "24 hours late
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import re
@@ -24,16 +25,16 @@ from itertools import islice
 from voxbatch.analysis.readers.entry import Role, TextEntry, bad_line, text_lines
 from voxbatch.analysis.text_kinds import LINES, TEXT_KINDS
 from voxbatch.errors import ConfigError
-from voxbatch.manifest.cues import CUE_TIMES
 from voxbatch.manifest.encoding import TextDecoder
-from voxbatch.manifest.references import LISTS
-from voxbatch.manifest.source import Source
+from voxbatch.manifest.source import SNIFFED_BYTES, Source
+from voxbatch.sources.references import LISTS
+from voxbatch.sources.transcripts import is_binary, kind_of_text
 from voxbatch.storage import DEFAULT_STORES, Stores, is_remote, redacted
 from voxbatch.storage.temporary_files import temporary_file
 
 FOLDER_SUFFIXES = (
-    ".txt", ".json", ".ctm", ".stm", ".trn", ".srt", ".vtt", ".sbv", ".ass", ".ssa", ".ttml", ".smi", ".sub", ".lrc",
-    ".tsv", ".textgrid", ".eaf", ".trs", ".cha",
+    ".txt", ".json", ".ctm", ".stm", ".trn", ".srt", ".vtt", ".sbv", ".ass", ".ssa", ".ttml", ".smi", ".sub", ".scc",
+    ".lrc", ".tsv", ".textgrid", ".eaf", ".exb", ".trs", ".cha", ".xml",
 )  # fmt: skip
 """Files that are read of a folder: those with the first of these extensions that it has."""
 _SNIFFED_LINES = 1000
@@ -42,15 +43,10 @@ _TRN_LINE = re.compile(r".*\([^()\s]+\)\s*$")
 _ID = re.compile(r"(?=.*[\d_./-]).+")
 """A word that may be an id: it has a digit, or a mark that ids have."""
 _MARKED_LINES = 10
-"""First lines that are not blank, among which is one that shows a kind of _CONTENT."""
-_CONTENT = {
-    "json": re.compile(r"""\s*(?:\{\s*(?:"|$)|\[\s*(?:[{"\]]|$))"""),
-    "vtt": re.compile("WEBVTT"),
-    "srt": CUE_TIMES,
-    "ass": re.compile(r"\[Script Info\]"),
-    "ttml": re.compile(r"\s*<(?:\?xml|tt)\b"),
-}
-"""Kinds by the begin of one of the first lines."""
+"""First lines that are not blank, among which is one that begins JSON."""
+_JSON = re.compile(r"""\s*(?:\{\s*(?:"|$)|\[\s*(?:[{"\]]|$))""")
+_ROW_KEYS, _TRANSCRIPT_KEYS = ("audio_filepath", "pred_text"), ("segments", "words")
+"""Keys that tell a row from a transcript, if a file of JSON is a single line. Both may have an `id`."""
 _SPOKEN = re.compile(r"[^\w]*\d[\d.,:/%’'-]*[^\W\d_]*(?:-[^\W\d_]+)*[^\w]*|[^\d_/]+|[^\W\d_]+-?\d{1,2}")
 """A word of a text that may look like an id: "24", "1990s", "$5", "9/11", "7-year-old", "mid-July", "Mr.", "B-52"."""
 _ID_DIGITS = 9
@@ -76,11 +72,14 @@ class Texts:
 
 
 @contextmanager
-def open_texts(path: str, kind: str | None, stores: Stores, decoder: TextDecoder | None = None) -> Iterator[Texts]:
+def open_texts(
+    path: str, kind: str | None, stores: Stores, decoder: TextDecoder | None = None, language: str | None = None
+) -> Iterator[Texts]:
     """Yield the texts of a file, an address or a local folder. An error of a line is raised by its entry.
 
     Args:
         kind: one of TEXT_KINDS for a file whose extension says nothing; None looks at its content.
+        language: language of what was said, for files with texts in several languages.
 
     Raises:
         ManifestError: the file is not text, or its kind cannot be read.
@@ -89,7 +88,7 @@ def open_texts(path: str, kind: str | None, stores: Stores, decoder: TextDecoder
     text_decoder = decoder or TextDecoder()
     if not is_remote(path) and os.path.isdir(path):
         names = _folder_files(path)
-        yield Texts(path, "folder", lambda _, role: _folder_entries(path, names, role, text_decoder))
+        yield Texts(path, "folder", lambda _, role: _folder_entries(path, names, role, text_decoder, language))
         return
     with _open(path, stores, text_decoder) as source:
         certain_kind = _kind_of_name(source.name) or kind
@@ -97,7 +96,11 @@ def open_texts(path: str, kind: str | None, stores: Stores, decoder: TextDecoder
         if file_kind == "json" and _is_json_lines(source):
             file_kind = "jsonl"
         file_id = os.path.splitext(posixpath.basename(source.name).removesuffix(".gz"))[0]
-        yield Texts(source.name, file_kind, lambda kind, role: _entries(source, kind, role, file_id), possible_ids)
+
+        def read(kind: str, role: Role) -> Iterator[TextEntry]:
+            return _entries(source, kind, role, file_id, language)
+
+        yield Texts(source.name, file_kind, read, possible_ids)
 
 
 def agreed_kinds(hypotheses: Texts, references: Texts) -> tuple[Texts, Texts]:
@@ -151,12 +154,12 @@ def _are_ids(words: Sequence[str]) -> bool:
     return len(words) > 1 and len(forms) == 1
 
 
-def _entries(source: Source, kind: str, role: Role, file_id: str) -> Iterator[TextEntry]:
+def _entries(source: Source, kind: str, role: Role, file_id: str, language: str | None) -> Iterator[TextEntry]:
     if role is Role.BOTH and not TEXT_KINDS[kind].has_references:
         raise bad_line(source.name, 0, f"is {kind} and holds no references; give them with --ref FILE")
     module, reader = TEXT_KINDS[kind].reader.split(".")
     entries: Iterator[TextEntry] = getattr(import_module(f"voxbatch.analysis.readers.{module}"), reader)(
-        source, role, file_id
+        source, role, file_id, kind, language
     )
     return entries
 
@@ -182,14 +185,22 @@ def _kind_of_name(name: str) -> str | None:
 
 
 def _kind_of_content(source: Source) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of a file, and the first words of its lines if they may be ids or not."""
+    """Return the kind of a file, and the first words of its lines if they may be ids or not.
+
+    Raises:
+        ManifestError: the file is binary.
+    """
+    begin = os.pread(source.file.fileno(), SNIFFED_BYTES, 0)
+    if is_binary(begin):
+        raise bad_line(source.name, 0, f"is binary; read are {', '.join(TEXT_KINDS)}")
     lines = [line for _, line in islice(text_lines(source), _SNIFFED_LINES) if line.strip()]
     content = [line for line in lines if not line.startswith(";;")]
     if not content:
         return LINES, ()
-    for kind, pattern in _CONTENT.items():
-        if any(map(pattern.match, content[:_MARKED_LINES])):
-            return kind, ()
+    if any(map(_JSON.match, content[:_MARKED_LINES])):
+        return "json", ()
+    if kind := kind_of_text(content):
+        return kind, ()
     if all(map(_TRN_LINE.fullmatch, content)):
         return "trn", ()
     first = [line.split(None, 1)[0] for line in content]
@@ -205,12 +216,14 @@ def _is_spoken(word: str) -> bool:
 
 def _is_json_lines(source: Source) -> bool:
     """Return whether a file of JSON holds a row on each line, and not one value."""
-    lines = [line.strip() for _, line in islice(source.lines(), 2)]
-    if not lines or not lines[0].startswith(b"{") or len(lines[0]) == 1:
+    lines = [line for _, line in islice(source.lines(), 2)]
+    try:
+        row = json.loads(lines[0]) if lines else None
+    except ValueError:  # it goes on in the next line, or is very long
         return False
-    if len(lines) > 1 or any(key in lines[0] for key in (b'"audio_filepath"', b'"pred_text"')):
-        return True
-    return b'"id"' in lines[0] and not any(key in lines[0] for key in (b'"segments"', b'"words"'))
+    if not isinstance(row, dict) or len(lines) > 1:
+        return isinstance(row, dict)
+    return not row.keys().isdisjoint(_ROW_KEYS) or ("id" in row and row.keys().isdisjoint(_TRANSCRIPT_KEYS))
 
 
 def _folder_files(folder: str) -> list[str]:
@@ -231,7 +244,9 @@ def _folder_files(folder: str) -> list[str]:
     )
 
 
-def _folder_entries(folder: str, names: list[str], role: Role, decoder: TextDecoder) -> Iterator[TextEntry]:
+def _folder_entries(
+    folder: str, names: list[str], role: Role, decoder: TextDecoder, language: str | None
+) -> Iterator[TextEntry]:
     """Yield the entries of a folder's files. A .txt is one text, whose id is the file's name in the folder without its
     extension, and so is a transcript in JSON. LibriSpeech's .trans.txt and other lists have an id on each line."""
     if role is Role.BOTH:
@@ -241,9 +256,18 @@ def _folder_entries(folder: str, names: list[str], role: Role, decoder: TextDeco
         path, file_id = os.path.join(folder, name), os.path.splitext(name)[0]
         with _open(path, DEFAULT_STORES, decoder) as source:
             if name.lower().endswith(".txt") and LISTS.fullmatch(os.path.basename(name)):
-                yield from _entries(source, "kaldi", role, file_id)
+                yield from _entries(source, "kaldi", role, file_id, language)
             elif name.lower().endswith(".txt"):
-                yield TextEntry(0, file_id, " ".join(line.strip() for _, line in text_lines(source)).strip())
+                yield _text_entry(source, role, file_id, language)
             else:
-                for entry in _entries(source, str(_kind_of_name(name)), role, file_id):
+                for entry in _entries(source, str(_kind_of_name(name)), role, file_id, language):
                     yield replace(entry, is_file=False)  # the name counts among those of the folder
+
+
+def _text_entry(source: Source, role: Role, file_id: str, language: str | None) -> TextEntry:
+    """Return the entry of a .txt, which may have the times of a transcript."""
+    lines = [line.strip() for _, line in text_lines(source)]
+    if kind := kind_of_text(lines):
+        (entry,) = _entries(source, kind, role, file_id, language)
+        return replace(entry, is_file=False)
+    return TextEntry(0, file_id, " ".join(lines).strip())

@@ -16,11 +16,12 @@ import re
 from collections.abc import Iterator
 from typing import TypeVar
 
-from voxbatch.analysis.readers.entry import TextEntry, TimedText, bad_line, text_lines
-from voxbatch.manifest.annotations import IGNORED_SEGMENT, without_labels
+from voxbatch.analysis.readers.entry import TextEntry, bad_line, text_lines
 from voxbatch.manifest.json_line import quote
 from voxbatch.manifest.source import Source
 from voxbatch.scoring.word_times import TimedWord
+from voxbatch.sources.annotations import IGNORED_SEGMENT, without_labels
+from voxbatch.sources.transcripts import TimedText
 
 _COMMENT = ";;"
 _T = TypeVar("_T")

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from voxbatch.analysis.readers.entry import SPEAKER_KEY, Role, TextEntry, TimedText, bad_line
-from voxbatch.manifest.columns import COLUMNS, Row, Rows
+from voxbatch.analysis.readers.entry import SPEAKER_KEY, Role, TextEntry, bad_line, whole_file
+from voxbatch.analysis.readers.services import service_entry
 from voxbatch.manifest.json_line import AUDIO_KEY, LineError, quote
 from voxbatch.manifest.source import Source
-from voxbatch.manifest.tables import DELIMITERS, json_rows, split_table, table_rows
 from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY
 from voxbatch.scoring.word_times import timed_words
+from voxbatch.sources.columns import COLUMNS, Row, Rows
+from voxbatch.sources.tables import DELIMITERS, json_rows, split_table, table_rows
+from voxbatch.sources.transcripts import TimedText
 
 ID_KEYS = ("id", "utt_id", "utterance_id", "uttid", "key")
 PATH_KEYS = COLUMNS[AUDIO_KEY]
@@ -31,18 +33,16 @@ _PART_KEYS = ("offset", "duration", "channel")
 _SEGMENT_KEYS = {"start", "end", "text"}
 PARENT_KEY, CHUNK_KEY = "parent_id", "chunk_index"
 """Keys of the leaderboard's rows that are parts of one recording, whose reference each of them repeats."""
-MAX_DOCUMENT_BYTES = 100_000_000
-"""Largest JSON document that is read as a whole. The words of a day with their times take 20 MB."""
 
 
-def json_line_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
+def json_line_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of JSON lines."""
     return _entries(source.name, _checked(source.name, json_rows(source, rename=False)), role, file_id)
 
 
-def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
-    """Yield the entries of a file that is one JSON value: an array of rows, or a transcript as WhisperX, OpenAI's
-    Whisper and faster-whisper write it. The id of such a transcript is the file's name.
+def json_document_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
+    """Yield the entries of a file that is one JSON value: an array of rows, or a transcript as a service (see
+    `services`), WhisperX, OpenAI's Whisper or faster-whisper writes it. The id of such a transcript is the file's name.
     """
     document = _document(source)
     if isinstance(document, list):
@@ -50,21 +50,21 @@ def json_document_entries(source: Source, role: Role, file_id: str) -> Iterator[
             if not isinstance(row, dict):
                 raise bad_line(source.name, 0, f"element {number} is {quote(row)}; it must be an object")
         yield from _entries(source.name, ((0, row) for row in document), role, file_id)
+    elif entry := _service_entry(source.name, document, file_id):
+        yield entry
     elif isinstance(document, dict) and isinstance(document.get("segments", document.get("text")), list | str):
         yield _transcript(source.name, document, file_id)
-    elif text := _text_of_service(document):
-        yield TextEntry(0, file_id, text, is_file=True)
     else:
         problem = f"is {quote(document)}"
         raise bad_line(source.name, 0, f"{problem}; give JSON lines, an array of rows, or a transcript with `segments`")
 
 
-def csv_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
+def csv_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of a CSV file with a header."""
     return _table_entries(source, role, file_id, "CSV")
 
 
-def tsv_entries(source: Source, role: Role, file_id: str) -> Iterator[TextEntry]:
+def tsv_entries(source: Source, role: Role, file_id: str, *ignored: object) -> Iterator[TextEntry]:
     """Yield the entries of a TSV file with a header."""
     return _table_entries(source, role, file_id, "TSV")
 
@@ -212,11 +212,8 @@ def _key(names: Iterable[str], keys: Sequence[str]) -> str | None:
 
 
 def _document(source: Source) -> Any:
-    if source.size > MAX_DOCUMENT_BYTES:
-        reason = f"has {source.size:,} bytes, at most {MAX_DOCUMENT_BYTES:,} are read at once; write JSON lines"
-        raise bad_line(source.name, 0, reason)
     try:
-        return json.loads(b"".join(source.pieces()).decode("utf-8-sig"))
+        return json.loads(whole_file(source).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise bad_line(source.name, 0, f"byte {error.start:,} is not UTF-8; save the file again as UTF-8") from error
     except json.JSONDecodeError as error:
@@ -226,22 +223,13 @@ def _document(source: Source) -> Any:
         raise bad_line(source.name, 0, f"not JSON that can be read: {error}; write it again") from error
 
 
-def _text_of_service(document: Any) -> str:
-    """Return the text of the JSON of whisper.cpp, Amazon, Deepgram, Google or Azure; "" for other JSON."""
-    match document:
-        case (
-            {"results": {"transcripts": [{"transcript": str(text)}, *_]}}
-            | {"results": {"channels": [{"alternatives": [{"transcript": str(text)}, *_]}]}}
-            | {"combinedRecognizedPhrases": [{"display": str(text)}]}
-        ):
-            return text
-        case {"transcription": [{"text": str()}, *_] as segments}:
-            texts = [segment.get("text") for segment in segments if isinstance(segment, dict)]
-        case {"results": [{"alternatives": [{"transcript": str()}, *_]}, *_] as results}:
-            texts = [result["alternatives"][0].get("transcript") for result in results if result.get("alternatives")]
-        case _:
-            return ""
-    return " ".join(text.strip() for text in texts if isinstance(text, str))
+def _service_entry(name: str, document: Any, file_id: str) -> TextEntry | None:
+    try:
+        return service_entry(document, file_id)
+    except ValueError as error:
+        raise bad_line(name, 0, str(error)) from error
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        raise bad_line(name, 0, f"is no whole transcript of a service ({error!r}); get it again") from error
 
 
 def _transcript(name: str, document: Mapping[str, Any], file_id: str) -> TextEntry:

@@ -19,7 +19,7 @@ from itertools import chain
 from voxbatch.clouds.listen.message import RunRequest, UploadedRecording
 from voxbatch.clouds.listen.rules import PlaceRules
 from voxbatch.errors import ManifestError, MessageError
-from voxbatch.manifest.prefix import upload_line, uploads_manifest
+from voxbatch.sources.prefix import upload_line, uploads_manifest
 from voxbatch.storage import Store, Stores
 from voxbatch.storage.errors import ObjectNotFound
 from voxbatch.storage.objects import Stat

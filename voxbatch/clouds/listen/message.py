@@ -16,9 +16,9 @@ from typing import Any
 
 from voxbatch.clouds.listen.rules import PlaceRules
 from voxbatch.errors import MessageError
-from voxbatch.manifest.kinds import JSON_LINES, without_suffix
 from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
 from voxbatch.safe_text import redact_secrets
+from voxbatch.sources.kinds import JSON_LINES, without_suffix
 from voxbatch.storage import is_remote, redacted
 from voxbatch.storage.address import is_bucket_address, is_folder, normalized
 

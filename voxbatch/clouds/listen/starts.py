@@ -26,6 +26,16 @@ and its last attempts take a minute or two each. Within these seconds, the execu
 platform's list."""
 
 
+def start_name(number: int) -> str:
+    """Return the name of the file of a start: 7 → "starts/start-00007.json"."""
+    return f"{STARTS}/start-{number:05d}.json"
+
+
+def number_of_start(name: str) -> int:
+    """Return the number of a start: "starts/start-00007.json" → 7."""
+    return int(name.rpartition("-")[2].partition(".")[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """One start, as stored."""
@@ -42,7 +52,7 @@ class Start:
     @property
     def name(self) -> str:
         """Name of the file."""
-        return f"{STARTS}/start-{self.number:05d}.json"
+        return start_name(self.number)
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
@@ -63,13 +73,15 @@ def latest_start(store: Store) -> Start | None:
         StorageError: OUT cannot be read.
     """
     names = store.names(STARTS)
-    stored = store.read(names[-1]) if names else None
-    if stored is None:  # the dispatcher that made it has withdrawn it meanwhile
+    name = names[-1] if names else start_name(0)
+    while store.exists(following := start_name(number_of_start(name) + 1)):  # the listing may lack it
+        name = following
+    if (stored := store.read(name)) is None:  # there is none, or the dispatcher that made it has withdrawn it meanwhile
         return None
     try:
         return read_json(stored, Start)
     except ValueError as e:
-        raise CheckpointError(f"{store.place}/{names[-1]} was not written by this version of voxbatch: {e}") from e
+        raise CheckpointError(f"{store.place}/{name} was not written by this version of voxbatch: {e}") from e
 
 
 def claim_start(store: Store, latest: Start | None, manifest: str) -> Start | None:

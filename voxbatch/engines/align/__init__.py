@@ -21,7 +21,9 @@ from voxbatch.engines.align.trellis import States, best_path
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import Result
 from voxbatch.engines.suspect_text import PieceText, suspicions
-from voxbatch.records import LOST_SPEECH, SAMPLING_RATE, Chunk, Hypothesis, Samples, Word
+from voxbatch.errors import EngineError
+from voxbatch.process.limits import find_limit
+from voxbatch.records import LOST_SPEECH, SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Samples, Word
 from voxbatch.voice import has_detector, speech_probabilities
 
 WINDOW_S = 30
@@ -82,6 +84,8 @@ class Alignment:
         """The words as they are written, each with the space before it and with the signs after it that are not
         spoken."""
         self._units: list[list[list[int]]] = []
+        self._error = ""
+        """The error that ended the alignment."""
         unspoken = ""
         for token in _TOKEN.findall(text):
             if units := model.units(token.strip(), lang):
@@ -93,15 +97,35 @@ class Alignment:
             else:
                 unspoken += token
 
-    def add(self, chunk: Chunk, is_last: bool) -> Iterator[Hypothesis]:
-        """Align the next chunk of the recording. Yield the results of all chunks whose words are fixed now."""
+    def results(self, chunk: Chunk, is_last: bool) -> Iterator[Hypothesis | ChunkFailure]:
+        """Align the next chunk of the recording. Yield the results of all chunks whose words are fixed now. An error
+        fails all chunks without a result, because the place of their words is not known any more.
+
+        Raises:
+            EngineError: a limit of this machine is to blame, and not the recording.
+        """
+        if not self._error:
+            try:
+                yield from self._add(chunk, is_last)
+                return
+            except Exception as e:
+                if limit := find_limit(e):
+                    raise EngineError(limit) from e
+                self._error = f"{type(e).__name__}: {e}"
+        for index in sorted({chunk.index, *(waiting.index for waiting in self._waiting)}):
+            yield ChunkFailure(chunk.item, index, self._error, retryable=True)
+        self._waiting.clear()
+
+    def _add(self, chunk: Chunk, is_last: bool) -> Iterator[Hypothesis]:
         if not len(self._samples):
             self._start = chunk.span.start
         self._samples = np.concatenate((self._samples, chunk.samples))
         self._waiting.append(chunk)
         self._align_window(is_last)
         while self._waiting and (is_last or self._waiting[0].span.end <= self._start):
-            yield self._hypothesis(self._waiting.pop(0), is_last and not self._waiting)
+            hypothesis = self._hypothesis(self._waiting[0], is_last and len(self._waiting) == 1)
+            del self._waiting[0]
+            yield hypothesis
 
     def _align_window(self, is_last: bool) -> None:
         """Fix the words of the audio after the anchor up to its last pause, or all of them, and move the anchor."""
@@ -199,6 +223,6 @@ def aligned(model: AcousticModel, feed: Feed, default_lang: str) -> Iterator[Res
         assert text_given is not None
         if chunk.item not in alignments:
             alignments[chunk.item] = Alignment(model, text_given.text, chunk.lang or default_lang)
-        yield from alignments[chunk.item].add(chunk, text_given.is_last)
+        yield from alignments[chunk.item].results(chunk, text_given.is_last)
         if text_given.is_last:
             del alignments[chunk.item]

@@ -7,8 +7,10 @@ may use another number.
 A worker that dies is lost, together with its GPU. When the other workers have finished, its uncommitted items are
 distributed among them. They keep their engines loaded for that.
 
-A worker that a signal has stopped, or that hangs, sends no heartbeats. A warning names it. If no worker is at work any
-more, the silent workers are killed, and are lost.
+A worker that a signal has stopped, or that hangs, sends no heartbeats. A warning names it. When the other workers have
+finished and it is still silent, it is lost, too. It is told to stop and not killed: if it continues, it commits the
+items that it had finished, except those that another worker has committed, and ends. If no worker is at work any more,
+the silent workers are killed.
 
 A worker that stops because a place is unreachable is not lost, because its GPU is not to blame. When the other workers
 have finished, its uncommitted items are distributed once more, together with the reports of all workers about the
@@ -25,6 +27,7 @@ from multiprocessing.connection import wait
 
 from voxbatch.errors import EngineError, StorageError, TakenOverError, UsageError, VoxbatchError
 from voxbatch.log import Log
+from voxbatch.process.hang_detector import is_stopped
 from voxbatch.runner.decode_thread import decoder_count
 from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage, known_audio
@@ -41,6 +44,10 @@ MIN_ITEMS_PER_WORKER = 100
 SILENCE_LIMIT_S = 900.0
 """Seconds without a message of any busy worker after which they are killed. A silent worker is left alone as long as
 another one is at work: a person may have stopped it on purpose."""
+STOPPED_LIMIT_S = 30.0
+"""Seconds without a message of a worker that a signal has stopped, after which idle workers do its items."""
+HANG_LIMIT_S = 120.0
+"""The same for other silent workers. Native code of an engine may hold the interpreter lock for many seconds."""
 SUMMED_FIELDS = (
     "done",
     "failed",
@@ -129,7 +136,10 @@ class _WorkerPool:
     def shut_down(self) -> None:
         """Let the workers unload their engines and end, and wait for their ends."""
         for worker in self._running.values():
-            worker.stop()
+            if worker in self._lost:
+                worker.kill()
+            else:
+                worker.stop()
         for worker in self._running.values():
             while not worker.is_gone():
                 if wait([worker.connection], POLL_INTERVAL_S) and not worker.receive():
@@ -187,25 +197,38 @@ class _WorkerPool:
                     busy.remove(worker)
                     self._record_result(worker)
             if ready:
-                for name in SUMMED_FIELDS:
-                    total = getattr(before, name) + sum(getattr(worker.progress, name) for worker in workers)
-                    setattr(self._progress, name, total)
-                self._progress.add_point()
                 self._progress.waiting = next(filter(None, (worker.progress.waiting for worker in busy)), "")
-                self._on_progress(self._progress)
+                self._add_up(before, workers)
             if self._stop.requested.is_set() or any(_first_error(workers, kind) for kind in FATAL_ERRORS):
                 for worker in busy:
                     worker.stop()
-            self._check_silence(busy)
+            elif self._check_silence(busy):
+                return
 
-    def _check_silence(self, busy: list[Worker]) -> None:
-        """Warn of workers that send nothing, and kill them if no other worker is at work."""
+    def _add_up(self, before: Progress, workers: Iterable[Worker]) -> None:
+        """Add the progress of workers to that before their round."""
+        for name in SUMMED_FIELDS:
+            total = getattr(before, name) + sum(getattr(worker.progress, name) for worker in workers)
+            setattr(self._progress, name, total)
+        self._progress.add_point()
+        self._on_progress(self._progress)
+
+    def _check_silence(self, busy: list[Worker]) -> bool:
+        """Warn of workers that send nothing. If no other worker is at work, they are lost, and are killed if none is
+        idle either. Return whether idle workers can do their items."""
         for worker in busy:
             if worker.silence_clock.look():
                 self._log.warning("worker_silent", worker=worker.number, text=worker.silence())
+        is_one_idle = len(self._available) > len(busy)
+        if is_one_idle and busy and all(worker.silence_clock.silent_s >= _limit_s(worker) for worker in busy):
+            for worker in busy:
+                worker.give_up()
+                self._lose(worker)
+            return True
         if all(worker.silence_clock.silent_s >= SILENCE_LIMIT_S for worker in busy):
             for worker in busy:
                 worker.kill_silent()
+        return False
 
     def _record_result(self, worker: Worker) -> None:
         """Record the result of a worker's assignment and its reports about recordings' places.
@@ -223,10 +246,13 @@ class _WorkerPool:
             text = f"{worker.name} has stopped: {result.reason}; its committed items are safe"
             self._log.warning("worker_stopped", worker=worker.number, text=text)
         elif not was_stopped and not any(_first_error([worker], kind) for kind in FATAL_ERRORS):
-            del self._available[worker.number]
-            self._lost.append(worker)
-            text = f"{worker.name} is lost: {worker.reason}; its committed items are safe"
-            self._log.warning("worker_lost", worker=worker.number, text=text)
+            self._lose(worker)
+
+    def _lose(self, worker: Worker) -> None:
+        del self._available[worker.number]
+        self._lost.append(worker)
+        text = f"{worker.name} is lost: {worker.reason}; its committed items are safe"
+        self._log.warning("worker_lost", worker=worker.number, text=text)
 
     def _uncommitted(self) -> ItemSet:
         """Return the uncommitted items; subtract the uncommitted progress of lost workers."""
@@ -245,6 +271,11 @@ class _WorkerPool:
     def _log_output(self, worker: Worker, lines: Iterable[str]) -> None:
         for line in lines:
             self._log.info("worker_printed", worker=worker.number, text=f"worker {worker.number}: {line}")
+
+
+def _limit_s(worker: Worker) -> float:
+    """Return the seconds for which idle workers leave its items to a silent worker."""
+    return STOPPED_LIMIT_S if is_stopped(worker.pid) else HANG_LIMIT_S
 
 
 def _first_error(workers: Iterable[Worker], kind: type[VoxbatchError]) -> str | None:

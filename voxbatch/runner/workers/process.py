@@ -42,7 +42,7 @@ class Worker(ChildProcess):
         """Result of the current assignment. None while the worker is busy with it."""
         self.silence_clock = SilenceClock(SILENCE_WARNING_S)
         """Counts the time in which the worker is busy and sends nothing."""
-        self._killed_because = ""
+        self._lost_because = ""
         self.stopped_at: float | None = None
         """Time of the first call of `stop` (time.monotonic), or None."""
 
@@ -78,9 +78,14 @@ class Worker(ChildProcess):
             return f"{seconds}: a signal has stopped its process; kill -CONT {self.pid} continues it"
         return f"{seconds}: it hangs, or this machine is overloaded"
 
+    def give_up(self) -> None:
+        """Tell the worker to stop because it has sent nothing for too long. It does so if it continues."""
+        self._lost_because = self._lost_because or self.silence()
+        self.stop()
+
     def kill_silent(self) -> None:
         """Kill the worker because it has sent nothing for too long."""
-        self._killed_because = self._killed_because or self.silence()
+        self.give_up()
         self.kill()
 
     def stop(self) -> None:
@@ -101,4 +106,4 @@ class Worker(ChildProcess):
             return self.result.reason
         if isinstance(self.result, AssignmentStopped):
             return "told to stop"
-        return self._killed_because or self.exit_reason if self.result is None else ""
+        return self._lost_because or self.exit_reason if self.result is None else ""

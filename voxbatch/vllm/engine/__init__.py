@@ -14,7 +14,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,57 +25,15 @@ from voxbatch.engines.results import EngineMessage, Result, stop_if_all_fail
 from voxbatch.errors import EngineError
 from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.vllm.engine import compat, fp8, prefill
-from voxbatch.vllm.engine.arguments import (
-    arguments_from_settings,
-    concurrency,
-    llm_arguments,
-    question_context,
-    serving_folder,
-    small_job_chunks,
-)
-from voxbatch.vllm.engine.checks import (
-    check,
-    check_installed,
-    check_step,
-    question_model,
-    require_answers,
-    require_speech,
-)
+from voxbatch.vllm.engine.arguments import concurrency, llm_arguments, small_job_chunks
+from voxbatch.vllm.engine.checks import check, check_installed, check_step
 from voxbatch.vllm.engine.families import CORES_PER_PROMPT_PROCESS, PROMPT_PROCESSES, Family
-from voxbatch.vllm.engine.families.instruct import Instruct
-from voxbatch.vllm.engine.families.questions import MAX_RECORDINGS, Questions
-from voxbatch.vllm.engine.families.realtime import Realtime
-from voxbatch.vllm.engine.families.speaking import Speaking
-from voxbatch.vllm.engine.families.transcription import Transcription
-from voxbatch.vllm.engine.families.whisper import Whisper
+from voxbatch.vllm.engine.families.choice import family_of, model_for, require_task, resolve
 from voxbatch.vllm.engine.kernel_key import cache_key
-from voxbatch.vllm.engine.model import (
-    DEFAULT_SPEECH_MODEL,
-    INSTRUCT,
-    REALTIME,
-    SPEECH,
-    TRANSCRIPTION,
-    WHISPER,
-    Model,
-    complete,
-    download,
-    locate,
-)
+from voxbatch.vllm.engine.model import Model, complete, download, locate
 from voxbatch.vllm.engine.request_loop import EngineStarter, RequestLoop
-from voxbatch.vllm.engine.settings import ASK, SPEAK, TRANSCRIBE, VllmSettings, resolve
+from voxbatch.vllm.engine.settings import TRANSCRIBE, VllmSettings
 from voxbatch.vllm.engine.vllm_process import Preload, VllmProcess
-
-FAMILIES: dict[str, Callable[[Model, VllmSettings], Family]] = {
-    REALTIME: Realtime,
-    INSTRUCT: Instruct,
-    WHISPER: Whisper,
-    TRANSCRIPTION: Transcription,
-    SPEECH: Speaking,
-}
-PREFETCH = 64
-"""Number of decoded chunks that wait for the engine: about 4 s of work for a fast GPU."""
-QUESTION_PREFETCH = 2
-"""Number of decoded questions of maximum length that wait for the engine. A recording of 30 minutes has 115 MB."""
 
 
 class VllmEngine:
@@ -85,26 +43,16 @@ class VllmEngine:
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
-        asks, speaks = options.get("task") == ASK, options.get("task") == SPEAK
-        model = question_model(model) if asks else (model or DEFAULT_SPEECH_MODEL) if speaks else model
-        self._model = locate(model, options.get("revision") or None, stores)
-        if asks:
-            require_answers(self._model.name, self._model.family)
-        require_speech(self._model, speaks)
+        task = options.get("task", TRANSCRIBE)
+        self._model = locate(model_for(task, model), options.get("revision") or None, stores)
+        require_task(self._model, task)
         settings = resolve(self._model.family, options)
         self._settings = prefill.with_proven_scheduler(settings)
         plugin = prefill.decide(self._model.family, self._settings)
         check(self._model, self._settings, plugin)
         check_installed(self._model, self._settings)
         self._prefilled = plugin.on
-        smaller = ""
-        if asks and (context := question_context(self._model, self._settings)) < self._settings.max_model_len:
-            smaller = (
-                f"the GPU's memory holds a context of {context:,} positions by calculation, and not of "
-                f"{self._settings.max_model_len:,}: longer questions are refused"
-            )
-            self._settings = replace(self._settings, max_model_len=context)
-        self._family = (Questions if asks else FAMILIES[self._model.family])(self._model, self._settings)
+        self._family = family_of(self._model.family, task)(self._model, self._settings)
         self._settings = replace(self._settings, max_model_len=self._family.max_model_len)
         requests = concurrency(self._model, self._settings, self._prefilled, self._family.request_bytes)
         requests = min(requests, self._family.max_requests or requests)
@@ -130,14 +78,14 @@ class VllmEngine:
             model=self._model.name,
             max_chunk_samples=self._family.max_chunk_samples,
             concurrency=requests,
-            prefetch=QUESTION_PREFETCH if asks else PREFETCH,
+            prefetch=self._family.prefetch,
             languages=self._family.languages,
             uses_language=self._family.uses_language,
             takes_hints=self._family.takes_hints,
             translates=self._family.translates,
             word_times=self._family.word_times,
-            confidence=self._settings.confidence and self._settings.task == TRANSCRIBE,
-            max_recordings=MAX_RECORDINGS if asks else 0,
+            confidence=self._settings.confidence and self._family.scores,
+            max_recordings=self._family.max_recordings,
             max_question_samples=self._family.max_question_samples,
             sampling_rate=self._family.sampling_rate,
             voices=self._family.voices,
@@ -149,7 +97,7 @@ class VllmEngine:
             workers=gpu.worker_environments(self._settings.tensor_parallel_size),
             torch_device="cpu" if self._on_cpu else "cuda" if gpu.visible_gpus() else None,
             warnings=(
-                *filter(None, (compat.warning(distribution, version), smaller, self._family.warning)),
+                *filter(None, (compat.warning(distribution, version), self._family.warning)),
                 *_warnings(plugin, self._settings, self._on_cpu),
             ),
         )
@@ -196,13 +144,13 @@ class VllmEngine:
             self._model = complete(self._model)
         model = self._model
         with _write_errors_explained():
-            folder = serving_folder(model, settings)
+            folder = self._family.serving_folder(model, settings)
         if place := settings.kernel_cache:
             self._kernels = KernelCache(place, cache_key(model, settings, self._prefilled, folder), self._stores)
             os.environ.update(self._kernels.environment())
             yield self._kernels.fetch()  # before vLLM is imported, which may write to its folder
         with _write_errors_explained():
-            arguments = arguments_from_settings(model.family, model.is_mistral, settings)
+            arguments = self._family.arguments(settings, model.is_translated)
             self._preload = preload = Preload(
                 self._prefilled, {"model": str(folder), **arguments}, self._prompt_processes()
             )
@@ -219,13 +167,12 @@ class VllmEngine:
         """Start vLLM for a feed, with this number of requests at a time."""
         with self._ending:
             preload, self._preload = self._preload, None
-        small_job = small_job_chunks(self._settings, feed)
+        small_job = small_job_chunks(self._family, self._settings, feed)
         self._is_compiled = self._on_cpu or not small_job
         with _write_errors_explained():
             arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, small_job)
-            scores = self._settings.confidence and self._settings.task == TRANSCRIBE
-            speaks = self._model.family == SPEECH
-            return VllmProcess(arguments, self._prefilled, scores, preload, speaks, self._prompt_processes())
+            scores, slots = self._settings.confidence and self._family.scores, self._family.slots
+            return VllmProcess(arguments, self._prefilled, scores, preload, slots, self._prompt_processes())
 
     def _prompt_processes(self) -> int:
         """Return the number of processes that make prompts."""
@@ -295,8 +242,8 @@ def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str,
     if model.fingerprint:
         decoding["model_files"] = model.fingerprint
     decoding |= {"family": model.family, "revision": model.revision, "dtype": settings.dtype}
-    if settings.task == TRANSCRIBE:  # neither of them has an effect on an answer, or on speech
-        decoding |= {"watch": settings.watch, "max_model_len": settings.max_model_len}
+    decoding |= {name: getattr(settings, name) for name in family.decoding_settings}
+    if family.scores and not settings.confidence:
         # not given by default, so that a run of an earlier version, which knew no confidences, can be continued
-        decoding |= {} if settings.confidence else {"confidence": False}
+        decoding["confidence"] = False
     return {**decoding, "quantization": settings.quantization, **family.decoding}

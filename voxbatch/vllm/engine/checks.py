@@ -1,13 +1,13 @@
 """Refuse settings that contradict the model or the GPUs, before a GPU is used.
 
 All sources of settings are checked alike. `settings` refuses values that make no sense with any model. The families
-refuse a context that is too short for one request.
+refuse what contradicts them alone, and a context that is too short for one request.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from voxbatch.engines import gpu
@@ -15,8 +15,9 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm import plugin as vllm_plugin
 from voxbatch.vllm.engine import fp8, prefill
 from voxbatch.vllm.engine.families import Family
-from voxbatch.vllm.engine.model import DEFAULT_QUESTION_MODEL, FAMILIES_OF, INSTRUCT, REALTIME, SPEECH, Model
-from voxbatch.vllm.engine.settings import VllmSettings
+from voxbatch.vllm.engine.families.choice import family_of
+from voxbatch.vllm.engine.model import Model
+from voxbatch.vllm.engine.settings import DECODER, ENCODER, KV, VllmSettings
 
 MISTRAL_FORMATS = {
     "tokenizer_mode": ("mistral",), "config_format": ("mistral",), "load_format": ("mistral", "dummy"),
@@ -37,47 +38,7 @@ HF_VOXTRAL_FORMATS = {
     "load_format": ("auto", "hf", "safetensors", "dummy"),
 }
 """Formats that a user may give for a Voxtral in Hugging Face's format, because they describe its files. vLLM gets other
-values (see arguments.arguments_from_settings)."""
-
-
-def question_model(name: str | None) -> str:
-    """Return the name of the model that answers questions, before its files are there.
-
-    Args:
-        name: the value of --model; None means the default model.
-
-    Raises:
-        ConfigError: the model is known, and cannot answer questions.
-    """
-    if name is not None:
-        require_answers(name, FAMILIES_OF.get(name, INSTRUCT))
-    return name or DEFAULT_QUESTION_MODEL
-
-
-def require_answers(name: str, family: str) -> None:
-    """Check that a model can answer questions.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    if family != INSTRUCT:
-        able = " or ".join(model_type for model_type, kind in FAMILIES_OF.items() if kind == INSTRUCT)
-        raise ConfigError(
-            f"--model {name} transcribes and cannot answer questions; take {able} (--profile mini-3b or small-24b)"
-        )
-
-
-def require_speech(model: Model, speaks: bool) -> None:
-    """Check that a model speaks, or that it transcribes.
-
-    Raises:
-        ConfigError: it does the other.
-    """
-    if speaks != (model.family == SPEECH):
-        is_for = (
-            "transcribes, and cannot speak" if speaks else "speaks, and cannot transcribe: it is for voxbatch speak"
-        )
-        raise ConfigError(f"--model {model.name} {is_for}; take another one, or leave it out")
+values (see Voxtral.formats)."""
 
 
 def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> None:
@@ -90,11 +51,6 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> Non
         ConfigError: a setting contradicts the model or the GPUs.
     """
     _check_formats(model, settings)
-    if settings.delay_ms and model.family != REALTIME:
-        raise ConfigError(
-            f"engine option delay_ms={settings.delay_ms}: {model.name} has no delay, only Voxtral Realtime has one; "
-            "leave the option out"
-        )
     longest = longest_context(model.shape())
     if longest is not None and settings.max_model_len > longest:
         raise ConfigError(
@@ -109,19 +65,65 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> Non
             f"{', '.join(info.device for info in gpus)}; give at most {len(gpus)}, or name more GPUs in devices and "
             "CUDA_VISIBLE_DEVICES"
         )
-    # vLLM can build the encoder on three attention backends (model_executor/models/whisper_causal.py). One of them is
-    # for AMD GPUs. vLLM itself refuses unknown names.
-    if model.family == REALTIME and settings.attention_backend.upper() == "FLASHINFER":
-        raise ConfigError(
-            f"engine option attention_backend=FLASHINFER: vLLM cannot build the encoder of {model.name} on it; give "
-            "FLASH_ATTN or TRITON_ATTN, or leave the option out"
+    family_of(model.family, settings.task).check(model, settings, plugin.on)
+    check_fp8(model, settings, plugin, gpus)
+
+
+def check_fp8(model: Model, settings: VllmSettings, plugin: prefill.Decision, gpus: Sequence[gpu.GpuInfo]) -> None:
+    """Check that the parts can compute in 8 bits with this model, the other settings and these GPUs.
+
+    Args:
+        plugin: the result of prefill.decide for the model and the settings.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    parts = settings.fp8_parts
+    if parts and (reason := _why_model_has_no_fp8(model, settings, plugin) or _why_gpus_have_no_fp8(settings, gpus)):
+        raise ConfigError(f"engine option fp8={settings.fp8}: {reason}")
+
+
+def _why_model_has_no_fp8(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> str:
+    """Return why the model or the other settings do not allow 8 bits, or an empty string."""
+    parts, family = settings.fp8_parts, family_of(model.family, settings.task)
+    if not family.takes_fp8:
+        return f"this option knows the parts of Voxtral only, and {model.name} is none; leave the option out"
+    if settings.dtype == "float32":
+        return "vLLM has no such kernels with dtype=float32; give dtype=bfloat16, or leave one of the two options out"
+    if settings.quantization and parts & {*fp8.NAMES}:
+        return f"quantization={settings.quantization} is given too; give one of the two"
+    if parts & {*fp8.NAMES} and model.shape().get("quantization"):
+        return (
+            f"the params.json of {model.name} has `quantization`, so that its weights are quantised already, and vLLM "
+            f"loads them so without an option; leave {DECODER} and {ENCODER} out"
         )
-    if model.family == REALTIME and settings.cudagraph_mode == "FULL" and not plugin.on:
-        raise ConfigError(
-            f"engine option cudagraph_mode=FULL: vLLM cannot capture full CUDA graphs of {model.name}, because its "
-            "forward pass contains the encoder; give FULL_AND_PIECEWISE or NONE, or leave the option out"
+    if KV in parts and family.encoder_has_kv and not plugin.on:
+        reason = plugin.reason or f"prefill_encoder={settings.prefill_encoder}"
+        return (
+            "kv needs the plugin, because without it the encoder has a K/V cache too, which was never tried in 8 bits; "
+            f"the plugin is off: {reason}"
         )
-    fp8.check(model, settings, plugin, gpus)
+    return ""
+
+
+def _why_gpus_have_no_fp8(settings: VllmSettings, gpus: Sequence[gpu.GpuInfo]) -> str:
+    """Return why the GPUs do not allow 8 bits, or an empty string."""
+    parts = settings.fp8_parts
+    if not gpus:
+        return "no NVIDIA GPU is visible, and only GPUs compute in 8 bits here; leave the option out"
+    oldest = min(gpus, key=lambda info: info.capability)
+    if oldest.capability < fp8.HAS_FP8:
+        capability = ".".join(map(str, oldest.capability))
+        return (
+            f"{oldest.name} has compute capability {capability}, and 8 bits need 8.9 (L4, L40S) or 9.0 (H100, H200); "
+            "leave the option out"
+        )
+    if KV in parts and settings.attention_backend.upper() == fp8.FLASH and oldest.capability[0] != fp8.HOPPER:
+        return (
+            f"{fp8.FLASH} reads a K/V cache in 8 bits on H100 and H200 only, and the GPU is {oldest.name}; give "
+            f"attention_backend={fp8.TRITON}, or leave attention_backend out"
+        )
+    return ""
 
 
 def check_step(model: Model, family: Family, settings: VllmSettings, requests: int) -> None:

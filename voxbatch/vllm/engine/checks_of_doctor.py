@@ -12,7 +12,8 @@ from voxbatch.engines.model_files import cache_folder
 from voxbatch.errors import EngineError
 from voxbatch.safe_text import counted
 from voxbatch.storage.address import is_bucket_address
-from voxbatch.vllm.engine import arguments, compat, prefill
+from voxbatch.vllm.engine import compat, prefill
+from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.model import (
     DEFAULT_MODEL,
     REALTIME,
@@ -23,7 +24,7 @@ from voxbatch.vllm.engine.model import (
     weights_bytes,
 )
 from voxbatch.vllm.engine.model_preview import preview
-from voxbatch.vllm.engine.settings import resolve
+from voxbatch.vllm.engine.planned_memory import planned_bytes
 
 
 def findings(asked: RunOptions) -> Iterator[Finding]:
@@ -78,7 +79,7 @@ def check_model(asked: RunOptions, folder: Path) -> CheckedModel:
         weights = fetched or weights_bytes(model)
     require_room(asked.model or model.name, fetched, place)
     settings = resolve(model.family, asked.engine_options)
-    room = [arguments.planned_bytes(settings, visible) for visible in gpu.visible_gpus()]
+    room = [planned_bytes(settings, visible) for visible in gpu.visible_gpus()]
     if room and not settings.fp8_parts and not settings.quantization:
         shared = min(room) * settings.tensor_parallel_size
         if weights > shared:

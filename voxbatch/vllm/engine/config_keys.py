@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,21 @@ def _count(value: str) -> str:
     return str(int(value))
 
 
+_SIZE = re.compile(r"(\d+)(\.\d+)?([kmgt])", re.IGNORECASE)
+
+
+def _size(value: str) -> str:
+    """Read a count as vLLM does (vllm/utils/argparse_utils.py: human_readable_int): 2k is 2000, 2K 2048, 0.5k 500.
+    Only powers of 1000 have fractions."""
+    if not (match := _SIZE.fullmatch(value.strip())):
+        return _count(value)
+    whole, fraction, unit = match.groups()
+    power = "kmgt".index(unit.lower()) + 1
+    if unit.islower():
+        return _count(str(int(float(whole + (fraction or "")) * 1000**power)))
+    return _count(str(int(whole + (fraction or "")) * 1024**power))
+
+
 def _share(value: str) -> str:
     if not 0 < float(value) <= 1:
         raise ValueError(value)
@@ -185,6 +201,7 @@ _DTYPES = {
     "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32", "float": "float32",
 }  # fmt: skip
 _COUNT = "a whole number from 1"
+_SIZES = "a whole number from 1, such as 2048, 2k (2000) or 2K (2048)"
 _KV_DTYPES = {"auto": "", "fp8": "kv", "fp8_e4m3": "kv"}
 KEYS = {
     "model": Key("model", _text, "a folder, a hub name, gs:// or s3://"),
@@ -199,10 +216,10 @@ KEYS = {
     "config_format": Key("config_format", _one_of("auto", "hf", "mistral"), "auto, hf or mistral"),
     "load_format": Key("load_format", _text, "auto, mistral, safetensors, dummy or another of vLLM's"),
     "limit_mm_per_prompt": Key("limit_mm_per_prompt", _mm_limits, 'audio:N, audio=N or as JSON {"audio": N}, N from 1'),
-    "max_model_len": Key("max_model_len", _count, _COUNT),
+    "max_model_len": Key("max_model_len", _size, _SIZES),
     "gpu_memory_utilization": Key("gpu_memory_utilization", _share, "above 0, at most 1"),
     "max_num_seqs": Key("max_num_seqs", _count, _COUNT),
-    "max_num_batched_tokens": Key("max_num_batched_tokens", _count, _COUNT),
+    "max_num_batched_tokens": Key("max_num_batched_tokens", _size, _SIZES),
     "enforce_eager": Key(
         "enforce_eager", _translated({"true": "true", "1": "true", "false": "false", "0": "false"}), "true or false"
     ),

@@ -20,29 +20,13 @@ from voxbatch.storage.address import is_bucket_address
 from voxbatch.storage.columns import Column
 from voxbatch.vllm import plugin as vllm_plugin
 from voxbatch.vllm.engine import compat, memory, prefill, realtime_limits, speed
-from voxbatch.vllm.engine.arguments import (
-    OTHER_REQUESTS,
-    arguments_from_settings,
-    compiler_passes,
-    footprint,
-    graph_mode,
-    planned_bytes,
-    scheduler,
-)
-from voxbatch.vllm.engine.checks import question_model
-from voxbatch.vllm.engine.families import instruct, questions, whisper
-from voxbatch.vllm.engine.model import (
-    DEFAULT_DELAY_MS,
-    DEFAULT_MODEL,
-    DEFAULT_PARAMS,
-    FAMILIES_OF,
-    REALTIME,
-    SPEECH,
-    VOXTRAL,
-    WHISPER,
-    locate,
-)
-from voxbatch.vllm.engine.settings import ASK, VllmSettings, resolve
+from voxbatch.vllm.engine.arguments import compiler_passes, graph_mode
+from voxbatch.vllm.engine.families import OTHER_REQUESTS
+from voxbatch.vllm.engine.families.choice import family_of, model_for, published_family, resolve
+from voxbatch.vllm.engine.families.realtime import Realtime
+from voxbatch.vllm.engine.model import DEFAULT_DELAY_MS, DEFAULT_MODEL, DEFAULT_PARAMS, locate
+from voxbatch.vllm.engine.planned_memory import planned_bytes
+from voxbatch.vllm.engine.settings import TRANSCRIBE, VllmSettings
 from voxbatch.vllm.plugin import vllm_version
 
 CHUNK_S = 30.0
@@ -62,7 +46,7 @@ def expected_speed(
 
     A model in a bucket, or in a folder that is not on this machine, is assumed to be the published one.
     """
-    params, settings = _params(model), resolve(REALTIME, options)
+    params, settings = _params(model), resolve(Realtime.name, options)
     name = gpu_name
     if name is None:
         vllm, visible = compat.find(), gpu.visible_gpus()
@@ -71,7 +55,7 @@ def expected_speed(
     is_covered = prefill.is_plain(settings) and not settings.fp8_parts and settings.dtype in DTYPES
     if name is None or name not in GPU_SPECS or params is None or not is_covered:
         return None
-    prefilled = prefill.is_expected(settings) if gpu_name else prefill.decide(REALTIME, settings).on
+    prefilled = prefill.is_expected(settings) if gpu_name else prefill.decide(Realtime.name, settings).on
     spec, longest = GPU_SPECS[name], realtime_limits.longest_chunk(settings.max_model_len, _delay(settings))
     chunks, seconds = _chunks(durations, longest / SAMPLING_RATE)
     mode = run_mode(params, settings, name, prefilled, seconds)
@@ -91,7 +75,8 @@ def _params(model: str | None) -> dict[str, Any] | None:
         return DEFAULT_PARAMS
     if os.path.isdir(model):
         located_model = locate(model, None)
-        return located_model.shape() if located_model.family == REALTIME else None
+        family = family_of(located_model.family, TRANSCRIBE)
+        return located_model.shape() if family.has_speed_forecast else None
     return DEFAULT_PARAMS if is_bucket_address(model) or model.startswith("/") else None
 
 
@@ -140,7 +125,7 @@ def requests(params: dict[str, Any], settings: VllmSettings, name: str, prefille
     # vLLM's default of max_num_batched_tokens on the GPUs of GPU_SPECS (engine/arg_utils.py)
     default = 16_384 if GPU_SPECS[name].total_bytes > 70 * 2**30 and "A100" not in name else 8_192
     step = settings.max_num_batched_tokens or default
-    count = footprint(params, True, settings, prefilled).running(positions, planned - memory.step_bytes(step))
+    count = Realtime.footprint(params, settings, prefilled).running(positions, planned - memory.step_bytes(step))
     if not settings.lift_encoder_cache:
         count = min(count, step // positions)
     return max(1, min(count, settings.max_num_seqs or memory.MAX_REQUESTS))
@@ -166,31 +151,25 @@ def preview_arguments(model: str | None, options: Mapping[str, str]) -> dict[str
     Raises:
         ConfigError: an option makes no sense.
     """
-    asks = options.get("task") == ASK
-    name = question_model(model) if asks else model or DEFAULT_MODEL
-    family = FAMILIES_OF.get(name)
-    if family is None:
+    task = options.get("task", TRANSCRIBE)
+    name = model_for(task, model) or DEFAULT_MODEL
+    if (family := published_family(name, task)) is None:
         return {"engine_arguments": f"known when {name} is read"}
-    settings = resolve(family, options)
-    if family == REALTIME:
-        longest_chunk_s = realtime_limits.longest_chunk(settings.max_model_len, _delay(settings)) / SAMPLING_RATE
-    elif asks:
-        longest_chunk_s = questions.LONGEST_RECORDING / SAMPLING_RATE
-    else:
-        longest_chunk_s = float(whisper.WINDOW_S if family == WHISPER else instruct.WINDOW_S)
-    requests = "as many as the GPU's memory admits" if family in (*VOXTRAL, SPEECH) else OTHER_REQUESTS
+    settings = resolve(family.name, options)
+    requests = "as many as the GPU's memory admits" if family.fills_memory else OTHER_REQUESTS
     memory = f"{settings.gpu_memory_gb:g} GB" if settings.gpu_memory_gb else f"{settings.gpu_memory_utilization:g}"
     arguments = {
         "model": name,
-        **arguments_from_settings(family, family in VOXTRAL, settings),
+        **family.arguments(settings),
         "max_num_seqs": settings.max_num_seqs or requests,
-        "scheduler_cls": settings.scheduler_cls or scheduler(family, settings, on_cpu=False),
+        "scheduler_cls": settings.scheduler_cls or family.scheduler(settings, on_cpu=False),
         "gpu_memory_utilization": f"{memory} of the GPU, less what vLLM does not count",
         "compilation_config": {"cudagraph_mode": graph_mode(settings), **compiler_passes(settings)},
     }
-    if family == REALTIME and prefill.is_expected(settings) and prefill.brings_attention(settings):
+    if family.plugin_by_default and prefill.is_expected(settings) and prefill.brings_attention(settings):
         arguments["attention_backend"] = (
             f"{vllm_plugin.ATTENTION_BACKEND} with vLLM {vllm_version.VERSION}, where the GPU supports it"
         )
-    chunk = {} if family == SPEECH else {"longest_chunk_s": longest_chunk_s}
+    longest_chunk_s = family.longest_chunk_s(settings)
+    chunk = {} if longest_chunk_s is None else {"longest_chunk_s": longest_chunk_s}
     return {"engine_arguments": arguments, **chunk}

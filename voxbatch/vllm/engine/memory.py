@@ -10,10 +10,10 @@ Three things take the memory of a GPU:
 - the memory that the driver keeps for itself: NVML counts it as used, and CUDA does not show it at all
   (gpu.GpuInfo.reserved_bytes).
 
-An engine option gives the maximum for all three together, and `arguments` subtracts the last two. The default is 95 %.
-On an L4 with 24.15 GB (10^9 bytes) that is 22.94 GB. Minus 0.64 GB of the driver (measured on an H200) and 1.2 GB of
-UNCOUNTED_BYTES, vLLM plans with 21.1 GB. Minus 8.8 GB of weights and 1.4 GB of working memory and graphs, 10.9 GB are
-left: 189 requests of 512 tokens if the encoder runs once per chunk. The last 1.2 GB of the GPU stay free.
+An engine option gives the maximum for all three together, and `planned_memory` subtracts the last two. The default is
+95 %. On an L4 with 24.15 GB (10^9 bytes) that is 22.94 GB. Minus 0.64 GB of the driver (measured on an H200) and 1.2 GB
+of UNCOUNTED_BYTES, vLLM plans with 21.1 GB. Minus 8.8 GB of weights and 1.4 GB of working memory and graphs, 10.9 GB
+are left: 189 requests of 512 tokens if the encoder runs once per chunk. The last 1.2 GB of the GPU stay free.
 
 The number of requests is an upper bound. The scheduler admits requests by the number of K/V blocks that vLLM has
 measured and by the length of each request (`vllm.plugin.scheduler.admission`). Buffers and CUDA graphs are made for
@@ -86,11 +86,13 @@ def step_bytes(positions: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory of a model with a given context and precision, in bytes, on all its GPUs together."""
+    """Memory of a model with a given context and precision, in bytes, on all its GPUs together.
+
+    The model is one of whole windows, whose encoder runs once for each prompt; see StreamingFootprint for the other.
+    """
 
     params: dict[str, Any]
     """Parameters of a Voxtral model; see Model.shape."""
-    is_realtime: bool
     max_model_len: int
     prefilled: bool = False
     """True if the encoder runs once per chunk."""
@@ -101,12 +103,10 @@ class Footprint:
     def admitted(self, planned_bytes: float) -> int:
         """Return the number of requests at a time if the user gives none, from 1 to MAX_REQUESTS.
 
-        Requests of an instruct model count with their prompt and EXPECTED_TEXT, others with their maximum length.
-
         Args:
             planned_bytes: the memory that vLLM may plan with.
         """
-        share = 1.0 if self.is_realtime else min(1.0, (INSTRUCT_PROMPT + EXPECTED_TEXT) / self.max_model_len)
+        share = min(1.0, self.typical_positions / self.max_model_len)
         typical_bytes = self.request_bytes - (1 - share) * self.decoder_kv_bytes
         return max(1, min(MAX_REQUESTS, int(self._left(planned_bytes) // typical_bytes)))
 
@@ -149,22 +149,11 @@ class Footprint:
         return planned_bytes - self.weights_bytes - WORKING_BYTES
 
     def running(self, positions: int, planned_bytes: float) -> int:
-        """Return how many requests run at a time if all that fit are admitted; for forecasts.
+        """Return how many requests of this many positions run at a time if all that fit are admitted; for forecasts.
 
-        The number is at most `fitting`. It can be lower in stock vLLM, which divides both K/V caches of Voxtral
-        Realtime into blocks of 16 MiB, the size of BLOCK positions of the encoder. For 448 positions (30 s) the encoder
-        takes 13 blocks and the decoder 4.
+        The number is at most `fitting`.
         """
-        limit = self.fitting(planned_bytes)
-        if self.prefilled or not self.is_realtime:
-            return limit
-        encoder, params = self._encoder, self.params
-        held = -(-self._window // BLOCK) + 1
-        block_bytes = BYTES * BLOCK * FRAMES_PER_TOKEN * kv_numbers(encoder)
-        a_layers = block_bytes / encoder["n_layers"]  # each layer of the decoder gets as much
-        decoded = -(-positions // int(a_layers // (BYTES * kv_numbers(params) / params["n_layers"])))
-        blocks = self._left(planned_bytes) // block_bytes
-        return max(1, min(limit, int(blocks // (held + decoded))))
+        return self.fitting(planned_bytes)
 
     @property
     def weights_bytes(self) -> int:
@@ -181,32 +170,31 @@ class Footprint:
 
     @property
     def request_bytes(self) -> int:
-        """Return the memory of one request of maximum length: its K/V cache, in whole blocks, and its encoded audio.
+        """Return the memory of one request of maximum length: its K/V cache, in whole blocks, and its encoded audio."""
+        return int(self.decoder_kv_bytes + self.encoder_kv_bytes + self.encoded_bytes)
 
-        Voxtral Realtime runs its encoder token by token, so the encoder has a K/V cache too, which reaches as far back
-        as the encoder's window. For 512 positions of the 4B model this is 104 KiB × 512 for the decoder, 1 MiB × 189
-        for the encoder (a window of 750 frames) and 10 KiB × 512 for the encoded audio: 246 MiB. If the encoder runs
-        once per chunk, it has no K/V cache, and its output is as wide as the decoder, 6 KiB × 512. The sum is then 55
-        MiB, or 29 MiB with the K/V cache in FP8.
-        """
-        encoder_kv_bytes = 0
-        if self.is_realtime and not self.prefilled:
-            positions = FRAMES_PER_TOKEN * min(self._window, self.max_model_len)
-            encoder_kv_bytes = BYTES * kv_numbers(self._encoder) * positions
-        return int(self.decoder_kv_bytes + encoder_kv_bytes + self.encoded_bytes)
+    @property
+    def typical_positions(self) -> int:
+        """Return the number of positions with which a request counts: its prompt and EXPECTED_TEXT."""
+        return INSTRUCT_PROMPT + EXPECTED_TEXT
+
+    @property
+    def encoder_kv_bytes(self) -> int:
+        """Return the memory of the encoder's K/V cache of one request."""
+        return 0
 
     @property
     def encoded_bytes(self) -> int:
         """Return the memory of the encoded audio of one request of maximum length.
 
-        vLLM counts this memory only if the encoder runs once per chunk, as part of the model
-        (vllm.plugin.encoder_output_pool). The audio of an instruct model lies within its prompt, and the plugin frees
-        it when the prompt is computed, so that only a burst has any.
+        The audio lies within the prompt, and the plugin frees it when the prompt is computed, so that only a burst has
+        any.
         """
-        if self.prefilled and not self.is_realtime:
-            return 0
-        width = self.params["dim"] if self.prefilled else self._encoder["dim"] * FRAMES_PER_TOKEN
-        return int(width * BYTES * self.max_model_len)
+        return 0 if self.prefilled else self._frames_bytes
+
+    @property
+    def _frames_bytes(self) -> int:
+        return int(self._encoder["dim"] * FRAMES_PER_TOKEN * BYTES * self.max_model_len)
 
     @property
     def decoder_kv_bytes(self) -> int:
@@ -215,17 +203,66 @@ class Footprint:
         return self._position_bytes * blocks * self.block_size
 
     @property
-    def _window(self) -> int:
-        """Return the number of tokens that the encoder looks back, including the current token."""
-        return int(-(-self._encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1)
-
-    @property
     def _encoder(self) -> dict[str, Any]:
         encoder: dict[str, Any] = self.params["multimodal"]["whisper_model_args"]["encoder_args"]
         return encoder
 
     def _bytes(self, part: str) -> int:
         return FP8_BYTES if part in self.fp8 else BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingFootprint(Footprint):
+    """Memory of Voxtral Realtime.
+
+    It runs its encoder token by token, so the encoder has a K/V cache too, which reaches as far back as the encoder's
+    window. For 512 positions of the 4B model a request takes 104 KiB × 512 for the decoder, 1 MiB × 189 for the encoder
+    (a window of 750 frames) and 10 KiB × 512 for the encoded audio: 246 MiB. If the encoder runs once per chunk, it has
+    no K/V cache, and its output is as wide as the decoder, 6 KiB × 512. The sum is then 55 MiB, or 29 MiB with the K/V
+    cache in FP8.
+    """
+
+    @property
+    def typical_positions(self) -> int:
+        """Return the maximum length of a request."""
+        return self.max_model_len
+
+    @property
+    def encoder_kv_bytes(self) -> int:
+        """Return the memory of the encoder's K/V cache of one request."""
+        positions = FRAMES_PER_TOKEN * min(self._window, self.max_model_len)
+        return 0 if self.prefilled else BYTES * kv_numbers(self._encoder) * positions
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Return the memory of the encoded audio of one request of maximum length.
+
+        vLLM counts this memory only if the encoder runs once per chunk, as part of the model
+        (vllm.plugin.encoder_output_pool).
+        """
+        return int(self.params["dim"] * BYTES * self.max_model_len) if self.prefilled else self._frames_bytes
+
+    def running(self, positions: int, planned_bytes: float) -> int:
+        """Return how many requests run at a time; see Footprint.
+
+        The number can be lower than `fitting` in stock vLLM, which divides both K/V caches into blocks of 16 MiB, the
+        size of BLOCK positions of the encoder. For 448 positions (30 s) the encoder takes 13 blocks and the decoder 4.
+        """
+        limit = self.fitting(planned_bytes)
+        if self.prefilled:
+            return limit
+        encoder, params = self._encoder, self.params
+        held = -(-self._window // BLOCK) + 1
+        block_bytes = BYTES * BLOCK * FRAMES_PER_TOKEN * kv_numbers(encoder)
+        a_layers = block_bytes / encoder["n_layers"]  # each layer of the decoder gets as much
+        decoded = -(-positions // int(a_layers // (BYTES * kv_numbers(params) / params["n_layers"])))
+        blocks = self._left(planned_bytes) // block_bytes
+        return max(1, min(limit, int(blocks // (held + decoded))))
+
+    @property
+    def _window(self) -> int:
+        """Return the number of tokens that the encoder looks back, including the current token."""
+        return int(-(-self._encoder["sliding_window"] // FRAMES_PER_TOKEN) + 1)
 
 
 def kv_heads(part: Mapping[str, Any]) -> int:

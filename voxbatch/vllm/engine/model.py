@@ -8,12 +8,9 @@ weights. This module loads nothing into memory but JSON.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import math
 import os
 import struct
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,12 +23,10 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.vllm.engine import huggingface
-from voxbatch.vllm.plugin import speech, vllm_version
+from voxbatch.vllm.plugin import vllm_version
 
 REALTIME, INSTRUCT, WHISPER, TRANSCRIPTION = "realtime", "instruct", "whisper", "transcription"
 SPEECH = "speech"
-VOXTRAL = frozenset({REALTIME, INSTRUCT})
-"""The families whose shape is known (params.json), and that voxbatch's scheduler and plugin are made for."""
 
 DEFAULT_MODEL = "mistralai/Voxtral-Mini-4B-Realtime-2602"
 DEFAULT_SPEECH_MODEL = "mistralai/Voxtral-4B-TTS-2603"
@@ -100,12 +95,8 @@ class Model:
     fingerprint: str | None = None
     """Fingerprint of the files in a local folder (see model_files). None for all other models, which have a
     revision."""
-
-    @property
-    def is_translated(self) -> bool:
-        """Return whether the model is a Voxtral in Hugging Face's format. It is translated to Mistral's format for
-        vLLM."""
-        return not self.is_mistral and self.family in VOXTRAL
+    is_translated: bool = False
+    """True for a Voxtral in Hugging Face's format. It is translated to Mistral's format for vLLM."""
 
     @property
     def weights(self) -> str:
@@ -121,8 +112,8 @@ class Model:
             ConfigError: the file cannot be read, or vLLM cannot compute with its values (see huggingface.params).
         """
         if self.is_mistral:
-            return _json(self.path / "params.json")
-        config = _json(self.path / "config.json")
+            return read_json(self.path / "params.json")
+        config = read_json(self.path / "config.json")
         return huggingface.params(config, self.path / "config.json") if self.is_translated else config
 
     def audio_settings(self) -> dict[str, Any]:
@@ -131,7 +122,7 @@ class Model:
         Raises:
             ConfigError: the file cannot be read or has no such section.
         """
-        audio = _json(self.path / "tekken.json").get("audio")
+        audio = read_json(self.path / "tekken.json").get("audio")
         if not isinstance(audio, dict):
             raise ConfigError(
                 f"{self.path}/tekken.json has no `audio` section: it is not the tokenizer of a speech model"
@@ -222,7 +213,7 @@ def check_weights(model: Model) -> None:
     """
     files = sorted(model.path.glob(model.weights))
     index = model.path / (model.weights.replace("*", "") + ".index.json")
-    indexed = set(_json(index)["weight_map"].values()) if index.is_file() else set[str]()
+    indexed = set(read_json(index)["weight_map"].values()) if index.is_file() else set[str]()
     if missing := sorted(indexed - {file.name for file in files}):
         raise EngineError(f"{model.path} lacks {', '.join(missing)}, which its index names: download the model again")
     if not files:
@@ -256,131 +247,16 @@ def weights_bytes(model: Model) -> int:
     return sum(file.stat().st_size for file in model.path.glob(model.weights))
 
 
-DELAY = "transcription_delay_ms"
-"""Key of tekken.json."""
-LOOK_BACK = "streaming_look_back_ms"
-"""Key of tekken.json: the audio before each block of a stream that is encoded again with the block."""
-FRAME_MS = 10.0
-"""Distance of the frames of the spectrum, in ms."""
-
-
-def linked_folder(model: Model, delay_ms: int, cache: Path, aligns_stream: bool = False) -> Path:
-    """Return the folder from which vLLM loads a Voxtral.
-
-    This is the folder of the model if it has all files that vLLM needs. Otherwise it is a folder in `cache` that holds
-    links to the files of the model, and the generated files:
-
-    - a tekken.json with another delay or look-back, because vLLM reads them only from this file;
-    - the params.json of a model in Hugging Face's format;
-    - the config.json of Voxtral TTS, which vLLM itself does not know.
-
-    The path of the folder is the same every time, so that vLLM can reuse what it compiled for that path.
-
-    Args:
-        delay_ms: the transcription delay; 0 means the model's own.
-        aligns_stream: round the look-back up to whole frames. With the published 52.5 ms, the frames of a stream lie
-            2.5 ms beside those of the whole recording, and the texts of both differ.
-    """
-    tokenizer, new_files = _json(model.path / "tekken.json"), _translated_files(model)
-    audio: dict[str, Any] = tokenizer["audio"]
-    values: dict[str, float] = {DELAY: delay_ms} if delay_ms else {}
-    if aligns_stream and LOOK_BACK in audio:
-        values[LOOK_BACK] = FRAME_MS * math.ceil(audio[LOOK_BACK] / FRAME_MS)
-    changes = {key: value for key, value in values.items() if audio.get(key) != value}
-    if changes:
-        new_files["tekken.json"] = json.dumps({**tokenizer, "audio": {**audio, **changes}})
-    if not new_files:
-        return model.path
-    delay = f"-delay{delay_ms}" if DELAY in changes else ""
-    aligned = "-aligned" if LOOK_BACK in changes else ""
-    short_hash = hashlib.sha256(str(model.path).encode()).hexdigest()[:8]
-    folder = cache / f"{model.path.name}-{short_hash}{delay}{aligned}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in filter(Path.is_file, model.path.iterdir()):
-        unread = model.is_translated and file.suffix == ".safetensors" and not file.match(HF_WEIGHTS)
-        if file.name not in new_files and not unread:
-            temporary = _temporary(folder / file.name)
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(file.resolve())
-            temporary.replace(folder / file.name)
-    for link in filter(Path.is_symlink, folder.iterdir()):
-        if not link.exists():  # the model has changed, and the file is gone
-            link.unlink(missing_ok=True)
-    for name, content in new_files.items():
-        temporary = _temporary(folder / name)
-        temporary.write_text(content)
-        temporary.replace(folder / name)  # atomic, because another process may be reading the old file
-    return folder
-
-
-def _translated_files(model: Model) -> dict[str, str]:
-    """Return the files that vLLM needs and a model lacks, by name."""
-    if model.family == SPEECH:
-        return {"config.json": json.dumps(_speech_config(model))}
-    return {"params.json": json.dumps(model.shape())} if model.is_translated else {}
-
-
-def voice_rows(model: Model) -> dict[str, int]:
-    """Return the number of rows of each voice of Voxtral TTS, which are positions of a prompt.
-
-    Raises:
-        ConfigError: tekken.json names no voices, or the file of a voice is missing.
-    """
-    rows: dict[str, int] = model.audio_settings().get("voice_num_audio_tokens") or {}
-    if not rows:
-        raise ConfigError(f"{model.path}/tekken.json names no voices (audio.voice_num_audio_tokens)")
-    for name in rows:
-        if not (path := model.path / "voice_embedding" / f"{name}.pt").is_file():
-            raise ConfigError(f"{model.name} lacks {path.relative_to(model.path)}: download the whole model")
-    return rows
-
-
-def licence_warning(model: Model) -> str:
-    """Return what a user must know of the licence of a model that speaks, or an empty string."""
-    if model.family != SPEECH:
-        return ""
-    return f"the licence of {model.name}, {model.license}, forbids commercial use, also of the recordings"
-
-
-def _speech_config(model: Model) -> dict[str, Any]:
-    """Return the config.json with which vLLM runs Voxtral TTS: a Mistral with the vocabulary of vllm.plugin.speech."""
-    params, rows = model.shape(), voice_rows(model)
-    return {
-        "architectures": [speech.ARCHITECTURE],
-        "model_type": "mistral",
-        "vocab_size": speech.FIRST_ROW + sum(rows.values()) + params["vocab_size"],
-        "hidden_size": params["dim"],
-        "num_hidden_layers": params["n_layers"],
-        "num_attention_heads": params["n_heads"],
-        "num_key_value_heads": params["n_kv_heads"],
-        "head_dim": params["head_dim"],
-        "intermediate_size": params["hidden_dim"],
-        "rms_norm_eps": params["norm_eps"],
-        "rope_parameters": {"rope_type": "default", "rope_theta": params["rope_theta"]},
-        "max_position_embeddings": params["max_position_embeddings"],
-        "sliding_window": None,
-        "tie_word_embeddings": True,
-        "bos_token_id": None,
-        "eos_token_id": speech.END,
-        "dtype": "bfloat16",
-        "voxtral_tts": {**params["multimodal"], "voices": rows, "folder": str(model.path)},
-    }
-
-
-def _temporary(path: Path) -> Path:
-    """Return a path in the same folder that no other process or thread uses now."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-
-
 def _described(name: str, path: Path, revision: str | None) -> Model:
     params, config = path / "params.json", path / "config.json"
+    license_ = hub.license_of(path)
     if params.is_file():
-        multimodal = _json(params).get("multimodal") or {}
+        multimodal = read_json(params).get("multimodal") or {}
         if whisper := multimodal.get("whisper_model_args"):
             audio = whisper["encoder_args"]["audio_encoding_args"]
             family = REALTIME if audio.get("transcription_format") == "streaming" else INSTRUCT
         elif "audio_tokenizer_args" in multimodal:
-            family = SPEECH
+            family, license_ = SPEECH, SPEECH_LICENSE if license_ == "unknown" else license_
         else:
             raise ConfigError(
                 f"{name} is not a speech model: its params.json has no multimodal.whisper_model_args and no "
@@ -390,45 +266,49 @@ def _described(name: str, path: Path, revision: str | None) -> Model:
             raise ConfigError(
                 f"{path} has a params.json but lacks tekken.json, the tokenizer: download the whole model"
             )
-        license_ = hub.license_of(path)
-        if family == SPEECH and license_ == "unknown":
-            license_ = SPEECH_LICENSE
         return Model(name, path, family, True, revision, license_)
     if config.is_file():
-        return Model(name, path, _hf_family(name, path, _json(config)), False, revision, hub.license_of(path))
+        family, is_translated = _hf_family(name, path, read_json(config))
+        return Model(name, path, family, False, revision, license_, is_translated=is_translated)
     raise ConfigError(
         f"{path} holds no model: it has neither params.json (Mistral's format) nor config.json (Hugging Face's)"
     )
 
 
-def _hf_family(name: str, path: Path, config: dict[str, Any]) -> str:
+def _hf_family(name: str, path: Path, config: dict[str, Any]) -> tuple[str, bool]:
+    """Return the family of a model in Hugging Face's format, and whether it is translated for vLLM."""
     architecture = (config.get("architectures") or ["nothing"])[0]
     if architecture == "WhisperForConditionalGeneration":
         for needed in ("generation_config.json", "preprocessor_config.json"):
             if not (path / needed).is_file():
                 raise ConfigError(f"{path} lacks {needed}: download the whole model")
-        return WHISPER
+        return WHISPER, False
     if architecture == huggingface.ARCHITECTURE:
         if not (path / "tekken.json").is_file():
             raise ConfigError(
                 f"{path} lacks tekken.json, the tokenizer, which is not part of Hugging Face's format: copy it from "
                 f"the model that this one was made from, such as {DEFAULT_MODEL}"
             )
-        return REALTIME
+        return REALTIME, True
     if architecture.startswith("Voxtral"):
         raise ConfigError(
             f"{name} is Voxtral in Hugging Face's format, which vLLM cannot serve without Mistral's own files: "
             f"{path} lacks params.json, tekken.json and {MISTRAL_WEIGHTS}; they are in the same repository on the hub"
         )
     if architecture in TRANSCRIBING:
-        return TRANSCRIPTION
+        return TRANSCRIPTION, False
     raise ConfigError(
         f"{name} is {architecture}; this engine runs Voxtral Realtime, Voxtral and Whisper, and the other classes of "
         f"vLLM {vllm_version.VERSION} that transcribe: {', '.join(TRANSCRIBING)}"
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a small file of a model.
+
+    Raises:
+        ConfigError: it is no JSON object.
+    """
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError) as e:

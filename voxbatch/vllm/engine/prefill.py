@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.vllm import plugin as vllm_plugin
 from voxbatch.vllm.engine import compat
-from voxbatch.vllm.engine.model import REALTIME, SPEECH, VOXTRAL
-from voxbatch.vllm.engine.settings import ASK, AUTO, FALSE, TRUE, VllmSettings
+from voxbatch.vllm.engine.families.choice import family_of
+from voxbatch.vllm.engine.settings import AUTO, FALSE, TRUE, VllmSettings
 from voxbatch.vllm.plugin import vllm_version
 
 
@@ -31,7 +31,7 @@ class Decision:
     on: bool
     """The plugin runs the model: the encoder runs once per chunk."""
     reason: str = ""
-    """The reason why `auto` takes stock vLLM for Voxtral Realtime. Empty in all other cases."""
+    """The reason why `auto` takes stock vLLM for a family that runs the plugin by default. Empty in all other cases."""
 
     @property
     def warning(self) -> str:
@@ -58,24 +58,21 @@ def decide(family: str, settings: VllmSettings) -> Decision:
         EngineError: the setting is true, and this vLLM or this installation cannot run the plugin; or the setting is
             not false, and vLLM is not installed.
     """
-    if settings.task == ASK and settings.prefill_encoder == TRUE:
-        raise ConfigError(
-            "engine option prefill_encoder=true: the plugin transcribes chunks and answers no questions; leave the "
-            "option out"
-        )
-    distribution, version = compat.installed()
-    if family == SPEECH:
-        if unfit := _unfit(distribution, version):
-            raise EngineError(f"Voxtral TTS runs in voxbatch's plugin alone: {unfit}")
+    kind, wanted = family_of(family, settings.task), settings.prefill_encoder
+    if wanted == TRUE and kind.why_no_plugin:
+        raise ConfigError(f"engine option prefill_encoder=true: {kind.why_no_plugin}; leave the option out")
+    unfit = _unfit(*compat.installed())
+    if model := kind.runs_in_plugin_alone:
+        if unfit:
+            raise EngineError(f"{model} runs in voxbatch's plugin alone: {unfit}")
         return Decision(on=True)
-    if settings.prefill_encoder == FALSE or settings.task == ASK:
-        return Decision(on=False)
-    if settings.prefill_encoder == TRUE:
-        _require_plugin(family, distribution, version)
+    if wanted == TRUE:
+        if unfit:
+            raise EngineError(f"engine option prefill_encoder=true: {unfit}. To run stock vLLM, leave the option out")
         return Decision(on=True)
-    if family != REALTIME:
+    if wanted == FALSE or not kind.plugin_by_default:
         return Decision(on=False)
-    reason = _unproven_setting(settings) or _unfit(distribution, version)
+    reason = _unproven_setting(settings) or unfit
     return Decision(not reason, reason)
 
 
@@ -122,13 +119,3 @@ def brings_attention(settings: VllmSettings) -> bool:
 def is_plain(settings: VllmSettings) -> bool:
     """Return whether no setting keeps `auto` from the plugin."""
     return not _unproven_setting(settings)
-
-
-def _require_plugin(family: str, distribution: str, version: str) -> None:
-    if family not in VOXTRAL:
-        raise ConfigError(
-            "engine option prefill_encoder=true: the plugin runs Voxtral models only, and this is none; leave the "
-            "option out"
-        )
-    if unfit := _unfit(distribution, version):
-        raise EngineError(f"engine option prefill_encoder=true: {unfit}. To run stock vLLM, leave the option out")

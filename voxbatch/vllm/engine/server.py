@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from voxbatch.engines import gpu
@@ -21,24 +20,17 @@ from voxbatch.errors import ConfigError
 from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.storage.address import is_bucket_address
 from voxbatch.vllm.engine import compat, prefill
-from voxbatch.vllm.engine.arguments import concurrency, llm_arguments, scheduler, serving_folder
+from voxbatch.vllm.engine.arguments import concurrency, llm_arguments
 from voxbatch.vllm.engine.checks import check, check_installed
-from voxbatch.vllm.engine.model import INSTRUCT, SPEECH, complete, download, licence_warning, locate
-from voxbatch.vllm.engine.settings import ASK, TRUE, resolve
+from voxbatch.vllm.engine.families.choice import family_of, resolve
+from voxbatch.vllm.engine.model import complete, download, locate
+from voxbatch.vllm.engine.settings import TRUE
 from voxbatch.vllm.engine.vllm_process import set_environment, threads
 from voxbatch.vllm.plugin import LOAD_FORMAT
 from voxbatch.vllm.plugin.server_middleware import RATE_LIMIT, AccessLog, RateLimit
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """The module of the server. The command `vllm serve` runs it, too, and is missing in vLLM's CPU build."""
-SPEECH_SERVER = "vllm_omni.entrypoints.cli.main"
-"""The module of vllm-omni's command."""
-SPEECH_STAGE = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "enforce_eager", "gpu_memory_utilization")
-"""Engine options that vllm-omni's first stage takes, the language model with the flow matching. The second stage is the
-codec. All other settings of both are those of vllm_omni/deploy/voxtral_tts.yaml."""
-RECORDINGS = 5
-"""Number of recordings that a question to an instruct model may have: vLLM takes no more (
-VoxtralProcessingInfo.get_supported_mm_limits), also if a serving.properties says 8, as the published one does."""
 ONLY_FOR_BATCHES = ("disable_log_stats", "distributed_executor_backend", "scheduler_cls")
 """Arguments of a batch job that a server does not get: it has metrics, and a scheduler of its own."""
 
@@ -62,16 +54,12 @@ class Server:
         gpu.use_only(options.get("devices", ""))
         self._model = locate(model, options.get("revision") or None, stores)
         settings = resolve(self._model.family, options)
-        self._stage = {name: getattr(settings, name) for name in SPEECH_STAGE if name in options}
-        if self._model.family == SPEECH:
-            _check_speech_options(options)
-        if settings.task == ASK:
-            raise ConfigError(
-                "engine option task=ask: it is for voxbatch ask; a server of Voxtral Mini or Small answers questions "
-                "at /v1/chat/completions without it"
-            )
+        self._options, self._family = options, family_of(self._model.family, settings.task)
+        self._family.check_serving(settings, options)
         self._settings = prefill.with_proven_scheduler(settings)
-        self._warnings = [*filter(None, [compat.warning(distribution, version), licence_warning(self._model)])]
+        self._warnings = [
+            *filter(None, [compat.warning(distribution, version), self._family.licence_warning(self._model)])
+        ]
         if self._settings.prefill_encoder == TRUE:
             raise ConfigError(
                 "engine option prefill_encoder=true: the plugin's encoder needs whole recordings, and a server gets "
@@ -100,17 +88,14 @@ class Server:
     def arguments(self) -> dict[str, Any]:
         """Return vLLM's arguments, by the names of its engine arguments."""
         requests = concurrency(self._model, self._settings, prefilled=False)
-        folder = serving_folder(self._model, self._settings, aligns_stream=True)
+        folder = self._family.serving_folder(self._model, self._settings, aligns_stream=True)
         arguments = llm_arguments(self._model, self._settings, False, folder, requests)
         arguments = {name: value for name, value in arguments.items() if name not in ONLY_FOR_BATCHES}
-        own = scheduler(self._model.family, self._settings, self._on_cpu, "Serving")
+        own = self._family.scheduler(self._settings, self._on_cpu, "Serving")
         if name := self._settings.scheduler_cls or own:
             arguments["scheduler_cls"] = name
         arguments["served_model_name"] = self.model
-        if self._model.family == INSTRUCT:
-            arguments |= {"limit_mm_per_prompt": {"audio": RECORDINGS}, "enable_auto_tool_choice": True}
-            arguments["tool_call_parser"] = "mistral"
-        return arguments
+        return arguments | self._family.serving_arguments()
 
     def command(self, host: str, port: int, extra_arguments: Sequence[str] = ()) -> list[str]:
         """Return the command line of the server, and set the environment that it needs in this process.
@@ -119,30 +104,13 @@ class Server:
             extra_arguments: further arguments of vLLM's server, which overrule those of voxbatch.
         """
         place = ["--host", host, "--port", str(port)]
-        if self._model.family == SPEECH:
-            os.environ.update(threads(on_gpu=not self._on_cpu))
-            requests = {name: value for name, value in self._stage.items() if name == "max_num_seqs"}
-            stages = {"0": {"max_model_len": self._settings.max_model_len, **self._stage}, "1": requests}
-            flags = as_flags({"served_model_name": self.model, "stage_overrides": stages})
-            model = [SPEECH_SERVER, "serve", str(self._model.path), "--omni"]
-            return [sys.executable, "-m", *model, *place, *flags, *extra_arguments]
-        arguments = self.arguments()
-        set_environment(plugin=False, loader=arguments.get("load_format") == LOAD_FORMAT)
+        if other := self._family.other_server(self._model, self._settings, self._options, self.model):
+            server, arguments = other
+        else:
+            server, arguments = [SERVER], self.arguments()
+            set_environment(plugin=False, loader=arguments.get("load_format") == LOAD_FORMAT)
         os.environ.update(threads(on_gpu=not self._on_cpu))
-        return [sys.executable, "-m", SERVER, *place, *as_flags(arguments), *extra_arguments]
-
-
-def _check_speech_options(options: Mapping[str, str]) -> None:
-    if find_spec("vllm_omni") is None:
-        raise ConfigError(
-            "Voxtral TTS is served by vllm-omni, which is not installed: pip install 'voxbatch[tts]'. voxbatch speak "
-            "does without it"
-        )
-    if others := options.keys() - {*SPEECH_STAGE, "devices", "revision"}:
-        raise ConfigError(
-            f"engine option {', '.join(sorted(others))}: not for vllm-omni's server, which takes "
-            f"{', '.join(SPEECH_STAGE)}; give its own arguments after --"
-        )
+        return [sys.executable, "-m", *server, *place, *as_flags(arguments), *extra_arguments]
 
 
 def middleware(rate_limit: str | None, logs_json: bool) -> list[str]:

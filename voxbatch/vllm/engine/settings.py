@@ -9,23 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from voxbatch.engines import gpu
 from voxbatch.errors import ConfigError
-from voxbatch.profiles import load_profile
-from voxbatch.settings import parse, setting, settings_of
-from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, SPEECH, TRANSCRIPTION, WHISPER
+from voxbatch.settings import setting, settings_of
 
-PROFILES = {
-    REALTIME: "ctx512-batch", INSTRUCT: "mini-3b", WHISPER: "whisper", TRANSCRIPTION: "transcription", SPEECH: "tts"
-}  # fmt: skip
-"""The profile of each family. Its engine options are the defaults of the family."""
 TRANSCRIBE, ASK, SPEAK = "transcribe", "ask", "speak"
-QUESTION_CONTEXT = 32_768
-"""Default of max_model_len for questions: the context of Voxtral Mini 3B and Small 24B according to their model cards.
-It holds 41 minutes of audio beside the question and an answer of 1,024 tokens."""
 ALL_GPUS = "max"
 """The value of tensor_parallel_size for one engine over all visible GPUs."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -113,7 +102,7 @@ class VllmSettings:
     tensor_parallel_size: int = setting(
         1, minimum=1, help=f"GPUs that one engine spans; {ALL_GPUS}: all that are visible"
     )
-    """`resolve` replaces ALL_GPUS by a number."""
+    """`families.choice.resolve` replaces ALL_GPUS by a number."""
     devices: str = setting("", help="ids of the GPUs to use, such as `0,1`; empty: all that are visible")
     limit_mm_per_prompt: str = setting(
         "audio=1",
@@ -201,21 +190,3 @@ def check_mm_limits(text: str) -> None:
         raise ValueError(f"{text}: a number each")
     if limits.get("audio", 0) < 1:
         raise ValueError(f"{text}: no audio")
-
-
-def resolve(family: str, options: Mapping[str, str]) -> VllmSettings:
-    """Return the options, completed by the profile of the family.
-
-    Raises:
-        ConfigError: a name is unknown, or a value has the wrong type or size.
-    """
-    defaults = load_profile(PROFILES[family])["engine_options"]
-    values = {**{name: str(value) for name, value in defaults.items()}, **options}
-    if values.get("tensor_parallel_size") == ALL_GPUS:
-        values["tensor_parallel_size"] = str(len(gpu.visible_gpus()) or 1)
-    if values.get("task") == ASK and values["max_model_len"] == str(defaults["max_model_len"]):
-        values["max_model_len"] = str(QUESTION_CONTEXT)  # the profiles' value holds one window of 30 s
-    settings = parse(VllmSettings, "vllm", values)
-    if not settings.max_model_len and family != TRANSCRIPTION:
-        raise ConfigError("engine option max_model_len=0: it must be at least 1")
-    return settings

@@ -9,7 +9,7 @@ alone. The encoder then runs once for the whole chunk, except for the silence at
 The few constants were fitted to profiles of single steps and of the encoder alone, *with the plugin*, on one H200 with
 vLLM 0.26 (benchmarks/RESULTS.md, 2026-11-21 and 22). They were not fitted anew to vLLM 0.32, whose whole runs have 0.98
 of that speed. The docstrings quote the milliseconds. No speed of a whole run and no measurement of stock vLLM was used
-for the fit. tests/test_vllm_speed.py compares the formulas with these measurements: all agree within 20 %.
+for the fit. tests/without_vllm/test_vllm_speed.py compares the formulas with these measurements: all agree within 20 %.
 
 The formulas do not cover the processors of other hosts, the kernels of other versions, quantization, or several GPUs
 for one engine.

@@ -33,7 +33,7 @@ from voxbatch.process.hang_detector import SilenceClock, is_stopped
 from voxbatch.process.streams import lead, writes_to
 from voxbatch.records import Samples
 from voxbatch.vllm.engine import compat
-from voxbatch.vllm.engine.families import Request, TokenScores
+from voxbatch.vllm.engine.families.request import Request, TokenScores
 from voxbatch.vllm.engine.preloaded_process import PreloadedProcess
 from voxbatch.vllm.plugin import (
     LOAD_FORMAT,
@@ -45,7 +45,6 @@ from voxbatch.vllm.plugin import (
     parent_watchdog,
     preload,
     prompts,
-    speech,
 )
 
 HANG_S = 600.0
@@ -108,7 +107,7 @@ class Preload:
     abandons it.
 
     Args:
-        plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
+        plugin: true if the encoder runs once per chunk (vllm.plugin), and not as in stock vLLM.
         arguments: the arguments of vLLM's `LLM` that are known already, at least its model, load format, tokenizer mode
             and number of GPUs.
         prompt_processes: number of processes that make the prompts of requests; 0 makes them where they are added.
@@ -139,10 +138,10 @@ class VllmProcess:
 
     Args:
         arguments: the keyword arguments of vLLM's `LLM`.
-        plugin: true if the encoder runs once per chunk (vllm_plugin), and not as in stock vLLM.
+        plugin: true if the encoder runs once per chunk (vllm.plugin), and not as in stock vLLM.
         scores: true if each finished request shall have the scores of its tokens.
         begun: vLLM that is being imported for the same arguments. None starts to import it now.
-        speaks: true if the model is vllm_plugin.speech.
+        slots: number of requests that the model keeps a state for (vllm.plugin.speech). None if it keeps none.
         prompt_processes: see Preload.
 
     Raises:
@@ -155,7 +154,7 @@ class VllmProcess:
         plugin: bool = False,
         scores: bool = False,
         begun: Preload | None = None,
-        speaks: bool = False,
+        slots: int | None = None,
         prompt_processes: int = 0,
     ):
         begun = begun or Preload(plugin, arguments, prompt_processes)
@@ -169,7 +168,7 @@ class VllmProcess:
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
         self._no_scores = self.score_tokens() if scores and self._logprobs is None else ""
-        self._free_slots = list(range(speech.SLOTS)) if speaks else None
+        self._free_slots = None if slots is None else list(range(slots))
         self._slots: dict[str, int] = {}
         """The slot of each request of a model that speaks; see vllm.plugin.speech."""
         self._without_samples: list[FinishedRequest] = []

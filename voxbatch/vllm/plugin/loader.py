@@ -2,7 +2,7 @@
 
 vLLM's own loader reads the files, tensor by tensor. `weights` translates the names and the layout. vLLM finds
 params.json and tekken.json in the model's folder, because voxbatch links them there
-(`voxbatch.vllm.engine.model.linked_folder`).
+(`voxbatch.vllm.engine.linked_folder`).
 """
 
 from __future__ import annotations

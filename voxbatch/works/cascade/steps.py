@@ -17,8 +17,9 @@ from voxbatch.engines import EngineSpec, create, options_with_kernels
 from voxbatch.engines.refusals import language_refusal
 from voxbatch.errors import ConfigError
 from voxbatch.languages import primary_subtag
+from voxbatch.log import Log
 from voxbatch.manifest import Survey
-from voxbatch.output.entries import Entries
+from voxbatch.output.entries import complete_entries
 from voxbatch.output.layout import FIRST, SECOND
 from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.prepare import worker_environments
@@ -82,16 +83,18 @@ class CascadePass:
     job: Job
     """The same run with the large model, as one shard: any process may do all of it."""
     num_items: int
+    shards: int
+    """Number of shards of the first pass."""
 
-    def remaining(self, store: Store) -> RemainingWork:
+    def remaining(self, store: Store, log: Log) -> RemainingWork:
         """Return the items that the second pass has to do. The first pass is complete.
 
         Raises:
-            CheckpointError: a part is damaged or belongs to another run.
+            CheckpointError: a part is missing, damaged or of another run.
         """
         job = self.job
-        entries = Entries(store, replace(job.run, pass_name=FIRST)).of_pass()
-        items = chosen(entries, Amount.of(job.run), self.num_items, job.run.items)
+        entries = complete_entries(store, replace(job.run, pass_name=FIRST), self.shards, log)
+        items = chosen(entries.of_pass(), Amount.of(job.run), self.num_items, job.run.items)
         return resume(job, items, time.monotonic())
 
 
@@ -132,7 +135,7 @@ class LargeModel:
             windows=self.spec.windows,
             worker_environments=worker_environments(self.spec, job.config.workers),
         )
-        return CascadePass(second, num_items)
+        return CascadePass(second, num_items, job.config.shards)
 
 
 @dataclass(frozen=True, slots=True)

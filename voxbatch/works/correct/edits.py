@@ -26,6 +26,7 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import Key, OwnFiles, key_of, sha256
 from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import Run
 from voxbatch.storage import Store, Stores, parallel_map
 from voxbatch.works.correct.draft import Draft, draft_of
 from voxbatch.works.correct.given import Given, TextInFile
@@ -79,6 +80,7 @@ class EditFinder:
     def __init__(
         self,
         store: Store,
+        run: Run,
         entries: Entries,
         own: OwnFiles,
         files: ItemFiles,
@@ -86,7 +88,8 @@ class EditFinder:
         given: Given,
         lines: Mapping[str, str],
     ) -> None:
-        self._store, self._entries, self._own, self._stores, self._given = store, entries, own, stores, given
+        self._store, self._run, self._entries, self._own = store, run, entries, own
+        self._stores, self._given = stores, given
         formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
         self._files = ItemFiles(formats or ("srt",), files.limits, files.beside)
         self._has_formats, self._lines = bool(formats), lines
@@ -101,12 +104,14 @@ class EditFinder:
             CheckpointError: a part is damaged.
         """
         edits = Edits()
-        ids, recordings = names_of_files(self._store, self._entries, self._files)
+        ids, recordings = names_of_files(self._store, self._run, self._entries, self._files)
         assert ids is not None
-        self._given.match((entry.index, ids.name(parse_line(self._store, entry)["id"])) for entry in self._entries)
+        products = self._run.products
+        lines = ((entry.index, parse_line(self._store, entry, products)) for entry in self._entries)
+        self._given.match((index, ids.name(line["id"])) for index, line in lines)
 
         def look(entry: PartEntry) -> tuple[EditedItem, list[str]]:
-            line = parse_line(self._store, entry)
+            line = parse_line(self._store, entry, products)
             place = recordings.place_beside(line) if recordings and entry.kind == "transcript" else None
             return self._item(entry, line, ids.name(line["id"]), place)
 

@@ -6,7 +6,8 @@
     all her life.
 
 Numbers, styles and positions are left out. The module reads the formats that voxbatch writes, as other programs save
-them: with other line ends, a byte order mark, tags, and in the order of their times or not.
+them: with other line ends, a byte order mark, tags, and in the order of their times or not. It keeps line breaks, which
+the readers of `sources.transcripts` drop, because only they tell a word that a subtitle has broken from two words.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from voxbatch.manifest.cues import read_cues
+from voxbatch.sources.cues import read_cues
 
 
 @dataclass(frozen=True, slots=True)

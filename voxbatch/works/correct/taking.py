@@ -86,7 +86,7 @@ def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -
     if merged:
         given.take(TRANSCRIPTS)
     files = ItemFiles.of((latest or run).facts.config)
-    finder = EditFinder(store, entries, own, files, stores, given, merged.texts if merged else {})
+    finder = EditFinder(store, run, entries, own, files, stores, given, merged.texts if merged else {})
     found = finder.find()
     if unmatched := given.unmatched():
         shown = ", ".join(unmatched[:3])

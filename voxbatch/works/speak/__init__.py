@@ -4,10 +4,15 @@ from voxbatch.work import EVERY_KIND, Work
 
 SETTINGS = EVERY_KIND | {"language"}
 """Settings of a run that hold for this kind."""
+RECORDINGS = "recordings.jsonl"
+"""A manifest of the recordings."""
+BOOK, TRACK = "m4b/book.m4b", "track.flac"
+"""Files of all recordings: an audiobook, and the track of subtitles."""
 WORK = Work(
     name="speak",
     settings=SETTINGS,
     steps="voxbatch.works.speak.steps:Speak",
+    outputs=(("recordings", RECORDINGS), ("track", TRACK), ("", BOOK)),
     products="voxbatch.works.speak.products:PRODUCTS",
     example="speak texts.jsonl",
     command_tells_all=False,

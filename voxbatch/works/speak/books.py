@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
-from voxbatch.manifest.columns import Rows
 from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.sources.columns import Rows
 from voxbatch.speech.pieces import split_paragraphs
 
 TITLE_KEY = "title"

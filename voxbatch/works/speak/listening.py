@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import soxr
@@ -15,8 +16,9 @@ from voxbatch.config import RunOptions
 from voxbatch.engines import Engine, Feed
 from voxbatch.engines.choice import choose
 from voxbatch.engines.results import Result
+from voxbatch.languages import primary_subtag
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis, Span, Speech
-from voxbatch.scoring.counts import count_errors
+from voxbatch.scoring.counts import ErrorCounts, count_errors
 from voxbatch.speech.pieces import plain
 from voxbatch.works.speak.options import SpeechOptions
 
@@ -95,7 +97,18 @@ def piece_wer(speech: Speech, lang: str | None) -> float:
     """Return the word error rate of the text that was heard in a piece. Unheard speech counts as right."""
     if speech.heard is None:
         return 0.0
-    return count_errors(plain(speech.piece.text), speech.heard, lang).reported_rate or 0.0
+    return errors_heard(speech.piece.text, speech.heard, lang).reported_rate or 0.0
+
+
+def errors_heard(text: str, heard: str, lang: str | None) -> ErrorCounts:
+    """Return the errors of what was heard of a text. Amounts in English are compared as they are spoken, because
+    the rules of scoring take "10 000" and "10 0" for one number, and "1,5" for 15."""
+    text = plain(text)
+    if lang and primary_subtag(lang) == "en" and find_spec("icu4py"):
+        from voxbatch.engines.spoken_english import spoken
+
+        text, heard = spoken(text), spoken(heard)
+    return count_errors(text, heard, lang)
 
 
 def _attempt(chunk: Chunk, attempt: int) -> Chunk:

@@ -25,13 +25,14 @@ from voxbatch.audio import ffmpeg
 from voxbatch.errors import RunError
 from voxbatch.output.audio_archive import AudioReader, erase_orphans, place_of
 from voxbatch.output.entries import Entries
-from voxbatch.output.layout import BOOK, TRACK, item_file
+from voxbatch.output.layout import item_file
 from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.summary import digest_of
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store
+from voxbatch.works.speak import BOOK, TRACK
 from voxbatch.works.speak.books import TITLE_KEY
 from voxbatch.works.speak.texts import CUE_END, CUE_START
 

@@ -45,10 +45,9 @@ from voxbatch.records import (
 )
 from voxbatch.runner.shared import Encoded, EventQueue, InProgress, PendingItem, ThreadFailed
 from voxbatch.runner.steps import Decode, Outcomes, Started, Steps
-from voxbatch.scoring.counts import count_errors
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND, plain, split, unreadable
 from voxbatch.storage.circuit_breaker import Reachable
-from voxbatch.works.speak.listening import ListeningEngine, listener_of, piece_wer
+from voxbatch.works.speak.listening import ListeningEngine, errors_heard, listener_of, piece_wer
 from voxbatch.works.speak.options import SpeechOptions
 from voxbatch.works.speak.texts import CUE_END, CUE_START, VOICE_KEY, TextPolicy, open_texts
 
@@ -154,7 +153,7 @@ def recording_line(item: Item, recording: SpokenRecording, engine: str, model: s
     """
     heard: dict[str, Any] = {}
     if recording.heard is not None:
-        counts = count_errors(plain(item.text or ""), recording.heard, lang)
+        counts = errors_heard(item.text or "", recording.heard, lang)
         heard = {"pred_text": recording.heard, **score_keys(counts)}
     return {
         **manifest_keys(item, None), "text": plain(item.text or ""), AUDIO_KEY: item_file(item.id, "flac"),

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeGuard
 
 from voxbatch.errors import ManifestError
-from voxbatch.manifest import tables
-from voxbatch.manifest.columns import Row, Rows
-from voxbatch.manifest.cues import MARKUP, read_cues
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
-from voxbatch.manifest.manifest_file import converted, open_file, open_manifest
 from voxbatch.manifest.path_policy import PathPolicy
 from voxbatch.manifest.source import Source, manifest_error
+from voxbatch.sources import tables
+from voxbatch.sources.columns import Row, Rows
+from voxbatch.sources.cues import MARKUP, read_cues
+from voxbatch.sources.manifest_file import converted, open_file, open_manifest
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
 from voxbatch.storage import Stores, redacted
 from voxbatch.storage.address import name_of

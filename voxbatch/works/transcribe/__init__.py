@@ -2,4 +2,9 @@
 
 from voxbatch.work import Work
 
-WORK = Work(name="transcribe", steps="voxbatch.runner.steps:Steps", takes_corrections=True)
+WORK = Work(
+    name="transcribe",
+    steps="voxbatch.runner.steps:Steps",
+    products="voxbatch.works.transcribe.products:PRODUCTS",
+    takes_corrections=True,
+)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from voxbatch.records import Answer, AnswerOptions, ToolCall
-from voxbatch.vllm.engine.families import UnsupportedPiece, UnusableAnswer
+from voxbatch.vllm.engine.families.request import UnsupportedPiece, UnusableAnswer
 from voxbatch.vllm.engine.tekken import Tekken
 
 MAX_CALLS = 16

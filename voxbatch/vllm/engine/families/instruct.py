@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from voxbatch.engines.suspect_text import PieceText
 from voxbatch.errors import ConfigError
 from voxbatch.languages import ISO_639_1
 from voxbatch.records import SAMPLING_RATE
-from voxbatch.vllm.engine.families import Family, Request, TokenScores, UnsupportedPiece
-from voxbatch.vllm.engine.model import Model
+from voxbatch.vllm.engine import memory
+from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine.families.voxtral import Voxtral
+from voxbatch.vllm.engine.model import INSTRUCT, Model
 from voxbatch.vllm.engine.settings import VllmSettings
 from voxbatch.vllm.engine.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.vllm.engine.word_times import FIRST_TEXT_ID
+from voxbatch.vllm.plugin.scheduler.admission import burst_size
 
 WINDOW_S = 30
 WINDOW = WINDOW_S * SAMPLING_RATE
@@ -28,10 +32,31 @@ PROMPT_TOKENS = 8
 TEXT_TOKENS = 448
 """Number of tokens allowed for the text of 30 s. Whisper's decoder has as many, and the fastest speaker needs a
 third of them."""
+SERVED_RECORDINGS = 5
+"""Number of recordings that a question to a server may have: vLLM takes no more (
+VoxtralProcessingInfo.get_supported_mm_limits), also if a serving.properties says 8, as the published one does."""
 
 
-class Instruct(Family):
-    """The family of Voxtral Mini 3B and Small 24B: see `Family` for its methods."""
+class WindowedVoxtral(Voxtral):
+    """The part of the interface that both tasks of Voxtral Mini 3B and Small 24B share."""
+
+    name, profile = INSTRUCT, "mini-3b"
+
+    @classmethod
+    def step_tokens(cls, requests: int, prefilled: bool, on_cpu: bool) -> int:
+        """Return the number of positions in a step, a multiple of 1,024; see `Family.step_tokens`.
+
+        A step holds a position of each request. With the plugin it also holds the prompts of a whole burst, so that the
+        steps between two bursts only decode. Without it, each step replaces the requests that ended in the step before:
+        one in 100, because the text of 30 s has about 100 tokens. A larger step would only take memory
+        (memory.STEP_BYTES).
+        """
+        prompts = burst_size(requests) if prefilled else math.ceil(requests / 100)
+        return max(memory.STEP, math.ceil((requests + prompts * memory.INSTRUCT_PROMPT) / 1024) * 1024)
+
+
+class Instruct(WindowedVoxtral):
+    """The family of Voxtral Mini 3B and Small 24B that transcribe: see `Family` for its methods."""
 
     languages = ISO_639_1
     uses_language = True
@@ -46,6 +71,15 @@ class Instruct(Family):
                 f"max_model_len is {settings.max_model_len}; {model.name} takes whole windows of {WINDOW_S} s, which "
                 f"are {self.prompt_tokens} tokens before the first word: give at least {needed}, or 1024"
             )
+
+    @classmethod
+    def serving_arguments(cls) -> dict[str, Any]:
+        """Return what lets a server answer questions and call tools; see `Family.serving_arguments`."""
+        return {
+            "limit_mm_per_prompt": {"audio": SERVED_RECORDINGS},
+            "enable_auto_tool_choice": True,
+            "tool_call_parser": "mistral",
+        }
 
     def load(self, folder: Path) -> None:
         """Load the tokenizer and check its counts; see `Family.load`."""

@@ -18,9 +18,11 @@ import numpy as np
 from voxbatch.engines.pieces import Piece, QuestionPiece
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions
-from voxbatch.vllm.engine.families import Family, Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine import planned_memory
 from voxbatch.vllm.engine.families.answer_format import AnswerFormat
-from voxbatch.vllm.engine.families.instruct import WINDOW, WINDOW_S, WINDOW_TOKENS, require_windows
+from voxbatch.vllm.engine.families.instruct import WINDOW, WINDOW_S, WINDOW_TOKENS, WindowedVoxtral, require_windows
+from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine.families.voxtral import scheduler_class
 from voxbatch.vllm.engine.model import Model
 from voxbatch.vllm.engine.settings import ASK, VllmSettings
 from voxbatch.vllm.engine.tekken import Tekken, load_tekken
@@ -30,6 +32,11 @@ MAX_RECORDINGS = 8
 for Voxtral is 5 (see vllm.plugin.patches.supported_mm_limits)."""
 LONGEST_RECORDING = 30 * 60 * SAMPLING_RATE
 """Number of samples of the longest recording: 30 minutes, the model card's limit for transcription."""
+CONTEXT = 32_768
+"""Default of max_model_len: the context of Voxtral Mini 3B and Small 24B according to their model cards. It holds 41
+minutes of audio beside the question and an answer of 1,024 tokens."""
+QUESTION_TOKENS = 128
+"""Number of tokens of a typical question, with its tools."""
 TEXT_TOKENS = 512
 """Number of positions that `max_question_samples` leaves for the question, the system prompt and the tools."""
 PROMPTS = 64
@@ -37,19 +44,66 @@ PROMPTS = 64
 SILENCE = np.zeros(SAMPLING_RATE // 10, np.float32)
 
 
-class Questions(Family):
+class Questions(WindowedVoxtral):
     """The family of Voxtral Mini 3B and Small 24B with task=ask: see `Family` for its methods."""
 
+    default_context = CONTEXT
+    why_no_plugin = "the plugin transcribes chunks and answers no questions"
+    max_inputs: Mapping[str, int] = {"audio": MAX_RECORDINGS}
+    has_small_jobs = False  # an answer may take thousands of steps
+    prefetch = 2  # a question of maximum length, a recording of 30 minutes, has 115 MB
+    scores = False
+    decoding_settings = ()  # neither of them has an effect on an answer
     prompt_tokens = WINDOW_TOKENS
     decoding: Mapping[str, Any] = {"task": ASK}
+    max_recordings = MAX_RECORDINGS
+
+    @classmethod
+    def own_arguments(cls) -> dict[str, Any]:
+        """Return the only backend that knows the special tokens of a tool call; see `Family.own_arguments`."""
+        return {"structured_outputs_config": {"backend": "guidance"}}
+
+    @classmethod
+    def scheduler(cls, settings: VllmSettings, on_cpu: bool, kind: str = "Batch") -> str | None:
+        """Return the scheduler for questions; see `Family.scheduler`."""
+        return scheduler_class("Question", on_cpu) if settings.lift_encoder_cache else None
+
+    @classmethod
+    def requests(cls, model: Model, settings: VllmSettings, prefilled: bool, room: float, request_bytes: int) -> int:
+        """Return the typical questions, about 30 s, that fit; see `Family.requests`. Each gets the blocks that it
+        needs."""
+        positions = WINDOW_TOKENS + QUESTION_TOKENS + settings.max_answer_tokens
+        footprint = cls.footprint(model.shape(), settings, prefilled)
+        return footprint.questions(room, settings.tensor_parallel_size, positions)
+
+    @classmethod
+    def unplanned_bytes(
+        cls, model: Model, settings: VllmSettings, prefilled: bool, planned: float, requests: int
+    ) -> float:
+        """Return 0: vLLM sizes the encoder cache for a whole question; see `Family.unplanned_bytes`."""
+        return 0
+
+    @classmethod
+    def longest_chunk_s(cls, settings: VllmSettings) -> float:
+        """Return the length of the longest recording; see `Family.longest_chunk_s`."""
+        return LONGEST_RECORDING / SAMPLING_RATE
 
     def __init__(self, model: Model, settings: VllmSettings):
         super().__init__(model, settings)
-        windows = (settings.max_model_len - settings.max_answer_tokens - TEXT_TOKENS) // WINDOW_TOKENS
+        if (room := planned_memory.room(settings)) is not None:
+            footprint = self.footprint(model.shape(), settings, prefilled=False)
+            fitting = footprint.question_context(room, settings.tensor_parallel_size)
+            if fitting < settings.max_model_len:
+                self.warning = (
+                    f"the GPU's memory holds a context of {fitting:,} positions by calculation, and not of "
+                    f"{settings.max_model_len:,}: longer questions are refused"
+                )
+                self.max_model_len = fitting
+        windows = (self.max_model_len - settings.max_answer_tokens - TEXT_TOKENS) // WINDOW_TOKENS
         if windows < 1:
             needed = settings.max_answer_tokens + TEXT_TOKENS + WINDOW_TOKENS
             raise ConfigError(
-                f"the context of {model.name} has {settings.max_model_len:,} positions here, and {WINDOW_S} s of "
+                f"the context of {model.name} has {self.max_model_len:,} positions here, and {WINDOW_S} s of "
                 f"audio ({WINDOW_TOKENS}), a question ({TEXT_TOKENS}) and an answer ({settings.max_answer_tokens:,}) "
                 f"take {needed:,}: give a smaller --max-tokens, or more of --engine-option max_model_len"
             )

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from voxbatch.engines.model_files import cache_folder
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Word
-from voxbatch.vllm.engine import realtime_limits
-from voxbatch.vllm.engine.families import Family, Request, TokenScores, UnsupportedPiece
-from voxbatch.vllm.engine.model import Model
+from voxbatch.vllm.engine import memory, realtime_limits
+from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine.families.voxtral import Voxtral
+from voxbatch.vllm.engine.linked_folder import linked_folder
+from voxbatch.vllm.engine.model import DEFAULT_DELAY_MS, REALTIME, Model
 from voxbatch.vllm.engine.settings import VllmSettings
 from voxbatch.vllm.engine.tekken import Tekken, load_tekken, require_agreement
 from voxbatch.vllm.engine.word_times import (
@@ -26,10 +29,42 @@ from voxbatch.vllm.engine.word_times import (
 )
 
 
-class Realtime(Family):
+class Realtime(Voxtral):
     """The family of Voxtral Realtime: see `Family` for its methods."""
 
+    name, profile = REALTIME, "ctx512-batch"
+    plugin_by_default = True
+    encoder_has_kv = True
+    has_speed_forecast = True
+    memory_type = memory.StreamingFootprint
     word_times = True
+
+    @classmethod
+    def check(cls, model: Model, settings: VllmSettings, prefilled: bool) -> None:
+        """Check the attention backend and the CUDA graphs; see `Family.check`."""
+        # vLLM can build the encoder on three attention backends (model_executor/models/whisper_causal.py). One of them
+        # is for AMD GPUs. vLLM itself refuses unknown names.
+        if settings.attention_backend.upper() == "FLASHINFER":
+            raise ConfigError(
+                f"engine option attention_backend=FLASHINFER: vLLM cannot build the encoder of {model.name} on it; "
+                "give FLASH_ATTN or TRITON_ATTN, or leave the option out"
+            )
+        if settings.cudagraph_mode == "FULL" and not prefilled:
+            raise ConfigError(
+                f"engine option cudagraph_mode=FULL: vLLM cannot capture full CUDA graphs of {model.name}, because its "
+                "forward pass contains the encoder; give FULL_AND_PIECEWISE or NONE, or leave the option out"
+            )
+
+    @classmethod
+    def serving_folder(cls, model: Model, settings: VllmSettings, aligns_stream: bool = False) -> Path:
+        """Return a folder with the delay of the settings; see `Family.serving_folder`."""
+        return linked_folder(model, settings.delay_ms, cache_folder() / "served", aligns_stream)
+
+    @classmethod
+    def longest_chunk_s(cls, settings: VllmSettings) -> float:
+        """Return the length with the settings' delay, or the published one; see `Family.longest_chunk_s`."""
+        delay = realtime_limits.delay_tokens(settings.delay_ms or DEFAULT_DELAY_MS)
+        return realtime_limits.longest_chunk(settings.max_model_len, delay) / SAMPLING_RATE
 
     def __init__(self, model: Model, settings: VllmSettings):
         super().__init__(model, settings)

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,9 +25,9 @@ from voxbatch.errors import ConfigError
 from voxbatch.languages import language_name
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.vllm.engine import compat
-from voxbatch.vllm.engine.arguments import arguments_from_settings
-from voxbatch.vllm.engine.families import Family, Request, TokenScores, UnsupportedPiece
-from voxbatch.vllm.engine.model import Model
+from voxbatch.vllm.engine.families import Family
+from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine.model import TRANSCRIPTION, Model
 from voxbatch.vllm.engine.settings import VllmSettings
 from voxbatch.vllm.engine.vllm_process import set_environment
 from voxbatch.vllm.plugin.scheduler.admission import EXPECTED_TEXT
@@ -45,6 +45,9 @@ MOST_TEXT_TOKENS_PER_S = 448 / 30
 class Transcription(Family):
     """The family of all classes of vLLM that transcribe: see `Family` for its methods."""
 
+    name, profile = TRANSCRIPTION, "transcription"
+    chooses_context = True
+    max_inputs: Mapping[str, int] = {"audio": 1, "image": 0, "video": 0}
     computes_spectrograms = True
 
     def __init__(self, model: Model, settings: VllmSettings):
@@ -198,7 +201,7 @@ def _model_config(model: Model, settings: VllmSettings) -> Any:
 
         for architecture in model.shape().get("architectures", ()):
             ModelRegistry.models[architecture].load_model_cls()  # vLLM's own error would not name a missing package
-        arguments = arguments_from_settings(model.family, model.is_mistral, settings)
+        arguments = Transcription.arguments(settings)
         with compat.model_class_in_this_process():
             return EngineArgs(model=str(model.path), **arguments).create_model_config()
 

@@ -17,8 +17,9 @@ from voxbatch.engines.suspect_text import PieceText
 from voxbatch.engines.whisper_windows import HOTWORD_TOKENS, fitting_hotwords
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Hints
-from voxbatch.vllm.engine.families import Family, Request, TokenScores, UnsupportedPiece
-from voxbatch.vllm.engine.model import Model
+from voxbatch.vllm.engine.families import Family
+from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
+from voxbatch.vllm.engine.model import WHISPER, Model
 from voxbatch.vllm.engine.settings import VllmSettings
 
 WINDOW_S = 30
@@ -44,6 +45,7 @@ KEPT_HINTS = 64
 class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
+    name, profile = WHISPER, "whisper"
     uses_language = True
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE

@@ -1,0 +1,276 @@
+"""Find the references that lie with recordings, as people and data sets keep them.
+
+    talk.wav, talk.txt or talk.wav.txt                      beside the recording: see SUFFIXES
+    sph/talk.sph, stm/talk.stm                              in a folder beside its folder: see FOLDERS
+    84-121123-0000.flac, 84-121123.trans.txt                lines of a name and a text: see LISTS
+    train/a.wav, train/metadata.csv                         tables of paths and texts: see _TABLES
+
+Names are compared in Unicode's canonical form (NFC), because macOS and Linux write them differently.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+from unicodedata import normalize
+
+from voxbatch.errors import BadLine
+from voxbatch.manifest.encoding import TextDecoder
+from voxbatch.manifest.json_line import MAX_LINE_BYTES
+from voxbatch.manifest.recording_path import manifest_path
+
+MAX_REFERENCE_BYTES = MAX_LINE_BYTES // 2
+"""Largest reference, in bytes."""
+REFERENCE_TOO_LONG = f"it is longer than {MAX_REFERENCE_BYTES:,} bytes"
+MAX_TABLE_BYTES = 100_000_000
+"""Largest file with the texts of many recordings. Its texts are held in memory."""
+SUFFIXES = (".txt", ".normalized.txt", ".lab", ".stm", ".textgrid", ".eaf", ".trs", ".cha", ".exb")
+"""Extensions of the reference of one recording, also in capitals: a text, LibriTTS's, the Montreal Forced Aligner's,
+and those of annotators. The first one counts."""
+FOLDERS = (
+    "txt", "text", "texts", "transcript", "transcripts", "transcription", "transcriptions", "trans", "etc", "lab",
+    "labels", "stm", "ref", "refs", "reference", "references", "textgrid", "textgrids",
+)  # fmt: skip
+"""Folders for references beside folders of recordings, in any case of letters."""
+LISTS = re.compile(
+    r".*\.trans\.(txt|tsv)|transcripts?\.txt|prompts(-original|\.txt)?|line_index\.tsv|text|aishell_transcript.*\.txt"
+    r"|metadata\.csv",
+    re.IGNORECASE,
+)
+"""Files whose lines have the name of a recording, a tab, a bar or a space, and its text: of LibriSpeech, LibriTTS, MLS,
+VoxForge, OpenSLR, Kaldi, AISHELL, and of LJSpeech, whose metadata.csv has no header."""
+_TABLES = re.compile(
+    r"metadata\.(csv|jsonl|parquet)|(asr_)?(validated|train|dev|test|other|invalidated)\.tsv"
+    r"|(transcript(ion)?s?|references?|labels?)\.[ct]sv",
+    re.IGNORECASE,
+)
+"""Tables with a column for the paths of the recordings: those of Hugging Face's audio folders, of Common Voice, FLEURS
+and VoxPopuli, and of people."""
+_UNREAD = (".srt", ".vtt", ".sbv", ".ass", ".ssa", ".ttml", ".lrc", ".ctm", ".trn", ".json")
+"""Extensions of transcripts that programs write, too. So they are not taken as references."""
+_MAX_LEVELS = 8
+"""Folders above a recording in which a table is looked for."""
+_HELD_FOLDERS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The reference of a recording."""
+
+    path: str
+    text: str | None = None
+    """The text, if it is one of many in the file."""
+
+    def read(self, decoder: TextDecoder) -> str:
+        """Return the text.
+
+        Raises:
+            OSError, ValueError: the file cannot be read; see `read_reference`.
+        """
+        if self.text is not None:
+            return self.text
+        with open(self.path, "rb") as file:
+            return read_reference(file, self.path, decoder)
+
+
+class References:
+    """The references of recordings. It holds the names and the tables of the folders that it has looked at last."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, dict[str, str]] = {}
+        """Names of the files with one reference by canonical name, for each folder."""
+        self._tables: dict[str, dict[str, Reference]] = {}
+        """References by the name or the path of the recording, for each folder."""
+        self._folders: dict[str, list[str]] = {}
+        """Folders for references, for each folder that may have them."""
+        self.decoder = TextDecoder()
+        self.unread = Counter[str]()
+        """Extensions of the files that may be transcripts, beside recordings without a reference."""
+
+    def find(self, path: str, root: str) -> Reference | None:
+        """Return the reference of a recording, or None.
+
+        Args:
+            path: absolute path of the recording.
+            root: folder above which nothing is looked for. It is that of the recording if the recording lies elsewhere.
+
+        Raises:
+            ConfigError: a table is a Parquet file, and pyarrow is missing.
+        """
+        folder = os.path.dirname(path)
+        if not path.startswith(os.path.join(root, "")):
+            root = folder
+        reference = self._beside(path, folder, root) or self._listed(path, folder, root)
+        if reference is None:
+            stem, texts = canonical(os.path.splitext(os.path.basename(path))[0]), self._texts_in(folder)
+            self.unread.update(suffix for suffix in _UNREAD if stem + suffix in texts)
+        return reference
+
+    def notes(self) -> str:
+        """Return the sentences about the references of all recordings so far, or ""."""
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self.unread.most_common())
+        unread = f"files beside recordings that may be transcripts are no references ({kinds})" if kinds else ""
+        advice = "; to score against them, after the run: voxbatch score OUT --ref FOLDER" if kinds else ""
+        return "; ".join(filter(None, (self.decoder.note(), unread + advice)))
+
+    def _beside(self, path: str, folder: str, root: str) -> Reference | None:
+        """Return the reference in a file of its own."""
+        name, (parent, folder_name) = os.path.basename(path), os.path.split(folder)
+        stems = os.path.splitext(name)[0], name
+        places, above = [folder], os.path.dirname(parent)
+        if folder != root and not _is_out(parent):
+            places += self._folders_for_references(parent)
+        if root not in (folder, parent) and not _is_out(above):
+            places += [os.path.join(sibling, folder_name) for sibling in self._folders_for_references(above)]
+        for place in places:
+            texts = self._texts_in(place)
+            for name in (stem + suffix for stem in stems for suffix in SUFFIXES if texts):
+                if (file := texts.get(name) or texts.get(canonical(name))) is not None:
+                    return Reference(os.path.join(place, file))
+        return None
+
+    def _listed(self, path: str, folder: str, root: str) -> Reference | None:
+        """Return the reference in a table of the folder or of one above."""
+        stem, place = canonical(os.path.splitext(os.path.basename(path))[0]), folder
+        for _ in range(_MAX_LEVELS):
+            if table := self._table_of(place):
+                below, name = os.path.relpath(path, place), os.path.basename(path)
+                reference = table.get(canonical(below)) or table.get(stem)
+                # FLEURS's tables leave out the folder of the recordings; another table means the file beside it.
+                if reference is None and not os.path.lexists(os.path.join(place, name)):
+                    reference = table.get(canonical(name))
+                if reference is not None:
+                    return reference
+            if place == root:
+                break
+            place = os.path.dirname(place)
+        return None
+
+    def _texts_in(self, folder: str) -> dict[str, str]:
+        if (texts := self._texts.get(folder)) is None:
+            texts, names = {}, _file_names(folder)
+            for name in names:
+                if name.lower().endswith((*SUFFIXES, *_UNREAD)):
+                    stem, dot, suffix = name.rpartition(".")
+                    texts.setdefault(canonical(stem) + dot + suffix.lower(), name)
+            texts |= {name: name for name in names if name.endswith(SUFFIXES)}  # the very name comes first
+            if len(self._texts) >= _HELD_FOLDERS:
+                self._texts.clear()
+            self._texts[folder] = texts
+        return texts
+
+    def _folders_for_references(self, parent: str) -> list[str]:
+        """Return the folders of a folder that have one of the names of FOLDERS."""
+        if (folders := self._folders.get(parent)) is None:
+            names = _file_names(parent, of_folders=True)
+            folders = [os.path.join(parent, name) for name in names if name.lower() in FOLDERS]
+            folders.sort(key=lambda path: FOLDERS.index(os.path.basename(path).lower()))
+            if len(self._folders) >= _HELD_FOLDERS:
+                self._folders.clear()
+            self._folders[parent] = folders
+        return folders
+
+    def _table_of(self, folder: str) -> dict[str, Reference]:
+        """Return the references in the tables of a folder, and of the folders in it that are for references."""
+        if (table := self._tables.get(folder)) is None:
+            table = {}
+            for place in (folder, *self._folders_for_references(folder)):
+                for name in _file_names(place):
+                    for key, text in _texts_of_table(os.path.join(place, name), name, self.decoder):
+                        table.setdefault(key, Reference(os.path.join(place, name), text))
+            if len(self._tables) >= _HELD_FOLDERS:
+                self._tables.clear()
+            self._tables[folder] = table
+        return table
+
+
+def file_line(root: str, path: str, references: References, facts: Mapping[str, Any]) -> str | BadLine:
+    """Return the line of one recording with its reference, or the reason why there is none.
+
+    Args:
+        root: the manifest's folder.
+        path: path of the recording, absolute or relative to `root`.
+        facts: further keys of the line, such as those of `file_state`.
+    """
+    row, top = {"audio_filepath": manifest_path(path), **facts}, os.path.abspath(root)
+    reference = references.find(os.path.join(top, path), top)
+    try:
+        if reference is not None:
+            row["text"] = reference.read(references.decoder)
+        return json.dumps(row, ensure_ascii=False)
+    except (OSError, ValueError) as error:
+        return bad_reference(_shown(reference, top), error)
+
+
+def _shown(reference: Reference | None, top: str) -> str:
+    return reference.path.removeprefix(os.path.join(top, "")) if reference else ""
+
+
+def canonical(name: str) -> str:
+    """Return a name in the form in which names are compared."""
+    return normalize("NFC", name)
+
+
+def spellings(name: str) -> list[str]:
+    """Return a name, and the other names that Unicode says are the same text."""
+    return list(dict.fromkeys((name, normalize("NFC", name), normalize("NFD", name))))
+
+
+def read_reference(file: BinaryIO, name: str, decoder: TextDecoder) -> str:
+    """Return the text of a reference, without a byte order mark and without surrounding white space.
+
+    Raises:
+        ValueError: the reference is too long, or cannot be read; see `reference_text`.
+    """
+    from voxbatch.sources.annotations import reference_text
+
+    data = file.read(MAX_REFERENCE_BYTES)
+    if file.read(1):
+        raise ValueError(REFERENCE_TOO_LONG)
+    return reference_text(data, name, decoder)
+
+
+def bad_reference(name: str | None, error: object) -> BadLine:
+    """Return the bad line for a reference that could not be read."""
+    return BadLine(0, f"{name!r}: the reference cannot be read: {error}; correct it")
+
+
+def _is_out(folder: str) -> bool:
+    """Return whether a folder is the OUT of a run, whose txt/ has transcripts."""
+    return os.path.exists(os.path.join(folder, "run.json"))
+
+
+def _file_names(folder: str, of_folders: bool = False) -> list[str]:
+    """Return the sorted names of the files of a folder, or of its folders."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if (entry.is_dir() if of_folders else entry.is_file()))
+    except OSError:
+        return []
+
+
+def _texts_of_table(path: str, name: str, decoder: TextDecoder) -> Iterator[tuple[str, str]]:
+    """Yield (name or path of a recording, its text) of a file that is a table of references; nothing of others."""
+    if os.path.getsize(path) > MAX_TABLE_BYTES:
+        return
+    if _TABLES.fullmatch(name):
+        from voxbatch.sources.manifest_file import described_texts
+
+        if (texts := described_texts(path, decoder)) is not None:
+            yield from ((canonical(below), text) for below, text in texts.items())
+            return
+    if not LISTS.fullmatch(name):
+        return
+    with open(path, "rb") as file:
+        lines = decoder.decode(file.read(), path).splitlines()
+    for line in lines:
+        separator = next((mark for mark in "\t|" if mark in line), " ")
+        key, *fields = line.strip().split(separator, 1 if separator == " " else 2)
+        for stem in {key := posixpath.basename(key), os.path.splitext(key)[0]} if fields else ():
+            yield canonical(stem), fields[0].strip()
