@@ -20,18 +20,18 @@ print("versions:", {name.partition("==")[0]: version(name.partition("==")[0]) fo
 
 from icu4py.messageformat import MessageFormat
 
-found = {
+spelt = {
     language: MessageFormat("{n,spellout,%spellout-ordinal}", language).format({"n": 21})
     for language in ("en", "de", "fr", "es", "it", "pt")
 }
-cardinals = {language: MessageFormat("{n,spellout}", language).format({"n": 21}) for language in found}
+cardinals = {language: MessageFormat("{n,spellout}", language).format({"n": 21}) for language in spelt}
 ordinals = {
-    language: MessageFormat("{n,spellout,%spellout-ordinal-masculine}", language).format({"n": 21}) for language in found
+    language: MessageFormat("{n,spellout,%spellout-ordinal-masculine}", language).format({"n": 21}) for language in spelt
 }
-print("%spellout-ordinal:", found)
+print("%spellout-ordinal:", spelt)
 print("cardinals:", cardinals)
 print("%spellout-ordinal-masculine:", ordinals)
-silent = {language for language in found if found[language] == cardinals[language]}
+silent = {language for language in spelt if spelt[language] == cardinals[language]}
 print("cardinals in place of ordinals:", sorted(silent))
 same = {"fr", "es", "it", "pt"} == silent and all(ordinals[language] != cardinals[language] for language in silent)
 

@@ -20,9 +20,9 @@ print("versions:", {name.partition("==")[0]: version(name.partition("==")[0]) fo
 from opencc import OpenCC
 
 text, simplified = "\u770b\u8457", "\u770b\u7740"
-found = {config: OpenCC(config).convert(text) for config in ("t2s", "tw2s")}
-print({config: each.encode("unicode_escape").decode() for config, each in found.items()})
-same = found == {"t2s": text, "tw2s": simplified}
+converted = {config: OpenCC(config).convert(text) for config in ("t2s", "tw2s")}
+print({config: form.encode("unicode_escape").decode() for config, form in converted.items()})
+same = converted == {"t2s": text, "tw2s": simplified}
 
 print("as described" if same else "THE BEHAVIOUR HAS CHANGED")
 sys.exit(0 if same else 1)

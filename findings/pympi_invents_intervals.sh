@@ -32,13 +32,13 @@ for number, (begin, end, text) in enumerate(INTERVALS, 1):
     lines += [f"        intervals [{number}]:", f"            xmin = {begin}", f"            xmax = {end}", f'            text = "{text}"']
 Path("a.TextGrid").write_text("\n".join(lines) + "\n")
 try:
-    found = [tuple(each) for each in textgrid.openTextgrid("a.TextGrid", includeEmptyIntervals=True).getTier("words").entries]
+    entries = [tuple(entry) for entry in textgrid.openTextgrid("a.TextGrid", includeEmptyIntervals=True).getTier("words").entries]
 except Exception as error:
-    found = type(error).__name__ + ": " + str(error).splitlines()[0]
-print("praatio:", str(found)[:200])
-read = [tuple(each) for each in pympi.TextGrid("a.TextGrid").get_tier("words").get_all_intervals()]
+    entries = type(error).__name__ + ": " + str(error).splitlines()[0]
+print("praatio:", str(entries)[:200])
+read = [tuple(interval) for interval in pympi.TextGrid("a.TextGrid").get_tier("words").get_all_intervals()]
 print("pympi:", read, "| written:", [(float(b), float(e), t) for b, e, t in INTERVALS])
-same = isinstance(found, str) and any(begin > end for begin, end, *_ in read)
+same = isinstance(entries, str) and any(begin > end for begin, end, *_ in read)
 
 print("as described" if same else "THE BEHAVIOUR HAS CHANGED")
 sys.exit(0 if same else 1)

@@ -31,9 +31,9 @@ def begin(extra):
     return paragraph.get_begin()
 
 
-found = [begin(""), begin("ttp:tickRate=\"25\"")]
-print("begin without tickRate:", found[0], "s; with tickRate 25:", found[1], "s")
-same = [float(each) for each in found] == [25.0, 1.0]
+begins = [begin(""), begin("ttp:tickRate=\"25\"")]
+print("begin without tickRate:", begins[0], "s; with tickRate 25:", begins[1], "s")
+same = [float(time) for time in begins] == [25.0, 1.0]
 
 print("as described" if same else "THE BEHAVIOUR HAS CHANGED")
 sys.exit(0 if same else 1)

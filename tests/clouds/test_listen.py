@@ -385,6 +385,7 @@ def test_listener_that_ends_early_commits_and_releases_its_message(
         first.send(signal.SIGTERM)
     assert first.ended() == (143 if cause == "stopped" else 1)
     assert ("the server is busy or failing" in first.said) == (cause == "no store")
+    setup.proxy.spoil = lambda _: ""
     assert 0 < committed(setup.store("day")).total() < ITEMS
     assert [each.attempt for each in setup.pubsub.pull()] == [2]
     setup.pubsub.break_leases()

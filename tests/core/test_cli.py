@@ -50,7 +50,7 @@ REFUSED = {
         "--allow-outside and --only-under contradict each other; give one of them"
     ),
     "score m.jsonl": "m.jsonl: line 1: has no `pred_text`; give a run's transcripts.jsonl",
-    "manifest m.jsonl": "Invalid value for 'FOLDER': Directory 'm.jsonl' is a file.",
+    "manifest m.jsonl": "m.jsonl: is neither a folder nor a feed (RSS, Atom); give one of them",
     f"{LISTEN} -o gs://calls/in --prefix gs://calls/in/day/": (
         "gs://calls/in/day/ lies in gs://calls/in/, the -o OUT, where nothing is run: give another OUT"
     ),
@@ -518,7 +518,10 @@ def test_ignored_entries_of_serving_properties_are_reported(
     file.write_text("option.max_model_len=long\n")
     done = voxbatch(*command)
     assert (done.returncode, done.stdout) == (2, "")
-    message = "serving.properties:1: option.max_model_len='long': it must be a whole number from 1"
+    message = (
+        "serving.properties:1: option.max_model_len='long': it must be a whole number from 1, such as 2048, "
+        "2k (2000) or 2K (2048)"
+    )
     assert done.stderr == f"Error: {message}\n"
 
 

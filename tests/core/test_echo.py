@@ -64,7 +64,7 @@ def test_an_echo_is_taken_out_and_both_speakers_stay(delay_ms: float, level_db: 
 
 
 def test_a_loud_echo_of_the_same_moment_is_taken_out_of_the_right_channel() -> None:
-    """Without a delay, each channel could be the echo of the other one; the source stays as it is."""
+    """The source stays as it is without a delay, where each channel could be the echo of the other one."""
     samples = call()
     out = cancelled(with_echo(samples, 0, -3))
     assert np.array_equal(out[:, 0], samples[:, 0])

@@ -21,7 +21,6 @@ from voxbatch.analysis.dataset import export_dataset
 from voxbatch.analysis.dataset_options import DatasetOptions
 from voxbatch.analysis.results import read_results
 from voxbatch.analysis.status import read_status
-from voxbatch.clouds.listen.starts import claim_start, latest_start
 from voxbatch.config import Config
 from voxbatch.errors import CheckpointError, StorageError, TakenOverError
 from voxbatch.log import Log
@@ -177,17 +176,8 @@ def test_a_process_of_an_earlier_list_ends_although_the_later_one_is_not_listed(
         Ownership(store, run).check()
 
 
-def test_a_start_that_is_not_listed_is_the_latest(tmp_path: Path) -> None:
-    """A dispatcher finds the start of another one by its name, so that it can follow it."""
-    store = LaggingStore(LocalStore(str(tmp_path / "out")))
-    assert latest_start(store) is None
-    claimed = [claim_start(store, latest_start(store), "lines") for _ in range(2)]
-    assert [start.number for start in claimed if start] == [1, 2]
-    assert latest_start(store) == claimed[1]
-
-
 def test_parts_that_are_not_listed_are_found(tmp_path: Path) -> None:
-    """Those in gaps, those after the last one, and those of shards of which nothing is listed. A part that a person
+    """Parts are found in gaps, after the last one, and in shards of which nothing is listed. A part that a person
     deleted stays a gap."""
     hidden = {1, 4, 5}
     store = LaggingStore(

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from praatio import textgrid
 
@@ -140,6 +140,7 @@ def test_cues_never_mix_speakers(speakers: list[str | None], max_line: int, has_
     ]
 
 
+@example(["Frau Dr. Maria Schmidt"], [25], 24)
 @given(
     st.lists(st.sampled_from(["Müller: Käufer", "Frau Dr. Maria Schmidt", "Bo"]), min_size=1, max_size=9),
     st.lists(st.integers(1, 30), min_size=1, max_size=9),

@@ -61,7 +61,8 @@ def test_each_chunk_has_one_result_and_only_the_faulty_ones_fail(
     count: int, concurrency: int, lost: set[int], raising: set[int], misplaced: set[int], error: str, place: str,
     end_after: int, shuffle: bool,
 ) -> None:  # fmt: skip
-    """Whatever chunks an engine loses, misplaces or fails at, and however early its streams end."""
+    """Each chunk has one result, whichever chunks an engine loses, misplaces or fails at, and however early its streams
+    end."""
     faults = {"lose_items": lost, "raise_items": raising, "misplace_items": misplaced}
     engine = ScriptedTestEngine(
         None,

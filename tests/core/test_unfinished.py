@@ -31,7 +31,7 @@ def options(**values: object) -> list[str]:
 
 @pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()])
 def test_an_exit_in_a_thread_is_an_error_of_the_run(error: BaseException, tmp_path: Path) -> None:
-    """Where nothing is decoded, the list of items ends with an error that is no Exception."""
+    """The list of items ends with an error that is no Exception before anything is decoded."""
 
     def read(_: int) -> Item:
         raise error

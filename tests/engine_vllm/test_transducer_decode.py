@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 sentencepiece = pytest.importorskip("sentencepiece")
@@ -47,9 +47,10 @@ def test_texts_come_back(text: str) -> None:
     assert joined(ids).removeprefix(" ") == (decoded if decoded.strip() else "")
 
 
+@example([MODEL.piece_to_id("▁"), MODEL.piece_to_id("▁"), 3])  # type: ignore[attr-defined]
 @given(st.lists(st.integers(3, MODEL.get_piece_size() - 1), min_size=1, max_size=12))  # type: ignore[attr-defined]
 def test_any_tokens_have_the_text_of_sentencepiece(ids: list[int]) -> None:
     """Any tokens, also bytes that are no character, have the text that SentencePiece gives."""
     decoded = MODEL.decode(ids)  # type: ignore[attr-defined]
     if decoded.strip():
-        assert joined(ids).removeprefix(" ") == decoded.removeprefix(" ")
+        assert joined(ids) in (f" {decoded}", decoded)

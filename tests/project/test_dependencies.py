@@ -32,6 +32,7 @@ DISTRIBUTIONS = {
     "markdown_it": "markdown-it-py",
     "mistral_common": "mistral-common",
     "onnx_asr": "onnx-asr",
+    "opencc": "opencc-py",
     "pynvml": "nvidia-ml-py",
     "whisper_normalizer": "whisper-normalizer",
     "yaml": "pyyaml",

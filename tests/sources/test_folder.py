@@ -34,9 +34,14 @@ MUXERS = {
     ".amr": "-f amr -ar 8000 -ac 1",
     ".alaw": "-f alaw -ar 8000 -ac 1", ".ulaw": "-f mulaw -ar 8000 -ac 1",
     ".g722": "-f g722 -ar 16000 -ac 1", ".opus": "-f opus",
+    ".mlp": "-f mlp -strict -2", ".thd": "-f truehd -strict -2", ".sln": "-f s16le -ar 8000 -ac 1",
+    **{
+        f".sln{khz}": f"-f s16le -ar {44_100 if khz == 44 else 1000 * khz} -ac 1"
+        for khz in (12, 16, 24, 32, 44, 48, 96, 192)
+    },
 }  # fmt: skip
 """ffmpeg's options that write a file with an extension, where the extension itself does not tell."""
-NO_ENCODER = {".ape", ".awb", ".gsm", ".mpc", ".spx", ".tak"}
+NO_ENCODER = {".ape", ".awb", ".g729", ".gsm", ".mpc", ".spx", ".tak"}
 """Extensions for which ffmpeg has a decoder and no encoder."""
 
 

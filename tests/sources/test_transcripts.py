@@ -188,7 +188,7 @@ def binary_grid() -> bytes:
 
 
 def test_binary_text_grids_are_read(tmp_path: Path) -> None:
-    """Those of Praat are read by their content, as a reference and by `score`; one that is cut off is refused."""
+    """Praat's binary files are read by their content, as a reference and by `score`; one that is cut off is refused."""
     assert read("textgrid", binary_grid()) == [("Ann", "one é")]
     (tmp_path / "r.TextGrid").write_bytes(binary_grid())
     (tmp_path / "h.txt").write_text("one é")
@@ -448,7 +448,7 @@ def test_subtitles_give_the_words_once_in_order(name: str) -> None:
 
 
 def test_one_of_two_languages_is_read() -> None:
-    """Of texts and their translations, --language chooses; without it the file is refused."""
+    """--language chooses among texts and their translations; without it the file is refused."""
     assert read("smi", TWO_LANGUAGES, "ko") == [("", "그는 그의")]
     assert read("smi", TWO_LANGUAGES, "en-GB") == [("", "He has known her life")]
     with pytest.raises(ValueError, match=r"in several languages \(en, ko\); name the one .* with --language"):
@@ -543,9 +543,9 @@ def test_own_files_of_speakers_are_read_back(names: tuple[str | None, str | None
     spoken = [(speaker or "", text) for speaker, text in turns]
     spoken = spoken if names[0] else [("", text)]
     for form, kind in (("srt", "srt"), ("vtt", "vtt"), ("vtt-words", "vtt"), ("ttml", "ttml"), ("ass", "ass")):
-        found = [(speaker.replace(";", ","), said) for speaker, said in read(kind, document.written(form))]
-        assert found == spoken, form
-    assert [said for _, said in read("textgrid", document.written("textgrid"))] == [text for _, text in spoken]
+        heard = [(speaker.replace(";", ","), text) for speaker, text in read(kind, document.written(form))]
+        assert heard == spoken, form
+    assert [text for _, text in read("textgrid", document.written("textgrid"))] == [text for _, text in spoken]
 
 
 # ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -38,9 +38,9 @@ def test_profile_preview_shows_engine_arguments(
     name: str, longest_s: float | None, requests: int | str, mode: str
 ) -> None:
     """`profiles NAME` prints the engine arguments and the longest chunk without a model, a GPU or vLLM."""
-    found = yaml.safe_load(CliRunner().invoke(cli, ["profiles", name]).stdout)
-    assert found.get("longest_chunk_s") == longest_s
-    arguments = found["engine_arguments"]
+    preview = yaml.safe_load(CliRunner().invoke(cli, ["profiles", name]).stdout)
+    assert preview.get("longest_chunk_s") == longest_s
+    arguments = preview["engine_arguments"]
     assert (arguments["max_num_seqs"], arguments["compilation_config"]["cudagraph_mode"]) == (requests, mode)
     assert arguments.get("limit_mm_per_prompt") == (None if name == "tts" else {"audio": 1})
 
@@ -64,7 +64,7 @@ def test_every_vllm_profile_is_previewed() -> None:
 
 
 def test_the_task_decides_the_default_model() -> None:
-    """Without a model, the preview is that of the model with which the engine does the task."""
+    """The preview without a model is that of the model with which the engine does the task."""
     tasks = ("transcribe", "ask", "speak")
     models = [preview_arguments(None, {"task": task})["engine_arguments"]["model"] for task in tasks]
     assert models == [DEFAULT_MODEL, DEFAULT_QUESTION_MODEL, DEFAULT_SPEECH_MODEL]
@@ -83,8 +83,8 @@ def test_encoder_mode_decides_attention(asked: str, attention: str) -> None:
 def test_memory_may_be_given_in_gigabytes() -> None:
     """If the memory is given in gigabytes, the share of the GPU's memory is known only on the GPU."""
     options = {"gpu_memory_gb": "24"}
-    said = preview_arguments(None, options)["engine_arguments"]["gpu_memory_utilization"]
-    assert said == "24 GB of the GPU, less what vLLM does not count"
+    share = preview_arguments(None, options)["engine_arguments"]["gpu_memory_utilization"]
+    assert share == "24 GB of the GPU, less what vLLM does not count"
     assert resolve("realtime", options).gpu_memory_gb == 24
 
 

@@ -146,8 +146,8 @@ def test_a_relative_model_is_resolved_against_the_file(tmp_path: Path, monkeypat
 )
 def test_sizes(tmp_path: Path, text: str, size: int) -> None:
     """Sizes have vLLM's units: small letters are powers of 1000, capital letters powers of 1024."""
-    found = read(written(tmp_path, f"max-model-len: '{text}'\nmax-num-batched-tokens: '{text}'\n"))
-    assert found.options == {"max_model_len": str(size), "max_num_batched_tokens": str(size)}
+    settings = read(written(tmp_path, f"max-model-len: '{text}'\nmax-num-batched-tokens: '{text}'\n"))
+    assert settings.options == {"max_model_len": str(size), "max_num_batched_tokens": str(size)}
 
 
 @pytest.mark.parametrize(

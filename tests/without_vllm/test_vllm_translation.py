@@ -62,11 +62,11 @@ def test_values_that_vllm_cannot_compute_are_refused(content: dict[str, Any], me
 def test_arguments_use_mistrals_format(given: str, load_format: str) -> None:
     """vLLM reads params.json and tekken.json, and the weights by the plugin's load format, whatever the user's settings
     say."""
-    found = Realtime.arguments(
+    arguments = Realtime.arguments(
         VllmSettings(load_format=given, config_format="hf", tokenizer_mode="auto"), is_translated=True
     )
-    assert [found[name] for name in ("config_format", "tokenizer_mode")] == ["mistral", "mistral"]
-    assert found["load_format"] == load_format
+    assert [arguments[name] for name in ("config_format", "tokenizer_mode")] == ["mistral", "mistral"]
+    assert arguments["load_format"] == load_format
 
 
 def test_a_missing_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

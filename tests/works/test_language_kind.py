@@ -53,24 +53,24 @@ def detected(*windows: Heard, candidates: tuple[str, ...] = (), claimed_s: float
 
 def test_windows_count_by_their_length() -> None:
     """The probability of a language is its mean over the windows with speech, weighted by their lengths."""
-    found = detected((30, {"de": 0.9, "nl": 0.1}), (30, {}), (10, {"nl": 0.7, "de": 0.3}))
-    assert found.language == "de"
-    assert dict(found.probabilities) == pytest.approx({"de": 0.75, "nl": 0.25})
-    assert [window.language for window in found.windows] == ["de", None, "nl"]
-    assert found.audio_duration == 70
+    detection = detected((30, {"de": 0.9, "nl": 0.1}), (30, {}), (10, {"nl": 0.7, "de": 0.3}))
+    assert detection.language == "de"
+    assert dict(detection.probabilities) == pytest.approx({"de": 0.75, "nl": 0.25})
+    assert [window.language for window in detection.windows] == ["de", None, "nl"]
+    assert detection.audio_duration == 70
 
 
 def test_only_candidates_have_probabilities() -> None:
     """The probabilities of the candidates add up to 1, also in a window in which none of them is likely."""
-    found = detected((30, {"pl": 0.6, "cs": 0.3, "sk": 0.1}), (30, {"pl": 1.0}), candidates=("cs", "sk"))
-    assert found.language == "cs"
-    assert dict(found.probabilities) == pytest.approx({"cs": 0.375, "sk": 0.125})
+    detection = detected((30, {"pl": 0.6, "cs": 0.3, "sk": 0.1}), (30, {"pl": 1.0}), candidates=("cs", "sk"))
+    assert detection.language == "cs"
+    assert dict(detection.probabilities) == pytest.approx({"cs": 0.375, "sk": 0.125})
 
 
 def test_several_languages_are_told() -> None:
     """Windows that are certain of different languages cause a warning; an uncertain one does not."""
-    found = detected((30, {"de": 0.9}), (30, {"en": 0.8}), (30, {"de": 0.7}))
-    assert found.warnings == ("several languages: de in 2, en in 1 of 3 windows",)
+    detection = detected((30, {"de": 0.9}), (30, {"en": 0.8}), (30, {"de": 0.7}))
+    assert detection.warnings == ("several languages: de in 2, en in 1 of 3 windows",)
     assert not detected((30, {"de": 0.9}), (30, {"nl": 0.4, "de": 0.3})).warnings
 
 
@@ -82,8 +82,8 @@ def test_several_languages_are_told() -> None:
     ],
 )
 def test_no_speech_has_no_language(claimed_s: float | None, warning: str) -> None:
-    found = detected((30, {}), (30, {}), claimed_s=claimed_s)
-    assert (found.language, found.probabilities, found.warnings) == (None, (), (warning,))
+    detection = detected((30, {}), (30, {}), claimed_s=claimed_s)
+    assert (detection.language, detection.probabilities, detection.warnings) == (None, (), (warning,))
 
 
 @pytest.mark.parametrize(("claimed_s", "recording_s"), [(None, 30.0), (600.0, 600.0), (0.0, None)])

@@ -107,10 +107,20 @@ def test_branches_are_noticed(text: str) -> None:
     assert branches(text)
 
 
+def copy_without(folder: str, place: Path, *further: str) -> None:
+    """Copy voxbatch, without a folder, and further files and folders of the checkout to `place`."""
+    for name in ("voxbatch", *further):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, place / name)
+    shutil.rmtree(place / "voxbatch" / folder)
+
+
 def without(folder: str, place: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return the command of a copy of voxbatch in `place` that lacks a folder."""
-    shutil.copytree(PACKAGE, place / "voxbatch", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(place / "voxbatch" / folder)
+    copy_without(folder, place)
 
     def voxbatch(*arguments: str) -> subprocess.CompletedProcess[str]:
         command, env = [sys.executable, "-m", "voxbatch", *arguments], environment(PYTHONPATH=f"{place}:{ENGINES}")
@@ -182,12 +192,9 @@ CORE_ALONE = [pytest.param("clouds", marks=pytest.mark.slow)] + [
 @pytest.mark.parametrize("folder", CORE_ALONE)
 def test_the_tests_of_the_core_pass_without_a_folder(folder: str, tmp_path: Path) -> None:
     """The fast tests of the core pass in a copy of the checkout that lacks a folder."""
-    names = ("voxbatch", "tests", "examples", "docs", "jobs", "pyproject.toml", "README.md")
     copy = tmp_path / "voxbatch"
-    for name in names:
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, copy / name)
-    shutil.rmtree(copy / "voxbatch" / folder)
+    copy.mkdir()
+    copy_without(folder, copy, "tests", "examples", "docs", "jobs", "pyproject.toml", "README.md")
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/core"]
     done = subprocess.run(
         [*pytest_command, "-n2", "-m", "not slow and not long"],

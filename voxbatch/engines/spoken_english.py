@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from voxbatch.engines.align.numbers import ORDINAL, YEAR, number_words
 
@@ -43,18 +43,18 @@ _UNITS = {
 }  # fmt: skip
 
 
-def _any_of(names: dict[str, object] | dict[str, str]) -> str:
+def _any_of(names: Iterable[str]) -> str:
     return "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
 
 
-_MARKS = rf"{_any_of(_CODES)}|{_any_of(dict.fromkeys(_CURRENCIES, ''))}"
-_SCALE = rf"(?:{_SPACE}?(?P<scale>{'|'.join(sorted(_SCALES, key=len, reverse=True))})(?!\w))?"
+_MARKS = rf"{_any_of(_CODES)}|{_any_of(_CURRENCIES)}"
+_SCALE = rf"(?:{_SPACE}?(?P<scale>{_any_of(_SCALES)})(?!\w))?"
 _MONEY = rf"{_SIGN}(?P<mark>{_MARKS}){_SPACE}?(?P<number>{_NUMBER}){_SCALE}{_END}"
 _MONEY_AFTER = (
     rf"{_BEGIN}{_SIGN}(?P<number>{_NUMBER}){_SPACE}?(?P<scale>mn|million|bn|billion|tn|trillion)?{_SPACE}?"
     rf"(?P<mark>{_MARKS})(?!\w)"
 )
-_MEASURE = rf"{_BEGIN}{_SIGN}(?P<number>{_NUMBER}){_SPACE}?(?P<unit>{_any_of(dict.fromkeys(_UNITS, ''))})(?![\w/²³])"
+_MEASURE = rf"{_BEGIN}{_SIGN}(?P<number>{_NUMBER}){_SPACE}?(?P<unit>{_any_of(_UNITS)})(?![\w/²³])"
 _DATE = r"(?<![\w-])(?P<year>1[1-9]\d\d|20\d\d)-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])(?![\w-])"
 _TIME = r"(?<![\w.:])(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)(?![\d:])"
 _ORDINAL = r"(?<![\w.,])(?P<ordinal>\d+)(?:st|nd|rd|th)(?!\w)"
@@ -72,21 +72,21 @@ def spoken(text: str) -> str:
 def _money(match: re.Match[str]) -> str:
     mark = match["mark"]
     one, many, cent, cents = _CURRENCIES[_CODES.get(mark, mark)]
-    whole, fraction = _parts(match["number"])
+    integer, fraction = _parts(match["number"])
     if scale := match["scale"]:
-        return _signed(match, f"{_words(whole, fraction)} {_SCALES[scale]} {many}")
+        return _signed(match, f"{_words(integer, fraction)} {_SCALES[scale]} {many}")
     if len(fraction) > 2 or (fraction and not cent):
-        return _signed(match, f"{_words(whole, fraction)} {many}")
+        return _signed(match, f"{_words(integer, fraction)} {many}")
     hundredths = int(fraction.ljust(2, "0") or 0)
-    texts = [f"{_words(whole)} {one if int(whole) == 1 else many}"] if int(whole) or not hundredths else []
+    texts = [f"{_words(integer)} {one if int(integer) == 1 else many}"] if int(integer) or not hundredths else []
     texts += [f"{_words(str(hundredths))} {cent if hundredths == 1 else cents}"] if hundredths else []
     return _signed(match, " and ".join(texts))
 
 
 def _measure(match: re.Match[str]) -> str:
-    whole, fraction = _parts(match["number"])
+    integer, fraction = _parts(match["number"])
     one, many = _UNITS[match["unit"]]
-    return _signed(match, f"{_words(whole, fraction)} {one if (whole, fraction) == ('1', '') else many}")
+    return _signed(match, f"{_words(integer, fraction)} {one if (integer, fraction) == ('1', '') else many}")
 
 
 def _date(match: re.Match[str]) -> str:
@@ -109,9 +109,9 @@ def _plain(match: re.Match[str]) -> str:
     number = match["number"]
     if not match["scale"] and number.isdigit() and (len(number) <= 4 or number.startswith("0")):
         return f"minus {number}" if match["minus"] else number
-    whole, fraction = _parts(number)
+    integer, fraction = _parts(number)
     scale = f" {_SCALES[match['scale']]}" if match["scale"] else ""
-    return _signed(match, _words(whole, fraction) + scale)
+    return _signed(match, _words(integer, fraction) + scale)
 
 
 _READERS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
@@ -133,13 +133,13 @@ def _parts(number: str) -> tuple[str, str]:
         number = number.replace(".", "")
     if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", number):
         number = number.replace(",", "")
-    whole, _, fraction = number.replace(",", ".").partition(".")
-    return whole, fraction
+    integer, _, fraction = number.replace(",", ".").partition(".")
+    return integer, fraction
 
 
-def _words(whole: str, fraction: str = "") -> str:
+def _words(integer: str, fraction: str = "") -> str:
     point = " ".join(["", "point", *(number_words(int(digit), "en") for digit in fraction)]) if fraction else ""
-    return number_words(int(whole), "en") + point
+    return number_words(int(integer), "en") + point
 
 
 def _signed(match: re.Match[str], words: str) -> str:

@@ -252,7 +252,7 @@ class _CuttingPlan:
                 continue
             pause = after.start - before.end if after else 0.0
             penalty = _break_penalty(before.text, after.text if after else " ", pause, words)
-            penalty = LEANING_PENALTY if before.is_label else penalty
+            penalty = LABEL_PENALTY if before.is_label else penalty
             self._penalties.append(penalty)
             to_continue = 2.5 * pause if pause >= PAUSE_S else 0.0
             self._inner.append(self._inner[-1] + to_continue + 0.5 * (penalty == 0.0))
@@ -316,7 +316,8 @@ class _CuttingPlan:
     def _line_ends_cost(self, i: int, j: int, num_lines: int) -> float:
         """Return the cost of the line ends within a cue that are worse than one between two usual words."""
         ends = self._line_ends(i, j, num_lines, self._width(i, j) / num_lines)[1]
-        return sum(max(0.0, self._penalties[end] - USUAL_PENALTY) for end in ends[:-1])
+        penalties = (self._penalties[end] for end in ends[:-1] if not self._pieces[end - 1].is_label)
+        return sum(max(0.0, penalty - USUAL_PENALTY) for penalty in penalties)
 
     def _line_ends(self, i: int, j: int, num_lines: int, mean: float) -> tuple[float, tuple[int, ...]]:
         """Return the cost and the ends of the best lines of the pieces [i, j).
@@ -350,8 +351,11 @@ def _breaking_words(language: str | None) -> _BreakingWords:
     return CONJUNCTIONS.get(language, none), LEANING_WORDS.get(language, none), language != "de"
 
 
-USUAL_PENALTY, LEANING_PENALTY = 1.5, 5.0
-"""Penalty of a break between two usual words, and of one after a word that leans on the next one."""
+USUAL_PENALTY = 1.5
+"""Penalty of a break between two usual words."""
+LABEL_PENALTY = 100.0
+"""Penalty of the end of a cue after a label: higher than what any way to cut its words costs. A line may end there, and
+must, because a label that is a piece of its own fills its line."""
 
 
 def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords) -> float:
@@ -367,7 +371,7 @@ def _break_penalty(before: str, after: str, pause: float, words: _BreakingWords)
     if after[0] != " " and not wide:
         return 3.0
     if leans:
-        return LEANING_PENALTY
+        return 5.0
     following = after.strip().casefold()
     if capitals_are_names and before.strip()[:1].isupper() and after.strip()[:1].isupper() and following != "i":
         return 2.2

@@ -24,9 +24,9 @@ def wait_until_shown(look: Callable[[], _T | None], missing: str, log: Log) -> _
     retries = Retries(SHOWN_OBJECT)
 
     def seen() -> _T:
-        if (found := look()) is None:
+        if (shown := look()) is None:
             raise _HiddenError
-        return found
+        return shown
 
     def warn(*_: object) -> None:
         if retries.failed == 1:

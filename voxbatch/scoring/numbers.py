@@ -78,7 +78,7 @@ _SPOKEN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
 _MAY_APPLY = re.compile(
     rf"[\d\u2044]|\ban? (?:{_MULTIPLIERS})|\b[ap](?:\.\s?| )m\b|\b(?:o'clock|negative|pence|n[ao]ught)\b"
 )
-"""What a text has that any of them changes."""
+"""Signs, letters and words of a text that one of them may change."""
 _CENTS = re.compile(r"([€£$]\d+)(?: (?:and )?¢(\d{1,2})| (\d{2}))(?![\d.])")
 _ONLY_CENTS = re.compile(r"[€£$]0\.(\d{2})\b")
 _TENTHS = re.compile(r"([€£$]\d+\.\d)(?!\d)")

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import xml.etree.ElementTree as ET
 from collections import Counter
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urljoin
+from xml.etree.ElementTree import Element, ParseError
 
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.sources.columns import Row, Rows
+from voxbatch.sources.xml_tree import DeclaresEntities, full_text, parsed
 from voxbatch.storage import is_remote
 
 MAX_BYTES = 256 << 20
@@ -48,11 +49,11 @@ def feed_rows(source: Source) -> Rows:
     if source.size > MAX_BYTES:
         raise manifest_error(source.name, f"has {source.size:,} bytes, and a feed has at most {MAX_BYTES:,}")
     data = os.pread(source.file.fileno(), source.size, 0)
-    if b"<!ENTITY" in data:  # no feed needs one, and one may stand for gigabytes
-        raise manifest_error(source.name, "declares XML entities, which is not allowed in a feed")
     try:
-        root = ET.fromstring(data)  # noqa: S314 without entities, there is nothing to expand or to fetch
-    except ET.ParseError as error:
+        root = parsed(data)
+    except DeclaresEntities as error:
+        raise manifest_error(source.name, "declares XML entities, which is not allowed in a feed") from error
+    except ParseError as error:
         raise manifest_error(source.name, f"is no well-formed XML ({error}); give a feed, RSS or Atom") from error
     episodes = root.findall("channel/item") or root.findall(f"{_ATOM}entry")
     rows = [row for episode in episodes if (row := _row(episode, source.base))]
@@ -69,7 +70,7 @@ def feed_rows(source: Source) -> Rows:
     return enumerate(rows, 1)
 
 
-def _row(episode: ET.Element, base: str) -> Row | None:
+def _row(episode: Element, base: str) -> Row | None:
     """Return the row of an episode, or None if it has no recording."""
     address = _recording(episode)
     if not address:
@@ -92,7 +93,7 @@ _PASSED_ON = {"guid": ("guid", f"{_ATOM}id"), "published": ("pubDate", f"{_ATOM}
 """Keys that pass through, and the elements that they are from."""
 
 
-def _recording(episode: ET.Element) -> str:
+def _recording(episode: Element) -> str:
     """Return the address of an episode's recording: the first one that is not an image or a text."""
     enclosures = [(element.get("url"), element.get("type")) for element in episode.iter("enclosure")]
     enclosures += [
@@ -109,7 +110,7 @@ def _recording(episode: ET.Element) -> str:
     )
 
 
-def _text(episode: ET.Element, *names: str) -> str:
+def _text(episode: Element, *names: str) -> str:
     """Return the text of the first of these elements that has one, with single spaces."""
-    elements = (episode.find(name) for name in names)
-    return next((text for e in elements if e is not None and (text := " ".join("".join(e.itertext()).split()))), "")
+    texts = (" ".join(full_text(episode.find(name)).split()) for name in names)
+    return next(filter(None, texts), "")

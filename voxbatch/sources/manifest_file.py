@@ -20,7 +20,6 @@ from voxbatch.manifest.recording_path import is_included, missing
 from voxbatch.manifest.source import (
     CHANGED_ADVICE,
     GZIP_MAGIC,
-    SNIFFED_BYTES,
     BadLines,
     Source,
     is_binary,
@@ -47,7 +46,7 @@ def open_manifest(name: str, stdin: BinaryIO, stores: Stores) -> Source:
     """
     if name == "-":
         source = _temporary_source("standard input", stdin)
-        if is_binary(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
+        if is_binary(source.begin()):
             source.close()
             advice = "give the file itself, or write one: COMMAND > voxbatch-input && voxbatch run voxbatch-input"
             raise manifest_error("standard input", f"is a recording or other binary data, not a manifest; {advice}")
@@ -221,7 +220,7 @@ def _remote_manifest(spec: str, stores: Stores) -> Source:
     try:
         uri = normalized(spec)
         source = Source(name, folder_of(uri), _open_remote(uri, stores), stores=stores)
-        if is_web_page(os.pread(source.file.fileno(), SNIFFED_BYTES, 0)):
+        if is_web_page(source.begin()):
             source.close()
             raise manifest_error(name, WEB_PAGE)
         return source

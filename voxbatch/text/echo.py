@@ -100,7 +100,7 @@ class EchoCanceller:
         begin = len(self._before)
         step, self._pending = self._pending[:size], self._pending[size:]
         self._before = window[: begin + size][-(BEFORE + MAX_DELAY) :]
-        paths = [path for path in self._paths(window, begin, size) if path is not None]
+        paths = list(self._paths(window, begin, size))
         if not paths:
             return step
         step = step.copy()
@@ -108,7 +108,7 @@ class EchoCanceller:
             path.take_out(step[:, path.channel])
         return step
 
-    def _paths(self, window: Samples, begin: int, size: int) -> Iterator[_EchoPath | None]:
+    def _paths(self, window: Samples, begin: int, size: int) -> Iterator[_EchoPath]:
         """Yield the echoes in a step, for each two channels at most one that comes at the same moment."""
         spectra = _spectra(window)
         for one, other in combinations(range(window.shape[1]), 2):
@@ -118,8 +118,7 @@ class EchoCanceller:
             back = self._path(window, other, one, _delays(np.roll(strengths[::-1], 1)), begin, size)
             if there and back and there.is_same_moment and back.is_same_moment:
                 there, back = (there, None) if there.left_share < back.left_share else (None, back)
-            yield there
-            yield back
+            yield from filter(None, (there, back))
 
     def _path(
         self, window: Samples, source: int, channel: int, delays: list[int], begin: int, size: int

@@ -10,7 +10,7 @@ from typing import Any
 
 from voxbatch.errors import BadLine, ManifestError
 from voxbatch.manifest.json_line import LongLine
-from voxbatch.manifest.source import SNIFFED_BYTES, Source, is_binary
+from voxbatch.manifest.source import Source, is_binary
 from voxbatch.scoring.word_times import TimedWord
 from voxbatch.sources.transcripts import TimedText
 
@@ -84,7 +84,6 @@ def whole_file(source: Source) -> bytes:
     if source.size > MAX_DOCUMENT_BYTES:
         reason = f"has {source.size:,} bytes, at most {MAX_DOCUMENT_BYTES:,} are read at once"
         raise bad_line(source.name, 0, f"{reason}; divide it, or write JSON lines")
-    begin = os.pread(source.file.fileno(), SNIFFED_BYTES, 0)
-    if is_binary(begin):  # bytes that are line ends in a text are none in it
+    if is_binary(source.begin()):  # bytes that are line ends in a text are none in it
         return os.pread(source.file.fileno(), source.size, 0)
     return b"".join(source.pieces())

@@ -26,7 +26,7 @@ from voxbatch.analysis.readers.entry import Role, TextEntry, bad_line, text_line
 from voxbatch.analysis.text_kinds import LINES, TEXT_KINDS
 from voxbatch.errors import ConfigError
 from voxbatch.manifest.encoding import TextDecoder
-from voxbatch.manifest.source import SNIFFED_BYTES, Source
+from voxbatch.manifest.source import Source
 from voxbatch.sources.references import LISTS
 from voxbatch.sources.transcripts import is_binary, kind_of_text
 from voxbatch.storage import DEFAULT_STORES, Stores, is_remote, redacted
@@ -190,8 +190,7 @@ def _kind_of_content(source: Source) -> tuple[str, tuple[str, ...]]:
     Raises:
         ManifestError: the file is binary.
     """
-    begin = os.pread(source.file.fileno(), SNIFFED_BYTES, 0)
-    if is_binary(begin):
+    if is_binary(source.begin()):
         raise bad_line(source.name, 0, f"is binary; read are {', '.join(TEXT_KINDS)}")
     lines = [line for _, line in islice(text_lines(source), _SNIFFED_LINES) if line.strip()]
     content = [line for line in lines if not line.startswith(";;")]

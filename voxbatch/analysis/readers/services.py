@@ -35,7 +35,7 @@ def service_entry(document: Json, file_id: str) -> TextEntry | None:
         case {"response": {"results": list(results)}} | {"results": list(results)}:
             return _of_results(file_id, results, document)
         case {"results": {"transcripts": list(transcripts)}}:
-            words = _amazon_words(document["results"])
+            words = _words_with_marks(_amazon_items(document["results"]))
             return _entry(file_id, words, _plain(transcripts, "transcript"), are_words=True)
         case {"results": {"channels": list(channels)}}:
             return _deepgram(file_id, channels, document["results"].get("utterances") or ())
@@ -61,7 +61,7 @@ def service_entry(document: Json, file_id: str) -> TextEntry | None:
 def _of_results(file_id: str, results: Sequence[Json], document: Json) -> TextEntry | None:
     """Return the entry of a service whose results are a list: Speechmatics has words, Google and IBM sentences."""
     if "format" in document:
-        return _entry(file_id, _speechmatics_words(results), are_words=True)
+        return _entry(file_id, _words_with_marks(_speechmatics_items(results)), are_words=True)
     if all("alternatives" in result for result in results):
         return _google(file_id, [result for result in results if result["alternatives"]], document)
     return None
@@ -98,9 +98,20 @@ def _plain(parts: Iterable[Json], key: str) -> str:
     return " ".join(text for part in parts if (text := str(part.get(key) or "").strip()))
 
 
-def _amazon_words(results: Json) -> list[TimedText]:
-    """Return the words of Amazon's items, with the marks after them. The speakers are in the items or, in older
-    documents, in lists of their own by the start."""
+def _words_with_marks(items: Iterable[Json]) -> list[TimedText]:
+    """Return the words of items, with the marks that follow them. Amazon and Speechmatics have such items."""
+    words: list[TimedText] = []
+    for item in items:
+        if item.get("type") == "punctuation" and words:
+            words[-1] = replace(words[-1], text=words[-1].text + str(item.get("content") or ""))
+        else:
+            words.append(_timed(item, "content", "start_time", "end_time", "speaker"))
+    return words
+
+
+def _amazon_items(results: Json) -> Iterator[Json]:
+    """Yield the items of Amazon with their text and speaker. The speakers are in the items or, in older documents, in
+    lists of their own by the start."""
     items = results.get("items") or []
     by_start = {
         item.get("start_time"): item.get("speaker_label")
@@ -110,16 +121,10 @@ def _amazon_words(results: Json) -> list[TimedText]:
     for channel in (results.get("channel_labels") or {}).get("channels") or ():
         if not any(item.get("channel_label") == channel.get("channel_label") for item in items):
             items = [*items, *({**item, "channel_label": channel.get("channel_label")} for item in channel["items"])]
-    words: list[TimedText] = []
     for item in items:
-        content = str(item["alternatives"][0].get("content", "")) if item.get("alternatives") else ""
-        if item.get("type") == "punctuation" and words:
-            words[-1] = replace(words[-1], text=words[-1].text + content)
-        else:
-            speaker = item.get("speaker_label") or item.get("channel_label") or by_start.get(item.get("start_time"))
-            word = {**item, "content": content, "speaker": speaker}
-            words.append(_timed(word, "content", "start_time", "end_time", "speaker"))
-    return words
+        best = item["alternatives"][0] if item.get("alternatives") else {}
+        speaker = item.get("speaker_label") or item.get("channel_label") or by_start.get(item.get("start_time"))
+        yield {**item, "content": best.get("content"), "speaker": speaker}
 
 
 def _deepgram(file_id: str, channels: Sequence[Json], utterances: Sequence[Json]) -> TextEntry:
@@ -183,18 +188,12 @@ def _seconds(time: float | str) -> float:
     return float(str(time).removesuffix("s"))
 
 
-def _speechmatics_words(results: Iterable[Json]) -> list[TimedText]:
-    """Return the words of Speechmatics, with the marks that belong to the word before."""
-    words: list[TimedText] = []
+def _speechmatics_items(results: Iterable[Json]) -> Iterator[Json]:
+    """Yield the results of Speechmatics with their text and speaker."""
     for result in results:
         best = result["alternatives"][0] if result.get("alternatives") else {}
-        if result.get("type") == "punctuation" and words:
-            words[-1] = replace(words[-1], text=words[-1].text + str(best.get("content", "")))
-        else:
-            names = filter(None, (result.get("channel"), best.get("speaker")))
-            word = {**result, "content": best.get("content"), "speaker": ", ".join(names)}
-            words.append(_timed(word, "content", "start_time", "end_time", "speaker"))
-    return words
+        names = filter(None, (result.get("channel"), best.get("speaker")))
+        yield {**result, "content": best.get("content"), "speaker": ", ".join(names)}
 
 
 def _google(file_id: str, results: Sequence[Json], document: Json) -> TextEntry:

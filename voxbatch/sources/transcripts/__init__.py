@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 
 from voxbatch.languages import primary_subtag
 from voxbatch.manifest.encoding import UTF16_BOMS, TextDecoder
+from voxbatch.manifest.source import SNIFFED_BYTES
 from voxbatch.sources.cues import CUE_TIMES
 from voxbatch.sources.transcripts.timed_text import TimedText, in_order, joined
 
@@ -34,7 +35,7 @@ READERS = {
     "cha": "transcripts.chat:chat_texts",
     "stm": "annotations:stm_texts",
 }
-"""Functions of voxbatch.manifest by kinds, which are extensions except for "labels"."""
+"""Functions of voxbatch.sources by kinds, which are extensions except for "labels"."""
 UNREAD_KINDS = {
     "scc": "closed captions (SCC) are not read; convert them: ffmpeg -i captions.scc captions.srt",
     "mcc": "closed captions (MCC) are not read; convert them to SubRip",
@@ -57,7 +58,6 @@ _CONTENT = {
     "scc": re.compile("Scenarist_SCC"),
 }
 """Kinds by the begin of one of the first lines."""
-_SNIFFED_BYTES = 4096
 _MARKED_LINES = 10
 """First lines that are not blank, among which is one that shows a kind of _CONTENT."""
 _LABEL = re.compile(r"\d+(?:[.,]\d+)?\t\d+(?:[.,]\d+)?(?:\t.*)?|\\\t.*|start\tend\ttext")
@@ -77,7 +77,7 @@ def kind_of_text(lines: Sequence[str]) -> str | None:
 
 def is_binary(data: bytes) -> bool:
     """Return whether a file that begins so is no text, neither in UTF-8 nor in UTF-16."""
-    return b"\0" in data[2:_SNIFFED_BYTES] and b"\0" not in data[:2] and not data.startswith(UTF16_BOMS)
+    return b"\0" in data[2:SNIFFED_BYTES] and b"\0" not in data[:2] and not data.startswith(UTF16_BOMS)
 
 
 def read_transcript(
@@ -116,13 +116,13 @@ def _of_language(texts: list[TimedText], language: str | None) -> list[TimedText
         by_language.setdefault(primary_subtag(text.lang), []).append(text)
     if len(by_language) < 2 or not _are_translations(by_language.values()):
         return texts
-    said = primary_subtag(language or "")
-    if said not in by_language:
+    spoken = primary_subtag(language or "")
+    if spoken not in by_language:
         languages = ", ".join(sorted(filter(None, by_language)))
         raise ValueError(
             f"it has the same texts in several languages ({languages}); name the one that was said with --language"
         )
-    return by_language[said]
+    return by_language[spoken]
 
 
 def _are_translations(languages: Iterable[Sequence[TimedText]]) -> bool:

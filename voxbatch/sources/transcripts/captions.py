@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from voxbatch.sources.cues import MARKUP, CueText, read_cues
-from voxbatch.sources.transcripts.timed_text import TimedText
+from voxbatch.sources.transcripts.timed_text import TimedText, split_lines
 
 _RUBY = re.compile(r"<(r[tp])\b[^<>]*>.*?(?:</\1>|(?=<r[tp]\b|</ruby>|\Z))", re.DOTALL)
 """How characters are read, beside them. The end of its element may be left out."""
@@ -51,7 +51,7 @@ def cue_texts(document: str) -> list[TimedText]:
     Raises:
         ValueError: a file of WebVTT has text, and no cue.
     """
-    lines = re.split(r"\r\n?|\n", document)
+    lines = split_lines(document)
     is_vtt = lines[0].startswith("WEBVTT")
     cues = sorted(read_cues(lines, is_vtt), key=lambda cue: cue.start or 0.0)
     if is_vtt and len(cues) == 1 and any(_is_text(part) for part in re.split(r"\n\s*\n", "\n".join(lines))[1:]):
@@ -133,7 +133,7 @@ def label_texts(document: str) -> list[TimedText]:
     Raises:
         ValueError: a line is of another kind.
     """
-    lines = [line for line in re.split(r"\r\n?|\n", document) if line.strip() and not _FREQUENCIES.fullmatch(line)]
+    lines = [line for line in split_lines(document) if line.strip() and not _FREQUENCIES.fullmatch(line)]
     unit = 0.001 if lines and lines[0] == _TABLE_HEADER else 1.0
     texts = []
     for line in lines[unit < 1 :]:
@@ -149,8 +149,8 @@ def lyrics_texts(document: str) -> list[TimedText]:
     """Return the lines of lyrics. A line with several times is sung at each of them; one without has that of the line
     before."""
     texts, times = list[TimedText](), [0.0]
-    for line in re.split(r"\r\n?|\n", document):
-        found = _LYRICS_TIME.findall(line)
-        times = [int(minutes) * 60 + float(seconds.replace(":", ".")) for minutes, seconds in found] or times[-1:]
+    for line in split_lines(document):
+        marks = _LYRICS_TIME.findall(line)
+        times = [int(minutes) * 60 + float(seconds.replace(":", ".")) for minutes, seconds in marks] or times[-1:]
         texts += [TimedText(_LYRICS_TAGS.sub("", line), time, time) for time in times]
     return texts

@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 from voxbatch.sources.transcripts.tiers import Tier, has_remarks, spoken
 from voxbatch.sources.transcripts.timed_text import TimedText, interpolated
-from voxbatch.sources.transcripts.xml_tree import elements, full_text
+from voxbatch.sources.xml_tree import elements, full_text
 
 _ROOTS = ""
 """In place of the parent of tiers that have none."""

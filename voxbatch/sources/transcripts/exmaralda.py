@@ -14,7 +14,7 @@ from itertools import accumulate, groupby, pairwise
 from xml.etree.ElementTree import Element
 
 from voxbatch.sources.transcripts.timed_text import TimedText, in_order, interpolated
-from voxbatch.sources.transcripts.xml_tree import elements, full_text
+from voxbatch.sources.xml_tree import elements, full_text
 
 _REMARK = re.compile(r"\(\([^()]*\)\)")
 """What HIAT and cGAT have in double brackets: ((coughs)), ((1.2s))."""
@@ -53,9 +53,9 @@ def _texts(tier: Element, times: Mapping[str, float], speaker: str) -> Iterator[
     # Words do not go on after a gap.
     joins = [event.get("end") == after.get("start") for event, after in pairwise(events)]
     texts = [text if joined else f"{text} " for text, joined in zip(texts, [*joins, False], strict=True)]
-    whole = _REMARK.sub(lambda remark: " " * len(remark[0]), "".join(texts))
+    speech = _REMARK.sub(lambda remark: " " * len(remark[0]), "".join(texts))
     starts = [0, *accumulate(map(len, texts))]
-    words = re.finditer(r"\S+", whole)
+    words = re.finditer(r"\S+", speech)
     for index, group in groupby(words, lambda word: bisect_right(starts, word.start()) - 1):
         start, end = (times.get(events[index].get(key, ""), 0.0) for key in ("start", "end"))
         yield TimedText(" ".join(word[0] for word in group), start, end, speaker)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from voxbatch.sources.cues import read_cues
-from voxbatch.sources.transcripts.timed_text import TimedText
+from voxbatch.sources.transcripts.timed_text import TimedText, split_lines
 
 _DEFAULT_RATE = 25.0
 """Frames per second of a file that does not name them. Only the times depend on them, not the order."""
@@ -32,7 +32,7 @@ def sub_texts(document: str) -> list[TimedText]:
     Raises:
         ValueError: it is of none of the four kinds.
     """
-    lines = [line.strip() for line in re.split(r"\r\n?|\n", document)]
+    lines = [line.strip() for line in split_lines(document)]
     for pattern, read in _READERS.items():
         if any(map(pattern.fullmatch, lines)):
             return list(read(lines))

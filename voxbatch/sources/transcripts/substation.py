@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from voxbatch.sources.transcripts.timed_text import TimedText
+from voxbatch.sources.transcripts.timed_text import TimedText, split_lines
 
 _FIELDS = ["layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"]
 """The fields of an event in a file that does not name them."""
@@ -33,7 +33,7 @@ def substation_texts(document: str) -> list[TimedText]:
 
 def _events(document: str) -> Iterator[TimedText]:
     is_events, names = False, _FIELDS
-    for line in re.split(r"\r\n?|\n", document):
+    for line in split_lines(document):
         key, _, value = line.partition(":")
         is_events = line.strip().lower() == "[events]" if line.startswith("[") else is_events
         if is_events and key == "Format":

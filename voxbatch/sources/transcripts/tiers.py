@@ -156,24 +156,24 @@ def has_remarks(name: str, codes: frozenset[str] = frozenset()) -> bool:
 def _without_sounds(candidates: Sequence[_Candidate]) -> list[_Candidate]:
     """Return the candidates without those that have sounds by their names, unless most of these lie beside the speech
     of all others: then a speaker is called so."""
-    others = _Timeline(label for each in candidates if each.kind != "sounds" for label in each.labels)
+    others = _Timeline(label for tier in candidates if tier.kind != "sounds" for label in tier.labels)
     return [
-        each
-        for each in candidates
-        if each.kind != "sounds"
-        or sum(bool(others.at(label)) for label in each.labels) < len(each.labels) / 2 * bool(others.labels)
+        tier
+        for tier in candidates
+        if tier.kind != "sounds"
+        or sum(bool(others.at(label)) for label in tier.labels) < len(tier.labels) / 2 * bool(others.labels)
     ]
 
 
 def _best(candidates: Sequence[_Candidate]) -> Sequence[_Candidate]:
     """Return of the tiers of a speaker the one with the words, unless an aligner left out some; else the utterances."""
-    words = max((each for each in candidates if each.kind == "words"), key=lambda each: each.num_words, default=None)
-    utterances = [each for each in candidates if each.kind != "words"]
+    words = max((tier for tier in candidates if tier.kind == "words"), key=lambda tier: tier.num_words, default=None)
+    utterances = [tier for tier in candidates if tier.kind != "words"]
     if words is None:
         return utterances
     # LaBB-CAT calls sounds "segments". There are more of them than words.
-    utterances = [each for each in utterances if each.has_sentences or len(each.labels) <= len(words.labels)]
-    return utterances if any(each.num_words > words.num_words for each in utterances) else [words]
+    utterances = [tier for tier in utterances if tier.has_sentences or len(tier.labels) <= len(words.labels)]
+    return utterances if any(tier.num_words > words.num_words for tier in utterances) else [words]
 
 
 def _repeats(candidate: _Candidate, others: Sequence[TimedText]) -> bool:
@@ -189,14 +189,14 @@ def _repeats(candidate: _Candidate, others: Sequence[TimedText]) -> bool:
 
 def _refuse_translations(candidates: Iterable[_Candidate]) -> None:
     """Raise ValueError if two tiers have labels with the same times, unless these follow a grid."""
-    for one, other in combinations(candidates, 2):
-        times = [{(round(label.start, 3), round(label.end, 3)) for label in each.labels} for each in (one, other)]
+    for pair in combinations(candidates, 2):
+        times = [{(round(label.start, 3), round(label.end, 3)) for label in tier.labels} for tier in pair]
         fewest = max(_FEWEST_LABELS, _SAME_TIMES * max(map(len, times)))
         lengths = {round(end - start, 1) for start, end in times[0]}
         if len(times[0] & times[1]) >= fewest and len(lengths) > 1:
             raise ValueError(
-                f"its tiers {one.name!r} and {other.name!r} have other words at the same times, as a translation has; "
-                "keep the tiers of what was said, or call the other one 'translation'"
+                f"its tiers {pair[0].name!r} and {pair[1].name!r} have other words at the same times, as a translation "
+                "has; keep the tiers of what was said, or call the other one 'translation'"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,6 +21,11 @@ class TimedText:
     """False for a segment of time that is left out of the score."""
     lang: str = ""
     """The tag of the language, in files that may have several."""
+
+
+def split_lines(document: str) -> list[str]:
+    """Return the lines of a document, between LF, CR LF or CR: other characters that `splitlines` knows are text."""
+    return re.split(r"\r\n?|\n", document)
 
 
 def in_order(texts: Iterable[TimedText]) -> list[TimedText]:

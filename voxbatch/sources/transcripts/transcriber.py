@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from voxbatch.sources.transcripts.timed_text import TimedText
-from voxbatch.sources.transcripts.xml_tree import elements
+from voxbatch.sources.xml_tree import elements
 
 
 def transcriber_texts(root: Element) -> list[TimedText]:

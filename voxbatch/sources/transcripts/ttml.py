@@ -15,7 +15,7 @@ from itertools import groupby
 from xml.etree.ElementTree import Element
 
 from voxbatch.sources.transcripts.timed_text import TimedText
-from voxbatch.sources.transcripts.xml_tree import attribute, elements, full_text, local_name
+from voxbatch.sources.xml_tree import attribute, elements, full_text, local_name
 
 _CLOCK = re.compile(r"(\d+):(\d+):(\d+(?:\.\d+)?)(?::(\d+)(?:\.\d+)?)?")
 _OFFSET = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s|f|t)?")

@@ -7,7 +7,7 @@ from voxbatch.sources.transcripts.exmaralda import exmaralda_texts
 from voxbatch.sources.transcripts.timed_text import TimedText
 from voxbatch.sources.transcripts.transcriber import transcriber_texts
 from voxbatch.sources.transcripts.ttml import ttml_texts, youtube_texts
-from voxbatch.sources.transcripts.xml_tree import local_name, xml_root
+from voxbatch.sources.xml_tree import local_name, xml_root
 
 _READERS = {
     "tt": ttml_texts,

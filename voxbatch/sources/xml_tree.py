@@ -1,4 +1,5 @@
-"""Parse the XML of others. Documents that declare entities are refused, because these may expand without end."""
+"""Parse the XML of others. Documents that declare entities are refused, because these may expand without end, or name
+files."""
 
 from __future__ import annotations
 
@@ -12,17 +13,32 @@ _ENTITY = re.compile(r"&(?!amp;|lt;|gt;|quot;|apos;|#)(\w+;)")
 """The names of HTML (&nbsp;), which many programs write although XML does not have them."""
 
 
-def xml_root(document: str) -> Element:
+class DeclaresEntities(ValueError):
+    """A document of XML declares entities."""
+
+
+def parsed(document: str | bytes) -> Element:
     """Return the root of a document.
+
+    Raises:
+        DeclaresEntities: it declares entities.
+        ET.ParseError: it is no XML.
+    """
+    if ("<!ENTITY" if isinstance(document, str) else b"<!ENTITY") in document:  # type: ignore[operator] # both are one
+        raise DeclaresEntities
+    return ET.fromstring(document)  # noqa: S314 -- it declares no entities
+
+
+def xml_root(document: str) -> Element:
+    """Return the root of a transcript. The entities of HTML in it are characters.
 
     Raises:
         ValueError: the document is no XML, or declares entities.
     """
-    if "<!ENTITY" in document:
-        raise ValueError("it declares entities of XML, which are not read; write the text itself")
     try:
-        plain = _ENTITY.sub(lambda entity: escape(unescape(entity[0])), document.lstrip("\ufeff \r\n\t"))
-        return ET.fromstring(plain)  # noqa: S314 -- it declares no entities
+        return parsed(_ENTITY.sub(lambda entity: escape(unescape(entity[0])), document.lstrip("\ufeff \r\n\t")))
+    except DeclaresEntities as error:
+        raise ValueError("it declares entities of XML, which are not read; write the text itself") from error
     except ET.ParseError as error:
         raise ValueError(f"it is no XML: {error}; write the file again") from error
 
