@@ -96,7 +96,7 @@ def test_known_files_age_as_others(store: Store) -> None:
     assert (own.has("a.srt", "d3"), own.number) == (True, 2)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}\n", b'{"version": 1}\n1234567', b"x" * 100])
+@pytest.mark.parametrize("damage", [b"", b"{}\n", b'{"merge": 1, "sha256": "", "version": 1}\n1234567', b"x" * 100])
 def test_a_damaged_log_has_no_files(store: Store, damage: bytes) -> None:
     """A log that is not as it was written says nothing, so that its files are left."""
     OwnFiles(store).record([("a.srt", "d1")])

@@ -74,7 +74,7 @@ def commit(
     """Commit corrections as the next parts. Each part is created if absent, so that no process replaces one.
 
     Args:
-        taken_number: number of the digests of the files; see own_files.
+        taken_number: number of the merge for which the files are those of voxbatch; see own_files.
         taken: keys of files from which corrections of several items were taken. The last part has them: if this process
             is killed before, a further start takes in the rest of the files.
 

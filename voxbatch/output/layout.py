@@ -14,14 +14,15 @@ transcripts.jsonl, failures.jsonl              the merged outputs; a kind of wor
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
-digests/9f86d081….bin                          digests of the files above and of those of items; see own_files
+digests/00007.bin                              digests of the files above and of those of items; see own_files
 starts/start-00001.json                        the executions that a dispatcher started; see clouds.listen.starts
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 from voxbatch import work
@@ -102,8 +103,19 @@ def list_names(store: Store, generation: str = "") -> list[str]:
 
 
 def number_of_list(name: str) -> int:
-    """Return the number of a list: "lists/00002.bin" → 2."""
+    """Return the number of a list or a log of digests: "lists/00002.bin" → 2."""
     return int(name.rpartition("/")[2].partition(".")[0])
+
+
+def digest_name(number: int) -> str:
+    """Return the name of a log of digests: 7 → "digests/00007.bin"."""
+    return f"{DIGESTS}/{number:05d}.bin"
+
+
+def digest_names(store: Store) -> list[str]:
+    """Return the names of all logs of digests. Those that the listing lacks are asked for by their names."""
+    listed = _matching(store, DIGESTS, _LIST_FILE)
+    return [*listed, *_unlisted(store, map(number_of_list, listed), digest_name)]
 
 
 def part_name(folder: str, number: int, pass_name: str = FIRST) -> str:
@@ -150,13 +162,22 @@ def part_names(store: Store, generation: str = "", pass_name: str = FIRST, shard
 
 
 def unlisted_parts(store: Store, folder: str, listed: Iterable[str], pass_name: str) -> list[str]:
-    """Return the names of the parts in a shard's folder that are not among the listed ones of this folder: their
-    numbers are missing or follow. A person may have deleted one, so that its number is missing and not there."""
-    numbers = set(map(number_of_part, listed))
+    """Return the names of the parts in a shard's folder that are not among the listed ones of this folder."""
+    return _unlisted(store, map(number_of_part, listed), partial(part_name, folder, pass_name=pass_name))
+
+
+def _unlisted(store: Store, listed: Iterable[int], name: Callable[[int], str]) -> list[str]:
+    """Return the names of the files that a listing lacks: their numbers are missing or follow. A person may have
+    deleted a file, so that its number is missing and not there.
+
+    Args:
+        listed: numbers of the listed files, which begin with 0.
+        name: the name of a number.
+    """
+    numbers = set(listed)
     last = max(numbers, default=-1)
-    gaps = [part_name(folder, number, pass_name) for number in range(last) if number not in numbers]
-    names = [name for name in gaps if store.exists(name)]
-    while store.exists(following := part_name(folder, last + 1, pass_name)):
+    names = [gap for number in range(last) if number not in numbers and store.exists(gap := name(number))]
+    while store.exists(following := name(last + 1)):
         names.append(following)
         last += 1
     return names

@@ -1,15 +1,14 @@
 """The files that voxbatch has written, which it may replace. A file that somebody changed is left as it is.
 
-    digests/00002-9f86d081….bin    a line of JSON, then 16 bytes for each file: hashes of its name and of its SHA-256
+    digests/00007.bin    a line of JSON, then 16 bytes for each file: hashes of its name and of its SHA-256
 
 A log of digests is created before the files that it names, and is never changed. So a merge that was killed anywhere
-has left no file that a later merge takes for somebody else's. Logs have numbers. A merge that has a file to write takes
-the number after that of the last merge that was finished, which summary.json has. A file is voxbatch's if its digest
-is the latest one of its name up to that number, or is in a later log: an unfinished merge may have written it. An older
-digest is not: somebody has put an old file back. The name of a log also has a digest of its content, so that the same
-merge creates it once.
+has left no file that a later merge takes for somebody else's. Merges have numbers, which are in their logs. A merge
+that has a file to write takes the number after that of the last merge that was finished, which summary.json has. A file
+is voxbatch's if its digest is the latest one of its name up to that number, or is of a later merge: an unfinished merge
+may have written it. An older digest is not: somebody has put an old file back.
 
-Marks are never superseded, such as that a place beside a recording has a file of voxbatch. They have the number 0.
+Marks are never superseded, such as that a place beside a recording has a file of voxbatch. Their merge is 0.
 `--overwrite` leaves the logs in place, because files beside recordings remain, too.
 """
 
@@ -20,12 +19,13 @@ from collections.abc import Iterable
 from functools import partial
 from threading import Lock
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.log import Log
-from voxbatch.output.layout import DIGESTS, VERSION
-from voxbatch.output.stored_json import json_bytes
+from voxbatch.output.layout import VERSION, digest_name, digest_names, number_of_list
+from voxbatch.output.stored_json import Count, json_bytes, read_json
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, parallel_map, redacted
 
@@ -34,12 +34,21 @@ BLOCK_BYTES = 4096
 SHOWN_NAMES = 3
 """Number of files that a message names."""
 MARKS = 0
-"""Number of the logs of marks."""
-_HEADER = json_bytes({"version": VERSION}) + b"\n"
+"""Merge number of marks."""
 
 Key = tuple[int, int]
 """Hashes of the name of a file and of its SHA-256; or of a place and of a mark. Beside ten million others, a file is
 taken for one of them with a chance of 10⁻¹²."""
+
+
+class _LogHeader(msgspec.Struct):
+    """The first line of a log."""
+
+    merge: Count
+    """Number of the merge, or MARKS."""
+    sha256: str
+    """SHA-256 of the rows after it, in hexadecimal digits."""
+    version: int = VERSION
 
 
 class OwnFiles:
@@ -48,7 +57,7 @@ class OwnFiles:
     Several threads may use an object. The logs are read when the first file is to be recorded or judged.
 
     Args:
-        finished: number of the logs of the last merge that was finished, as summary.json has it; 0 if none was.
+        finished: number of the last merge that was finished, as summary.json has it; 0 if none was.
     """
 
     def __init__(self, store: Store, finished: int = 0) -> None:
@@ -56,24 +65,26 @@ class OwnFiles:
         self._lock = Lock()
         """Held while logs are read, and while the other attributes change."""
         self._logs = set[str]()
-        """Names of the logs that were read."""
+        """Names of the logs that were read, or that this object has created."""
+        self._next_log = 0
+        """Number of the log that is created next, unless another process has created it."""
         self._stored = np.zeros((3, 0), np.uint64)
-        """The names, digests and numbers in these logs, sorted by name."""
+        """The names, digests and merges in these logs, sorted by name."""
         self._new = dict[int, list[tuple[int, int]]]()
-        """Digests and numbers by name that this object has recorded, or was told."""
+        """Digests and merges by name that this object has recorded, or was told."""
         self.left = list[str]()
         """Names of the files that are not replaced, in the order in which they were met."""
 
     @property
     def number(self) -> int:
-        """Number of the logs of this merge: that of an unfinished merge, if there was one."""
+        """Number of this merge: that of an unfinished merge, if there was one."""
         self._read_first()
         new = (number for rows in self._new.values() for _, number in rows)
         return max(self._finished, int(self._stored[2].max(initial=0)), *new)
 
     @property
     def next_number(self) -> int:
-        """Number of the logs of what is written now."""
+        """Number of the merge that writes now."""
         return max(self._finished + 1, self.number)
 
     def record(self, files: Iterable[tuple[str, str]]) -> None:
@@ -153,12 +164,19 @@ class OwnFiles:
         begin, end = (int(np.searchsorted(names, np.uint64(name), side)) for side in ("left", "right"))
         return [*zip(digests[begin:end].tolist(), numbers[begin:end].tolist(), strict=True), *self._new.get(name, ())]
 
-    def _create(self, keys: Iterable[Key], number: int) -> None:
+    def _create(self, keys: Iterable[Key], merge: int) -> None:
         rows = sorted(keys)
-        if rows:
-            content = _HEADER + np.array(rows, "<u8").tobytes()
-            self._store.create(f"{DIGESTS}/{number:05d}-{_name(content)}.bin", [content], durable=False)
-            self.know(rows, number)
+        if not rows:
+            return
+        stored = np.array(rows, "<u8").tobytes()
+        header = _LogHeader(merge, sha256(stored))
+        content = json_bytes(msgspec.to_builtins(header)) + b"\n" + stored
+        with self._lock:
+            while not self._store.create(name := digest_name(self._next_log), [content], durable=False):
+                self._next_log += 1  # another process has recorded files meanwhile
+            self._logs.add(name)
+            self._next_log += 1
+        self.know(rows, merge)
 
     def _read_first(self) -> None:
         if not self._logs:
@@ -167,11 +185,12 @@ class OwnFiles:
     def _read(self) -> None:
         """Read the logs that were not read yet. A log that is damaged has no rows: its files are left."""
         with self._lock:
-            names = [name for name in self._store.names(DIGESTS) if name not in self._logs]
+            names = [name for name in digest_names(self._store) if name not in self._logs]
             rows = parallel_map(self._store.concurrency, partial(_rows_of, self._store), names)
             stored = np.concatenate([self._stored, *rows], axis=1)
             self._stored = stored[:, np.argsort(stored[0], kind="stable")]
             self._logs.update(names)
+            self._next_log = 1 + max(map(number_of_list, self._logs), default=-1)
 
 
 def sha256(content: bytes) -> str:
@@ -188,13 +207,13 @@ def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-def _name(content: bytes) -> str:
-    return sha256(content)[:32]
-
-
 def _rows_of(store: Store, name: str) -> NDArray[np.uint64]:
-    """Return the names, digests and numbers in a log: shape (3, files)."""
-    content, (number, _, digest) = store.read(name) or b"", name.removeprefix(f"{DIGESTS}/").partition("-")
-    is_sound = digest == f"{_name(content)}.bin" and number.isdecimal() and content.startswith(_HEADER)
-    rows = np.frombuffer(content[len(_HEADER) :] if is_sound else b"", "<u8").reshape(-1, 2).T
-    return np.vstack([rows, np.full(rows.shape[1], int(number) if is_sound else 0, np.uint64)])
+    """Return the names, digests and merges in a log: shape (3, files)."""
+    first_line, _, stored = (store.read(name) or b"").partition(b"\n")
+    try:
+        header = read_json(first_line, _LogHeader)
+    except ValueError:
+        return np.zeros((3, 0), np.uint64)
+    is_sound = (header.version, header.sha256) == (VERSION, sha256(stored))
+    rows = np.frombuffer(stored if is_sound else b"", "<u8").reshape(-1, 2).T
+    return np.vstack([rows, np.full(rows.shape[1], header.merge, np.uint64)])

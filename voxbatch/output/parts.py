@@ -98,7 +98,7 @@ class PartHeader:
     taken: tuple[tuple[int, int], ...] = ()
     """Of corrections, the keys of the files from which they were taken; see own_files.Key."""
     taken_number: Count = 0
-    """Number of the digests of these files; see the module `own_files`."""
+    """Number of the merge from which on these files are voxbatch's; see the module `own_files`."""
 
     @property
     def key(self) -> RunKey:
