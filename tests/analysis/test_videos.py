@@ -63,8 +63,8 @@ def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording:
 
 @pytest.mark.slow
 def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """A copy is made again after a correction, also back to the first text and after it was copied elsewhere and back,
-    and not if nothing has changed. One that somebody has changed stays.
+    """A correction makes a copy again as it was, with a track or in the picture, also back to the first text and after
+    it was copied elsewhere and back, and not if nothing has changed. One that somebody has changed stays.
     """
     (tmp_path / "videos").mkdir()
     recording("sound.wav", 2.0)
@@ -78,16 +78,24 @@ def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, t
     subtitle = tmp_path / "out" / "srt" / "talk.srt"
     for old, new in (("w1", "one"), ("one", "w1")):
         subtitle.write_text(subtitle.read_text().replace(old, new))
-        assert voxbatch("correct", "out", "--engine", "none").returncode == 0
-        assert f"w0 {old} w2" in cues()
-        assert "videos with subtitles written: 1" in voxbatch("merge", "out", "--mux").stderr
+        done = voxbatch("correct", "out", "--engine", "none")
+        assert done.returncode == 0, done.stderr
+        assert "videos with subtitles written: 1, the first is " in done.stderr
         assert f"w0 {new} w2" in cues()
     copy.write_bytes(copy.read_bytes())
     before = copy.stat()
     assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
     assert copy.stat().st_mtime_ns == before.st_mtime_ns
+    copy.unlink()
+    assert voxbatch("merge", "out", "--burn").returncode == 0
+    burnt = streams(copy)
+    subtitle.write_text(subtitle.read_text().replace("w0", "nought"))
+    assert voxbatch("correct", "out", "--engine", "none").returncode == 0
+    again = streams(copy)
+    assert ([kind for kind, _ in again], again[0] == burnt[0], again[1:]) == (["v", "a"], False, burnt[1:])
     copy.write_bytes(copy.read_bytes() + b"mine")
     subtitle.write_text(subtitle.read_text().replace("w1", "one"))
-    assert voxbatch("correct", "out", "--engine", "none").returncode == 0
+    done = voxbatch("correct", "out", "--engine", "none")
+    assert (done.returncode, "videos" in done.stderr) == (0, False)
     assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
     assert copy.read_bytes().endswith(b"mine")

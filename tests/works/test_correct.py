@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import killed_at
+import numpy as np
 import power_loss
 import pysubs2
 import pytest
 import servers
+import soundfile
 from conftest import ROOT, Recorder, Voxbatch, environment
 
 from voxbatch.analysis.results import read_results
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.output.verify import verify
-from voxbatch.records import Transcript
+from voxbatch.records import SAMPLING_RATE, Transcript
 from voxbatch.storage import Store, Stores
 
 ENGINE = ("--engine", "scripted", "--log-format", "text", "-q")
@@ -326,6 +328,67 @@ def test_an_aligner_that_cannot_be_used_is_refused(out: Path, voxbatch: Voxbatch
     done = voxbatch("correct", "out", *options)
     assert (done.returncode, done.stderr.startswith("Error: ")) == (2, True)
     assert not list(out.rglob("corrected-*"))
+
+
+def check_only_speaker(out: Path, item_id: str, old: str, new: str) -> None:
+    """Check that all words of a speaker have another one in the lines and in the formats of who speaks when."""
+    speakers = {part.get("speaker") for key in ("words", "segments") for part in read_lines(out)[item_id][key]}
+    assert (new in speakers, old in speakers) == (True, False)
+    for path in (*out.glob("*/*.rttm"), *out.glob("json/*")):
+        assert new.replace(" ", "_") in path.read_text().replace(" ", "_")
+        assert old.replace(" ", "_") not in path.read_text().replace(" ", "_")
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt", "ass", "ttml", "txt"])
+def test_calls_with_a_speaker_in_each_channel(
+    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path, form: str
+) -> None:
+    """A word is corrected, and the turns of one side are given to the other. Each word keeps its times, and all formats
+    follow."""
+    recording("agent.wav", 1.6)
+    left = soundfile.read(tmp_path / "agent.wav", dtype="float32")[0]
+    silence = np.zeros_like(left)
+    call = np.concatenate([np.stack(pair, axis=1) for pair in ((left, silence), (silence, left), (left, silence))])
+    soundfile.write(tmp_path / "call.wav", call, SAMPLING_RATE)
+    sides = ("--channels", "split", "--channel-names", "agent,customer")
+    formats = "srt,vtt,ass,ttml,txt,rttm,json"
+    done = voxbatch("run", "call.wav", "-o", "out", "--formats", formats, *sides, *ENGINE)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    before = read_lines(out)["call.wav"]
+    (path,) = (out / form).glob("call.*")
+    replace_in(path, ("customer", "agent"), ("w1", "one"))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.returncode == 0, done.stderr
+    line = read_lines(out)["call.wav"]
+    assert line["pred_text"] == before["pred_text"].replace("w1", "one")
+    assert [word["start"] for word in line["words"]] == [word["start"] for word in before["words"]]
+    check_only_speaker(out, "call.wav", "customer", "agent")
+    assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+
+
+def test_speakers_that_were_told_apart_get_names(
+    corpus: Path, speaker_networks: Path, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """The label of a speaker is changed to a name in the subtitle of a conversation, and a word beside it. The text of
+    the others stays, and so does the correction in a run that goes on."""
+    row = {"audio_filepath": str(corpus / "conversations" / "sample.flac"), "duration": 15}
+    (tmp_path / "m.jsonl").write_text(json.dumps(row) + "\n")
+    command = ("run", "m.jsonl", "-o", "out", "--speakers", "auto", "--speaker-model", speaker_networks, *ENGINE)
+    done = voxbatch(*command, "--formats", "srt,rttm,json")
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "out"
+    ((item_id, before),) = read_lines(out).items()
+    (path,) = (out / "srt").glob("*.srt")
+    replace_in(path, ("Speaker 1:", "Anna:"), (" w3 ", " three "))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.returncode == 0, done.stderr
+    check_only_speaker(out, item_id, "Speaker 1", "Anna")
+    line = read_lines(out)[item_id]
+    assert line["pred_text"] == before["pred_text"].replace(" w3 ", " three ")
+    assert voxbatch(*command, "--formats", "srt,rttm,json,vtt").stderr == ""
+    check_only_speaker(out, item_id, "Speaker 1", "Anna")
+    assert "<v Anna>" in next((out / "vtt").glob("*")).read_text()
 
 
 def test_other_kinds_of_runs_are_refused(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:

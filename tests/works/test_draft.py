@@ -20,7 +20,7 @@ from voxbatch.works.correct.times import set_times, stretches_of
 Times = tuple[float, float]
 
 
-def transcript(text: str, words: Sequence[str] | None = None, speakers: Sequence[str] = ()) -> Transcript:
+def transcript(text: str, words: Sequence[str] | None = None, speakers: Sequence[str | None] = ()) -> Transcript:
     """Return a transcript whose words take half a second each; a speaker says two words."""
     texts = text.split() if words is None else words
     timed = [
@@ -155,6 +155,17 @@ def test_speakers_are_those_of_the_labels(form: str) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("form", sorted(READERS))
+def test_what_nobody_was_told_to_say_stays_so(form: str) -> None:
+    """A cue without a label after one with a label has words of no speaker, and a label of its own gives them one."""
+    before = transcript("one two three four five six.", speakers=["Ann", None, "Bob"])
+    text = Document("x", before).written(form)
+    draft = draft_of(before, passages(form, text.replace("two", "too").replace("Ann", "Eve"), ["Ann", "Bob"]))
+    assert [(piece.text, piece.speaker) for piece in draft.pieces] == [
+        ("one", "Eve"), ("too", "Eve"), ("three", None), ("four", None), ("five", "Bob"), ("six.", "Bob"),
+    ]  # fmt: skip
+
+
 def test_a_colon_in_the_text_is_no_label() -> None:
     """What the recogniser has written before a colon is text, unless a speaker has that name."""
     before = transcript("Note: it works well now", speakers=SPEAKERS)
@@ -205,12 +216,12 @@ def test_a_draft_has_the_text_and_times_in_order(before: list[str], after: list[
 
 
 @settings(max_examples=400)
-@given(TEXTS, st.sampled_from(sorted(READERS)), st.booleans())
-def test_a_file_of_voxbatch_changes_nothing(texts: list[str], form: str, has_speakers: bool) -> None:
-    """Each format that voxbatch writes is read back as the text and the speakers that it has."""
-    speakers = SPEAKERS if has_speakers else []
+@given(TEXTS, st.sampled_from(sorted(READERS)), st.lists(st.sampled_from([*SPEAKERS, None]), max_size=4))
+def test_a_file_of_voxbatch_changes_nothing(texts: list[str], form: str, speakers: list[str | None]) -> None:
+    """Each format that voxbatch writes is read back as the text and the speakers that it has, also if some words are
+    nobody's."""
     present = transcript(" ".join(texts), speakers=speakers)
     written = Document("x", present).written(form)
-    draft = draft_of(present, passages(form, written, speakers, present.text))
+    draft = draft_of(present, passages(form, written, [*filter(None, speakers)], present.text))
     assert (draft.text, draft.differs) == (present.text, False)
     assert form in WRITERS

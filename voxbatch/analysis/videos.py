@@ -43,11 +43,12 @@ class VideoError(VoxbatchError):
     """A copy of a video that cannot be made."""
 
 
-def write_videos(store: Store, in_picture: bool, log: Log) -> None:
+def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
     """Write a copy with subtitles of each local video of the finished run in OUT, and log what was written.
 
     Args:
-        in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off.
+        in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off. None
+            makes only the copies again that voxbatch has made from other subtitles, each as it was.
         log: gets the numbers, and the reason for each video without a copy.
 
     Raises:
@@ -78,8 +79,9 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
             log.info("video", text=f"videos with subtitles {kind}: {len(names):,}, the first is {names[0]}")
 
 
-def _write_copy(video: str, subtitles: bytes, in_picture: bool, own: OwnFiles) -> tuple[str, bool] | None:
-    """Return the copy of a video and whether it was written now; None if the recording has no picture.
+def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[str, bool] | None:
+    """Return the copy of a video and whether it was written now; None if the recording has no picture, or no copy that
+    is to be made again.
 
     Args:
         own: knows the copies that voxbatch has made, and from which subtitles.
@@ -88,19 +90,23 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool, own: OwnFiles) -
         VideoError: ffmpeg cannot make the copy.
         StorageError: the copy cannot be written.
     """
-    source = ["-format_whitelist", FORMATS, "-i", f"file:{os.path.abspath(video)}"]
-    log = FFmpegLog()
-    log.feed(_ffmpeg(["-loglevel", "level+info", *source], check=False))
-    if not log.has_video:
-        return None
     stem, suffix = os.path.splitext(video)
     codec = _SUBTITLE_CODECS.get(suffix.lower(), "srt")
     suffix = suffix if codec != "srt" else ".mkv"
     folder, name = os.path.split(f"{stem}{SUBTITLED}{suffix}")
     place = os.path.join(folder, name)
-    is_there = os.path.lexists(place)
-    if is_there and not _is_outdated(place, subtitles, own):
+    outdated = _outdated_copy(place, subtitles, own)
+    if in_picture is None and not outdated:
+        return None
+    source = ["-format_whitelist", FORMATS, "-i", f"file:{os.path.abspath(video)}"]
+    log = FFmpegLog()
+    log.feed(_ffmpeg(["-loglevel", "level+info", *source], check=False))
+    if not log.has_video:
+        return None
+    if not outdated and os.path.lexists(place):
         return place, False
+    if in_picture is None:
+        in_picture = own.has_mark(place, _burnt(outdated))
     with tempfile.TemporaryDirectory() as temporary:
         Path(temporary, "cues.srt").write_bytes(subtitles)
         if in_picture:
@@ -111,10 +117,11 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool, own: OwnFiles) -
         _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=temporary)
         copy = os.path.join(temporary, f"copy{suffix}")
         digest, store = _digest(copy), DEFAULT_STORES.out(folder)
-        own.mark([(place, digest), (place, _made_of(digest, subtitles))])
+        burnt = [(place, _burnt(digest))] if in_picture else []
+        own.mark([(place, digest), (place, _made_of(digest, subtitles)), *burnt])
         with open(copy, "rb") as file:
             blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
-            if is_there:
+            if outdated:
                 store.write(name, blocks)
             elif not store.create(name, blocks):
                 return place, False
@@ -122,17 +129,24 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool, own: OwnFiles) -
     return place, True
 
 
-def _is_outdated(place: str, subtitles: bytes, own: OwnFiles) -> bool:
-    """Return whether voxbatch has made a copy, with other subtitles. The copy is read if it was touched since."""
+def _outdated_copy(place: str, subtitles: bytes, own: OwnFiles) -> str:
+    """Return the SHA-256 of a copy that voxbatch has made from other subtitles; "" of any other copy. The copy is read
+    if it was touched since."""
     if not os.path.isfile(place) or own.has_mark(place, _made_of(_state(place), subtitles)):
-        return False
+        return ""
     digest = _digest(place)
-    return own.has_mark(place, digest) and not own.has_mark(place, _made_of(digest, subtitles))
+    is_outdated = own.has_mark(place, digest) and not own.has_mark(place, _made_of(digest, subtitles))
+    return digest if is_outdated else ""
 
 
 def _made_of(copy: str, subtitles: bytes) -> str:
     """Return what is recorded for a copy, of which the digest or the state is given."""
     return f"{copy} with {sha256(subtitles)}"
+
+
+def _burnt(digest: str) -> str:
+    """Return what is recorded for a copy with subtitles in its picture."""
+    return f"{digest} in the picture"
 
 
 def _state(path: str) -> str:

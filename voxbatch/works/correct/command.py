@@ -42,8 +42,10 @@ def correct(
       voxbatch correct out texts.jsonl      lines with `id` and `text`
 
     Words keep their times where the text is the same. New words get theirs from the audio, as by voxbatch align, or
-    else between their neighbours. All formats, the report and the scores follow, and further runs keep the correction.
+    else between their neighbours. All formats, the report, the scores and videos with subtitles follow, and further
+    runs keep the correction.
     """
+    from voxbatch.analysis.videos import write_videos
     from voxbatch.cli.outcome import print_outcome
     from voxbatch.output import run_file
     from voxbatch.works.correct.dropping import drop as drop_changes
@@ -63,7 +65,9 @@ def correct(
             click.echo(escape_controls(line))
         if not dry_run:
             aligner = Aligner(engine, model, run.identity.get("audio_stream"), stores)
-            print_outcome(take_in(store, run, changes, aligner, log), out, stores)
+            summary = take_in(store, run, changes, aligner, log)
+            write_videos(store, None, log)
+            print_outcome(summary, out, stores)
 
 
 def _lines(changes: TextChanges) -> Iterator[str]:

@@ -42,6 +42,14 @@ class Unit:
     follows_break: bool = False
     """True if it begins a line."""
     speaker: str | None = None
+    """The speaker of the latest label."""
+    is_labelled: bool = False
+    """True if the label is in the same cue or line."""
+
+    def speaker_after(self, before: str | None) -> str | None:
+        """Return its speaker, who was another one before: a label is that of what follows, too, up to the next one.
+        Words that were nobody's get only a label of their own."""
+        return self.speaker if self.speaker and (self.is_labelled or before) else before
 
     @property
     def key(self) -> str:
@@ -179,7 +187,7 @@ def _units_of(passages: Sequence[Passage]) -> Iterator[Unit]:
                 if not number and previous:
                     divides = _NEEDS_NO_SPACE.match(previous[-1]) and _NEEDS_NO_SPACE.match(unit.text)
                     space = "" if divides else " "
-                yield Unit(unit.text, space, not number, speaker)
+                yield Unit(unit.text, space, not number, speaker, bool(passage.speaker))
                 previous = unit.text
 
 
@@ -228,7 +236,7 @@ def _kept(atom: _Atom, before: Sequence[Unit], after: Sequence[Unit], follows_ke
     if words and [unit.text for unit in after] != [unit.text for unit in present]:
         words = (Word(text, words[0].start, words[-1].end, words[0].confidence),)
     space = present[0].space if follows_kept else after[0].space
-    return DraftPiece(text, space, atom.segment, after[0].speaker or atom.speaker, atom.speaker, words)
+    return DraftPiece(text, space, atom.segment, after[0].speaker_after(atom.speaker), atom.speaker, words)
 
 
 def _changed(
@@ -259,15 +267,15 @@ def _changed(
     words = [word for atom in atoms for word in atom.words]
     low, high = min((word.start for word in words), default=None), max((word.end for word in words), default=None)
     for unit in after:
-        new_speaker = unit.speaker or speaker
+        new_speaker = unit.speaker_after(speaker)
         yield DraftPiece(unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high)
 
 
 def _with_speakers(present: Sequence[Unit], after: Sequence[Unit]) -> Iterator[Unit]:
     """Yield units of a transcript with the speakers of those of the corrected text, which have the same characters."""
-    speakers, at = [unit.speaker for unit in after for _ in unit.text], 0
+    sources, at = [unit for unit in after for _ in unit.text], 0
     for unit in present:
-        yield replace(unit, speaker=speakers[at])
+        yield replace(unit, speaker=sources[at].speaker, is_labelled=sources[at].is_labelled)
         at += len(unit.text)
 
 
