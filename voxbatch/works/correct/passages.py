@@ -93,7 +93,9 @@ def is_readable(form: str, text: str) -> bool:
 
 
 def _read(form: str, text: str) -> Iterator[Passage]:
-    return READERS[form](text.replace("\r\n", "\n").replace("\r", "\n"))
+    for passage in READERS[form](text.replace("\r\n", "\n").replace("\r", "\n")):
+        # Another program may have brought a joiner from a format that needs it into one that does not.
+        yield replace(passage, lines=tuple(line.replace(_WORD_JOINER, "") for line in passage.lines))
 
 
 def _labelled(passage: Passage, speakers: Collection[str], recognised: str) -> Passage:
@@ -125,8 +127,7 @@ def _webvtt(text: str) -> Iterator[Passage]:
 
 def _lines(lines: list[str]) -> tuple[str, ...]:
     """Return the lines of a cue without tags, and with the braces that ffmpeg has escaped."""
-    shown = (_ESCAPED_BRACE.sub(r"\1", _TAG.sub("", line)) for line in lines if line.strip())
-    return tuple(line.replace(_WORD_JOINER, "") for line in shown)
+    return tuple(_ESCAPED_BRACE.sub(r"\1", _TAG.sub("", line)) for line in lines if line.strip())
 
 
 def _substation(text: str) -> Iterator[Passage]:
@@ -140,7 +141,7 @@ def _substation(text: str) -> Iterator[Passage]:
             values = dict(zip(fields, value.split(",", len(fields) - 1), strict=False))
             lines = re.split(r"\\[Nn]", _without_overrides(values.get("Text", "")).replace(r"\h", " "))
             start, end = (_clock(values.get(name, "").strip()) for name in ("Start", "End"))
-            yield Passage(tuple(line.replace(_WORD_JOINER, "") for line in lines), start, end)
+            yield Passage(tuple(lines), start, end)
 
 
 def _without_overrides(text: str) -> str:
