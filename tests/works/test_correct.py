@@ -430,6 +430,19 @@ def with_ffmpeg(*formats: str) -> Callable[[Path], None]:
     return convert
 
 
+def with_ttconv(form: str) -> Callable[[Path], None]:
+    """Return a function that changes a word in the item's file of another format, and lets ttconv make this one."""
+
+    def convert(path: Path) -> None:
+        pytest.importorskip("ttconv")
+        source = path.with_name(f"source.{form}")
+        source.write_text((path.parents[1] / form / f"a.{form}").read_text().replace("sentence", "phrase"))
+        command = [sys.executable, "-m", "ttconv.tt", "convert", "-i", str(source), "-o", str(path)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    return convert
+
+
 def with_sed(path: Path) -> None:
     """Change a word with sed."""
     subprocess.run(["sed", "-i", "s/sentence/phrase/", str(path)], check=True)
@@ -473,6 +486,9 @@ def with_json(path: Path) -> None:
         ("ass/a.ass", with_ffmpeg()),
         ("ttml/a.ttml", with_sed),
         ("ttml/a.ttml", with_pysubs2),
+        ("ttml/a.ttml", with_ttconv("ttml")),
+        ("ttml/a.ttml", with_ttconv("srt")),
+        ("vtt/a.vtt", with_ttconv("vtt")),
         ("txt/a.txt", with_sed),
         ("txt/a.txt", as_notepad),
         ("transcripts.jsonl", with_sed),
