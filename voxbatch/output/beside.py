@@ -7,6 +7,7 @@ A file beside a recording never replaces a file of somebody else, nor one that s
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import Lock
 
@@ -17,6 +18,9 @@ from voxbatch.storage import Store, Stores, is_remote, redacted
 
 BESIDE = "beside"
 """Mark of a place at which voxbatch has written a file. A file elsewhere is nobody's correction."""
+
+MARKED_TOGETHER = 256
+"""Number of places that are recorded together."""
 
 
 @dataclass(slots=True)
@@ -38,7 +42,7 @@ class Beside:
         self._local = dict[int, Store]()
         """A store in each local file system that a file was written to, by the number of its device."""
         self._own_places = list[str]()
-        """The places that have a file of voxbatch."""
+        """The latest places that have a file of voxbatch, which are not recorded yet."""
         self._written, self._foreign, self._refused, self._parts = _Outcome(), _Outcome(), _Outcome(), _Outcome()
 
     def write(self, place: str | None, name: str, content: bytes) -> None:
@@ -74,10 +78,18 @@ class Beside:
             outcome.add(example)
             if outcome is self._written:
                 self._own_places.append(place)
+            places = self._own_places
+            if len(places) < MARKED_TOGETHER:
+                return
+            self._own_places = []
+        self._mark(places)
+
+    def _mark(self, places: Iterable[str]) -> None:
+        self._own.mark((place, BESIDE) for place in places)
 
     def finish(self) -> None:
         """Record the places, and make the files durable."""
-        self._own.mark((place, BESIDE) for place in self._own_places)
+        self._mark(self._own_places)
         for store in self._local.values():
             try:
                 store.sync()

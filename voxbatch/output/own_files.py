@@ -64,14 +64,18 @@ class OwnFiles:
         self._store, self._finished = store, finished
         self._lock = Lock()
         """Held while logs are read, and while the other attributes change."""
+        self._is_read = False
+        """True if the logs of earlier processes were read."""
         self._logs = set[str]()
-        """Names of the logs that were read, or that this object has created."""
+        """Names of the logs that were read. Those that this object creates are read when a file is not known."""
         self._next_log = 0
         """Number of the log that is created next, unless another process has created it."""
         self._stored = np.zeros((3, 0), np.uint64)
         """The names, digests and merges in these logs, sorted by name."""
-        self._new = dict[int, list[tuple[int, int]]]()
-        """Digests and merges by name that this object has recorded, or was told."""
+        self._known = dict[int, list[tuple[int, int]]]()
+        """Digests and merges by name that no log has."""
+        self._latest = finished
+        """Number of the latest merge that has recorded a file."""
         self.left = list[str]()
         """Names of the files that are not replaced, in the order in which they were met."""
 
@@ -79,8 +83,7 @@ class OwnFiles:
     def number(self) -> int:
         """Number of this merge: that of an unfinished merge, if there was one."""
         self._read_first()
-        new = (number for rows in self._new.values() for _, number in rows)
-        return max(self._finished, int(self._stored[2].max(initial=0)), *new)
+        return self._latest
 
     @property
     def next_number(self) -> int:
@@ -106,7 +109,8 @@ class OwnFiles:
         """Take files, by their keys, for those of a merge, although no log has them."""
         with self._lock:
             for name, digest in keys:
-                self._new.setdefault(name, []).append((digest, number))
+                self._known.setdefault(name, []).append((digest, number))
+                self._latest = max(self._latest, number)
 
     def has(self, name: str, digest: str) -> bool:
         """Return whether a file with this name in OUT and this SHA-256 is voxbatch's."""
@@ -160,9 +164,12 @@ class OwnFiles:
 
     def _rows(self, name: int) -> list[tuple[int, int]]:
         """Return the digests of a name, each with its number."""
+        known = self._known.get(name, ())
+        if not self._stored.size:
+            return [*known]
         names, digests, numbers = self._stored
         begin, end = (int(np.searchsorted(names, np.uint64(name), side)) for side in ("left", "right"))
-        return [*zip(digests[begin:end].tolist(), numbers[begin:end].tolist(), strict=True), *self._new.get(name, ())]
+        return [*zip(digests[begin:end].tolist(), numbers[begin:end].tolist(), strict=True), *known]
 
     def _create(self, keys: Iterable[Key], merge: int) -> None:
         rows = sorted(keys)
@@ -172,14 +179,16 @@ class OwnFiles:
         header = _LogHeader(merge, sha256(stored))
         content = json_bytes(msgspec.to_builtins(header)) + b"\n" + stored
         with self._lock:
-            while not self._store.create(name := digest_name(self._next_log), [content], durable=False):
-                self._next_log += 1  # another process has recorded files meanwhile
-            self._logs.add(name)
-            self._next_log += 1
-        self.know(rows, merge)
+            is_recorded = False
+            while not is_recorded:
+                name = digest_name(self._next_log)
+                # Another process may have recorded other files meanwhile, or the same ones: a second merge.
+                is_recorded = self._store.create(name, [content], durable=False) or self._store.read(name) == content
+                self._next_log += 1
+            self._latest = max(self._latest, merge)
 
     def _read_first(self) -> None:
-        if not self._logs:
+        if not self._is_read:
             self._read()
 
     def _read(self) -> None:
@@ -190,7 +199,9 @@ class OwnFiles:
             stored = np.concatenate([self._stored, *rows], axis=1)
             self._stored = stored[:, np.argsort(stored[0], kind="stable")]
             self._logs.update(names)
+            self._is_read = True
             self._next_log = 1 + max(map(number_of_list, self._logs), default=-1)
+            self._latest = max(self._latest, int(self._stored[2].max(initial=0)))
 
 
 def sha256(content: bytes) -> str:
