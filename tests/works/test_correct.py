@@ -82,6 +82,8 @@ def test_an_edited_file_stays_until_its_change_is_taken_in(
             *options
         )
         assert (out / "srt" / "a.srt").read_bytes() == edited
+    shown = voxbatch("correct", "out", "--dry-run").stdout
+    assert shown == "1 item to correct\n  a.wav, in srt/a.srt: 1 change\n"
     done = voxbatch("correct", "out")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 item corrected\n  a.wav, in srt/a.srt: 1 change\n")

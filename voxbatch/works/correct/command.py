@@ -61,7 +61,7 @@ def correct(
         if not run.takes_corrections:
             raise ConfigError(f"{out} holds no transcripts of voxbatch run, and only those can be corrected")
         changes = find_changes(store, run, stores, files)
-        for line in _lines(changes):
+        for line in _lines(changes, "to correct" if dry_run else "corrected"):
             click.echo(escape_controls(line))
         if not dry_run:
             aligner = Aligner(engine, model, run.identity.get("audio_stream"), stores)
@@ -70,9 +70,9 @@ def correct(
             print_outcome(summary, out, stores)
 
 
-def _lines(changes: TextChanges) -> Iterator[str]:
+def _lines(changes: TextChanges, verb: str) -> Iterator[str]:
     """Yield the lines about the changes for people."""
-    yield f"{counted(len(changes.taken), 'item')} corrected"
+    yield f"{counted(len(changes.taken), 'item')} {verb}"
     for taken in changes.taken[:SHOWN]:
         yield f"  {taken.item.line['id']}, in {taken.edit.file}: {counted(taken.draft.num_changes, 'change')}"
     if len(changes.taken) > SHOWN:
