@@ -52,7 +52,7 @@ def test_a_missing_recording_is_not_valid(voxbatch: Voxbatch, manifest: Manifest
         ),
         f"  1 × the file is empty (line 2: {tmp_path}/empty.wav)",
         f"  1 × it is a folder (line 5003: {tmp_path}/folder.wav)",
-        "0.00 hours in the items that give a duration; 0 with a reference",
+        "unknown duration: no item gives it, and --check-audio reads the headers; 0 with a reference",
     ]
     listed = voxbatch("validate", "m.jsonl", "--all").stdout.splitlines()
     assert listed[1] == f"line 3: {tmp_path}/gone0.wav: No such file or directory"

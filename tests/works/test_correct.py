@@ -241,6 +241,31 @@ def test_a_correction_stays_in_further_runs(
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 eins w2"
 
 
+def test_a_correction_stays_if_only_the_reference_changes(
+    recording: Recorder, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """With --update, an item of which only the reference has changed is scored again by its correction. One whose
+    recording had changed before gets no correction of the recording before."""
+    recording("a.wav", 3.2)
+    recording("b.wav", 2.1)
+    command = ("run", "m.jsonl", "-o", "out", "--formats", "txt", "--update", *ENGINE)
+    last = "w0 w1 w2 three w4 w5"
+    for step, text in enumerate(("w0", "w0 w1", "w0 w1 w2", last)):
+        rows = [{"audio_filepath": f"{name}.wav", "text": text, "lang": "en", "take": 1} for name in "ab"]
+        rows[1]["take"] = min(step, 2)
+        (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert voxbatch(*command).returncode == 0
+        if not step:
+            replace_in(tmp_path / "out/txt/a.txt", ("w3", "three"))
+            replace_in(tmp_path / "out/txt/b.txt", ("w3", "three"))
+            assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    lines = read_lines(tmp_path / "out")
+    assert (lines["a.wav"]["pred_text"], lines["a.wav"]["text"], lines["a.wav"]["wer"]) == (last, last, 0)
+    assert lines["a.wav"]["recognised"]["pred_text"] == "w0 w1 w2 w3 w4 w5"
+    assert (lines["b.wav"]["pred_text"], "recognised" in lines["b.wav"]) == ("w0 w1 w2 w3", False)
+    assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+
+
 def test_a_correction_is_taken_back(out: Path, voxbatch: Voxbatch, again: Callable[..., str]) -> None:
     """A file that somebody puts back as it was before a correction is a change, too."""
     before = (out / "srt" / "a.srt").read_bytes()
@@ -400,7 +425,7 @@ def test_other_kinds_of_runs_are_refused(recording: Recorder, voxbatch: Voxbatch
     assert voxbatch("align", "m.jsonl", "-o", "out", "-q").returncode in (0, 3)
     done = voxbatch("correct", "out")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "holds no transcripts of voxbatch run" in done.stderr
+    assert "has given texts: correct them in the manifest" in done.stderr
 
 
 ODD = "Dr. Müller <3 R&D {x} a\\b at 12:30.5 5 < 6 > 4 don't 7 stop. Second sentence — here's more & more …"

@@ -55,7 +55,7 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
         ConfigError: the run has no transcripts.
     """
     run = run_file.read_existing(store)
-    run.products.check_score(store.place)  # subtitles need texts, too
+    run.check_reader("videos", store.place)
     summary = read_summary(store)
     limits = ItemFiles.of((summary or run).facts.config).limits
     entries, recordings, own = Entries(store, run), ItemNames(), OwnFiles(store)

@@ -10,6 +10,7 @@ job's ExitMessage.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import sys
@@ -38,6 +39,9 @@ def cli() -> None:
 
     No item is lost or transcribed twice. Kill a run at any moment, and run the same command again to continue.
     """
+
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main() -> NoReturn:
@@ -72,7 +76,8 @@ def main() -> NoReturn:
         sys.exit(e.exit_code)
     except OSError as e:  # standard output is a closed pipe, or a file on a full disk
         if not isinstance(e, BrokenPipeError):
-            _show(str(e), told)
+            is_output = e.filename is None and e.errno in _DISK_ERRORS
+            _show(f"cannot write to standard output: {e.strerror}" if is_output else str(e), told)
         _discard_output()
         sys.exit(1)
     except Exception as e:  # a bug: let Python print the traceback

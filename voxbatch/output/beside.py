@@ -7,7 +7,7 @@ A file beside a recording never replaces a file of somebody else, nor one that s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
 
@@ -94,6 +94,31 @@ class Beside:
             try:
                 store.sync()
             except StorageError as e:
+                self._refused.add(str(e))
+
+    def delete(self, place: str, name: str, check: Callable[[], None]) -> None:
+        """Delete a file beside a recording that is not that of its item any more, unless somebody else's file is there.
+
+        Args:
+            name: name of the item's file in OUT, which is about to be deleted.
+            check: see Store.delete.
+        """
+        folder, basename = place.rsplit("/", 1)
+        try:
+            if not is_remote(place) and not os.path.isdir(folder):
+                return
+            store = self._stores.out(folder)
+            if (present := store.read(basename)) is None:
+                return
+            if self._own.may_replace(name, present, b""):
+                store.delete(basename, check)
+            elif self._own.has_mark(place, BESIDE):
+                self._own.leave(place)
+            else:
+                with self._lock:
+                    self._foreign.add(place)
+        except (StorageError, ConfigError) as e:
+            with self._lock:
                 self._refused.add(str(e))
 
     def report(self, log: Log, _: str) -> None:

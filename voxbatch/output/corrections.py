@@ -115,6 +115,20 @@ def commit(
         number += 1
 
 
+def latest_by_keys(store: Store, run: Run) -> dict[tuple[int, int], Mapping[str, Any]]:
+    """Return the latest correction of each line, by the hashes of its item's id and line.
+
+    Raises:
+        CheckpointError: a correction is damaged.
+    """
+    corrections = dict[tuple[int, int], Mapping[str, Any]]()
+    for name in correction_names(store, run.generation):
+        header, entries = open_part(store, name, run.key)
+        for (item_id, line), entry in zip(header.item_keys.tolist(), entries, strict=True):
+            corrections[item_id, line] = json.loads(entry.line)
+    return corrections
+
+
 class LostCorrections:
     """Finds, while the entries of a merge come, the items that are recognised anew because their recording or their
     line has changed, so that their corrections do not count any more."""

@@ -66,7 +66,7 @@ def resume(job: Job, assigned: ItemSet, started_at: float, worker: int = 0) -> R
         committed=num_items - num_remaining,
         started_at=started_at,
     )
-    return RemainingWork(remaining, checkpoint, progress)
+    return RemainingWork(assigned, remaining, checkpoint, progress)
 
 
 def transcribe(

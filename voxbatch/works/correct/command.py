@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from voxbatch.cli.options import FolderOrAddress, option, store_options
-from voxbatch.errors import ConfigError
 from voxbatch.log import Log
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import Stores
@@ -58,8 +57,7 @@ def correct(
         if drop:
             print_outcome(drop_changes(store, run, stores, files, log), out, stores)
             return
-        if not run.takes_corrections:
-            raise ConfigError(f"{out} holds no transcripts of voxbatch run, and only those can be corrected")
+        run.check_reader("correct", store.place)
         changes = find_changes(store, run, stores, files)
         for line in _lines(changes, "to correct" if dry_run else "corrected"):
             click.echo(escape_controls(line))

@@ -6,5 +6,4 @@ WORK = Work(
     name="transcribe",
     steps="voxbatch.runner.steps:Steps",
     products="voxbatch.works.transcribe.products:PRODUCTS",
-    takes_corrections=True,
 )
