@@ -21,7 +21,7 @@ from voxbatch.audio.dropouts import Dropouts
 from voxbatch.audio.joined import FilePart, file_starts
 from voxbatch.audio.libsndfile import HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
-from voxbatch.audio.structure import AudioBytes, audio_bytes, has_extensible_float, ogg_pages
+from voxbatch.audio.structure import AudioBytes, audio_bytes, has_extensible_numbers, ogg_pages
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
@@ -215,7 +215,7 @@ def _misread(native: SoundFileStream, recording: Recording) -> str | None:
         return "a VOC file"
     if native.subtype == "OPUS" and native.rate < OPUS_RATE:
         return f"Opus that libsndfile decodes at {native.rate} Hz"
-    return "Wave64 whose numbers libsndfile takes for integers" if has_extensible_float(recording) else None
+    return "Wave64 whose numbers libsndfile takes for integers" if has_extensible_numbers(recording) else None
 
 
 def _no_such_stream(number: int) -> AudioError:
