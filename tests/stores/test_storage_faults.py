@@ -30,6 +30,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import reserve
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import StoreOptions, connect, retrying_client
+from voxbatch.storage.columns import ItemSet
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.waits import RetryWait, longest_wait
 from voxbatch.stores import reply_deadline
@@ -170,7 +171,7 @@ def test_stale_listing_does_not_hide_that_all_is_done(place: Place) -> None:
     place.proxy.spoil = stale
     checkpoint.commit([PartEntry(i, "failure", b'{"id": "0"}') for i in range(2)], 1.0)
     assert not checkpoint.are_all_complete()
-    checkpoint.mark_complete(2)
+    checkpoint.mark_complete(ItemSet(2, is_full=True))
     assert checkpoint.are_all_complete()
 
 

@@ -29,6 +29,7 @@ from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
+from voxbatch.output.verify import verify
 from voxbatch.runner import results
 from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.speak.options import SpeechOptions
@@ -256,6 +257,35 @@ def test_what_is_misheard_is_flagged(speak: Speak, tmp_path: Path) -> None:
     assert summary.of_kind["wer_by_voice"] == {"heart": summary.score.wer}
     assert summary.flags.by_kind == {"misheard": 1}
     assert [item.id for item in find_flagged(DEFAULT_STORES.out(str(out)), None).worst] == [second["id"]]
+
+
+@pytest.mark.parametrize("change", [None, lambda data: data[:9000], lambda data: data[:5000] + b"?" + data[5001:]])
+def test_a_damaged_archive_is_named_with_its_part(
+    speak: Speak, tmp_path: Path, change: Callable[[bytes], bytes] | None
+) -> None:
+    """The steps of the verification bring back the recordings of an archive that is missing, cut off or altered,
+    whatever else is damaged: the same texts give the same archive, whose name must not keep the damaged one."""
+    source, out = listed(tmp_path / "a.jsonl", *TEXTS[:3]), tmp_path / "out"
+    speak(source, out, part_items=1)
+    before = outputs(out)
+    archives = sorted(out.rglob("*.tar"))
+    assert len(archives) == 3
+    for archive in archives[:2]:
+        data = archive.read_bytes()
+        archive.unlink()
+        if change:
+            archive.write_bytes(change(data))
+    problems = verify(DEFAULT_STORES.out(str(out)))
+    assert len(problems) == 2
+    for problem in problems:
+        assert "/part-" in problem.file
+        assert problem.problem == "the archive of its recordings is missing or damaged"
+        remove, again = problem.repair
+        subprocess.run(remove, shell=True, check=True)
+        assert again.startswith("run the same command again")
+    speak(source, out, part_items=1)
+    assert verify(DEFAULT_STORES.out(str(out))) == []
+    assert outputs(out) == before
 
 
 def test_from_python(tmp_path: Path) -> None:

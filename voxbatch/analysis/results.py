@@ -60,14 +60,14 @@ class ResultReader:
 
     def _results_of_both_passes(self, second_pass: SecondPassFiles) -> Iterator[Result]:
         """Yield all results once, when the second pass is complete: until then it may replace any text."""
-        if not self._read and second_pass.is_complete(self._store, self._run):
+        if not self._read and second_pass.missing(self._store, self._run) == 0:
             for entry in (entries := Entries(self._store, self._run)):
                 yield self._result(entry)
             self._read.update(part.name for part in entries.parts)
 
     def _result(self, entry: PartEntry) -> Result:
         line = parse_line(self._store, entry, self._run.products)
-        return Result(line["id"], outcome_of(entry.kind, line), line)
+        return Result(line["id"], outcome_of(entry.kind, line, self._run.products.text_key), line)
 
 
 def read_results(store: Store) -> Iterator[Result]:

@@ -51,7 +51,7 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
         ConfigError: the run has no transcripts.
     """
     run = run_file.read_existing(store)
-    run.products.check_score(store.place)  # subtitles need texts, too
+    run.check_reader("videos", store.place)
     summary = read_summary(store)
     limits = ItemFiles.of((summary or run).facts.config).limits
     entries, recordings = Entries(store, run), ItemNames()

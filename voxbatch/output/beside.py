@@ -8,6 +8,7 @@ itself.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
@@ -65,6 +66,28 @@ class Beside:
             outcome, example = self._refused, str(e)
         with self._lock:
             outcome.add(example)
+
+    def delete(self, place: str, previous: bytes, check: Callable[[], None]) -> None:
+        """Delete a file beside a recording that is not that of its item any more, unless somebody else's file is there.
+
+        Args:
+            previous: content of the item's file in OUT, which is about to be deleted. A file that is equal to it is
+                ours.
+            check: see Store.delete.
+        """
+        folder, name = place.rsplit("/", 1)
+        try:
+            if not is_remote(place) and not os.path.isdir(folder):
+                return
+            store = self._stores.out(folder)
+            if (present := store.read(name)) == previous:
+                store.delete(name, check)
+            elif present is not None:
+                with self._lock:
+                    self._foreign.add(place)
+        except (StorageError, ConfigError) as e:
+            with self._lock:
+                self._refused.add(str(e))
 
     def sync(self) -> None:
         """Make the files durable."""

@@ -84,7 +84,9 @@ def complete_entries(store: Store, run: Run, shards: int, log: Log) -> Entries:
         return entries if entries.num_entries >= run.items else None
 
     if (entries := wait_until_shown(read, f"{store.place}: {reason}", log)) is None:
-        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to transcribe these items", reason)
+        present = f"{sum(1 for _ in Entries(store, run, shards).of_pass()):,} of {run.items:,} items"
+        advice = "run again (each shard) to transcribe these items"
+        raise CheckpointError(f"{store.place}: {reason}; {advice}", reason, present)
     return entries
 
 

@@ -4,7 +4,7 @@ speaks. Files of earlier transcripts are deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,8 @@ def write_item_files(
     def put(file: ItemFile) -> None:
         name, content = file.name, file.content
         if content is None:
+            if beside and file.beside and (previous := store.read(name)) is not None:
+                beside.delete(file.beside, previous, owner.check_again)
             store.delete(name, owner.check_again)
             return
         owner.check_again()
@@ -80,7 +82,8 @@ def item_files(
     Args:
         lines: see merge.lines_of. All of them are read, also if no file is to be written.
         since: number of the list that was merged last. Entries of later lists may be of items that had files before, in
-            formats that are not written now: these files are deleted. None if this list was merged last.
+            formats that are not written now: these files are deleted. So are those of a name that an item had alone
+            before the list had another item with it. None if this list was merged last.
     """
     ids, recordings = _names(store, run, entries, files)
     files_of_entry = run.products.files_of_entry(store, files)
@@ -92,18 +95,34 @@ def item_files(
             yield from (ItemFile(name, content) for name, content in files_of_entry(entry, line["id"]))
         if ids and entry.kind == "transcript":
             name = ids.name(line["id"])
-            document = Document(line["id"], read_transcript(line), name, files.limits)
+            document = Document(line["id"], read_transcript(line, run.products.text_key), name, files.limits)
             place = recordings.place_beside(line) if recordings else None
             for form in files.formats:
                 content = document.written(form).encode("utf-8", "surrogateescape")
                 yield ItemFile(item_file(name, form), content, place and f"{place}.{WRITERS[form].extension}")
                 written.add(item_file(name, form))
-        if others and entry.part in newer:
-            names = [line["id"], distinct_name(line["id"])]
-            if not entries.has_id(short := short_name(line["id"])):  # otherwise, it is the name of another item
-                names.append(short)
-            stale = {item_file(name, form) for name in names for form in others} - written
-            yield from (ItemFile(name, None) for name in sorted(stale))
+        if others and (entry.part in newer or (ids and ids.name(line["id"]) != short_name(line["id"]))):
+            place = recordings.place_beside(line) if recordings else None
+            yield from (file for file in _stale_files(line, others, entries, place) if file.name not in written)
+
+
+def _stale_files(
+    line: Mapping[str, Any], forms: Iterable[str], entries: Entries, place: str | None
+) -> Iterator[ItemFile]:
+    """Yield the files that an item may have had in some formats, each with its place beside the recording.
+
+    Args:
+        place: the place that the item has now. None if it has none.
+    """
+    name, path = line["id"], line[AUDIO_KEY]
+    is_part = line.get("offset") or line.get("channel") is not None
+    makers = [lambda name: name, distinct_name]
+    if not entries.has_id(short_name(name)):  # otherwise, it is the name of another item
+        makers.append(short_name)
+    for form in forms:
+        for make in makers:
+            beside = None if is_part or make(path) == place else f"{make(path)}.{WRITERS[form].extension}"
+            yield ItemFile(item_file(make(name), form), None, beside)
 
 
 def _names(store: Store, run: Run, entries: Entries, files: ItemFiles) -> tuple[ItemNames | None, ItemNames | None]:

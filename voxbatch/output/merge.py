@@ -30,6 +30,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_whole_summary, summarise
+from voxbatch.safe_text import counted
 from voxbatch.storage import DEFAULT_STORES, Store, Stores, remove_command
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def merge(
                 _put_again(store, run, name, digest, entries, owner, recorded, log)
     known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
     config = files.to_config(known)
-    run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
+    facts = recorded.facts if recorded is not None and recorded.outputs in ({}, digests) else run.facts
+    run = replace(run, facts=replace(facts, config={**facts.config, **config}))
     summary = summarise(totals, run, entries.measurements, digests)
     if report and (page := report.page(summary, entries)) is not None:
         owner.check_again()
@@ -121,9 +123,11 @@ def merge(
 
 
 def _check_second_pass(store: Store, run: Run) -> None:
-    """Raise CheckpointError if the run is a cascade whose second pass is not complete."""
-    if (second_pass := run.second_pass) and not second_pass.is_complete(store, run):
+    """Raise CheckpointError if the run is a cascade whose second pass is not complete, or has lost a part."""
+    if (second_pass := run.second_pass) and (missing := second_pass.missing(store, run)) != 0:
         reason = "the second pass of the cascade is not done yet"
+        if missing:
+            reason = f"a part of the second pass of the cascade is missing, with {counted(missing, 'item')}"
         raise CheckpointError(f"{store.place}: {reason}; run again to finish it", reason)
 
 
@@ -197,7 +201,8 @@ def lines_of(
         yield entry, line
     if missing:
         reason = f"{missing:,} of {run.items:,} items are not done yet"
-        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason)
+        present = f"{run.items - missing:,} of {run.items:,} items"
+        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason, present)
 
 
 class Sink(Protocol):
@@ -210,9 +215,8 @@ class Sink(Protocol):
 def _put_summary(
     store: Store, owner: Ownership, summary: Summary, recorded: Summary | None, config: Mapping[str, Any]
 ) -> Summary:
-    """Create summary.json, or replace one that is damaged, or of an earlier run, or of parts that were removed. Return
-    the stored summary, which another shard may have written first, with the settings of the files of single items in
-    `config`."""
+    """Create summary.json, or replace one that has other figures than the parts. Return the stored summary, which
+    another shard may have written first, with the settings of the files of single items in `config`."""
     stored = recorded
     if stored is None and store.create(SUMMARY, [_summary_bytes(summary)]):
         stored = summary
@@ -224,7 +228,8 @@ def _put_summary(
         and stored.outputs in ({}, summary.outputs)
     ):
         facts = replace(stored.facts, config={**stored.facts.config, **config})
-        summary = replace(stored, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
+        written = summary if recorded is not None else stored
+        summary = replace(written, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
     if summary != stored:
         store.write(SUMMARY, owner.checked([_summary_bytes(summary)]))
     owner.check_again()  # another run may have deleted outputs meanwhile

@@ -95,6 +95,8 @@ class PartHeader:
     """Estimated seconds of work that the process had left. None if it was unknown."""
     sha256: str
     """SHA-256 of the lines after the header, in hexadecimal digits."""
+    header_sha256: str = ""
+    """SHA-256 of the header's line up to this key. Empty in parts of earlier versions of voxbatch."""
 
     @property
     def key(self) -> RunKey:
@@ -114,8 +116,9 @@ class PartHeader:
 
     def to_bytes(self) -> bytes:
         """Return the header's line in a part, with its line end."""
-        stored = {name: getattr(self, name) for name in self.__slots__}
-        return json_bytes({**stored, "latency": self.latency and self.latency.to_dict()}) + b"\n"
+        stored = {name: getattr(self, name) for name in self.__slots__ if name != "header_sha256"}
+        line = json_bytes({**stored, "latency": self.latency and self.latency.to_dict()})[:-1]
+        return b'%b, "header_sha256": "%b"}\n' % (line, hashlib.sha256(line).hexdigest().encode())
 
 
 @dataclass(slots=True)
@@ -210,6 +213,8 @@ def _parse_header(store: Store, name: str, line: bytes, run: RunKey | None) -> P
         raise CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason)
     if name.rpartition("/")[0] != header.folder:
         raise damaged_part(store, name, f"its header says that it belongs to {header.folder}/")
+    if (written := header.header_sha256) and hashlib.sha256(line.rpartition(b",")[0]).hexdigest() != written:
+        raise damaged_part(store, name, "its header does not match its own checksum")
     return header
 
 

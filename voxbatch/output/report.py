@@ -6,7 +6,9 @@ The entries are read in one pass that keeps a bounded number of items. The merge
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +31,20 @@ from voxbatch.storage import Store, is_remote
 def is_report_of(store: Store, run: Run) -> bool:
     """Return whether OUT has a whole report of a run that was finished, with any groups."""
     page = store.read(REPORT) or b""
-    return f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page and page.endswith(b"</html>\n")
+    is_whole = page.endswith(_END)
+    if match := _SEAL.search(page):
+        is_whole = is_whole and hashlib.sha256(page[: match.start()]).hexdigest().encode() == match[1]
+    return is_whole and f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page
+
+
+def _sealed(page: bytes) -> bytes:
+    """Return a page with the checksum of its content before its last tag."""
+    content = page.removesuffix(_END)
+    return b"%b<!-- sha256 %b -->%b" % (content, hashlib.sha256(content).hexdigest().encode(), _END)
+
+
+_END = b"</html>\n"
+_SEAL = re.compile(rb"<!-- sha256 ([0-9a-f]{64}) -->" + re.escape(_END) + rb"\Z")
 
 
 class RunReport:
@@ -70,7 +85,7 @@ class RunReport:
             shard, _, shards = part.shard.partition("/")
             process, audio_s = f"{shard}/{part.worker}", self._audio_s[part.name]
             speeds.append(PartSpeed(shards, process, part.wall_s, audio_s, part.committed_at))
-        return self._report.render(summary.to_dict(), speeds)
+        return _sealed(self._report.render(summary.to_dict(), speeds))
 
 
 def render_report(

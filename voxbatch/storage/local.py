@@ -33,6 +33,7 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: {alternative}",
     errno.ENOTDIR: "a file stands where a folder is needed: {alternative}",
     errno.EEXIST: "a file stands where a folder is needed: {alternative}",
+    errno.EISDIR: "a folder stands where a file is needed: move it away, or {alternative}",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 """Advice for each error number, for messages."""
@@ -150,7 +151,11 @@ class LocalStore:
             except FileExistsError:
                 temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
                 _link(file, folder, temporary)
-                os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                try:
+                    os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                except OSError:
+                    os.unlink(temporary, dir_fd=folder)
+                    raise
             if durable:
                 os.fsync(folder)
 
