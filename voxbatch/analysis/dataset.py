@@ -261,6 +261,7 @@ def _decoded(place: str, channel: int | None, cuts: Sequence[Cut], run: Run, sto
                     duration=None if heard_all else end - begin,
                     channel=channel,
                     audio_stream=run.identity.get("audio_stream"),
+                    language=cuts[0].lang,
                 )
             )
             spans = [(round(cut.offset * SAMPLING_RATE), round(cut.duration * SAMPLING_RATE)) for cut in cuts]

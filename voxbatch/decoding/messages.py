@@ -58,7 +58,7 @@ class DecodeTask:
     lang: str | None
     limit: int
     """Length of the engine's longest chunk, in samples."""
-    audio_stream: int | None = None
+    audio_stream: int | str | None = None
     max_samples: int = sys.maxsize
     """Length of the longest recording, or part of one, that is decoded to its end, in samples."""
     overlap: int = OVERLAP
