@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from voxbatch.errors import ConfigError
 from voxbatch.platforms.tasks.known import NONE, PLATFORMS, UNREAD
@@ -30,7 +30,8 @@ _AMBIGUOUS_FAMILIES = frozenset({"JOB", "NODE", "RANK", "TASK"})
 """First words of known variables that an unknown platform may use as well."""
 
 
-class TaskVariables(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class TaskVariables:
     """The variables of an unknown platform, and their values."""
 
     index_name: str
