@@ -44,19 +44,28 @@ class Terraform:
     imported: set[str] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     """Errors of the next applies; "" for one that succeeds."""
+    losses: str = ""
+    """Lines that the text of each plan has."""
+    targets: bool = False
+    """True if the last plan is only for some resources."""
 
     def __call__(self, argv: list[str], stdin: str, environment: str) -> tuple[int, str, str]:
         """Run one command and return exit code, standard output and standard error."""
         variables = dict(
             re.findall(r'^declare -x TF_VAR_(\w+)="(.*?)"$', environment.replace('\\"', "'"), re.MULTILINE)
         )
-        command = Command(Path(argv[0].removeprefix("-chdir=")).name, argv[1], argv[2:], variables, environment)
+        arguments = [re.sub(r"(^|=)/\S*/plan$", r"\1plan", argument) for argument in argv[2:]]
+        command = Command(Path(argv[0].removeprefix("-chdir=")).name, argv[1], arguments, variables, environment)
         self.commands.append(command)
         module = command.module
         match command.verb:
             case "apply" if self.errors and (error := self.errors.pop(0)):
                 return 1, "", error
-            case "apply" if not any(each.startswith("-target") for each in command.arguments):
+            case "plan":
+                self.targets = any(argument.startswith("-target") for argument in arguments)
+            case "show":
+                return 0, self.losses, ""
+            case "apply" if not self.targets:
                 self.applied[module] = variables
             case "destroy":
                 del self.applied[module]
