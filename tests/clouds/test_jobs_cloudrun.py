@@ -557,9 +557,9 @@ SLOW = {"tags": ["TimeoutError"], "message": "timed out"}
 
 
 def event(name: str, bucket: str = "p-in") -> dict[str, Any]:
-    """Return the event that Eventarc sends for an uploaded object."""
-    data = {"bucket": bucket, "name": name, "generation": "1"}
-    return {"data": data, "type": "google.cloud.storage.object.v1.finalized"}
+    """Return the event that Eventarc sends for the notification of an uploaded object."""
+    attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": bucket, "objectId": name, "objectGeneration": "1"}
+    return {"data": {"message": {"attributes": attributes, "data": "e30=", "messageId": "7"}}, "type": PUBLISHED}
 
 
 def upload(name: str, executions: Executions, bucket: str = "p-in", to: str = "p-in") -> str:
@@ -568,6 +568,7 @@ def upload(name: str, executions: Executions, bucket: str = "p-in", to: str = "p
     return returned
 
 
+PUBLISHED = "google.cloud.pubsub.topic.v1.messagePublished"
 TRANSIENT = [status(429), status(500), status(502), status(503), status(504), LOST, NOT_CONNECTED, SLOW]
 
 
@@ -653,6 +654,34 @@ def test_each_upload_is_kept_until_the_right_dispatcher_runs_it() -> None:
         upload(upload_name, cloud := Executions(), bucket=BUCKET, to=BUCKET)
         assert cloud.started == isinstance(asked["uploads"], RunRequest), upload_name
     assert [is_delivered(filters[name], {}) for name in ("uploads", "nightly")] == [True, False]  # people's messages
+
+
+@pytest.mark.slow
+def test_uploads_elsewhere_start_no_workflow() -> None:
+    """The workflow's events are the messages of the topic, to which the bucket reports only uploads to our folders:
+    100,000 uploads elsewhere start nothing. No account may publish to all topics of the project.
+    """
+    plan = planned("jobs")
+    (trigger,) = of_kind(plan, "google_eventarc_trigger")
+    assert trigger["matching_criteria"] == [{"attribute": "type", "value": PUBLISHED}]
+    topic = f"projects/{PROJECT}/topics/voxbatch-uploads"
+    assert trigger["transport"] == [{"pubsub": [{"topic": topic}]}]
+    notifications = of_kind(plan, "google_storage_notification")
+    assert {(each["topic"], each["object_name_prefix"]) for each in notifications} == {
+        (topic, "in/"), (topic, "nightly/"),
+    }  # fmt: skip
+    assert not [
+        who for who, role, on in bindings(plan) if (role, on) == ("roles/pubsub.publisher", f"projects/{PROJECT}")
+    ]
+
+
+def test_message_of_a_person_wakes_the_dispatcher() -> None:
+    """A message without an object, which names a manifest elsewhere, does not wait for the sweep."""
+    message = {"data": "e30=", "messageId": "7"}
+    for attributes in ({}, {"attributes": {"a": "b"}}):
+        run = workflows.Run(SETTINGS, cloud := Executions())
+        woken = run.main(WORKFLOW, {"data": {"message": message | attributes}, "type": PUBLISHED})
+        assert (woken, cloud.started) == ("dispatched a message without an object", 1)
 
 
 def test_another_bucket_starts_nothing() -> None:

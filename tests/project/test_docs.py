@@ -45,7 +45,7 @@ READERS = {
 }
 FLAGS_OF_OTHERS = {
     "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--requeue", "--secret", "--shm-size",
-    "--substitutions", "--with-data",
+    "--substitutions", "--defaults", "--with-data",
 }  # fmt: skip
 """Flags of docker, gcloud, sbatch and the scripts in jobs/."""
 
