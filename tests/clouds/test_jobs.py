@@ -299,15 +299,17 @@ def test_google_batch_accepts_the_job() -> None:
     understood(*group["taskSpec"]["runnables"][0]["container"]["commands"])
 
 
-def test_skypilot_runs_a_command_of_voxbatch_on_each_node() -> None:
+@pytest.mark.parametrize(("file", "commands"), [("skypilot.yaml", "run"), ("dstack/task.yaml", "commands")])
+def test_task_of_a_broker_runs_a_command_of_voxbatch_on_each_node(file: str, commands: str) -> None:
     """The task runs voxbatch, which reads the number of its node, and installs extras that exist."""
-    task = yaml.safe_load((JOBS / "skypilot.yaml").read_text())
-    program, *arguments = shlex.split(task["run"].splitlines()[-1])
+    text = (JOBS / file).read_text()
+    lines = yaml.safe_load(text)[commands]
+    program, *arguments = shlex.split((lines.splitlines() if isinstance(lines, str) else lines)[-1])
     assert program == "voxbatch"
     understood(*arguments)
     assert "--shard" not in arguments
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (installed,) = re.findall(r"'\.\[(.*)\]'", task["setup"])
+    (installed,) = re.findall(r"'(?:\.|voxbatch)\[(.*)\]'", text)
     assert set(installed.split(",")) <= set(extras)
 
 
