@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Voxbatch
 from web_server import served_folder
 
 from voxbatch.errors import ManifestError
@@ -95,6 +95,76 @@ def test_list_of_recordings_in_m3u(tmp_path: Path) -> None:
     """A playlist of whole recordings is still a list."""
     (tmp_path / "list.m3u").write_text("#EXTM3U\n#EXTINF:9,One\na.mp3\n")
     assert [row["audio_filepath"] for row in rows(f"@{tmp_path}/list.m3u")] == ["a.mp3"]
+
+
+TRANSCRIPTS = {
+    "a.vtt": "WEBVTT\n\n00:01.000 --> 00:02.000\n<v Ann>He has known\n\n00:02.000 --> 00:03.000\n<v Bo>so much\n",
+    "b.srt": "1\n00:00:01,000 --> 00:00:02,000\nHe has <i>known</i>\n",
+    "c.json": '{"version": "1.0.0", "segments": [{"speaker": "Bo", "startTime": 2, "endTime": 3, "body": "so much"},'
+    ' {"startTime": 0.5, "body": "He has known"}]}',
+    "d.txt": "He has\n\nknown.",
+}
+MEDIA_TYPES = {
+    "a.vtt": "text/vtt",
+    "b.srt": "application/x-subrip",
+    "c.json": "application/json",
+    "d.txt": "text/plain",
+}
+
+
+def feed(*episodes: list[tuple[str, str]]) -> str:
+    """Return a feed of episodes 0, 1, …, each with transcripts of these addresses and media types."""
+    items = "".join(
+        f'<item><title>{number}</title><enclosure url="{number}.mp3"/>'
+        + "".join(f'<podcast:transcript url="{url}" type="{kind}"/>' for url, kind in transcripts)
+        + "</item>"
+        for number, transcripts in enumerate(episodes)
+    )
+    return f'<rss xmlns:podcast="https://podcastindex.org/namespace/1.0"><channel>{items}</channel></rss>'
+
+
+def test_manifest_with_references(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """`voxbatch manifest` reads the transcripts of a feed as references, each kind as speech alone, and says which it
+    could not read. A feed names no file of this machine."""
+    served = tmp_path / "served"
+    served.mkdir()
+    for name, text in TRANSCRIPTS.items():
+        (served / name).write_text(text)
+    (served / "page.html").write_text("<html>known</html>")
+    (tmp_path / "secret.txt").write_text("secret")
+    episodes = [[(name, kind)] for name, kind in MEDIA_TYPES.items()]
+    episodes += [
+        [("d.txt", "text/plain"), ("a.vtt", "text/vtt; charset=utf-8")], [], [("page.html", "text/html")],
+        [("none.vtt", "text/vtt")], [("d.txt", "application/json")], [(f"file://{tmp_path}/secret.txt", "text/plain")],
+    ]  # fmt: skip
+    (served / "feed.xml").write_text(feed(*episodes))
+    with served_folder(served) as (url, _):
+        done = voxbatch("manifest", f"{url}/feed.xml", "--allow-private-addresses")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    speech = "He has known so much"
+    assert [line.get("text") for line in lines] == [
+        speech, "He has known", speech, "He has known.", speech, None, None, None, None, None,
+    ]  # fmt: skip
+    assert [line["audio_filepath"] for line in lines] == [f"{url}/{number}.mp3" for number in range(10)]
+    problems = ("of these kinds are not read: text/html", "none.vtt", "is no application/json", "is no address")
+    for problem, note in zip(problems, done.stderr.splitlines(), strict=True):
+        assert problem in note
+
+
+def test_manifest_of_a_local_feed(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A feed in a file names its transcripts by address; other files and --include are refused."""
+    with served_folder(tmp_path) as (url, _):
+        (tmp_path / "b.srt").write_text(TRANSCRIPTS["b.srt"])
+        (tmp_path / "feed").write_text(feed([(f"{url}/b.srt", "application/srt")], [("b.srt", "text/srt")]))
+        done = voxbatch("manifest", "feed", "--allow-private-addresses")
+    assert [json.loads(line).get("text") for line in done.stdout.splitlines()] == ["He has known", None]
+    assert "'b.srt' is no address" in done.stderr
+    assert "not the episodes of a feed" in voxbatch("manifest", "feed", "--include", "*.mp3").stderr
+    (tmp_path / "m.jsonl").write_text("{}\n")
+    refused = voxbatch("manifest", "m.jsonl")
+    assert refused.returncode == 2
+    assert "is neither a folder nor a feed (RSS, Atom)" in refused.stderr
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason=f"no cases in {CASES}")

@@ -18,6 +18,7 @@ import soxr
 from numpy.typing import NDArray
 
 from voxbatch.audio.dropouts import Dropouts
+from voxbatch.audio.frame_estimate import estimated_seconds
 from voxbatch.audio.joined import FilePart, file_starts
 from voxbatch.audio.libsndfile import HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
@@ -443,7 +444,7 @@ def probe(recording: Recording, certain: bool = False, by_ffmpeg: bool = True) -
         return None
     from voxbatch.audio.mp4_header import mp4_seconds
 
-    seconds = mp4_seconds(recording)
+    seconds = mp4_seconds(recording) or estimated_seconds(recording)
     if seconds or not by_ffmpeg:
         return seconds
     from voxbatch.audio.ffmpeg_header import header_seconds

@@ -36,12 +36,19 @@ _MODULES = {
     "flags": "voxbatch.cli.flags_command",
     "calibrate": "voxbatch.cli.flags_command",
     "merge": "voxbatch.cli.out_commands",
+    "correct": "voxbatch.works.correct.command",
     "profiles": "voxbatch.cli.models_command",
     "submit": "voxbatch.clouds.submit_command",
+    "deployment": "voxbatch.clouds.deployment_command",
     "listen": "voxbatch.clouds.listen_command",
     "serve": "voxbatch.cli.serve_command",
 }
-_NEEDS = {"submit": "voxbatch.clouds", "listen": "voxbatch.clouds", "serve": "voxbatch.vllm"}
+_NEEDS = {
+    "submit": "voxbatch.clouds",
+    "deployment": "voxbatch.clouds",
+    "listen": "voxbatch.clouds",
+    "serve": "voxbatch.vllm",
+}
 """The parts of voxbatch that some commands need."""
 MODULES = {name: module for name, module in _MODULES.items() if parts.has(_NEEDS.get(name, module))}
 """The module of each command, in the order of the help: the most used first. The module's function has

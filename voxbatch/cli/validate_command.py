@@ -4,15 +4,16 @@ problem; `manifest` prints a manifest of a folder's recordings."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from voxbatch.cli.options import (
-    FolderOrAddress,
+    PathOrAddress,
     include_option,
     limiting_variables,
     manifest_options,
@@ -22,6 +23,7 @@ from voxbatch.cli.options import (
 from voxbatch.errors import ManifestError, UsageError
 from voxbatch.safe_text import counted, escape_controls
 from voxbatch.storage import Stores, is_remote
+from voxbatch.storage.address import HTTP_SCHEMES, scheme_of
 
 if TYPE_CHECKING:
     from voxbatch.manifest import Source
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 EXIT_SOME_UNUSABLE = 3
 """Exit code if recordings cannot be read: a run would end with the same code."""
 SHOWN_KINDS = 20
+FEED_SUFFIXES = (".xml", ".rss", ".atom")
+"""Extensions of feeds in buckets. At a web address and on this machine, whatever is no folder is a feed."""
 
 
 @click.command(short_help="Check a manifest and its recordings.")
@@ -91,15 +95,33 @@ def validate(
     if unchecked:
         were = "1 recording at an address was" if unchecked == 1 else f"{unchecked:,} recordings at addresses were"
         click.echo(f"{were} not looked at; --check-audio reads the headers")
-    if check_audio:
-        rest = f", and {unknown:,} of unknown duration" if unknown else ""
-        hours = f"{known_s / 3600:,.2f} hours by the headers of {counted(known, 'recording')}{rest}"
-    else:
-        hours = f"{surveyed.known_hours:,.2f} hours in the items that give a duration"
+    hours = _by_headers(known, known_s, unknown) if check_audio else _by_items(surveyed.known_s)
     click.echo(f"{hours}; {surveyed.with_text:,} with a reference")
     if languages := ", ".join(f"{lang} {count:,}" for lang, count in surveyed.languages.most_common(10)):
         click.echo(escape_controls(f"languages: {languages}"))
     sys.exit(EXIT_SOME_UNUSABLE if problems else 0)
+
+
+def _by_headers(known: int, known_s: float, unknown: int) -> str:
+    """Return the amount of audio by the headers of `known` recordings, beside `unknown` whose headers do not tell."""
+    if not known:
+        return "unknown duration: no header tells it"
+    rest = f", and {unknown:,} of unknown duration" if unknown else ""
+    return f"{_amount(known_s)} by the headers of {counted(known, 'recording')}{rest}"
+
+
+def _by_items(known_s: float) -> str:
+    """Return the amount of audio by the lines of a manifest."""
+    if not known_s:
+        return "unknown duration: no item gives it, and --check-audio reads the headers"
+    return f"{_amount(known_s)} in the items that give a duration"
+
+
+def _amount(seconds: float) -> str:
+    """Return an amount of audio in hours, or less than 0.01 hours as a duration."""
+    from voxbatch.display import format_duration
+
+    return f"{seconds / 3600:,.2f} hours" if seconds >= 36 else format_duration(seconds)
 
 
 def _outcome(source: Source, num_items: int, problems: int, unchecked: int) -> Iterable[str]:
@@ -137,30 +159,50 @@ def _lines(kinds: Kinds) -> Iterable[str]:
 
 
 @click.command(short_help="Print a manifest of a folder's recordings.")
-@click.argument("folder", type=FolderOrAddress())
+@click.argument("source", metavar="FOLDER", type=PathOrAddress(exists=True))
 @include_option
 @store_options
-def manifest(folder: str, include: tuple[str, ...], stores: Stores) -> None:
+def manifest(source: str, include: tuple[str, ...], stores: Stores) -> None:
     """Print a manifest of FOLDER's recordings. The reference of a recording is the file NAME.txt next to it.
 
     Paths are relative to FOLDER, so save the manifest there. FOLDER may be gs://bucket/folder/ or s3://bucket/folder/.
     For these no recording is opened, and no line has a `duration`.
+
+    FOLDER may also be the feed of a podcast, RSS or Atom, in a file or at an address: the references are then the
+    transcripts that it names.
     """
+    is_feed = scheme_of(source) in HTTP_SCHEMES if is_remote(source) else os.path.isfile(source)
+    lines = _feed_lines if is_feed or source.lower().endswith(FEED_SUFFIXES) else _folder_lines
+    for line in lines(source, include, stores):
+        click.echo(line)
+
+
+def _feed_lines(feed: str, include: tuple[str, ...], stores: Stores) -> Iterator[str]:
+    from voxbatch.sources.feed_references import lines_with_references
+
+    if include:
+        raise UsageError("--include chooses the recordings of a folder, not the episodes of a feed")
+    return lines_with_references(feed, stores, _print_note)
+
+
+def _folder_lines(folder: str, include: tuple[str, ...], stores: Stores) -> Iterator[str]:
     from voxbatch.sources.folder import folder_manifest, others_note
     from voxbatch.sources.prefix import prefix_manifest
     from voxbatch.sources.references import References
 
     others, references = Counter[str](), References()
     if is_remote(folder):
-        lines = prefix_manifest(folder, stores, include, others=others, decoder=references.decoder)
+        yield from prefix_manifest(folder, stores, include, others=others, decoder=references.decoder)
     else:
         from voxbatch.runner.forecast import probe_duration
 
-        lines = folder_manifest(
+        yield from folder_manifest(
             folder, lambda path: probe_duration(path, stores, certain=True), include, others, references
         )
-    for line in lines:
-        click.echo(line)
     for note in (references.notes(), "" if include else others_note(others)):
-        if note:
-            click.echo(escape_controls(note), err=True)
+        _print_note(note)
+
+
+def _print_note(note: str) -> None:
+    if note:
+        click.echo(escape_controls(note), err=True)

@@ -46,6 +46,7 @@ _LOGIN = (
 )
 _PERMISSIONS = {
     "start": "run.jobs.run and run.jobs.runWithOverrides (role roles/run.jobsExecutorWithOverrides on the job)",
+    "list": "run.jobs.list, run.executions.list, run.tasks.list and run.workerPools.list (role roles/run.viewer)",
     "look at": "run.jobs.get and run.executions.list (role roles/run.viewer; --again starts it without looking)",
 }
 
@@ -146,25 +147,25 @@ class CloudRunApi:
 
     def __init__(self, settings: CloudRun):
         self._settings, self._where = settings, f"the Cloud Run job {settings.job}"
-        self._credentials: Any = None
+        self.credentials: Any = None
         region = settings._region()
         if not region:
             raise ConfigError(f"which region {self._where} is in is not known: give --region, or set {REGIONS[0]}")
-        self._region = region
-        with self._errors("start"):
+        self.region = region
+        with self.errors("start"):
             import google.auth
             from google.cloud import run_v2
 
-            self._credentials, default_project = google.auth.default(scopes=[_SCOPE])
-            self._library = run_v2
+            self.credentials, default_project = google.auth.default(scopes=[_SCOPE])
+            self.library = run_v2
         project = settings.project or os.environ.get(GOOGLE_PROJECT) or default_project
         if not project:
             raise ConfigError(
                 f"which project {self._where} is in is not known: give --project, or set {GOOGLE_PROJECT}"
             )
-        self._project = str(project)
-        self._where += f" of project {self._project} in {region}"
-        self._name = _job_name(self._project, region, settings.job)
+        self.project = str(project)
+        self._where += f" of project {self.project} in {region}"
+        self._name = _job_name(self.project, region, settings.job)
 
     def start(self, submission: Submission, again: bool) -> StartedRun:
         """Start an execution, or return the latest running one that has the same arguments."""
@@ -172,9 +173,9 @@ class CloudRunApi:
             return execution
         from google.protobuf.json_format import ParseDict
 
-        request = self._library.RunJobRequest(name=self._name)
-        ParseDict(_body(submission), self._library.RunJobRequest.pb(request))
-        with self._errors("start"), self._client(self._library.JobsClient) as client:
+        request = self.library.RunJobRequest(name=self._name)
+        ParseDict(_body(submission), self.library.RunJobRequest.pb(request))
+        with self.errors("start"), self.client(self.library.JobsClient) as client:
             operation = client.run_job(request, timeout=TIMEOUT_S)
             return self._started(getattr(operation.metadata, "name", "") or operation.operation.name)
 
@@ -184,7 +185,7 @@ class CloudRunApi:
         Raises:
             StartError: the executions cannot be listed.
         """
-        with self._errors("look at"), self._client(self._library.ExecutionsClient) as client:
+        with self.errors("look at"), self.client(self.library.ExecutionsClient) as client:
             for execution in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
                 containers = execution.template.containers
                 if not execution.completion_time and containers and list(containers[0].args) == submission.arguments:
@@ -198,21 +199,22 @@ class CloudRunApi:
             ConfigError: the job does not exist.
             StartError: the job cannot be looked at.
         """
-        with self._errors("look at"), self._client(self._library.JobsClient) as client:
+        with self.errors("look at"), self.client(self.library.JobsClient) as client:
             client.get_job(name=self._name, timeout=TIMEOUT_S)
 
-    def _client(self, kind: Any) -> Any:
+    def client(self, kind: Any) -> Any:
+        """Return a client of the library for one kind of resource. Use it as a context manager."""
         options = {"api_endpoint": endpoint} if (endpoint := _endpoint()) else None
-        return kind(credentials=self._credentials, transport="rest", client_options=options)
+        return kind(credentials=self.credentials, transport="rest", client_options=options)
 
     def _started(self, name: str, was_running: bool = False) -> StartedRun:
         short_name = name.rpartition("/")[2]
-        page = f"https://console.cloud.google.com/run/jobs/executions/details/{self._region}/{short_name}/tasks"
-        return StartedRun(short_name, f"{page}?project={self._project}", was_running)
+        page = f"https://console.cloud.google.com/run/jobs/executions/details/{self.region}/{short_name}/tasks"
+        return StartedRun(short_name, f"{page}?project={self.project}", was_running)
 
     @contextlib.contextmanager
-    def _errors(self, verb: str) -> Iterator[None]:
-        """Turn the client's errors into errors of voxbatch that say how to fix them."""
+    def errors(self, verb: str) -> Iterator[None]:
+        """Turn the client's errors into errors of voxbatch that say how to fix them. `verb` is one of _PERMISSIONS."""
         failure = f"cannot {verb} {self._where}"
         try:
             from google.api_core.exceptions import GoogleAPICallError, RetryError
@@ -249,24 +251,24 @@ class CloudRunApi:
             # Prefer the message in the reply: the client's own message begins with a long address.
             message = str(json.loads(error.response.content)["error"]["message"]) or message
         message = one_line(message)
-        place = f"project {self._project}, region {self._region}"
+        place = f"project {self.project}, region {self.region}"
         if "SERVICE_DISABLED" in str(error) or "has not been used in project" in message:
-            enable = f"gcloud services enable run.googleapis.com --project={self._project}"
+            enable = f"gcloud services enable run.googleapis.com --project={self.project}"
             return ConfigError(f"{failure}: the Cloud Run API is not enabled there: {enable}")
         if status in (400, 403, 404) and re.search(r"\blocation\b", message, re.IGNORECASE):
-            return ConfigError(f"{failure}: check --region {self._region}; Cloud Run says: {message}")
+            return ConfigError(f"{failure}: check --region {self.region}; Cloud Run says: {message}")
         if status == 401:
             return StartError(f"{failure}: the credentials are invalid or have expired: {_LOGIN}")
         if status == 403:
-            account = getattr(self._credentials, "service_account_email", None) or "this account"
+            account = getattr(self.credentials, "service_account_email", None) or "this account"
             return StartError(
                 f"{failure}: permission denied: {account} lacks {_PERMISSIONS[verb]}; Cloud Run says: {message}"
             )
         if status == 404:
-            make = f"gcloud run jobs create {self._settings.job} --image=IMAGE --project={self._project}"
+            make = f"gcloud run jobs create {self._settings.job} --image=IMAGE --project={self.project}"
             return ConfigError(
                 f"{failure}: there is no job {self._settings.job} ({place}): check --job, --project and --region, or "
-                f"make it: {make} --region={self._region}"
+                f"make it: {make} --region={self.region}"
             )
         if status == 400:
             return ConfigError(f"{failure}: Cloud Run refuses the request: {message}")

@@ -46,6 +46,8 @@ _REGION = re.compile(r"[a-z0-9][a-z0-9-]*")
 _LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, choose an AWS_PROFILE, or give the machine a role"
 _PERMISSIONS = {
     "start": "sagemaker:CreateProcessingJob and sagemaker:AddTags, or iam:PassRole on the role",
+    "list": "sagemaker:ListProcessingJobs, DescribeProcessingJob, ListPipelines and ListPipelineExecutions, or "
+    "sqs:GetQueueUrl and GetQueueAttributes",
     "look for": "sagemaker:ListProcessingJobs (--again starts it without looking)",
 }
 _BAD_CREDENTIALS = ("UnrecognizedClientException", "InvalidClientTokenId", "ExpiredTokenException", "ExpiredToken",
@@ -194,18 +196,10 @@ class SageMakerApi:
     """The API in one region."""
 
     def __init__(self, settings: SageMaker):
-        self._settings, self._what = settings, "a SageMaker Processing job"
-        with self._errors("start"):
-            import boto3
-            from botocore.config import Config
-
-            retries = {"mode": "standard", "total_max_attempts": ATTEMPTS}
-            session = boto3.Session(region_name=settings.region or os.environ.get(REGION))
-            self._client = session.client(
-                "sagemaker", config=Config(retries=retries, connect_timeout=CONNECT_S, read_timeout=READ_S)
-            )
+        self._settings = settings
+        self._client = client("sagemaker", settings.region, "cannot start a SageMaker Processing job")
         self._region = str(self._client.meta.region_name)
-        self._what += f" in {self._region}"
+        self._what = f"a SageMaker Processing job in {self._region}"
 
     def start(self, submission: Submission, again: bool) -> StartedRun:
         """Create the job, or return the running one that has the same arguments.
@@ -214,7 +208,7 @@ class SageMakerApi:
         """
         body = self._settings.request(submission).body
         if not again:
-            with self._errors("look for"):
+            with errors(f"cannot look for {self._what}", "look for"):
                 pages = self._client.get_paginator("list_processing_jobs").paginate(
                     NameContains=submission.digest, StatusEquals="InProgress"
                 )
@@ -222,7 +216,7 @@ class SageMakerApi:
             if running:
                 return self._started(running[0], was_running=True)
         name = body["ProcessingJobName"]
-        with self._errors("start"):
+        with errors(f"cannot start {self._what}", "start"):
             try:
                 self._client.create_processing_job(**body)
             except self._client.exceptions.ResourceInUse:  # boto3 retried: an earlier attempt's reply was lost
@@ -233,49 +227,68 @@ class SageMakerApi:
         page = f"https://{self._region}.console.aws.amazon.com/sagemaker/home?region={self._region}"
         return StartedRun(name, f"{page}#/processing-jobs/{name}", was_running)
 
-    @contextlib.contextmanager
-    def _errors(self, verb: str) -> Iterator[None]:
-        """Turn boto3's errors into errors of voxbatch that say how to fix them."""
-        failure = f"cannot {verb} {self._what}"
-        try:
-            import boto3  # noqa: F401 botocore may be installed without boto3
-            from botocore import exceptions as botocore
-        except ImportError as e:
-            install = "pip install 'voxbatch[s3]'"
-            raise StartError(f"{failure}: the client library is not installed ({e}): {install}") from e
-        try:
-            yield
-        except botocore.ClientError as e:
-            raise self._api_error(failure, verb, e) from e
-        except botocore.NoRegionError as e:
-            raise ConfigError(f"{failure}: which region is not known: give --region, or set {REGION}") from e
-        except (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.ProfileNotFound) as e:
-            raise StartError(f"{failure}: no usable credentials ({one_line(e)}): {_LOGIN}") from e
-        except (botocore.ConnectionError, botocore.HTTPClientError) as e:
-            raise BusyError(
-                f"{failure}: the connection failed ({one_line(e)}): check the network and --region, and submit it "
-                "again: what has begun by then is found, not started twice"
-            ) from e
-        except (botocore.ParamValidationError, ValueError) as e:  # an invalid endpoint or region
-            raise ConfigError(f"{failure}: {one_line(e)}") from e
-        except botocore.BotoCoreError as e:
-            raise StartError(f"{failure}: {one_line(e)}") from e
 
-    def _api_error(self, failure: str, verb: str, error: Any) -> VoxbatchError:
-        """Return the voxbatch error for an error code of SageMaker."""
-        code, message = error.response["Error"]["Code"], one_line(error.response["Error"].get("Message", ""))
-        status = int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
-        if code in _BAD_CREDENTIALS:
-            return StartError(f"{failure}: the credentials are invalid or have expired ({code}): {_LOGIN}")
-        if code in ("AccessDeniedException", "AccessDenied"):
-            return StartError(
-                f"{failure}: permission denied: {_PERMISSIONS[verb]} is missing; SageMaker says: {message}"
-            )
-        if code == "ResourceLimitExceeded":
-            return StartError(
-                f"{failure}: the account's quota does not admit it: take fewer --tasks or another --instance-type, or "
-                f"ask for more under Service Quotas; SageMaker says: {message}"
-            )
-        if code in _BUSY or status >= 500:
-            return BusyError(f"{failure}: SageMaker is busy ({code}: {message}): submit it again")
-        return ConfigError(f"{failure}: SageMaker refuses the request ({code}: {message})")
+def client(service: str, region: str | None, failure: str) -> Any:
+    """Return boto3's client of a service in a region; None leaves the region to the environment and to boto3.
+
+    Args:
+        failure: begin of the message of an error.
+
+    Raises:
+        ConfigError: the region is unknown.
+        StartError: the client library is missing.
+    """
+    with errors(failure, "start"):
+        import boto3
+        from botocore.config import Config
+
+        retries = {"mode": "standard", "total_max_attempts": ATTEMPTS}
+        config = Config(retries=retries, connect_timeout=CONNECT_S, read_timeout=READ_S)
+        return boto3.Session(region_name=region or os.environ.get(REGION)).client(service, config=config)
+
+
+@contextlib.contextmanager
+def errors(failure: str, verb: str) -> Iterator[None]:
+    """Turn boto3's errors into errors of voxbatch that begin with `failure` and say how to fix it. `verb` is one of
+    _PERMISSIONS."""
+    try:
+        import boto3  # noqa: F401 botocore may be installed without boto3
+        from botocore import exceptions as botocore
+    except ImportError as e:
+        install = "pip install 'voxbatch[s3]'"
+        raise StartError(f"{failure}: the client library is not installed ({e}): {install}") from e
+    try:
+        yield
+    except botocore.ClientError as e:
+        raise _api_error(failure, verb, e) from e
+    except botocore.NoRegionError as e:
+        raise ConfigError(f"{failure}: which region is not known: give --region, or set {REGION}") from e
+    except (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.ProfileNotFound) as e:
+        raise StartError(f"{failure}: no usable credentials ({one_line(e)}): {_LOGIN}") from e
+    except (botocore.ConnectionError, botocore.HTTPClientError) as e:
+        raise BusyError(
+            f"{failure}: the connection failed ({one_line(e)}): check the network and --region, and submit it "
+            "again: what has begun by then is found, not started twice"
+        ) from e
+    except (botocore.ParamValidationError, ValueError) as e:  # an invalid endpoint or region
+        raise ConfigError(f"{failure}: {one_line(e)}") from e
+    except botocore.BotoCoreError as e:
+        raise StartError(f"{failure}: {one_line(e)}") from e
+
+
+def _api_error(failure: str, verb: str, error: Any) -> VoxbatchError:
+    """Return the voxbatch error for an error code of SageMaker."""
+    code, message = error.response["Error"]["Code"], one_line(error.response["Error"].get("Message", ""))
+    status = int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
+    if code in _BAD_CREDENTIALS:
+        return StartError(f"{failure}: the credentials are invalid or have expired ({code}): {_LOGIN}")
+    if code in ("AccessDeniedException", "AccessDenied"):
+        return StartError(f"{failure}: permission denied: {_PERMISSIONS[verb]} is missing; SageMaker says: {message}")
+    if code == "ResourceLimitExceeded":
+        return StartError(
+            f"{failure}: the account's quota does not admit it: take fewer --tasks or another --instance-type, or "
+            f"ask for more under Service Quotas; SageMaker says: {message}"
+        )
+    if code in _BUSY or status >= 500:
+        return BusyError(f"{failure}: SageMaker is busy ({code}: {message}): submit it again")
+    return ConfigError(f"{failure}: SageMaker refuses the request ({code}: {message})")

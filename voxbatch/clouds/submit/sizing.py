@@ -67,6 +67,8 @@ class Forecast:
     """Seconds of audio per second of a task that has many recordings."""
     second: SecondForecast | None = None
     """The second pass of a cascade, which the last task makes alone."""
+    is_about: bool = False
+    """See runner.forecast.Workload."""
 
     @property
     def work_s(self) -> float | None:
@@ -199,7 +201,7 @@ def size_run(
     second = _second_pass(config, target, engine, workload)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, None,
-        start, speed, full_speed.rtfx if full_speed else rtfx, second,
+        start, speed, full_speed.rtfx if full_speed else rtfx, second, workload.is_about,
     )  # fmt: skip
     ceiling.check_usd(forecast.usd)
     limit_s = target.limit_s(engine, hours, forecast.known_task_s)

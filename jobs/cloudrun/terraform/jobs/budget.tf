@@ -34,4 +34,11 @@ resource "google_billing_budget" "month" {
   }
 
   depends_on = [google_project_service.budgets]
+
+  lifecycle {
+    precondition {
+      condition     = var.billing_account != ""
+      error_message = "a budget needs billing_account, such as 012345-6789AB-CDEF01."
+    }
+  }
 }

@@ -76,10 +76,6 @@ variable "prefix_uploads" {
     condition     = can(regex("^([A-Za-z0-9_.=-]+/)+$", var.prefix_uploads))
     error_message = "prefix_uploads is a folder of the bucket, such as in/; this is \"${var.prefix_uploads}\"."
   }
-  validation {
-    condition     = !startswith(var.prefix_uploads, var.prefix_nightly) && !startswith(var.prefix_nightly, var.prefix_uploads)
-    error_message = "prefix_uploads and prefix_nightly lie in each other, so that an upload would be run twice."
-  }
 }
 
 variable "nightly" {
@@ -149,8 +145,8 @@ variable "budget_usd" {
   type        = number
   default     = 0
   validation {
-    condition     = var.budget_usd == 0 || (var.budget_usd >= 1 && floor(var.budget_usd) == var.budget_usd && var.billing_account != "")
-    error_message = "budget_usd is a whole number, or 0 for no budget, and a budget needs billing_account; this is ${var.budget_usd}."
+    condition     = var.budget_usd >= 0 && floor(var.budget_usd) == var.budget_usd
+    error_message = "budget_usd is a whole number, or 0 for no budget; this is ${var.budget_usd}."
   }
 }
 
@@ -234,10 +230,6 @@ variable "alerts" {
   description = "Make the log metrics, the alert policies and the dashboard."
   type        = bool
   default     = true
-  validation {
-    condition     = !var.alerts || var.channel != ""
-    error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
-  }
 }
 
 variable "channel" {

@@ -1,0 +1,60 @@
+"""`voxbatch deployment`: show what a deployment on Cloud Run or SageMaker does, in one screen."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from voxbatch.cli.options import option
+from voxbatch.safe_text import escape_controls
+
+
+@click.command(short_help="Show what a deployment on Cloud Run or SageMaker does.")
+@option(
+    "--target",
+    type=click.Choice(("cloudrun", "sagemaker")),
+    required=True,
+    metavar="cloudrun|sagemaker",
+    help="Platform of the deployment.",
+)
+@option("--name", default="voxbatch", show_default=True, metavar="NAME", help="Begin of the names of its jobs.")
+@option(
+    "--region",
+    metavar="REGION",
+    help="Its region. Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.",
+)
+@option(
+    "--project",
+    metavar="PROJECT",
+    help="Cloud Run: its project. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project.",
+)
+@option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    default=24.0,
+    show_default=True,
+    metavar="H",
+    help="Hours to look back.",
+)
+@option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def deployment(
+    target: str, name: str, region: str | None, project: str | None, hours: float, as_json: bool
+) -> None:  # fmt: skip
+    """Show what runs, what the last day did, which executions failed, how many messages wait, and what the machines
+    cost. Nothing is changed.
+
+    Cloud Run needs roles/run.viewer and roles/monitoring.viewer.
+    """
+    from voxbatch.clouds.deployment import cloudrun, lines, sagemaker
+    from voxbatch.clouds.submit import CloudRun
+
+    now = time.time()
+    since = now - hours * 3600
+    if target == "cloudrun":
+        state = cloudrun.read(CloudRun(name, project, region), since, now)
+    else:
+        state = sagemaker.read(name, region, since, now)
+    for line in [json.dumps(state.to_dict())] if as_json else lines(state):
+        click.echo(escape_controls(line))
