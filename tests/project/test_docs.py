@@ -44,7 +44,7 @@ READERS = {
 }
 FLAGS_OF_OTHERS = {
     "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--parameter-overrides", "--requeue", "--secret",
-    "--shm-size", "--substitutions", "--with-data",
+    "--shm-size", "--substitutions", "--defaults", "--with-data",
 }  # fmt: skip
 """Flags of docker, gcloud, sbatch and the scripts in jobs/."""
 
