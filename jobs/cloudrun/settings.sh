@@ -26,11 +26,23 @@ number() { # NAME VALUE LEAST MOST
     if [[ ! "$2" =~ ^[0-9]{1,9}$ ]] || (($2 < $3 || $2 > $4)); then die "$1=$2: it is a number from $3 to $4"; fi
 }
 
+# terraform_is_recent: stop before any change if Terraform is older than terraform/*/versions.tf allow: 1.5, that of Cloud
+# Shell. The last line of the message installs a newer one for this account, without root.
+terraform_is_recent() {
+    local version
+    version="$(terraform version)"
+    [[ "$version" =~ v([0-9]+)\.([0-9]+) ]] || die "terraform version says nothing: $version"
+    ((BASH_REMATCH[1] * 1000 + BASH_REMATCH[2] >= 1005)) ||
+        die "terraform is ${version%%$'\n'*}, and 1.5 or newer is needed. Nothing was changed. Install one in \$HOME/bin:
+    mkdir -p ~/bin && curl -fsSL https://releases.hashicorp.com/terraform/1.11.4/terraform_1.11.4_linux_amd64.zip -o ~/bin/terraform.zip && unzip -oq ~/bin/terraform.zip terraform -d ~/bin && rm ~/bin/terraform.zip && export PATH=~/bin:\$PATH"
+}
+
 # settings: the settings of every script.
 settings() {
     command -v gcloud >/dev/null || die "gcloud is not installed: see https://cloud.google.com/sdk/docs/install"
     command -v terraform >/dev/null ||
         die "terraform is not installed. Cloud Shell has it; elsewhere see https://developer.hashicorp.com/terraform/install"
+    terraform_is_recent
     PROJECT="${PROJECT:-$(gcloud config get project 2>/dev/null || true)}"
     [[ -n "$PROJECT" ]] || die "which project? Set PROJECT, or: gcloud config set project NAME"
     export CLOUDSDK_CORE_PROJECT="$PROJECT" CLOUDSDK_CORE_DISABLE_PROMPTS=1

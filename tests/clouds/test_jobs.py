@@ -22,15 +22,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import botocore.session
 import discovery
 import pytest
 import yaml
+from cloudrun_plan import of_kind, planned
 from conftest import ROOT, ManifestWriter, Voxbatch, environment, understood
-from fake_aws import parameters, validated
 from holds import Hold
 from outputs import FAST, outputs
 
+from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.storage import Stores
 
 JOBS = ROOT / "jobs"
@@ -63,7 +63,7 @@ def manifests() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["base", "gke", "eks"])
+@pytest.mark.parametrize("name", ["base", "gke", "eks", "gke-spot", "eks-spot"])
 def test_kubernetes_manifests_are_valid(name: str) -> None:
     """Each manifest is valid under the schema of Kubernetes 1.30, which allows no unknown field."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -214,6 +214,42 @@ def test_kubernetes_overlays_change_only_the_node(name: str) -> None:
     assert len({each["metadata"]["labels"]["app.kubernetes.io/component"] for each in made.values()}) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "label"), [("gke", "cloud.google.com/gke-spot=true"), ("eks", "eks.amazonaws.com/capacityType=SPOT")]
+)
+def test_spot_changes_only_the_kind_of_node(name: str, label: str) -> None:
+    """The pods of a Spot overlay differ from those of the plain one in one more label of the node, and ask for no more
+    time to stop than the cloud gives.
+    """
+    plain, spot = (pods(copy.deepcopy(overlay(overlay_name))) for overlay_name in (name, f"{name}-spot"))
+    key, value = label.split("=")
+    assert spot.keys() == {"Job", "CronJob", "Deployment"}
+    for kind, pod in spot.items():
+        assert pod["nodeSelector"].pop(key) == value
+        patience_s, usual_s = (spec.pop("terminationGracePeriodSeconds") for spec in (pod, plain[kind]))
+        assert FINAL_COMMIT_TIMEOUT_S < patience_s <= usual_s
+        assert pod == plain[kind]
+
+
+def test_gke_listens_to_messages_that_cloud_run_leaves() -> None:
+    """The worker has a subscription, a folder of uploads and a folder of outputs that the jobs of Cloud Run do not
+    have, and the page makes this subscription for this folder.
+    """
+    settings = container_of(manifests()["listen"]["spec"])["env"]
+    variables = {variable["name"]: variable.get("value") for variable in settings}
+    subscriptions = of_kind(planned("jobs"), "google_pubsub_subscription")
+    taken = {subscription["name"] for subscription in subscriptions}
+    filters = " ".join(subscription.get("filter", "") for subscription in subscriptions)
+    folder = variables["VOXBATCH_PREFIX"].removeprefix("gs://BUCKET-IN/")
+    assert variables["VOXBATCH_SUBSCRIPTION"] not in taken
+    assert folder
+    assert f'"{folder}"' not in filters
+    assert variables["VOXBATCH_OUT"].removeprefix("gs://BUCKET-OUT") not in {"", "/", "/out"}
+    page = (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text()
+    assert f"--topic=voxbatch-gke --event-types=OBJECT_FINALIZE --object-prefix={folder}" in page
+    assert f"subscriptions create {variables['VOXBATCH_SUBSCRIPTION']} --topic=voxbatch-gke" in page
+
+
 def test_gke_autopilot_accepts_the_pods_of_its_overlay() -> None:
     """Autopilot takes each pod of the overlay as it is, and none of the base."""
     assert [autopilot_faults(pod) for pod in pods(overlay("gke")).values()] == [set()] * 3
@@ -240,23 +276,6 @@ def test_kubernetes_pods_fit_their_own_limits(name: str) -> None:
         assert in_memory < limits["memory"] / 2
         assert on_disk <= limits["ephemeral-storage"]
         assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
-
-
-# ── AWS Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_aws_batch_requests_are_valid() -> None:
-    """The job definition and the documented array submission are valid AWS Batch requests."""
-    definition = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())
-    validated("batch", "RegisterJobDefinitionRequest", definition)
-    page = re.sub(r"\\\n\s*", "", (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text())
-    _, _, _, *flags = shlex.split(next(line for line in page.splitlines() if "aws batch submit-job" in line))
-    model = botocore.session.get_session().get_service_model("batch")
-    given = {flag: [text] for flag, text in zip(flags[::2], flags[1::2], strict=True)}
-    asked = parameters(model.operation_model("SubmitJob"), given)
-    count = {"name": "VOXBATCH_TASK_COUNT", "value": str(asked["arrayProperties"]["size"])}
-    assert count in asked["containerOverrides"]["environment"]
-    assert asked["parameters"].keys() == definition["parameters"].keys()
 
 
 # ── Google Batch, SkyPilot, Modal, Hugging Face Jobs, a machine with systemd ──────────────────────────────────────────

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -382,6 +384,41 @@ def test_missing_terraform_is_named(cloud: Cloud) -> None:
     done = subprocess.run(command, env={**environment, "PATH": str(cloud.programs)}, capture_output=True, text=True)
     assert done.returncode == 1
     assert "terraform is not installed. Cloud Shell has it; elsewhere see https://" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["deploy.sh", "service/deploy.sh", "teardown.sh"])
+def test_old_terraform_stops_before_any_change(cloud: Cloud, script: str) -> None:
+    """A Terraform that is older than Cloud Shell's is refused before any other command."""
+    cloud.terraform.version = "1.4.6"
+    done = cloud.run(script)
+    assert done.returncode == 1
+    assert "terraform is Terraform v1.4.6, and 1.5 or newer is needed. Nothing was changed." in done.stderr
+    assert cloud.changes() == []
+    assert cloud.terraform.commands == []
+
+
+def test_printed_line_installs_a_newer_terraform(cloud: Cloud, tmp_path: Path) -> None:
+    """The line that deploy.sh prints puts HashiCorp's program into the home's bin and on PATH. A folder takes the place
+    of its server.
+    """
+    cloud.terraform.version = "1.4.6"
+    line = cloud.run("deploy.sh").stderr.splitlines()[-1]
+    archive = re.search(r"https://releases\.hashicorp\.com(/terraform/(\S+)/terraform_\2_linux_amd64\.zip)", line)
+    assert archive
+    place = tmp_path / "releases" / archive[1].lstrip("/")
+    place.parent.mkdir(parents=True)
+    with zipfile.ZipFile(place, "w") as zipped:
+        program = zipfile.ZipInfo("terraform")
+        program.external_attr = 0o755 << 16
+        zipped.writestr(program, "#!/bin/sh\necho new\n")
+        zipped.writestr("LICENSE.txt", "")
+    line = line.replace("https://releases.hashicorp.com", f"file://{tmp_path}/releases")
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", "-euc", f"{line}; terraform"], env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("new\n", "")
+    assert [path.name for path in (home / "bin").iterdir()] == ["terraform"]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -956,10 +956,11 @@ def test_killed_dispatcher_starts_one_execution(setup: ListenSetup, cloud_run: C
 
 
 @pytest.fixture
-def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> CloudRunExecutor:
-    """Return what a dispatcher does with the request of a message."""
+def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> Iterator[CloudRunExecutor]:
+    """Yield what a dispatcher does with the request of a message."""
     shared, job = SharedOptions(RunOptions(engine="vllm")), CloudRun(project=setup.pubsub.project)
-    return CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Log(True, True))
+    with closing(CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Log(True, True))) as dispatcher:
+        yield dispatcher
 
 
 def transcribed(source: str, name: str) -> None:
@@ -1025,20 +1026,23 @@ def test_folder_that_grew_is_continued_by_one_task(
     assert [each["taskCount"] for each in cloud_run.executions] == [1]
 
 
-def test_dispatcher_runs_no_ffmpeg(
+def test_dispatcher_parses_no_recording(
     setup: ListenSetup, cloud_run: CloudRunApi, dispatcher: CloudRunExecutor, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The dispatcher, whose account may start jobs, starts no program to measure recordings, whatever their format."""
+    """The dispatcher, whose account may start jobs, parses no recording in its own process, and starts no ffmpeg,
+    whatever their format."""
     m4a = tmp_path / "a.m4a"
     tone = ("-f", "lavfi", "-i", "sine=duration=30", "-c:a", "aac", "-b:a", "64k")
     subprocess.run([executable(), "-loglevel", "error", *tone, m4a], check=True)
     for name, data in (("a.m4a", m4a.read_bytes()), ("b.mp4", m4a.read_bytes()), ("c.wav", b"noise"), ("d.mp3", b"")):
         setup.put(f"odd/{name}", data)
-    for name in ("Popen", "run"):
-        monkeypatch.setattr(subprocess, name, None)
-    monkeypatch.setattr("os.posix_spawn", None)
-    monkeypatch.setattr("_posixsubprocess.fork_exec", None)
+    (program := tmp_path / "ffmpeg").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("VOXBATCH_FFMPEG", str(program))
+    monkeypatch.setattr("voxbatch.audio.libsndfile.SoundFileStream.__init__", None)
+    monkeypatch.setattr("voxbatch.audio.mp4_header.mp4_seconds", None)
     dispatcher.execute(RunRequest(f"{BUCKET}/odd/", f"{OUT}/odd"))
     (execution,) = cloud_run.executions
     assert execution["taskCount"] == 1
+    assert not (tmp_path / "started").exists()

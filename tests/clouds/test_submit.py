@@ -5,6 +5,7 @@ messages to users.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -18,13 +19,13 @@ import discovery
 import pytest
 import servers
 from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal
-from conftest import environment, understood
+from conftest import ROOT, environment, understood
 from fake_aws import validated
 from hypothesis import given
 from hypothesis import strategies as st
 from web_server import served
 
-from voxbatch import cli
+from voxbatch import cli, prices
 from voxbatch.clouds import submit
 from voxbatch.errors import ConfigError, StartError
 
@@ -805,6 +806,38 @@ def test_options_of_another_target_are_refused(nowhere: None, calls: Calls, type
     ):
         done = typed("gs://no-such-bucket/m.jsonl", "-o", OUT, *args)
         assert (done.code, done.said.startswith(f"Error: {message}")) == (2, True), done.said
+
+
+@pytest.mark.parametrize(
+    ("machine", "model", "args"),
+    [
+        ("cloudrun-l4", "Voxtral Realtime", TO_CLOUD_RUN),
+        ("cloudrun-l4", "Voxtral Realtime, 8 bits", (*TO_CLOUD_RUN, "--expected-rtfx", "190")),
+        ("cloudrun-l4", "Parakeet", (*TO_CLOUD_RUN, "--model", "parakeet")),
+        ("ml.g6.2xlarge", "Voxtral Realtime", TO_SAGEMAKER),
+        ("g2-standard-8-spot", "Voxtral Realtime", (*TO_SAGEMAKER, "--usd-per-hour", "0.337")),
+    ],
+)
+def test_dry_run_prints_the_costs_of_the_page(
+    nowhere: None, calls: Calls, typed: Type, machine: str, model: str, args: tuple[str, ...]
+) -> None:
+    """The dry run of 10,000 hours has the cost that docs/costs.md shows, and on Cloud Run the lines of its block."""
+    sys.path.append(str(ROOT / "docs"))
+    from make_costs import PAGE, costs, forecast, speed_of
+
+    page = PAGE.read_text()
+    done = typed(calls.manifest(*[3600] * 10_000), *args, "--dry-run")
+    expected = forecast(machine, speed_of(model, prices.machines()[machine].gpu) or pytest.fail("no speed"))
+    lowest, highest = expected.usd or pytest.fail("no cost")
+    assert done.line("tasks") == f"{expected.tasks}"
+    assert done.line("cost").startswith(f"about ${lowest:,.2f} to ${highest:,.2f} at "), done.lines
+    (row,) = [row for row in costs() if row[0] == prices.machines()[machine].title]
+    cell = row[costs()[0].index(model)]
+    assert cell.split(" ")[0] == f"{(lowest + highest) / 2:.{0 if highest > 10 else 1}f}"
+    if args == TO_CLOUD_RUN:
+        of = "(calculated for an NVIDIA L4 with "
+        shown = re.sub(rf"{re.escape(of)}.*--expected-rtfx\)", f"{of}…)", "\n".join(done.lines))
+        assert shown.partition("\nrequest")[0] in page, shown
 
 
 def test_number_of_tasks_has_its_own_variable(

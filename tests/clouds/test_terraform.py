@@ -19,7 +19,7 @@ import pytest
 import servers
 import terraform
 from cloudrun_deployment import declared
-from cloudrun_plan import PROJECT, REGION, bindings, container, document, of_kind, planned, variables_of
+from cloudrun_plan import PROJECT, REGION, REQUIRED, bindings, container, document, of_kind, planned, variables_of
 from conftest import ROOT, understood
 
 MODULES = ROOT / "jobs" / "cloudrun" / "terraform"
@@ -303,9 +303,25 @@ def test_invalid_variable_is_refused_with_what_is_allowed(tmp_path: Path) -> Non
         "disk_gib is a whole number from 10, or 0 for no disk; this is 1.",
         "usd_per_hour is a price, such as 1.306; this is -1.",
         'prefix_uploads is a folder of the bucket, such as in/; this is "/in".',
-        "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs.",
     ):
         assert message in told, told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "variables", "message"),
+    [
+        ("jobs", {"channel": ""}, "alerts need a receiver: set channel, or alerts = false"),
+        ("service", {"channel": ""}, "alerts need a receiver: set channel, or alerts = false"),
+        ("jobs", {"prefix_uploads": "in/", "prefix_nightly": "in/nightly/"}, "lie in each other, so that an upload"),
+    ],
+)
+def test_variables_that_contradict_each_other_are_refused(
+    module: str, variables: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """A pair of values that cannot be together is refused before anything is made."""
+    with pytest.raises(terraform.Refused, match=message):
+        terraform.evaluate(MODULES / module, tmp_path / "module", project=PROJECT, **{**REQUIRED[module], **variables})
 
 
 def test_files_are_in_canonical_format() -> None:

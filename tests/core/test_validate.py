@@ -77,7 +77,7 @@ def test_headers_are_read_on_request(voxbatch: Voxbatch, recording: Recorder, tm
     assert (done.returncode, done.stderr) == (3, "")
     shown = done.stdout.splitlines()
     assert shown[0] == "m.jsonl: 7 items, 4 of them cannot be transcribed"
-    assert shown[1].startswith("  1 × not audio in a format that libsndfile or ffmpeg knows; it begins with b'hello' (")
+    assert shown[1].startswith("  1 × not audio in a format that libsndfile or ffmpeg knows: it looks like text (")
     assert shown[2] == f"  1 × No such file or directory (line 4: {tmp_path}/gone.wav)"
     assert shown[3] == f"  1 × it has no audio track (line 5: {tmp_path}/silent.mp4)"
     assert shown[4].startswith("  1 × `offset` is 40, and the recording ends at 36.00 s (line 7: ")

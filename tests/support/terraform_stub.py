@@ -42,11 +42,14 @@ class Terraform:
     commands: list[Command] = field(default_factory=list)
     applied: dict[str, dict[str, str]] = field(default_factory=dict)
     imported: set[str] = field(default_factory=set)
+    version: str = "1.5.7"
     errors: list[str] = field(default_factory=list)
     """Errors of the next applies; "" for one that succeeds."""
 
     def __call__(self, argv: list[str], stdin: str, environment: str) -> tuple[int, str, str]:
         """Run one command and return exit code, standard output and standard error."""
+        if argv == ["version"]:
+            return 0, f"Terraform v{self.version}\non linux_amd64\n", ""
         variables = dict(
             re.findall(r'^declare -x TF_VAR_(\w+)="(.*?)"$', environment.replace('\\"', "'"), re.MULTILINE)
         )

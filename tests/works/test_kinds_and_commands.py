@@ -56,7 +56,9 @@ READING: Mapping[str, tuple[str, ...]] = {
     "export": ("export", "OUT", "-o", "data"),
 }
 """The commands that read an OUT, and those of their options for which a kind may have nothing."""
-OTHERS = {*KINDS, "run", "doctor", "models", "validate", "manifest", "profiles", "submit", "listen", "serve"}
+OTHERS = {
+    *KINDS, "run", "doctor", "models", "validate", "manifest", "profiles", "submit", "listen", "deployment", "serve",
+}  # fmt: skip
 """The commands that read no OUT."""
 READER = {
     "merge --formats": "formats", "merge --beside": "beside", "merge --mux": "videos",

@@ -24,8 +24,10 @@ from typing import IO
 import numpy as np
 import soxr
 
+from voxbatch.audio import ffmpeg
 from voxbatch.audio.ffmpeg import FFmpegKilledError, executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
+from voxbatch.audio.file_kind import NUM_BYTES, file_kind
 from voxbatch.audio.libsndfile import NativeBlock, block_frames
 from voxbatch.audio.mixed_streams import MixedStreams, active_frames, speak_in_turn
 from voxbatch.audio.mpeg_frames import FrameCounter
@@ -185,10 +187,13 @@ class FFmpegStream:
         os.set_blocking(packets_out, False)
         self._packets: IO[bytes] = os.fdopen(packets_out, "rb")
         try:
-            self._process = subprocess.Popen(
-                command(recording, name, begin, audio_stream, self._has_stale_header, packets_in),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                pass_fds=(recording.fileno(), packets_in), env=for_program(os.environ),
+            arguments = command(recording, name, begin, audio_stream, self._has_stale_header, packets_in)
+            self._process = ffmpeg.start(
+                lambda: subprocess.Popen(
+                    arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    pass_fds=(recording.fileno(), packets_in), env=for_program(os.environ),
+                ),
+                recording.fileno(),
             )  # fmt: skip
         except BaseException:
             self._packets.close()
@@ -225,12 +230,12 @@ class FFmpegStream:
         if len(self._audio) < _AU.size:
             self._check_exit_code()
             self._raise_read_error()
-            if not (begin := self._recording.pread(24, 0)):
+            if not (begin := self._recording.pread(NUM_BYTES, 0)):
                 raise AudioError("the file is empty", FailureKind.EMPTY)
             error = self._first_error(self._reason)
             text, kind = str(error), error.kind
             if text.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
-                text = f"not audio in a format that libsndfile or ffmpeg knows; it begins with {begin!r}"
+                text = f"not audio in a format that libsndfile or ffmpeg knows: it looks like {file_kind(begin)}"
                 kind = FailureKind.NOT_AUDIO
             raise UndecodableStreamError(text, kind, tuple(self._log.audio_streams))
         magic, data_offset, _, encoding, rate, channels = _AU.unpack_from(self._audio)

@@ -25,7 +25,7 @@ from voxbatch.cli.options import LOG_FORMAT
 from voxbatch.errors import VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import in_job, write_exit_message
-from voxbatch.process import streams
+from voxbatch.process import confinement, streams
 
 
 @click.group(
@@ -50,6 +50,7 @@ def main() -> NoReturn:
     Raises:
         Exception: an unexpected error (a bug) passes through, so that its traceback is shown.
     """
+    confinement.hide_memory()
     streams.prepare()
     faulthandler.enable(2)  # otherwise native code that crashes ends this process without a word
     told: dict[str, str] = {}

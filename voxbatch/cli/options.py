@@ -295,6 +295,11 @@ _OF_RUN = {
         help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk with the "
         "versions of vLLM for which this is proven.",
     ),
+    "reproducible": option(
+        "--reproducible", is_flag=True, cls=ForwardedOption, group=MODEL,
+        help="Make the text, times and confidences of an item depend on the item alone: not on the other items, "
+        "their order, kills or workers. For Voxtral Realtime on an H200.",
+    ),
     **{name: setting_option(_DECLARED[name]) for name in ("kernel_cache", "language", "audio_stream", *_DECLARED)},
 }  # fmt: skip
 """The options for the settings of a run, in the order in which `forwarded` passes them on."""
@@ -429,8 +434,8 @@ def unknown_variables(environ: Iterable[str]) -> list[str]:
 
 
 _READ_ELSEWHERE = (
-    "VOXBATCH_FFMPEG", "VOXBATCH_NO_WAIT", "VOXBATCH_SCRIPTED_WORKER", "VOXBATCH_TASK_COUNT", "VOXBATCH_TEST_",
-    "VOXBATCH_VLLM_",
+    "VOXBATCH_CONFINEMENT", "VOXBATCH_FFMPEG", "VOXBATCH_NO_WAIT", "VOXBATCH_SCRIPTED_WORKER", "VOXBATCH_TASK_COUNT",
+    "VOXBATCH_TEST_", "VOXBATCH_VLLM_",
 )  # fmt: skip
 """Beginnings of the names of variables that are no options."""
 
@@ -462,6 +467,8 @@ def run_options_of(ctx: click.Context, settings: Mapping[str, Any], served: File
             values["model"] = served.model
     if (prefill_encoder := values.pop("prefill_encoder", None)) is not None:
         options["prefill_encoder"] = str(prefill_encoder).lower()
+    if values.pop("reproducible", False):
+        options["reproducible"] = "true"
     options |= values["engine_options"]
     if profile := ctx.meta.get(PROFILE):
         from voxbatch.profiles import for_engine

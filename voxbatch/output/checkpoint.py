@@ -61,7 +61,7 @@ class Checkpoint:
         shards: int = 1,
         worker: int = 0,
     ):
-        self.store, self._run, self._shard, self._shards, self._worker = store, run, shard, shards, worker
+        self.store, self._run, self._shard, self._shards, self.worker = store, run, shard, shards, worker
         self._list = ItemList(store, run, keys)
         self._owner = Ownership(store, run)
         self.folder = shard_folder(shard, shards, run.generation)
@@ -142,7 +142,7 @@ class Checkpoint:
                 wall_s=round(wall_s, 3),
                 list_number=self._run.list_number,
                 keys=base64.b64encode(self._list.keys_of([entry.index for entry in pending])).decode(),
-                worker=self._worker,
+                worker=self.worker,
                 latency=None if latencies is None else Latency.total(map(latencies.get, (e.index for e in pending))),
                 peak_gpu_bytes=peak_gpu_bytes,
                 generation=self._run.generation,

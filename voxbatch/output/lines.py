@@ -29,6 +29,7 @@ from voxbatch.output.products import PRODUCTS, Products
 from voxbatch.output.stored_json import Count, Number, json_bytes, parse_json, record_of
 from voxbatch.records import TRANSLATE, Failure, Flag, Item, Transcript
 from voxbatch.storage import Store, is_remote, remove_command
+from voxbatch.storage.signatures import unsigned_texts
 from voxbatch.text.item_flags import item_flags
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {
 
     A relative path becomes absolute, because readers of the output resolve it against another folder than the
     manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
-    elsewhere writes the same bytes.
+    elsewhere writes the same bytes. Addresses lose their signatures, with which anybody could read the recordings.
 
     Args:
         folder: None keeps the places that the paths mean in this run.
@@ -177,7 +178,7 @@ def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {
         row[REFERENCE_TEXT_KEY] = row.pop("text")
     row |= changed
     row[AUDIO_KEY] = absolute(row[AUDIO_KEY], item.audio, folder)
-    return {name: value for name, value in row.items() if name not in results}
+    return {name: unsigned_texts(value) for name, value in row.items() if name not in results}
 
 
 def absolute(path: str, place: str, folder: str | None) -> str:

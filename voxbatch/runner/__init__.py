@@ -149,24 +149,22 @@ def _transcribe_all(
     if job.second is not None and not left.any():  # an attempt that is recorded may be of the second pass
         return None
     attempts = Attempts(work.checkpoint.store, job.run, work.checkpoint.folder)
-    try:
-        for attempt, items in attempts.plan(work.items):
-            left -= items
-            present = replace(job, attempt=attempts.record(attempt, is_last=not left.any()))
-            group = replace(work, items=items)
-            if attempt.is_suspect:
-                log.warning("attempt", text=attempt.describe())
-            if min(len(job.worker_environments), attempt.items) > 1 and not attempt.is_suspect:
-                from voxbatch.runner import workers
+    for attempt, items in attempts.plan(work.items):
+        left -= items
+        present = replace(job, attempt=attempts.record(attempt, is_last=not left.any()))
+        group, is_on_trial = replace(work, items=items), attempt.width is not None
+        if is_on_trial:
+            log.warning("attempt", text=attempt.describe())
+        if min(len(job.worker_environments), attempt.items) > 1 and not is_on_trial:
+            from voxbatch.runner import workers
 
-                engine_cache.close()  # suspects were transcribed in this process
-                added = workers.transcribe(present, group, stop, on_progress, log)
-            else:
-                on_engine_message = functools.partial(log_engine_message, log)
-                added = transcribe(present, group, engine_cache, stop, on_progress, on_engine_message)
-            usage = _sum(usage, added)
-    finally:
-        attempts.clear()
+            engine_cache.close()  # suspects were transcribed in this process
+            added = workers.transcribe(present, group, stop, on_progress, log)
+        else:
+            on_engine_message = functools.partial(log_engine_message, log)
+            added = transcribe(present, group, engine_cache, stop, on_progress, on_engine_message)
+        usage = _sum(usage, added)
+    attempts.clear()
     return usage
 
 

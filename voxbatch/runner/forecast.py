@@ -12,7 +12,7 @@ import math
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -198,9 +198,15 @@ def measure_workload(config: Config) -> Workload:
         return measure(survey(source, steps_of(config).path_policy(), config.limit), source, config)
 
 
-def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = True) -> Workload:
+def measure(
+    surveyed: Survey, source: Source, config: Config, read_seconds: Callable[[Recording], float | None] = probe
+) -> Workload:
     """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
     read.
+
+    Args:
+        read_seconds: reads the duration from the header of an open recording; None if it does not tell. What another
+            function than `probe` reads is not certain.
 
     Raises:
         StorageError: a place is unreachable or refuses access.
@@ -217,8 +223,8 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
         about its place."""
         try:
             with _header(item.audio, config.stores) as recording:
-                seconds = probe(recording, by_ffmpeg=by_ffmpeg)
-                is_certain = seconds is not None and probe(recording, certain=True) == seconds
+                seconds = read_seconds(recording)
+                is_certain = read_seconds is probe and seconds is not None and seconds == probe(recording, certain=True)
                 return seconds, is_certain, report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, False, report_error(item.index, item.audio, e)

@@ -11,6 +11,7 @@ from voxbatch.clouds.listen.message import RunRequest
 from voxbatch.clouds.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.config import Config, RunOptions
 from voxbatch.decoding import warm_pool
+from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.display import log_result, progress_events
 from voxbatch.engines import EngineCache
 from voxbatch.engines.choice import choose
@@ -136,11 +137,13 @@ class CloudRunExecutor:
         job.connect().check_job_exists()
         self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
         self._usd_per_hour, self._log = usd_per_hour, log
+        self._read_header = HeaderReader()
 
     def execute(self, request: RunRequest) -> float | None:
         """Start an execution, unless the run is finished or being started, or one with the same arguments is running.
 
-        Of several dispatchers exactly one starts it; see output.starts. Nothing of a recording but its header is read.
+        Of several dispatchers exactly one starts it; see output.starts. Nothing of a recording but its header is read,
+        in a process without credentials.
 
         Returns:
             None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
@@ -173,7 +176,7 @@ class CloudRunExecutor:
             if running:
                 self._log_start(request, running, log)
                 return None
-            workload = measure(surveyed, source, config, by_ffmpeg=False)
+            workload = measure(surveyed, source, config, self._read_header)
         # Several tasks cannot change the list of a run together.
         tasks = 1 if is_done is None else self._tasks
         submission, _ = size_run(
@@ -203,7 +206,8 @@ class CloudRunExecutor:
         log.info("run_submitted", execution=started.name, tasks=tasks, url=started.url, text=text)
 
     def close(self) -> None:
-        """Do nothing: the executions go on."""
+        """End the process that reads headers. The executions go on."""
+        self._read_header.close()
 
 
 Executor = LocalExecutor | CloudRunExecutor

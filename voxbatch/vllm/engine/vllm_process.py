@@ -28,6 +28,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from voxbatch.engines import gpu
+from voxbatch.errors import EngineError
 from voxbatch.log import STDERR_LOCK
 from voxbatch.process.hang_detector import SilenceClock, is_stopped
 from voxbatch.process.streams import lead, writes_to
@@ -36,9 +37,11 @@ from voxbatch.vllm.engine import compat
 from voxbatch.vllm.engine.families.request import Request, TokenScores
 from voxbatch.vllm.engine.preloaded_process import PreloadedProcess
 from voxbatch.vllm.plugin import (
+    BATCH_INVARIANT,
     LOAD_FORMAT,
     LOADER_SWITCH,
     ON,
+    REPRODUCIBLE_SWITCH,
     SCORES,
     SWITCH,
     lazy_imports,
@@ -52,6 +55,9 @@ HANG_S = 600.0
 kernels for minutes."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the engine is alive."""
+ABORTED = "abort"
+"""The reason with which vLLM ends all requests when SIGTERM or SIGINT reaches its process, as from `systemctl stop` or
+a terminal. Nothing here aborts a request."""
 TOGETHER = 1 / 16
 """Share of a speaking engine's requests whose samples are fetched together when they have finished. The codec decodes
 them in full batches, and the engine pauses once for all of them."""
@@ -91,10 +97,11 @@ class EngineDied(Exception):
     """Report that the engine has ended, and with it all requests that it held.
 
     `cause` goes into the failures of items, so it does not name the log, whose path differs from run to run. The text
-    of the exception names it."""
+    of the exception names it. `is_stopped` is true if a signal told the engine to end, so that no request is to
+    blame."""
 
-    def __init__(self, cause: str, log: Path | None = None):
-        self.cause = cause
+    def __init__(self, cause: str, log: Path | None = None, is_stopped: bool = False):
+        self.cause, self.is_stopped = cause, is_stopped
         self.out_of_memory = "out of memory" in cause.lower()
         super().__init__(f"{cause} (its log: {log})" if log else cause)
 
@@ -111,12 +118,15 @@ class Preload:
         arguments: the arguments of vLLM's `LLM` that are known already, at least its model, load format, tokenizer mode
             and number of GPUs.
         prompt_processes: number of processes that make the prompts of requests; 0 makes them where they are added.
+        reproducible: true if the result of a request must not depend on the other requests.
     """
 
-    def __init__(self, plugin: bool, arguments: Mapping[str, Any], prompt_processes: int = 0):
+    def __init__(
+        self, plugin: bool, arguments: Mapping[str, Any], prompt_processes: int = 0, reproducible: bool = False
+    ):
         self.began = time.monotonic()
         self.log = _EngineLog()
-        set_environment(plugin, loader=arguments.get("load_format") == LOAD_FORMAT)
+        set_environment(plugin, arguments.get("load_format") == LOAD_FORMAT, reproducible)
         os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self.log.config)
         if "vllm.logger" in sys.modules:  # it reads the variable only when it is imported
             logging.config.dictConfig(json.loads(self.log.config.read_text()))
@@ -143,9 +153,11 @@ class VllmProcess:
         begun: vLLM that is being imported for the same arguments. None starts to import it now.
         slots: number of requests that the model keeps a state for (vllm.plugin.speech). None if it keeps none.
         prompt_processes: see Preload.
+        reproducible: see Preload.
 
     Raises:
         EngineDied: the engine did not start.
+        EngineError: its results depend on the other requests although they must not.
     """
 
     def __init__(
@@ -156,8 +168,9 @@ class VllmProcess:
         begun: Preload | None = None,
         slots: int | None = None,
         prompt_processes: int = 0,
+        reproducible: bool = False,
     ):
-        begun = begun or Preload(plugin, arguments, prompt_processes)
+        begun = begun or Preload(plugin, arguments, prompt_processes, reproducible)
         self._log, self._parent = begun.log, begun.parent
         self._parent.arguments.set_result(arguments)
         with _errors_as_death(self._log):
@@ -180,6 +193,8 @@ class VllmProcess:
         self._start_s = time.monotonic() - begun.began
         # NCCL removes its files in /dev/shm only if its processes end by themselves
         self._patience_s = None if arguments.get("tensor_parallel_size", 1) > 1 else 0.0
+        if reproducible:
+            self._require_invariant_products()
 
     def prompt(self, request: Request) -> Future[Any]:
         """Begin to make what `add` gives to vLLM: in processes with vLLM's processor of the model, which computes the
@@ -267,6 +282,8 @@ class VllmProcess:
             for output in outputs
             if output.finished
         ]
+        if any(request.finish_reason == ABORTED for request in finished):
+            raise EngineDied("a signal told its process to end", self._log.file, is_stopped=True)
         if self._free_slots is None:
             return finished
         self._without_samples += finished
@@ -299,6 +316,20 @@ class VllmProcess:
             EngineDied: the engine has ended.
         """
         return next(filter(None, self._ask_workers("voxbatch_score_tokens")), "")
+
+    def _require_invariant_products(self) -> None:
+        """Check that the rows of the model's products do not depend on the number of rows.
+
+        Raises:
+            EngineError: they do. The engine is closed.
+            EngineDied: the engine has ended.
+        """
+        if product := next(filter(None, self._ask_workers("voxbatch_dependent_product")), ""):
+            self.close()
+            raise EngineError(
+                f"engine option reproducible=true: on this GPU, with this version of cuBLAS, {product} differ from the "
+                "same rows among more: leave the option out, or use an H200"
+            )
 
     def describe(self) -> str:
         """Return one line about the engine: seconds until it was ready, requests, K/V blocks and memory."""
@@ -464,18 +495,25 @@ def threads(on_gpu: bool) -> dict[str, str]:
     return {THREADS: "1"} if on_gpu and THREADS not in os.environ else {}
 
 
-def set_environment(plugin: bool, loader: bool = False) -> None:
+def set_environment(plugin: bool, loader: bool = False, reproducible: bool = False) -> None:
     """Set the environment with which vLLM's processes start.
 
     Args:
         plugin: the encoder runs once per chunk.
         loader: the weights are in Hugging Face's format, and the plugin translates them.
+        reproducible: the result of a request must not depend on the other requests.
     """
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     os.environ.pop(SWITCH, None)
     os.environ.pop(LOADER_SWITCH, None)
     os.environ.update({LOADER_SWITCH: ON} if loader else {})
     os.environ.update({SWITCH: ON} if plugin else {})
+    if os.environ.pop(REPRODUCIBLE_SWITCH, None):  # of an earlier engine
+        os.environ.pop(BATCH_INVARIANT, None)
+    if reproducible:
+        os.environ[REPRODUCIBLE_SWITCH] = ON
+        if (compat.find() or ("",))[0] != compat.CPU_BUILD:  # which has no such mode, and runs for tests only
+            os.environ[BATCH_INVARIANT] = ON
     os.environ.update(compat.runner_environment(os.environ))
     if find_spec("vllm_omni"):  # its plugin replaces parts of vLLM in every process
         os.environ.setdefault("VLLM_PLUGINS", "voxbatch")

@@ -28,7 +28,9 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `loader`, `weights` | the load format |
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
 | `preload`, `lazy_imports` | what the engine's process imports, and what it imports only when it is used |
+| `server_guards` | addresses, samples and plain text of requests to `voxbatch serve` |
 | `server_middleware` | rate limit and access log of `voxbatch serve` |
+| `product_check` | the check of a reproducible run |
 | `parent_watchdog`, `worker_extension` | used by the engine with the plugin or without it |
 | `vllm_version` | the version of vLLM that the plugin is made for, and the installed one |
 """
@@ -43,6 +45,11 @@ SWITCH = "VOXBATCH_VLLM_PLUGIN"
 """Environment variable that switches this model on. The engine sets it to ON."""
 LOADER_SWITCH = "VOXBATCH_VLLM_LOADER"
 """Environment variable that switches the load format on. The engine sets it to ON."""
+REPRODUCIBLE_SWITCH = "VOXBATCH_VLLM_REPRODUCIBLE"
+"""Environment variable that makes the result of a request independent of the other requests. The engine sets it to ON,
+together with vLLM's BATCH_INVARIANT."""
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+"""vLLM's variable for its batch-invariant mode."""
 ON = "1"
 LOAD_FORMAT = "voxbatch_huggingface"
 """Name of the load format for Voxtral Realtime's weights in Hugging Face's format (see `loader`)."""
@@ -65,6 +72,11 @@ def is_switched_on() -> bool:
     return os.environ.get(SWITCH) == ON
 
 
+def is_reproducible() -> bool:
+    """Return whether the environment asks for results that do not depend on the other requests."""
+    return os.environ.get(REPRODUCIBLE_SWITCH) == ON
+
+
 def is_installed() -> bool:
     """Return whether vLLM will find `register` and call it.
 
@@ -78,12 +90,15 @@ def is_installed() -> bool:
 
 
 def register() -> None:
-    """Replace vLLM's model with ours, and add our load format to vLLM, each only if its environment variable is set.
+    """Replace vLLM's model and its batch-invariant products with ours, and add our load format to vLLM, each only if
+    its environment variable is set.
 
     The engine sets the first one for VERSION of `vllm_version` alone.
     """
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm.plugin.loader")
+    if is_reproducible():
+        importlib.import_module("voxbatch.vllm.plugin.patches.linear_batch_invariant").replace()
     if is_switched_on():
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend

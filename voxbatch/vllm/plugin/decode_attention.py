@@ -1,8 +1,9 @@
 """Attention backend for the decoder: vLLM's FlashAttention, with our own kernel for steps that only decode.
 
-A step that contains a prompt uses FlashAttention, on the same K/V cache. If the cache has 8 bits, our kernel computes
-these steps too: FlashAttention reads 8 bits on Hopper only, and rounds the queries as well. The engine selects this
-backend by its name (attention backend CUSTOM), on CUDA.
+A step that contains a prompt uses FlashAttention, on the same K/V cache. Our kernel computes these steps too in two
+cases. If the cache has 8 bits: FlashAttention reads 8 bits on Hopper only, and rounds the queries as well. If a run
+must be reproducible: the kernels round differently, and a request must not notice that another one begins. The engine
+selects this backend by its name (attention backend CUSTOM), on CUDA.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from vllm.platforms import current_platform
 from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionImpl
 
+from voxbatch.vllm.plugin import is_reproducible
 from voxbatch.vllm.plugin.decode_kernel import EIGHT_BITS, attend, fits
 
 IN_8_BITS = ("fp8", "fp8_e4m3")
@@ -40,7 +42,8 @@ class DecodeAttentionBackend(FlashAttentionBackend):  # type: ignore[misc]
 
 
 class DecodeAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]
-    """FlashAttention that calls `decode_kernel.attend` in steps that only decode, and in all if the cache has 8 bits.
+    """FlashAttention that calls `decode_kernel.attend` in steps that only decode, and in all steps if the cache has 8
+    bits or the run must be reproducible.
 
     The kernel is used only for decoder self-attention over the whole context: without a sliding window shorter than the
     context, ALiBi, a soft cap, sinks or context parallelism.
@@ -53,6 +56,7 @@ class DecodeAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]
         sees_all = behind < 0 or behind + 1 >= config.max_model_len
         plain = self.alibi_slopes is None and not self.logits_soft_cap and self.sinks is None
         self._in_8_bits = self.kv_cache_dtype in IN_8_BITS
+        self._takes_prompts = self._in_8_bits or is_reproducible()
         self._is_ours = (
             sees_all and plain and self.attn_type == AttentionType.DECODER and self.dcp_world_size <= 1
             and self.kv_cache_dtype in ("auto", "bfloat16", "float16", *IN_8_BITS)
@@ -82,7 +86,7 @@ class DecodeAttentionImpl(FlashAttentionImpl):  # type: ignore[misc]
             kv_cache: [blocks, kv_heads, block_size, 2 * head_dim], laid out in memory by block, position, head.
         """
         has_prompts = attn_metadata is not None and attn_metadata.max_query_len > 1
-        if not self._is_ours or attn_metadata is None or (has_prompts and not self._in_8_bits):
+        if not self._is_ours or attn_metadata is None or (has_prompts and not self._takes_prompts):
             result: torch.Tensor = super().forward(
                 layer, query, key, value, kv_cache, attn_metadata, output, *others, **named
             )

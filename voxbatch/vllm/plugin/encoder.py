@@ -34,13 +34,17 @@ class Encoder:
         adapter: module that turns `pool` frames into a row.
         left_pad: number of tokens of silence that chunks usually begin with. A chunk that begins so is cheaper to
             encode. All other chunks are encoded correctly too.
+        reproducible: the rows of a chunk must depend on its samples alone. Libraries choose their kernels by the shape
+            of the input, and each kernel rounds differently. So the spectrogram and the convolutions see one chunk at a
+            time, and FlashAttention always expects the same length. vLLM's batch-invariant mode does the rest.
     """
 
-    def __init__(self, tower: Any, adapter: Any, left_pad: int = 0):
+    def __init__(self, tower: Any, adapter: Any, left_pad: int = 0, reproducible: bool = False):
         config, layers = tower.config, tower.whisper_encoder
         self._layers, self._adapter, self._dtype = layers, adapter, tower.dtype
         self._pool: int = config.block_pool_size
         self._samples_per_frame: int = config.hop_length * layers.total_stride
+        self._reproducible = reproducible
         self.device: torch.device = layers.conv1.weight.device
         self._spectrogram = Spectrogram(
             tower.mel_filters.to(self.device), config.window_size, config.hop_length, float(config.global_log_mel_max)
@@ -49,7 +53,7 @@ class Encoder:
         # [positions, head_dim]: cosines, then sines
         self._cos_sin = rotary.cos_sin_cache.to(self.device, self._dtype).contiguous()
         self._ops, self._rotate_and_lay_out, self._attention = _implementations(
-            layers.layers, config.sliding_window, self.device, self._dtype
+            layers.layers, config.sliding_window, self.device, self._dtype, GROUP_FRAMES if reproducible else 0
         )
         sizes = [layer.self_attn.kv_size for layer in layers.layers]
         no_keys = [torch.empty(2, 0, size, dtype=self._dtype, device=self.device) for size in sizes]
@@ -164,6 +168,9 @@ class Encoder:
         padding after the end of a chunk does not reach its frames. The spectrogram begins up to CONTEXT_FRAMES frames
         earlier, because the convolutions read these frames too.
         """
+        if self._reproducible and len(audio) > 1:
+            chunks = zip(audio, frames, strict=True)
+            return torch.cat([self._convolve([waveform], [count], first) for waveform, count in chunks])
         context = min(first, CONTEXT_FRAMES)
         samples = [to_device(waveform, self.device) for waveform in audio]
         conv1, conv2 = self._layers.conv1, self._layers.conv2
@@ -207,13 +214,14 @@ class Encoder:
 
 
 def _implementations(
-    layers: Sequence[Any], window: int, device: torch.device, dtype: torch.dtype
+    layers: Sequence[Any], window: int, device: torch.device, dtype: torch.dtype, expected_length: int
 ) -> tuple[TorchOps, RotateAndLayOut, Attention]:
     """Return the implementations of a layer's parts: CUDA kernels on a GPU in 16 bits, and PyTorch's functions else.
 
     Args:
         layers: vLLM's WhisperCausalEncoderLayers.
         window: number of frames that a frame attends to, with itself.
+        expected_length: see Flash.
     """
     attention, version = layers[0].self_attn, None
     scale = attention.scaling
@@ -226,4 +234,4 @@ def _implementations(
     from voxbatch.vllm.plugin import rotary_kernel
 
     ops = EightBitOps(dtype) if EightBitOps.fits(layers) else FusedOps()
-    return ops, rotary_kernel.rotate_and_lay_out, Flash(window, scale, version)
+    return ops, rotary_kernel.rotate_and_lay_out, Flash(window, scale, version, expected_length)

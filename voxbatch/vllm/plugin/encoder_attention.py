@@ -49,19 +49,28 @@ class Masked:
 
 
 class Flash:
-    """Attention with vLLM's FlashAttention, all chunks in one kernel; bfloat16 and float16 only."""
+    """Attention with vLLM's FlashAttention, all chunks in one kernel; bfloat16 and float16 only.
 
-    def __init__(self, window: int, scale: float, version: int):
+    Args:
+        version: FlashAttention's.
+        expected_length: the longest length that FlashAttention is told, if no chunk is longer. It takes another kernel
+            if no chunk is longer than the window, and may split the keys of a few chunks among the multiprocessors.
+            With such a length, a chunk's result is the same in all groups. 0 tells it the length of the longest chunk.
+    """
+
+    def __init__(self, window: int, scale: float, version: int, expected_length: int = 0):
         from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func
 
         self._function: Any = flash_attn_varlen_func
         self._window, self._scale, self._version = [window - 1, 0], scale, version
+        self._expected_length, self._num_splits = expected_length, 1 if expected_length else 0  # 0: it chooses
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: Packed) -> torch.Tensor:
         """Return the attended values; see `Attention`."""
+        longest = max(packed.longest, self._expected_length)
         attended: torch.Tensor = self._function(
-            q, k, v, max_seqlen_q=packed.longest, cu_seqlens_q=packed.starts, cu_seqlens_k=packed.key_starts,
-            max_seqlen_k=packed.known + packed.longest, softmax_scale=self._scale, causal=True,
-            window_size=self._window, fa_version=self._version,
+            q, k, v, max_seqlen_q=longest, cu_seqlens_q=packed.starts, cu_seqlens_k=packed.key_starts,
+            max_seqlen_k=packed.known + longest, softmax_scale=self._scale, causal=True, window_size=self._window,
+            fa_version=self._version, num_splits=self._num_splits,
         )  # fmt: skip
         return attended

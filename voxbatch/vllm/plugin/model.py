@@ -23,6 +23,7 @@ from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.models.voxtral_realtime import VoxtralRealtimeGeneration
 from vllm.sequence import IntermediateTensors
 
+from voxbatch.vllm.plugin import is_reproducible
 from voxbatch.vllm.plugin.encoder import Encoder
 from voxbatch.vllm.plugin.encoder_output_pool import EncoderOutputPool
 from voxbatch.vllm.plugin.patches import patch_runner
@@ -82,7 +83,7 @@ class PrefillRealtime(WholeChunkModel, VoxtralRealtimeGeneration):  # type: igno
         self._held = None
         if self._encoder is None:  # vLLM calls this for the first time after it has loaded the weights
             left_pad = self.audio_config.streaming_n_left_pad_tokens or 0
-            self._encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad)
+            self._encoder = Encoder(self.whisper_encoder, self.audio_language_adapter, left_pad, is_reproducible())
             self._encoder.rehearse(self._max_model_len * SAMPLES_PER_TOKEN)
         stored_rows = {i: self.encoder_output_pool.store(rows) for i, rows in self._encoder.encode(audio)}
         return [stored_rows[i] for i in range(len(audio))]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from voxbatch.vllm.plugin.patches import sample_scores
+from voxbatch.vllm.plugin.product_check import first_dependent_product
 from voxbatch.vllm.plugin.token_scores import score
 
 
@@ -33,6 +34,16 @@ class WorkerExtension:
         """Return the samples of finished requests of a model that speaks (see speech.model.SpeechModel.sounds)."""
         sounds: list[bytes] = self.model_runner.get_model().sounds(requests)
         return sounds
+
+    def voxbatch_dependent_product(self) -> str:
+        """Return a product whose rows depend on the number of rows (see `product_check`), or an empty string.
+
+        Without a GPU the answer is empty: vLLM's CPU build has no batch-invariant mode.
+        """
+        if not torch.cuda.is_available():
+            return ""
+        with torch.inference_mode():
+            return first_dependent_product(self.model_runner.get_model())
 
     def voxbatch_score_tokens(self) -> str:
         """Score each sampled token from the next step on (see `token_scores`).

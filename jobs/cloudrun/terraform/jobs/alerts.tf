@@ -218,6 +218,12 @@ resource "google_monitoring_alert_policy" "failed_schedules" {
       period = "3600s"
     }
   }
+  lifecycle {
+    precondition {
+      condition     = var.channel != ""
+      error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
+    }
+  }
 }
 
 resource "google_monitoring_dashboard" "voxbatch" {

@@ -76,10 +76,6 @@ variable "prefix_uploads" {
     condition     = can(regex("^([A-Za-z0-9_.=-]+/)+$", var.prefix_uploads))
     error_message = "prefix_uploads is a folder of the bucket, such as in/; this is \"${var.prefix_uploads}\"."
   }
-  validation {
-    condition     = !startswith(var.prefix_uploads, var.prefix_nightly) && !startswith(var.prefix_nightly, var.prefix_uploads)
-    error_message = "prefix_uploads and prefix_nightly lie in each other, so that an upload would be run twice."
-  }
 }
 
 variable "nightly" {
@@ -188,10 +184,6 @@ variable "alerts" {
   description = "Make the log metrics, the alert policies and the dashboard."
   type        = bool
   default     = true
-  validation {
-    condition     = !var.alerts || var.channel != ""
-    error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
-  }
 }
 
 variable "channel" {

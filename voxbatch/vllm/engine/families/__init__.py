@@ -56,6 +56,8 @@ class Family(ABC):
     """The reason why the plugin cannot run the family. Empty if it can."""
     has_plugin_attention = False
     """True if the plugin's attention can run the family."""
+    is_reproducible = False
+    """True if the results of the family were compared in any company of requests; see the option `reproducible`."""
     takes_fp8 = False
     """True if the option `fp8` knows the parts of the model."""
     encoder_has_kv = False

@@ -34,6 +34,7 @@ class Realtime(Voxtral):
 
     name, profile = REALTIME, "ctx512-batch"
     plugin_by_default = True
+    is_reproducible = True
     encoder_has_kv = True
     has_speed_forecast = True
     memory_type = memory.StreamingFootprint
