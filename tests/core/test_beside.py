@@ -229,7 +229,7 @@ def test_a_name_that_an_item_no_longer_has_alone(voxbatch: Voxbatch, recording: 
     names = ["day.flac.srt", "day.wav.srt", "talk.flac.srt", "talk.wav.srt"]
     assert sorted(path.name for path in (tmp_path / "out" / "srt").iterdir()) == names
     assert sorted(path.name for path in recordings.glob("*.srt")) == ["day.flac.srt", "day.srt", *names[1:]]
-    assert f"stay as they are: 1, the first is {recordings}/day.srt" in done.stderr
+    assert f"1 file changed by somebody and not replaced: {recordings}/day.srt" in done.stderr
     assert voxbatch("status", "out", "--verify").returncode == 0
     before = {path: path.stat().st_mtime_ns for path in recordings.iterdir()}
     assert voxbatch(*command).returncode == 0

@@ -72,13 +72,7 @@ def merge(
     owner, log = Ownership(store, run), log or Log(quiet=True)
     owner.check()
     _check_second_pass(store, run)
-    latest = read_whole_summary(store, log)
-    if latest is not None and latest.key != run.key:
-        latest = None  # an earlier run wrote it, and a killed --overwrite or a late process left it
-    if latest is None and run.generation:
-        from voxbatch.output.erase import erase_leftovers
-
-        erase_leftovers(store, run, owner)
+    latest = _latest_summary(store, run, owner, log)
     recorded = latest if latest is not None and latest.is_of(run) else None
     entries = complete_entries(store, run, shards, log) if shards else Entries(store, run)
     totals, kinds = Totals.of(run), kinds_of(run)
@@ -128,6 +122,19 @@ def merge(
     if errors:
         raise errors[0]
     return _put_summary(store, owner, summary, recorded, config)
+
+
+def _latest_summary(store: Store, run: Run, owner: Ownership, log: Log) -> Summary | None:
+    """Return the summary that the run has written last. Without one, delete what an earlier run has left."""
+    latest = read_whole_summary(store, log)
+    if latest is not None and latest.key == run.key:
+        return latest
+    # An earlier run wrote it, and a killed --overwrite or a late process left it.
+    if run.generation:
+        from voxbatch.output.erase import erase_leftovers
+
+        erase_leftovers(store, run, owner)
+    return None
 
 
 def known_files(store: Store, entries: Entries, latest: Summary | None) -> OwnFiles:

@@ -39,6 +39,7 @@ from voxbatch.records import TRANSLATE, Item
 from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.progress import Stop
 from voxbatch.runner.steps import steps_of
+from voxbatch.scoring.counts import count_errors
 from voxbatch.storage.columns import ItemSet
 
 MAX_BATCH, MAX_BATCH_BYTES = 1000, 16 << 20
@@ -127,8 +128,6 @@ def _line(item: Item, before: Mapping[str, Any], job: Job) -> dict[str, Any] | N
         return None
     counts = None
     if item.text is not None:
-        from voxbatch.scoring.counts import count_errors
-
         counts = count_errors(item.text, before["pred_text"], before.get("lang"))
     results = {name: value for name, value in before.items() if name in RESULT_KEYS or name in ("id", "lang")}
     return {**keys, **results, **score_keys(counts)}
