@@ -107,7 +107,7 @@ def cancelled(samples: Samples) -> Samples:
 def by_library(samples: Samples) -> Samples:
     """Return a call after SpeexDSP's canceller and the gate. The reference is the first channel.
 
-    The filter is as long as the longest delay. The preprocessor is off, because it mutes the channel's own speaker, too.
+    The filter is as long as the longest delay. The preprocessor is off: it mutes the channel's own speaker, too.
     """
     from pyaec import Aec
 
