@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import json
 import math
 import os
@@ -30,6 +31,7 @@ from conftest import ROOT, ManifestWriter, Voxbatch, environment, understood
 from holds import Hold
 from outputs import FAST, outputs
 
+import voxbatch.ray
 from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.storage import Stores
 
@@ -71,6 +73,29 @@ def test_kubernetes_manifests_are_valid(name: str) -> None:
     assert made.keys() == {"ServiceAccount", "Job", "CronJob", "Deployment"}
     for manifest in made.values():
         kubernetes_validate.validate(manifest, "1.30", strict=True)
+
+
+@pytest.mark.slow
+def test_ray_job_has_a_machine_for_each_actor() -> None:
+    """The pods of jobs/ray/rayjob.yaml are valid, its call of `voxbatch.ray.run` is, and each of its actors has a
+    worker pod with a GPU and enough CPUs. The images have the Ray that the tests ran.
+    """
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    spec = yaml.safe_load((JOBS / "ray" / "rayjob.yaml").read_text())["spec"]
+    (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    for template in (group["template"], spec["rayClusterSpec"]["headGroupSpec"]["template"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": template["spec"]}
+        kubernetes_validate.validate(pod, "1.30", strict=True)
+        version = (ROOT / "requirements-optional.txt").read_text().partition("ray[data]==")[2].split()[0]
+        assert template["spec"]["containers"][0]["image"].startswith(f"rayproject/ray:{version}-py312")
+    code = shlex.split(spec["entrypoint"])[2].partition("print(")[2].removesuffix(")")
+    call = ast.parse(code, mode="eval").body
+    assert isinstance(call, ast.Call)
+    keywords = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+    inspect.signature(voxbatch.ray.run).bind(*map(ast.literal_eval, call.args), **keywords)
+    assert keywords["concurrency"] == group["maxReplicas"]
+    requests = group["template"]["spec"]["containers"][0]["resources"]["requests"]
+    assert (requests["nvidia.com/gpu"], int(requests["cpu"]) >= keywords["num_cpus"]) == ("1", True)
 
 
 def jobs() -> dict[str, Any]:
@@ -293,15 +318,17 @@ def test_google_batch_accepts_the_job() -> None:
     understood(*group["taskSpec"]["runnables"][0]["container"]["commands"])
 
 
-def test_skypilot_runs_a_command_of_voxbatch_on_each_node() -> None:
+@pytest.mark.parametrize(("file", "commands"), [("skypilot.yaml", "run"), ("dstack/task.yaml", "commands")])
+def test_task_of_a_broker_runs_a_command_of_voxbatch_on_each_node(file: str, commands: str) -> None:
     """The task runs voxbatch, which reads the number of its node, and installs extras that exist."""
-    task = yaml.safe_load((JOBS / "skypilot.yaml").read_text())
-    program, *arguments = shlex.split(task["run"].splitlines()[-1])
+    text = (JOBS / file).read_text()
+    lines = yaml.safe_load(text)[commands]
+    program, *arguments = shlex.split((lines.splitlines() if isinstance(lines, str) else lines)[-1])
     assert program == "voxbatch"
     understood(*arguments)
     assert "--shard" not in arguments
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (installed,) = re.findall(r"'\.\[(.*)\]'", task["setup"])
+    (installed,) = re.findall(r"'(?:\.|voxbatch)\[(.*)\]'", text)
     assert set(installed.split(",")) <= set(extras)
 
 

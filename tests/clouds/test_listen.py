@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -36,7 +37,7 @@ from voxbatch.clouds.listen.batch_window import GRACE_S, batch_window_of
 from voxbatch.clouds.listen.executors import CloudRunExecutor, SharedOptions
 from voxbatch.clouds.listen.message import RunRequest, UploadedRecording
 from voxbatch.clouds.listen.subscription import Subscription
-from voxbatch.clouds.submit import CloudRun
+from voxbatch.clouds.submit import Ceiling, CloudRun
 from voxbatch.config import Config, RunOptions
 from voxbatch.errors import RunMismatchError
 from voxbatch.log import Log
@@ -806,6 +807,25 @@ def test_number_of_tasks_follows_from_the_audio(setup: ListenSetup, cloud_run: C
     assert not setup.pubsub.unacked()
 
 
+def test_run_above_the_ceiling_is_dead_lettered(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
+    """A manifest whose run would need more tasks or money than allowed starts nothing, and its dead letter says what
+    to raise.
+    """
+    setup.manifest("huge", 1000, duration=360_000)
+    setup.manifest("dear", 800, duration=3600)
+    setup.told(2)
+    setup.drained(*THERE, "--max-usd", "9")
+    assert not cloud_run.executions
+    reasons = sorted(letter.attributes["voxbatch_reason"] for letter in setup.pubsub.dead_letters())
+    assert re.search(
+        r"cost up to [\d.]+ USD, and --max-usd is 9.00: raise --max-usd \(VOXBATCH_MAX_USD; MAX_USD", reasons[1]
+    )
+    assert re.search(
+        r"need [\d,]+ tasks .*raise --max-tasks \(VOXBATCH_MAX_TASKS; MAX_TASKS of deploy.sh\)", reasons[0]
+    )
+    assert not setup.pubsub.unacked()
+
+
 def test_window_is_one_execution(
     setup: ListenSetup, cloud_run: CloudRunApi, recording: Recorder, voxbatch: Voxbatch
 ) -> None:
@@ -959,7 +979,8 @@ def test_killed_dispatcher_starts_one_execution(setup: ListenSetup, cloud_run: C
 def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> Iterator[CloudRunExecutor]:
     """Yield what a dispatcher does with the request of a message."""
     shared, job = SharedOptions(RunOptions(engine="vllm")), CloudRun(project=setup.pubsub.project)
-    with closing(CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Log(True, True))) as dispatcher:
+    executor = CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Ceiling(), Log(True, True))
+    with closing(executor) as dispatcher:
         yield dispatcher
 
 

@@ -866,6 +866,24 @@ def test_unknown_durations_require_tasks(nowhere: None, calls: Calls, typed: Typ
     assert typed(*command, "--tasks", "2").line("tasks") == "2"
 
 
+def test_more_tasks_or_money_than_the_ceiling_are_refused(nowhere: None, calls: Calls, typed: Type) -> None:
+    """A manifest that says 360,000 s a line gets no more tasks than --max-tasks unless --tasks asks for them, and
+    costs no more than --max-usd in any case. The message says what to raise.
+    """
+    source = calls.manifest(*[360_000] * 1000)
+    order = (source, "-o", OUT, "--target", "cloudrun", "--dry-run", "--expected-rtfx", "120")
+    done = typed(*order)
+    assert (done.code, done.lines) == (2, [])
+    assert re.search(r"need [\d,]+ tasks of [\d.]+ hours, and --max-tasks is 100: .*raise --max-tasks", done.said)
+    assert typed(*order, "--tasks", "100").code == 0
+    done = typed(*order, "--tasks", "100", "--max-usd", "500")
+    assert done.code == 2
+    assert re.search(r"expected to cost up to 1,\d+\.\d\d USD, and --max-usd is 500.00: raise --max-usd", done.said)
+    small = (calls.manifest(3600), *order[1:])
+    assert typed(*small, "--max-usd", "1").code == 0
+    assert "--max-usd is 0; it must be more than 0" in typed(*small, "--max-usd", "0").said
+
+
 def test_too_few_tasks_for_the_time_limit_cause_a_warning(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:
     """Too few tasks for the time limit are submitted as requested, with a warning; a failure to start gives exit code
     1.

@@ -90,7 +90,7 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     videos.merge()
     assert theirs.read_text() == "mine"
     assert "hold something else and stay as they are: 1, the first is" in videos.said[1]
-    assert f"{theirs}; remove them and run" in videos.said[1]
+    assert f"{theirs}; move them away and run" in videos.said[1]
     edited = videos.folder / "other.srt"
     edited.write_text("corrected by hand")
     videos.merge(max_line=20)

@@ -40,8 +40,9 @@ Change = Callable[[bytes], bytes | None]
 
 
 def snapshot(out: Path) -> dict[str, bytes]:
-    """Return the outputs: all files except for the checkpoint and the summary, whose times differ."""
-    files = [path for path in out.rglob("*") if path.is_file() and "parts" not in path.parts]
+    """Return the outputs: all files except for the checkpoint, the digests of files that were replaced since, and the
+    summary, whose times differ."""
+    files = [path for path in out.rglob("*") if path.is_file() and {"parts", "digests"}.isdisjoint(path.parts)]
     return {str(path.relative_to(out)): path.read_bytes() for path in files if path.name != "summary.json"}
 
 

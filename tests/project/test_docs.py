@@ -44,7 +44,7 @@ READERS = {
 }
 FLAGS_OF_OTHERS = {
     "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--parameter-overrides", "--requeue", "--secret",
-    "--shm-size", "--substitutions", "--with-data",
+    "--shm-size", "--substitutions", "--defaults", "--with-data",
 }  # fmt: skip
 """Flags of docker, gcloud, sbatch and the scripts in jobs/."""
 
@@ -121,7 +121,7 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
         arguments = [str(ROOT) if each == "open_asr_leaderboard" else each for each in arguments]
     if name == "run":
         arguments = [str(ROOT / "README.md") if each in ("base.json", "names.txt") else each for each in arguments]
-    if name in ("calibrate", "export"):
+    if name in ("calibrate", "correct", "export"):
         arguments[0] = str(ROOT)
     if name == "report":
         arguments[0] = arguments[0] if "://" in arguments[0] else str(ROOT)

@@ -26,6 +26,7 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.lists import Listing
 from voxbatch.output.merge import merge
+from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import reserve
 from voxbatch.output.stored_json import json_bytes
@@ -353,6 +354,7 @@ def test_merge_of_a_zombie_replaces_nothing_of_a_later_run(place: Place) -> None
     is_finished = threading.Event()
     zombie = reserve(store, RUN, Listing(keys=keys(2)), overwrite=True).run
     Checkpoint(store, zombie, keys(2)).commit(failures("old"), 1.0)
+    OwnFiles(store).record([("failures.jsonl", sha256(b"{}\n"))])
     store.create("failures.jsonl", [b"{}\n"])  # an earlier process wrote it late
     place.proxy.spoil = take_over
     assert "another process wrote it meanwhile" in refused(lambda: merge(store, zombie, ItemFiles()))

@@ -47,6 +47,8 @@ READING: Mapping[str, tuple[str, ...]] = {
     "merge --calibration": ("merge", "OUT", "--calibration", "calibration.json"),
     "calibrate": ("calibrate", "OUT", "-o", "again.json"),
     "compare": ("compare", "OUT", "OUT"),
+    "correct": ("correct", "OUT"),
+    "correct --drop": ("correct", "OUT", "--drop"),
     "score": ("score", "OUT"),
     "score --ref": ("score", "OUT", "--ref", "references.jsonl"),
     "report": ("report", "OUT"),
@@ -60,7 +62,7 @@ OTHERS = {
 """The commands that read no OUT."""
 READER = {
     "merge --formats": "formats", "merge --beside": "beside", "merge --mux": "videos",
-    "merge --calibration": "calibrate", "score --ref": "score",
+    "merge --calibration": "calibrate", "score --ref": "score", "correct --drop": "correct --drop",
 }  # fmt: skip
 """The reader of work.READERS that a cell is about, if it is not the command."""
 WITHOUT_DATA = {

@@ -298,3 +298,20 @@ def test_from_python(tmp_path: Path) -> None:
         package.speak(source, tmp_path / "out", decoders=2)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="knows heart"):
         package.speak(source, tmp_path / "out", voice="bob")
+
+
+def test_a_recording_that_somebody_changed_stays(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A recording that was edited stays and is named; nothing takes it in, and `correct --drop` writes it again."""
+    (tmp_path / "t.txt").write_text("Yes.\n")
+    command = ("speak", "t.txt", "-o", "out", "-q")
+    assert voxbatch(*command).returncode == 0
+    (recording,) = (tmp_path / "out" / "flac").iterdir()
+    spoken = recording.read_bytes()
+    recording.write_bytes(b"edited")
+    done = voxbatch(*command)
+    assert (done.returncode, recording.read_bytes()) == (0, b"edited")
+    assert done.stderr == f"Warning: 1 file changed by somebody and not replaced: flac/{recording.name}\n"
+    refused = voxbatch("correct", "out")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert voxbatch("correct", "out", "--drop").returncode == 0
+    assert recording.read_bytes() == spoken

@@ -52,6 +52,8 @@ _TRANSCRIPT_KEYS = frozenset((
 _SCORE_KEYS = ("wer", "substitutions", "insertions", "deletions", "reference_length")
 CASCADE_KEY = "cascade"
 """Key of a line of a cascade: null, or both texts if two models did the item."""
+CORRECTION_KEY = "recognised"
+"""Key of a line that a person has corrected: the text of the recogniser, and its errors against the correction."""
 _ANSWER_KEYS = frozenset(
     ("answer", "tool_calls", "finish_reason", "prompt_tokens", "completion_tokens", "answers_to_parts")
 )
@@ -62,7 +64,9 @@ speech."""
 SPOKEN_LANGUAGE = "spoken_language"
 """Key of the language of the speech in the line of a translation."""
 _LANGUAGE_KEYS = frozenset((DETECTED_LANGUAGE, SPOKEN_LANGUAGE))
-RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | {CASCADE_KEY} | _ANSWER_KEYS | _LANGUAGE_KEYS
+RESULT_KEYS = (
+    _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | {CASCADE_KEY, CORRECTION_KEY} | _ANSWER_KEYS | _LANGUAGE_KEYS
+)
 """All keys of output lines that are results, and not the manifest's."""
 
 
@@ -165,7 +169,7 @@ def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {
     if row.keys() >= _FAILURE_KEYS:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
-        results |= _TRANSCRIPT_KEYS | {*_SCORE_KEYS, CASCADE_KEY} | _ANSWER_KEYS
+        results |= _TRANSCRIPT_KEYS | {*_SCORE_KEYS, CASCADE_KEY, CORRECTION_KEY} | _ANSWER_KEYS
     else:
         for key, reference_key in (("words", REFERENCE_WORDS_KEY), ("segments", REFERENCE_SEGMENTS_KEY)):
             if key in row:
@@ -198,12 +202,20 @@ def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
     return known if len(known) == len(confidences) and (known or not line["pred_text"].strip()) else None
 
 
+def is_corrected(line: Mapping[str, Any]) -> bool:
+    """Return whether a person has corrected the item of a line. A manifest's row may have the same key."""
+    recognised = line.get(CORRECTION_KEY)
+    return isinstance(recognised, dict) and isinstance(recognised.get("estimated_words"), int)
+
+
 class _SpanKeys(msgspec.Struct):
     start: Number
     end: Number
 
 
-class _WordKeys(_SpanKeys):
+class WordKeys(_SpanKeys):
+    """The keys of a word that readers use."""
+
     word: str
     confidence: Number | None = None
 
@@ -245,7 +257,7 @@ class DoneLine(_Line, kw_only=True):
 class _TranscriptLine(DoneLine, kw_only=True):
     segments: list[SegmentKeys]
     pred_text: str
-    words: list[_WordKeys]
+    words: list[WordKeys]
     confidence: Number | None
 
 

@@ -43,6 +43,7 @@ def merge_again(
             run.check_reader("formats", store.place)
         if files.beside:
             run.check_reader("beside", store.place)
+        if files.beside and changes:
             check_beside(files.formats)
         calibrated = None
         if calibration:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from voxbatch.output.entries import Entries
     from voxbatch.output.item_files import ItemFiles
     from voxbatch.output.lines import DoneLine
+    from voxbatch.output.own_files import OwnFiles
     from voxbatch.output.parts import PartEntry
     from voxbatch.output.run_file import Ownership, Run
     from voxbatch.output.summary import Summary
@@ -74,8 +75,10 @@ class Products:
         """Return what makes further files of single items; None if there are none."""
         return None
 
-    def finish(self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
-        """Write the files of all items together."""
+    def finish(
+        self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership, own: OwnFiles
+    ) -> None:
+        """Write the files of all items together, and leave those that somebody changed."""
 
     def recordings_place(self, place: str) -> str:
         """Return the place from which the lines of an OUT name recordings; "" if they have their whole places."""

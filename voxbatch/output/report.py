@@ -20,12 +20,16 @@ from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.entries import Entries, Part
 from voxbatch.output.layout import REPORT
 from voxbatch.output.lines import parse_line
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, Totals, summarise
 from voxbatch.report import Report, RunTitle
 from voxbatch.report.figures import PartSpeed
 from voxbatch.storage import Store, is_remote
+
+_END = b"</html>\n"
+_SEAL = re.compile(rb"<!-- sha256 ([0-9a-f]{64}) -->" + re.escape(_END) + rb"\Z")
 
 
 def is_report_of(store: Store, run: Run) -> bool:
@@ -37,14 +41,15 @@ def is_report_of(store: Store, run: Run) -> bool:
     return is_whole and f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page
 
 
+def may_replace(own: OwnFiles, present: bytes | None, page: bytes) -> bool:
+    """Return whether the report in OUT may be replaced: it or its end is missing, or voxbatch has written it."""
+    return present is None or not present.endswith(_END) or own.may_replace(REPORT, present, page)
+
+
 def _sealed(page: bytes) -> bytes:
     """Return a page with the checksum of its content before its last tag."""
     content = page.removesuffix(_END)
     return b"%b<!-- sha256 %b -->%b" % (content, hashlib.sha256(content).hexdigest().encode(), _END)
-
-
-_END = b"</html>\n"
-_SEAL = re.compile(rb"<!-- sha256 ([0-9a-f]{64}) -->" + re.escape(_END) + rb"\Z")
 
 
 class RunReport:

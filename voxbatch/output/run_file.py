@@ -187,6 +187,11 @@ class Run:
         return products
 
     @property
+    def takes_corrections(self) -> bool:
+        """True if `voxbatch correct` takes what a person has changed; see Work.refused."""
+        return "correct" not in work_of(self.identity).refused
+
+    @property
     def second_pass(self) -> SecondPassFiles | None:
         """Its second pass, if another model does some of the items again."""
         return next((work.resolve("overlay") for work in additions_of(self.identity) if work.overlay), None)

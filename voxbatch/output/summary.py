@@ -190,6 +190,8 @@ class Summary:
     """Run.list_number."""
     outputs: Mapping[str, FileDigest] = field(default_factory=dict)
     """Size and checksum of transcripts.jsonl and failures.jsonl, by name."""
+    digests: Count = 0
+    """Number of the merge in the logs of digests; see the module `own_files`."""
     items: Count
     done: Count
     failed: Count

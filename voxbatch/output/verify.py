@@ -36,6 +36,7 @@ from voxbatch.output.layout import (
     SUMMARY,
     complete_name,
     complete_names,
+    correction_names,
     list_name,
     list_names,
     part_name,
@@ -43,7 +44,7 @@ from voxbatch.output.layout import (
     shard_folder,
 )
 from voxbatch.output.lists import ItemList
-from voxbatch.output.merge import lines_of
+from voxbatch.output.merge import correct_command, lines_of
 from voxbatch.output.parts import read_part
 from voxbatch.output.report import is_report_of
 from voxbatch.output.run_file import Run, read_keys
@@ -123,7 +124,8 @@ def _problems_in_parts(store: Store, run: Run) -> list[Problem]:
     if in_list is not None:
         latest = None
     parts = (part_names(store, run.generation, pass_name) for pass_name in (FIRST, SECOND))
-    names = [*chain.from_iterable(parts), *complete_names(store, run.generation)]
+    others = (correction_names(store, run.generation), complete_names(store, run.generation))
+    names = [*chain.from_iterable(parts), *chain.from_iterable(others)]
     problems = [problem for problem in parallel_map(store.concurrency, check, names) if problem is not None]
     return [*problems, *([in_list] if in_list else [])]
 
@@ -186,7 +188,9 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
         yield Problem(REPORT, "missing, damaged, or of another run", (f"voxbatch report {shlex.quote(store.place)}",))
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
-        yield Problem(f"{extension}/", text, (f"{_merge_command(store)} --formats {extension}",))
+        if run.takes_corrections:
+            text += f"; if a person changed them: {correct_command(store)}"
+        yield Problem(f"{extension}/", text, (f"{correct_command(store)} --drop {extension}/",))
     yield from _files_of_no_item(store, run, (*formats, *files.audio), known)
     figures = summarise(totals, replace(run, facts=summary.facts), entries.measurements, digests)
     if wrong := _differing(parse_json(store.read(SUMMARY) or b"{}"), figures):
@@ -200,7 +204,7 @@ _BY_RULES = {"score", "word_times", "speakers", "wer_by_voice"}
 def _differing(stored: Mapping[str, Any], figures: Summary) -> list[str]:
     """Return the names of the figures of a stored summary that are not those of its run. The facts about the machine
     and the options, and an estimate by a calibration, are not compared."""
-    left_out = {"estimated_wer", *figures.facts.to_dict()}
+    left_out = {"estimated_wer", "digests", *figures.facts.to_dict()}
     if figures.facts.voxbatch != __version__:
         left_out |= _BY_RULES
     if not stored.get("outputs"):

@@ -2,7 +2,8 @@
 
 A further list has other keys for such items, so that their earlier entries do not count any more. Their rows are
 compared with the earlier output lines, which hold the rows. If all but the reference is the same, the line with the new
-reference and its errors is committed: the recording is neither decoded nor transcribed.
+reference and its errors is committed: the recording is neither decoded nor transcribed. Before it, the correction of
+the item is committed again, if a person has made one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy as np
 
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest import items
-from voxbatch.output.layout import part_names
+from voxbatch.output.corrections import CorrectedItem, commit, latest_by_keys
+from voxbatch.output.layout import FIRST, part_names
 from voxbatch.output.lines import (
     REFERENCE_SEGMENTS_KEY,
     REFERENCE_TEXT_KEY,
@@ -31,6 +33,7 @@ from voxbatch.output.lines import (
     score_keys,
 )
 from voxbatch.output.lists import ItemIndex
+from voxbatch.output.own_files import MARKS
 from voxbatch.output.parts import PartEntry, open_part, read_headers
 from voxbatch.records import TRANSLATE, Item
 from voxbatch.runner.job import Job, RemainingWork
@@ -44,8 +47,8 @@ _REFERENCE_KEYS = {"text", REFERENCE_TEXT_KEY, REFERENCE_WORDS_KEY, REFERENCE_SE
 _NO_FACTS = {*_REFERENCE_KEYS, *RESULT_KEYS, "id", "lang"}
 """Keys of an output line that are not compared. The languages are compared by themselves."""
 
-Earlier = dict[int, PartEntry]
-"""The earlier transcript of each item, by its index in the latest list."""
+Earlier = dict[int, tuple[PartEntry, CorrectedItem | None]]
+"""The earlier transcript of each item and its correction, by its index in the latest list."""
 
 
 def rescore(job: Job, work: RemainingWork, stop: Stop) -> int:
@@ -61,6 +64,8 @@ def rescore(job: Job, work: RemainingWork, stop: Stop) -> int:
         if stop.requested.is_set():
             break
         if entries := list(_rescored(job, earlier)):
+            corrections = (earlier[entry.index][1] for entry in entries)
+            commit(job.config.stores.out(job.config.out), job.run, filter(None, corrections), MARKS)
             now = time.monotonic()
             count += len(work.checkpoint.commit(entries, now - started_at))
             started_at = now
@@ -74,6 +79,7 @@ def _batches(job: Job, remaining: ItemSet) -> Iterator[Earlier]:
     index, seen = ItemIndex(np.asarray(job.keys)), ItemSet(remaining.size)
     names = part_names(store, run.generation, run.pass_name)
     numbers = [header.list_number for header in read_headers(store, names, run.key)]
+    corrections = latest_by_keys(store, run) if run.pass_name == FIRST else {}
     batch, size = Earlier(), 0
     for number, name in sorted(zip(numbers, names, strict=True), reverse=True):
         if number == run.list_number:
@@ -87,7 +93,9 @@ def _batches(job: Job, remaining: ItemSet) -> Iterator[Earlier]:
                 if has_changed[at] and remaining[item] and not seen[item]:
                     seen[item] = True
                     if entry.kind == "transcript":
-                        batch[item], size = entry, size + len(entry.line)
+                        correction = corrections.get(tuple(header.item_keys[at].tolist()))
+                        corrected = CorrectedItem(item, correction, ()) if correction else None
+                        batch[item], size = (entry, corrected), size + len(entry.line)
                 if len(batch) >= MAX_BATCH or size >= MAX_BATCH_BYTES:
                     yield batch
                     batch, size = Earlier(), 0
@@ -102,7 +110,7 @@ def _rescored(job: Job, earlier: Earlier) -> Iterator[PartEntry]:
         wanted[index] = True
     with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
         for item in items(source, job.path_policy, job.config.limit, wanted):
-            before = parse_line(store, earlier[item.index], job.run.products)
+            before = parse_line(store, earlier[item.index][0], job.run.products)
             if (line := _line(item, before, job)) is not None:
                 yield PartEntry(item.index, "transcript", line_bytes(line))
 

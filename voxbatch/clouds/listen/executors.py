@@ -8,7 +8,7 @@ from typing import ClassVar
 from voxbatch import engines, runner
 from voxbatch.clouds.listen import starts
 from voxbatch.clouds.listen.message import RunRequest
-from voxbatch.clouds.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
+from voxbatch.clouds.submit import Ceiling, CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.config import Config, RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.decoding.header_reader import HeaderReader
@@ -115,6 +115,7 @@ class CloudRunExecutor:
         out: str | None,
         tasks: int | None,
         usd_per_hour: float | None,
+        ceiling: Ceiling,
         log: Log,
     ):
         """Check that executions can be started.
@@ -125,6 +126,7 @@ class CloudRunExecutor:
             out: folder of all outputs; None: messages name their outputs.
             tasks: number of tasks of each execution; None: as many as the hours of audio need.
             usd_per_hour: price of a machine of the job; None: the known one.
+            ceiling: limits of each run; a run above them is refused.
 
         Raises:
             ConfigError: the job does not exist, cannot write to `out`, or the number of its tasks cannot be calculated.
@@ -136,7 +138,7 @@ class CloudRunExecutor:
             raise ConfigError(f"-o {out} is a folder of this machine, which the job cannot see: give gs://… or s3://…")
         job.connect().check_job_exists()
         self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
-        self._usd_per_hour, self._log = usd_per_hour, log
+        self._usd_per_hour, self._ceiling, self._log = usd_per_hour, ceiling, log
         self._read_header = HeaderReader()
 
     def execute(self, request: RunRequest) -> float | None:
@@ -149,7 +151,7 @@ class CloudRunExecutor:
             None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
 
         Raises:
-            UsageError: the manifest is invalid, or OUT belongs to another manifest.
+            UsageError: the manifest is invalid, the run is above the ceiling, or OUT belongs to another manifest.
             RunError: nothing can be started here and now.
         """
         config, log = self._options.config(request), self._log.with_fields(out=request.out)
@@ -180,8 +182,9 @@ class CloudRunExecutor:
         # Several tasks cannot change the list of a run together.
         tasks = 1 if is_done is None else self._tasks
         submission, _ = size_run(
-            submission, config, self._job, tasks, usd_per_hour=self._usd_per_hour, tasks_if_unknown=1, workload=workload
-        )
+            submission, config, self._job, tasks, usd_per_hour=self._usd_per_hour, tasks_if_unknown=1,
+            workload=workload, ceiling=self._ceiling,
+        )  # fmt: skip
         if (claimed := starts.claim_start(store, latest, manifest)) is None:
             return START_CHECK_S
         try:

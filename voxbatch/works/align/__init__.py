@@ -12,5 +12,8 @@ WORK = Work(
     name="align",
     settings=SETTINGS,
     steps="voxbatch.works.align.steps:Align",
-    refused=dict.fromkeys(("calibrate", "compare"), _GIVEN),
+    refused={
+        **dict.fromkeys(("calibrate", "compare"), _GIVEN),
+        "correct": "has given texts: correct them in the manifest, and run again with --update",
+    },
 )

@@ -21,6 +21,7 @@ WORK = Work(
     refused={
         **dict.fromkeys(("calibrate", "compare", "score"), _SPOKEN),
         "beside": "has its recordings inside: leave out --beside",
+        "correct": "holds spoken texts: correct them in their source, and speak them again",
         "export": "holds spoken texts, and is a data set as it is: parts/ has each recording with its text",
         "videos": "holds spoken texts, and no video: leave out --mux and --burn",
     },

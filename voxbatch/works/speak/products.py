@@ -10,6 +10,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.lines import DoneLine, SegmentKeys
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.products import FilesOfEntry, Products
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.summary import Summary
@@ -75,11 +76,13 @@ class SpokenProducts(Products):
 
         return RecordingEncoder(store, files.audio).files
 
-    def finish(self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
+    def finish(
+        self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership, own: OwnFiles
+    ) -> None:
         """See Products."""
         from voxbatch.works.speak.recordings import finish
 
-        finish(store, run, entries, files.audio, owner)
+        finish(store, run, entries, files.audio, owner, own)
 
     def recordings_place(self, place: str) -> str:
         """See Products: the lines name them from OUT."""
