@@ -107,9 +107,11 @@ bench: $(DEV) ## every benchmark that needs no GPU, each printing its figure
 	done; \
 	if [ -n "$$missed" ]; then echo "missed a bar:$$missed" >&2; exit 1; fi
 
-docs: $(DEV) ## write docs/cli.md and the keywords' types from the settings, then build the site into site/
+docs: $(DEV) ## write docs/cli.md, the keywords' types and the tables of docs/costs.md, then build the site into site/
 	@$(BIN)/python docs/make_cli_reference.py
 	@$(BIN)/python docs/make_keyword_types.py
+	@$(BIN)/python docs/make_costs.py
+	@$(BIN)/python docs/make_costs_chart.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "The site is in site/: open site/index.html."
 

@@ -105,11 +105,14 @@ def cancelled(samples: Samples) -> Samples:
 
 
 def by_library(samples: Samples) -> Samples:
-    """Return a call after SpeexDSP's canceller and the gate. The reference is the first channel."""
+    """Return a call after SpeexDSP's canceller and the gate. The reference is the first channel.
+
+    The filter is as long as the longest delay. The preprocessor is off: it mutes the channel's own speaker, too.
+    """
     from pyaec import Aec
 
     size, out = SAMPLING_RATE // 50, samples.copy()
-    canceller = Aec(size, round(0.6 * SAMPLING_RATE), SAMPLING_RATE, True)
+    canceller = Aec(size, round(0.6 * SAMPLING_RATE), SAMPLING_RATE, False)
     pcm = np.clip(np.rint(samples * 32767), -32768, 32767).astype(np.int16)
     for at in range(0, len(samples) - size + 1, size):
         part = canceller.cancel_echo(pcm[at : at + size, 1].tolist(), pcm[at : at + size, 0].tolist())
@@ -132,6 +135,13 @@ class Count:
         )
 
 
+def levels(samples: Samples) -> np.ndarray:
+    """Return the level of each frame in dB, from 300 Hz on: SpeexDSP's canceller also removes rumble below, which is no
+    speech."""
+    high = signal.butter(4, 300, "highpass", fs=SAMPLING_RATE, output="sos")
+    return loudness(np.asarray(signal.sosfilt(high, samples), np.float32), LEVEL_FRAME)
+
+
 def count(call: Samples, echo: Samples, out: Samples) -> Count:
     """Return the frames of a call that are repeated or lost.
 
@@ -140,7 +150,7 @@ def count(call: Samples, echo: Samples, out: Samples) -> Count:
         echo: the echo in its second channel.
         out: what a way gives.
     """
-    own, heard, left = (loudness(part, LEVEL_FRAME) for part in (call[:, 1], echo, out[:, 1]))
+    own, heard, left = (levels(part) for part in (call[:, 1], echo, out[:, 1]))
     noise = np.percentile(own, 5) + ABOVE_NOISE_DB
     is_own = own > np.percentile(own, 95) - BELOW_LOUD_DB
     near = np.convolve(is_own, np.ones(25), "same") > 0  # 250 ms: what is beside a word is no word
@@ -148,7 +158,7 @@ def count(call: Samples, echo: Samples, out: Samples) -> Count:
     is_echo = (heard > floor) & ~near
     total = Count(int((is_echo & (left > floor)).sum()), int(is_echo.sum()))
     first = Count(lost=int((is_own & (left < own - LOST_DB)).sum()), own=int(is_own.sum()))
-    agent, agent_left = loudness(call[:, 0], LEVEL_FRAME), loudness(out[:, 0], LEVEL_FRAME)
+    agent, agent_left = levels(call[:, 0]), levels(out[:, 0])
     is_agent = agent > np.percentile(agent, 95) - BELOW_LOUD_DB
     second = Count(lost=int((is_agent & (agent_left < agent - LOST_DB)).sum()), own=int(is_agent.sum()))
     return total + first + second

@@ -2,9 +2,10 @@
 
 Each round chooses items that crash the engine with a signal (the first, a middle, the last, both ends, or two others),
 one process, three workers or eight shards, and random kills (SIGTERM, SIGKILL) of the run or of its engine. In some
-rounds the crash ends the run, too, as when the kernel ends a container. A run that ended is started again until it is
-finished. Each transcript must be that of the undisturbed run, and each failure a crash. At the end of a round,
-`--retry-failed all` without crashes must transcribe the failed items.
+rounds the crash ends the run, too, as when the kernel ends a container: without further kills, each item then costs
+four starts, and the run a fifth. A run that ended is started again until it is finished. Each transcript must be that
+of the undisturbed run, and each failure a crash. At the end of a round, `--retry-failed all` without crashes must
+transcribe the failed items.
 
 With the scripted engine, commands and their child processes are forks (tests/support/forked_children.py), because the
 starts of interpreters would take almost all of the time.
@@ -42,6 +43,8 @@ GAP_S = (0.1, 1.0)
 """Range of the time between two kills."""
 SHARES = (60, 25, 15)
 """Percentages of the rounds with one process, three workers and eight shards. A round with shards takes the longest."""
+KILL_ALL = -2
+"""See `crash_signal` of the scripted engine."""
 MAX_STARTS = 100
 """Number of starts after which a run counts as endless."""
 LENGTHS = 16_000, 17_600
@@ -79,7 +82,7 @@ class Round:
         two = sorted(dice.sample(range(items), 2))
         poison = dice.choice([[0], [items // 2], [items - 1], [0, items - 1], two])
         if engine == "scripted" and dice.random() < 0.15:
-            return cls(poison, signal.SIGKILL, True, 1, 1)
+            return cls(poison, signal.SIGKILL, True, dice.choice((1, 3)), 1)
         workers, shards = dice.choices([(1, 1), (3, 1), (1, 8)], SHARES)[0] if engine == "scripted" else (1, 1)
         return cls(poison, dice.choice(CRASHES), False, workers, shards)
 
@@ -89,7 +92,8 @@ class Round:
             return ["--engine", engine]
         options = {
             "own_process": str(not self.ends_run).lower(), "concurrency": "4", "delay_s": "0.02",
-            "crash_items": ",".join(map(str, self.poison)), "crash_signal": str(int(self.number)),
+            "crash_items": ",".join(map(str, self.poison)),
+            "crash_signal": str(KILL_ALL if self.ends_run else int(self.number)),
             "workers": str(self.workers),
         }  # fmt: skip
         return ["--engine", engine, *(word for pair in options.items() for word in ("--engine-option", "=".join(pair)))]
@@ -105,6 +109,8 @@ class Bench:
         self._server = ForkServer(self._environment)
         self._folder, self._engine, self._dice = folder, engine, dice
         self.sent = Counter[str]()
+        self.starts = 0
+        """Number of starts of runs under kills."""
 
     def start(self, out: Path, options: list[str], crash: signal.Signals | None = None) -> subprocess.Popen[str]:
         """Start a run."""
@@ -123,6 +129,7 @@ class Bench:
         """Start a process again and again, with some kills, until it ends by itself. Return its exit code, or -1."""
         options = [*choices.options(self._engine), *(["--shard", f"{shard}/{choices.shards}"] * (choices.shards > 1))]
         for _ in range(MAX_STARTS):
+            self.starts += 1
             process = self.start(out, options, choices.number)
             while process.poll() is None and num_kills:
                 with suppress(subprocess.TimeoutExpired):
@@ -172,7 +179,7 @@ def main() -> None:
     bars, dice, engine, count = Bars(), random.Random(given.seed), given.engine, given.items
     print(machine())
     print(f"seed {given.seed}")
-    innocent = missed = different = endless = untried = 0
+    innocent = missed = different = endless = untried = superfluous = 0
     with tempfile.TemporaryDirectory(prefix="voxbatch-poison-") as name, contextlib.ExitStack() as stack:
         folder, bench = Path(name), Bench(Path(name), engine, dice)
         stack.callback(bench.close)
@@ -192,8 +199,13 @@ def main() -> None:
                 assert bench.start(calm, ["--engine", engine]).wait() == 0
             transcripts = lines(calm / "transcripts.jsonl")
             victims = [dice.randrange(choices.shards) for _ in range(dice.randint(0, given.kills))]
+            if choices.ends_run and dice.random() < 0.5:
+                victims = []
             kills = [victims.count(shard) for shard in range(choices.shards)]
+            before = bench.starts
             codes = [bench.run_under_kills(out, choices, shard, num) for shard, num in enumerate(kills)]
+            if choices.ends_run and not victims:
+                superfluous += max(0, bench.starts - before - 4 * len(choices.poison) - 1)
             failed = lines(out / "failures.jsonl")
             innocent += len(failed.keys() - set(choices.poison))
             missed += len(set(choices.poison) - failed.keys())
@@ -203,8 +215,8 @@ def main() -> None:
             untried += retried != 0 or lines(out / "transcripts.jsonl") != transcripts
             print(
                 f"round {number + 1}: {choices}, kills {kills}, exits {codes}, {len(failed)} failed; so far {innocent} "
-                f"innocent, {missed} missed, {different} different, {endless} endless, {untried} not tried again; "
-                f"{time.monotonic() - began:.0f} s",
+                f"innocent, {missed} missed, {different} different, {endless} endless, {untried} not tried again, "
+                f"{superfluous} starts too many; {bench.starts - before} starts, {time.monotonic() - began:.0f} s",
                 flush=True,
             )
     print(f"kills: {', '.join(f'{count} {what}' for what, count in sorted(bench.sent.items()))}")
@@ -212,6 +224,7 @@ def main() -> None:
     bars.at_most("crashing items without a failure", missed, 0)
     bars.at_most("transcripts that differ", different, 0)
     bars.at_most("runs that do not end", endless, 0)
+    bars.at_most("starts above four for each item that ends the run, and one", superfluous, 0)
     bars.at_most("rounds whose failures --retry-failed all does not transcribe", untried, 0)
     bars.leave()
 

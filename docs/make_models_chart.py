@@ -10,7 +10,7 @@ from pathlib import Path
 import pygal
 from pygal.style import Style
 
-from voxbatch.cli.models_command import USD_PER_HOUR
+from voxbatch import prices
 from voxbatch.engines.known_models import KNOWN_MODELS
 
 PLACE = Path(__file__).parent / "images" / "models.svg"
@@ -22,6 +22,7 @@ def chart() -> pygal.XY:
     """Return the chart of the models that have a published word error rate and a measured speed."""
     models = [model for model in KNOWN_MODELS if model.wer is not None and model.rtfx]
     cheapest = max(model.rtfx or 0 for model in models)
+    usd_per_hour = prices.machines()[prices.RENTED_H200].usd_per_hour
     drawn = pygal.XY(
         stroke=False,
         width=900,
@@ -41,7 +42,7 @@ def chart() -> pygal.XY:
     )
     for model in sorted(models, key=lambda model: -(model.rtfx or 0)):
         speed = model.rtfx or 1
-        usd = f"{USD_PER_HOUR / speed:.4f} USD an hour"
+        usd = f"{usd_per_hour / speed:.4f} USD an hour"
         radius = RADIUS * (cheapest / speed) ** 0.5
         drawn.add(f"{model.name}: {usd}", [{"value": (speed, model.wer), "node": {"r": round(radius, 1)}}])
     return drawn

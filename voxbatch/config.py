@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from voxbatch.errors import ConfigError
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS
 from voxbatch.languages import language_tag, unknown_language
-from voxbatch.records import CHANNEL_MODES, TASKS, TRANSCRIBE
+from voxbatch.records import ALL_STREAMS, CHANNEL_MODES, TASKS, TRANSCRIBE
 from voxbatch.settings import (
     MACHINE,
     MODEL,
@@ -168,11 +169,13 @@ class RunOptions:
         help="Record recordings as failed if their store is down or denies access. Default: stop, so that the run can "
         "continue later.",
     )  # fmt: skip
-    audio_stream: int | None = setting(
-        None, minimum=0, use=RECORDING, group=SOURCE, in_identity=True, metavar="N",
-        help="Audio stream to take, from 0, of recordings that have several, such as a film in two languages. Default: "
-        "the first one with voice.",
+    audio_stream: str | int | None = setting(
+        None, use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
+        help="Audio streams to take of recordings that have several, such as a film in two languages: numbers from 0, "
+        "which are mixed; all; or the one that is tagged with a language. Default: the first one with voice, or the "
+        "sides of a conversation.",
     )  # fmt: skip
+    """A number is an int; several are text, such as "0,2"."""
     channels: str | None = setting(
         None, choices=CHANNEL_MODES, use=RECORDING, group=SOURCE, in_identity=True, metavar="MODE",
         help="split: recognise each channel of a recording alone, as a speaker; auto: only the two channels of a call. "
@@ -244,6 +247,7 @@ class RunOptions:
             object.__setattr__(self, "language", language_tag(self.language))  # frozen, and this is its construction
             if reason := unknown_language(self.language):
                 raise ConfigError(f"--language {self.language}: {reason}")
+        object.__setattr__(self, "audio_stream", _audio_stream(self.audio_stream))
         check_settings(self)
         for addition in additions_of(self.marks, only_held=False):
             if addition.checks:
@@ -342,6 +346,28 @@ _ADDRESSES = {
     "source", "out", "model", "cascade", "speaker_model", "speaker_names", "calibration", "kernel_cache", "only_under",
     "s3_endpoint_url",
 }  # fmt: skip
+
+
+def _audio_stream(value: str | int | None) -> str | int | None:
+    """Return the audio streams of a setting in the one way in which they are written: "02" → 2, "2,0" → "0,2",
+    "German" → "de".
+
+    Raises:
+        ConfigError: the text names no streams.
+    """
+    if value is None:
+        return None
+    text = str(value)
+    if re.fullmatch(r"\d{1,3}(,\d{1,3})*", text, re.ASCII):
+        numbers = sorted(set(map(int, text.split(","))))
+        return numbers[0] if len(numbers) == 1 else ",".join(map(str, numbers))
+    if text == ALL_STREAMS:
+        return text
+    if unknown_language(language := language_tag(text)):
+        raise ConfigError(
+            f"--audio-stream {text}: give numbers from 0, such as 1 or 0,2; {ALL_STREAMS}; or a language such as de"
+        )
+    return language
 
 
 def check_formats(formats: Iterable[str]) -> None:

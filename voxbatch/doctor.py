@@ -5,6 +5,7 @@ With the settings of a run (its model, its OUT), doctor fails where that run wou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import tempfile
@@ -20,6 +21,7 @@ from voxbatch.engines import entry_points
 from voxbatch.engines.checks import CheckedModel, EngineChecks, Finding
 from voxbatch.engines.choice import choose
 from voxbatch.errors import EngineError, StorageError, VoxbatchError
+from voxbatch.process import confinement
 
 _PACKAGES = (
     ("numpy", "samples", ""),
@@ -92,6 +94,7 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
         yield Finding("ffmpeg", "ok", f"{ffmpeg.version()}: {ffmpeg.executable()}")
     except VoxbatchError as e:
         yield Finding("ffmpeg", "failed", str(e))
+    yield _confinement()
     gpus = [*_gpus(), _cuda()]
     yield from gpus
     if os.environ.get("HF_TOKEN"):  # the finding never contains the token
@@ -104,6 +107,27 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
     yield from _engine(asked, [finding.name for finding in gpus if finding.state != "ok"])
     if out:
         yield _out(out, asked)
+
+
+def _confinement() -> Finding:
+    """Return how the processes are confined here that parse recordings. A run needs nothing of it."""
+    grant, lacks = confinement.granted(), list[str]()
+    if confinement.is_switched_off():
+        lacks.append(f"{confinement.SWITCH}=off: decoders and ffmpeg may do what this user may")
+    else:
+        if not grant.landlock:
+            lacks.append("no Landlock (Linux 5.13, where the container admits it): decoders and ffmpeg reach all files")
+        if not grant.seccomp:
+            lacks.append("no seccomp: ffmpeg reaches the network")
+        with contextlib.suppress(VoxbatchError):  # there is no ffmpeg
+            if not ffmpeg.is_confinable():
+                lacks.append("this ffmpeg does not run confined, so that decoders are not confined")
+            elif not ffmpeg.runs_confined():
+                lacks.append("this ffmpeg is a script, which only the limits of decoders confine")
+    if lacks:
+        return Finding("confinement", "missing", "; ".join(lacks))
+    held = f"Landlock {grant.landlock}, seccomp"
+    return Finding("confinement", "ok", f"ffmpeg reads one file, without a network; decoders change no files ({held})")
 
 
 def _gpus() -> Iterator[Finding]:

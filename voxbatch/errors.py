@@ -152,10 +152,12 @@ class QueueError(RunError):
 class CheckpointError(RunError):
     """Parts that contradict each other or the manifest, or another file of OUT that is damaged."""
 
-    def __init__(self, message: str, reason: str = ""):
+    def __init__(self, message: str, reason: str = "", present: str = ""):
         super().__init__(message)
         self.reason = reason or message
         """The finding, without the place and the remedy."""
+        self.present = present
+        """The items that are in parts, such as "3 of 8 items", if that is known."""
 
 
 class TakenOverError(RunError):

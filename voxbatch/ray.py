@@ -1,26 +1,29 @@
-"""A run on a Ray cluster: the shards of a run as the rows of a Ray Data set, each transcribed by an actor with a GPU.
+"""A run on a Ray cluster: each shard of the run is a call of an actor with a GPU.
 
     import voxbatch.ray
 
     summary = voxbatch.ray.run("gs://calls/day.jsonl", "gs://calls/out/day", concurrency=8)
 
 A shard is the same as a task of `voxbatch run --shard i/n`: it commits its items to the parts in OUT, and the last
-shard to finish merges. So Ray may restart an actor and repeat a shard at any time: the next attempt continues after the
-last committed part, and each item is committed once. Ray carries only the numbers of the shards; recordings and
-transcripts do not pass through its object store.
+shard to finish merges. So a shard whose actor or node died is given to another actor, which continues after the last
+committed part, and each item is committed once. Ray carries only the numbers of the shards; recordings and transcripts
+do not pass through its object store.
+
+Ray Data would do the same with `map_batches`, but its pool grows only when the actors have more calls waiting than they
+can run, and a call waits for its own actor to be restarted on a node that may never come back.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections import Counter, deque
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from voxbatch import runner
 from voxbatch.api.keyword_types import ShardKeywords
 from voxbatch.api.keywords import run_options
-from voxbatch.api.python_log import python_log
+from voxbatch.api.python_log import LOGGER, python_log
 from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError, RunError, UsageError, VoxbatchError
@@ -32,42 +35,117 @@ from voxbatch.storage import is_remote
 SHARDS_PER_ACTOR = 4
 """Shards for each actor, unless a number is given. The shards have equal hours. With several for each actor, an actor
 that is slower, or that comes later, does fewer of them. Each shard reads the whole manifest once."""
-MAX_RESTARTS = 20
-"""Restarts of an actor, and repetitions of a shard whose actor died: machines may be taken away many times, but a shard
-that kills each process must not go on for ever."""
+MAX_LOSSES = 20
+"""Actors that may die with the same shard, or one after the other before they have started: machines may be taken away
+many times, but a shard that kills each process must not go on for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """The end of a shard: complete, or an error. An error is returned and not raised, because the other shards go
+    on.
+    """
+
+    shard: int
+    error: str = ""
+    is_usage_error: bool = False
 
 
 class ShardTranscriber:
-    """An actor class for `map_batches`: takes numbers of shards, transcribes these shards, and keeps its engine
-    loaded.
-    """
+    """An actor that transcribes shards, one at a time, and keeps its engine loaded between them."""
 
     def __init__(self, config: Config):
         """Store the config, whose `shard` is ignored."""
         self._config, self._log = config, python_log()
         self._engine_cache = EngineCache()
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """Transcribe the shards in the column `id`.
+    def start(self) -> None:
+        """Do nothing. The result says that the actor has its machine."""
 
-        Returns:
-            The columns `shard`, `items`, `error` (empty if the shard is complete) and `is_usage_error`. An error is
-            returned and not raised, because Ray would end the other shards.
+    def transcribe(self, shard: int) -> ShardResult:
+        """Transcribe a shard."""
+        try:
+            runner.run(replace(self._config, shard=shard), self._log, engine_cache=self._engine_cache)
+        except VoxbatchError as e:
+            self._engine_cache.close()  # it may have died
+            return ShardResult(shard, str(e), isinstance(e, UsageError))
+        return ShardResult(shard)
+
+
+class _Pool:
+    """The actors of a run, each with the call that it has not answered yet.
+
+    All actors are asked for at the beginning, so that an autoscaling cluster starts a machine for each. One that still
+    waits for its machine holds no shard.
+    """
+
+    def __init__(self, actor_class: Any, config: Config, size: int):
+        self._actor_class, self._config = actor_class, config
+        self._calls: dict[Any, tuple[Any, int | None]] = {}
+        """By the reference to its result: the actor, and the shard; None until the actor has started."""
+        for _ in range(size):
+            self._add()
+
+    def _add(self) -> None:
+        actor = self._actor_class.remote(self._config)
+        self._calls[actor.start.remote()] = actor, None
+
+    def results(self, shards: int) -> list[ShardResult]:
+        """Transcribe all shards, and return a result for each.
+
+        Raises:
+            RunError: no actor can start.
         """
-        rows: dict[str, list[Any]] = {"shard": [], "items": [], "error": [], "is_usage_error": []}
-        for shard in batch["id"].tolist():
-            items, error = 0, None
+        import ray
+
+        waiting, losses, results = deque(range(shards)), Counter[int | None](), list[ShardResult]()
+        while len(results) < shards:
+            (answered,), _ = ray.wait(list(self._calls), num_returns=1)
+            actor, shard = self._calls.pop(answered)
             try:
-                config = replace(self._config, shard=shard)
-                items = runner.run(config, self._log, engine_cache=self._engine_cache).progress.committed
-            except VoxbatchError as e:
-                error = e
-                self._engine_cache.close()  # it may have died
-            rows["shard"].append(shard)
-            rows["items"].append(items)
-            rows["error"].append(str(error or ""))
-            rows["is_usage_error"].append(isinstance(error, UsageError))
-        return rows
+                result = ray.get(answered)
+            except ray.exceptions.RayActorError as e:
+                ray.kill(actor)  # it may only be out of reach
+                losses[shard] += 1
+                if losses[shard] > MAX_LOSSES:
+                    results.append(_given_up(shard, e))
+                elif shard is not None:
+                    LOGGER.warning("shard %d of %d is repeated: its actor died (%s)", shard, shards, _first_line(e))
+                    waiting.appendleft(shard)
+                self._add()
+                continue
+            if result is None:
+                losses[None] = 0
+            else:
+                results.append(result)
+            if waiting:
+                shard = waiting.popleft()
+                self._calls[actor.transcribe.remote(shard)] = actor, shard
+            else:
+                ray.kill(actor)  # its GPU is free for others
+        return results
+
+    def close(self) -> None:
+        """Kill the actors that are left: after an error or an interrupt at work, else without a machine."""
+        import ray
+
+        for actor, _ in self._calls.values():
+            ray.kill(actor)
+
+
+def _given_up(shard: int | None, error: Exception) -> ShardResult:
+    """Return the result of a shard that has lost too many actors.
+
+    Raises:
+        RunError: the actors died before they had a shard.
+    """
+    if shard is None:
+        raise RunError(f"{MAX_LOSSES + 1} actors of Ray died before they had started; the last one: {error}") from error
+    return ShardResult(shard, f"{MAX_LOSSES + 1} actors died with it; the last one: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def run(
@@ -100,7 +178,6 @@ def run(
     """
     try:
         import ray
-        import ray.data
     except ImportError as e:
         raise ConfigError(f"voxbatch.ray: Ray is not installed ({e}): pip install 'voxbatch[ray]'") from e
     settings = run_options({"decoders": max(1, int(num_cpus)), **options}, ShardKeywords)
@@ -110,24 +187,15 @@ def run(
     actors = concurrency or max(1, int(gpus // num_gpus) if num_gpus else 1)
     shards = shards or SHARDS_PER_ACTOR * actors
     config = replace(Config.of(settings, _absolute(source), _absolute(out)), shards=shards)
-    results = (
-        ray.data.range(shards, override_num_blocks=shards)
-        .map_batches(
-            ShardTranscriber,
-            fn_constructor_args=(config,),
-            batch_size=1,
-            num_gpus=num_gpus,
-            num_cpus=num_cpus,
-            # An actor that waits for its machine must not delay the others, nor hold shards that they could do.
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors, max_tasks_in_flight_per_actor=1),
-            max_restarts=MAX_RESTARTS,
-            max_task_retries=MAX_RESTARTS,
-        )
-        .take_all()
-    )
-    if failed := sorted((row for row in results if row["error"]), key=lambda row: not row["is_usage_error"]):
-        kind = ConfigError if failed[0]["is_usage_error"] else RunError
-        raise kind(f"{len(failed)} of {shards} shards could not be completed: {failed[0]['error']}")
+    actor_class = ray.remote(num_gpus=num_gpus, num_cpus=num_cpus, max_restarts=0)(ShardTranscriber)
+    pool = _Pool(actor_class, config, min(actors, shards))
+    try:
+        results = pool.results(shards)
+    finally:
+        pool.close()
+    if failed := sorted((result for result in results if result.error), key=lambda result: not result.is_usage_error):
+        kind = ConfigError if failed[0].is_usage_error else RunError
+        raise kind(f"{len(failed)} of {shards} shards could not be completed: {failed[0].error}")
     summary = read_summary(config.stores.out(config.out))
     if summary is None:
         raise RunError(f"{config.out} has no summary, although all shards are complete: can every machine see OUT?")

@@ -45,6 +45,8 @@ both chunks hear a word at the cut whole."""
 
 CHANNEL_MODES = SPLIT, AUTO = ("split", "auto")
 """Recognise each channel of a recording alone: always, or only if its two channels are the sides of a call."""
+ALL_STREAMS = "all"
+"""Mix all audio streams of a recording."""
 TASKS = TRANSCRIBE, TRANSLATE, ALIGN = ("transcribe", "translate", "align")
 """Work of an engine: write the words that are spoken, or their translation into English, or find the times of a given
 text."""

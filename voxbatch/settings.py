@@ -26,6 +26,9 @@ RECORDING, RUN, PROCESS = USES = ("recording", "run", "process")
 """Uses of a setting: for a single recording and for runs; for runs; or for a run of one process alone, not for one of
 several tasks."""
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+"""The words for a truth value of an engine option."""
+SWITCHES = {**BOOLEANS, "yes": True, "on": True, "no": False, "off": False}
+"""The words for a flag in its variable, in lower case."""
 _KEY = "setting"
 
 

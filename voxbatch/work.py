@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -66,6 +66,9 @@ ADDITIONS: Mapping[str, Kind] = {
 """What may be added to a kind of work whose settings have it."""
 FOLDERS: Mapping[str, str] = {"channels": "speakers"}
 """The folders that have another name than their kind."""
+READERS = frozenset(("beside", "calibrate", "compare", "correct", "export", "formats", "score", "videos"))
+"""What a kind may have nothing for in its OUT: commands; files of single items, also beside the recordings; and copies
+of videos, with --mux and --burn. All other commands take the OUT of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,9 @@ class Work:
     """A command of this kind and its source, as an example."""
     sets_engine_task: bool = False
     """True if the kind sets the engine option `task` to its name."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The commands and options, of READERS, that an OUT of this kind has nothing for, each with the reason: it follows
+    OUT in a message, and {out} in it stands for OUT."""
 
     @property
     def merged(self) -> str:

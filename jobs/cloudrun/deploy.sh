@@ -30,6 +30,10 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   SCHEDULE       when, as cron says it                                                          0 2 * * *
   TIME_ZONE      of SCHEDULE                                                                    Etc/UTC
   TASKS          tasks of a job execution that says no other number                             1
+  MAX_TASKS      tasks that the dispatcher may give a run; a run that needs more is a dead letter  100
+  MAX_USD        what a run may be expected to cost; a dearer one is a dead letter. 0: no limit   0
+  BUDGET_USD     a month in the project: a budget that tells at 50, 90 and 100 % of it. 0: none   0
+  BATCH_WINDOW   seconds in which a worker collects recordings for one run                        60
   PARALLELISM    tasks at a time; 0: as many as the quotas allow                                0
   MAX_RETRIES    new attempts of a task, each of which goes on where the last one stopped       5
   TASK_TIMEOUT   seconds for an attempt, 43200 at most; over an hour is in preview              3600
@@ -45,7 +49,13 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   CHANNEL        another notification channel: projects/…/notificationChannels/…                made for ALERT_EMAIL
   RETRY_S        seconds until what Google does not know yet is tried again, for ten minutes    10
 
+  REPLACE        yes or no: delete what holds messages or data, where a setting replaces it      no; asked for on a terminal
+
+The settings of the last run are the defaults of the next one: BUCKET_STATE remembers all but BUILD, VERIFY, HF_TOKEN and
+REPLACE. To change one, give only it.
+
   --dry-run      show what would be changed
+  --defaults     take no notice of the settings of the last run
   --help         this
 
 Remove it all with teardown.sh.
@@ -62,12 +72,17 @@ source "$HERE/build.sh"
 source "$HERE/verify.sh"
 
 option "$@"
+RECALLED="$REMEMBERED $REMEMBERED_IF_GIVEN"
 settings
 settings_of_deployment
 UPLOADS="${UPLOADS:-workflow}"
 NIGHTLY="${NIGHTLY:-yes}"
 TASKS="${TASKS:-1}"
 PARALLELISM="${PARALLELISM:-0}"
+MAX_TASKS="${MAX_TASKS:-100}"
+MAX_USD="${MAX_USD:-0}"
+BUDGET_USD="${BUDGET_USD:-0}"
+BATCH_WINDOW="${BATCH_WINDOW:-60}"
 MAX_RETRIES="${MAX_RETRIES:-5}"
 TASK_TIMEOUT="${TASK_TIMEOUT:-3600}"
 MEMORY_GIB="${MEMORY_GIB:-16}"
@@ -85,6 +100,10 @@ one_of NIGHTLY "$NIGHTLY" yes no
 one_of VERIFY "$VERIFY" yes no
 number TASKS "$TASKS" 1 10000
 number PARALLELISM "$PARALLELISM" 0 10000
+number MAX_TASKS "$MAX_TASKS" 1 10000
+number MAX_USD "$MAX_USD" 0 1000000
+number BUDGET_USD "$BUDGET_USD" 0 100000000
+number BATCH_WINDOW "$BATCH_WINDOW" 0 86400
 number MAX_RETRIES "$MAX_RETRIES" 0 10
 number TASK_TIMEOUT "$TASK_TIMEOUT" 60 43200
 number MEMORY_GIB "$MEMORY_GIB" 16 32
@@ -95,10 +114,19 @@ TF_VAR_nightly=false
 [[ "$NIGHTLY" == no ]] || TF_VAR_nightly=true
 export TF_VAR_nightly TF_VAR_uploads="$UPLOADS" TF_VAR_schedule="$SCHEDULE" TF_VAR_time_zone="$TIME_ZONE"
 export TF_VAR_prefix_uploads="$PREFIX_UPLOADS" TF_VAR_prefix_nightly="$PREFIX_NIGHTLY" TF_VAR_tasks="$TASKS"
-export TF_VAR_parallelism="$PARALLELISM" TF_VAR_max_retries="$MAX_RETRIES" TF_VAR_task_timeout="$TASK_TIMEOUT"
+export TF_VAR_max_tasks="$MAX_TASKS" TF_VAR_max_usd="$MAX_USD" TF_VAR_budget_usd="$BUDGET_USD"
+export TF_VAR_batch_window="$BATCH_WINDOW" TF_VAR_parallelism="$PARALLELISM" TF_VAR_max_retries="$MAX_RETRIES" TF_VAR_task_timeout="$TASK_TIMEOUT"
 export TF_VAR_memory_gib="$MEMORY_GIB" TF_VAR_disk_gib="$DISK_GIB" TF_VAR_usd_per_hour="$USD_PER_HOUR"
 export TF_VAR_bucket_in="$BUCKET_IN" TF_VAR_bucket_out="$BUCKET_OUT" TF_VAR_bucket_kernels="$BUCKET_KERNELS"
 SAMPLE_IMAGE=us-docker.pkg.dev/cloudrun/container/job:latest # of Google's
+
+# billing: find the billing account of the project, which a budget belongs to.
+billing() {
+    export TF_VAR_billing_account=""
+    [[ "$BUDGET_USD" != 0 ]] || return 0
+    ask gcloud billing projects describe "$PROJECT" --format='value(billingAccountName)' || die "project $PROJECT has no billing account"
+    TF_VAR_billing_account="${ANSWER##*/}"
+}
 
 main() {
     say "voxbatch in project $PROJECT, region $REGION: uploads by $UPLOADS, nightly $NIGHTLY, alerts $ALERTS"
@@ -106,6 +134,7 @@ main() {
     foundation
     open_module jobs
     export TF_VAR_image="$SAMPLE_IMAGE"
+    billing
     adopt jobs 'google_storage_bucket.bucket["in"]' "$BUCKET_IN"
     adopt jobs 'google_storage_bucket.bucket["out"]' "$BUCKET_OUT"
     adopt jobs 'google_storage_bucket.bucket["kernels"]' "$BUCKET_KERNELS"
@@ -121,6 +150,7 @@ main() {
     fi
     export TF_VAR_image="$IMAGE" TF_VAR_model="$MODEL"
     apply jobs
+    remember
     [[ "$VERIFY" == no ]] || verify_deployment
     [[ "$BUILD" == no ]] || scan_image
     say "By hand: gcloud run jobs execute voxbatch --region=$REGION --tasks=8 \\"

@@ -26,11 +26,23 @@ number() { # NAME VALUE LEAST MOST
     if [[ ! "$2" =~ ^[0-9]{1,9}$ ]] || (($2 < $3 || $2 > $4)); then die "$1=$2: it is a number from $3 to $4"; fi
 }
 
+# terraform_is_recent: stop before any change if Terraform is older than terraform/*/versions.tf allow: 1.5, that of Cloud
+# Shell. The last line of the message installs a newer one for this account, without root.
+terraform_is_recent() {
+    local version
+    version="$(terraform version)"
+    [[ "$version" =~ v([0-9]+)\.([0-9]+) ]] || die "terraform version says nothing: $version"
+    ((BASH_REMATCH[1] * 1000 + BASH_REMATCH[2] >= 1005)) ||
+        die "terraform is ${version%%$'\n'*}, and 1.5 or newer is needed. Nothing was changed. Install one in \$HOME/bin:
+    mkdir -p ~/bin && curl -fsSL https://releases.hashicorp.com/terraform/1.11.4/terraform_1.11.4_linux_amd64.zip -o ~/bin/terraform.zip && unzip -oq ~/bin/terraform.zip terraform -d ~/bin && rm ~/bin/terraform.zip && export PATH=~/bin:\$PATH"
+}
+
 # settings: the settings of every script.
 settings() {
     command -v gcloud >/dev/null || die "gcloud is not installed: see https://cloud.google.com/sdk/docs/install"
     command -v terraform >/dev/null ||
         die "terraform is not installed. Cloud Shell has it; elsewhere see https://developer.hashicorp.com/terraform/install"
+    terraform_is_recent
     PROJECT="${PROJECT:-$(gcloud config get project 2>/dev/null || true)}"
     [[ -n "$PROJECT" ]] || die "which project? Set PROJECT, or: gcloud config set project NAME"
     export CLOUDSDK_CORE_PROJECT="$PROJECT" CLOUDSDK_CORE_DISABLE_PROMPTS=1
@@ -38,17 +50,18 @@ settings() {
     HUB_TOKEN="${HF_TOKEN:-}"
     unset HF_TOKEN
 
+    BUCKET_STATE="${BUCKET_STATE:-$PROJECT-voxbatch-state}"
+    WORK="$(mktemp -d)"
+    trap 'rm -rf "$WORK"' EXIT
+    recall
     REGION="${REGION:-europe-west1}"
     BUCKET_IN="${BUCKET_IN:-$PROJECT-voxbatch-in}"
     BUCKET_OUT="${BUCKET_OUT:-$PROJECT-voxbatch-out}"
     BUCKET_MODELS="${BUCKET_MODELS:-$PROJECT-voxbatch-models}"
     BUCKET_KERNELS="${BUCKET_KERNELS:-$PROJECT-voxbatch-kernels}"
-    BUCKET_STATE="${BUCKET_STATE:-$PROJECT-voxbatch-state}"
     RETRY_S="${RETRY_S:-10}" # seconds until a command that is not possible yet is retried
     number RETRY_S "$RETRY_S" 0 600
     ATTEMPTS=$((RETRY_S == 0 ? 60 : PATIENCE_S / RETRY_S + 1))
-    WORK="$(mktemp -d)"
-    trap 'rm -rf "$WORK"' EXIT
 
     BUILD_SA="voxbatch-build@$PROJECT.iam.gserviceaccount.com"
     TOKEN=voxbatch-hf-token
@@ -80,17 +93,62 @@ email() {
         die "ALERT_EMAIL=$ALERT_EMAIL: it is an address, such as ops@example.org"
 }
 
-# option "$@": read the one option of a deploy.sh, which has a function usage.
+# The settings of the jobs that live with the deployment, in an object of BUCKET_STATE: those of the last deploy.sh are the
+# defaults of the next one.
+REMEMBERED="REGION BUCKET_IN BUCKET_OUT BUCKET_MODELS BUCKET_KERNELS UPLOADS NIGHTLY PREFIX_UPLOADS PREFIX_NIGHTLY SCHEDULE
+TIME_ZONE TASKS PARALLELISM MAX_TASKS MAX_USD BUDGET_USD BATCH_WINDOW MAX_RETRIES TASK_TIMEOUT MEMORY_GIB DISK_GIB WEIGHTS
+ALERTS ALERT_EMAIL SCAN"
+REMEMBERED_IF_GIVEN="IMAGE BASE_IMAGE MODEL MODEL_REVISION USD_PER_HOUR CHANNEL" # without them, each run finds them anew
+RECALLED="REGION BUCKET_IN BUCKET_OUT BUCKET_MODELS BUCKET_KERNELS" # what the service and teardown.sh need; deploy.sh recalls all
+DEFAULTS=no
+
+# recall: give each setting of RECALLED that is not given its value of the last deployment.
+recall() {
+    local name value changed="" given=""
+    if [[ "$DEFAULTS" == no ]] && ask gcloud storage cat "gs://$BUCKET_STATE/voxbatch/settings"; then
+        while IFS='=' read -r name value; do
+            [[ " ${RECALLED//$'\n'/ } " == *" $name "* && -n "$value" ]] || continue
+            [[ "$name" != IMAGE || "${BUILD:-no}" == no ]] || continue # a build makes another one
+            if [[ -z "${!name:-}" ]]; then
+                printf -v "$name" '%s' "$value"
+            elif [[ "${!name}" != "$value" ]]; then
+                changed+="${changed:+, }$name=${!name} (was $value)"
+            fi
+        done <<<"$ANSWER"
+        same "settings of the last deployment${changed:+, except $changed}"
+    fi
+    for name in $REMEMBERED_IF_GIVEN; do
+        [[ -z "${!name:-}" ]] || given+="$name=${!name}"$'\n'
+    done
+    GIVEN="$given"
+}
+
+# remember: write the settings of this deployment to BUCKET_STATE.
+remember() {
+    local name
+    for name in $REMEMBERED; do printf '%s=%s\n' "$name" "${!name:-}"; done >"$WORK/settings"
+    printf '%s' "$GIVEN" >>"$WORK/settings"
+    if ask gcloud storage cat "gs://$BUCKET_STATE/voxbatch/settings" && [[ "$ANSWER" == "$(<"$WORK/settings")" ]]; then
+        return
+    fi
+    change "remember the settings for the next deployment" \
+        gcloud storage cp "$WORK/settings" "gs://$BUCKET_STATE/voxbatch/settings"
+}
+
+# option "$@": read the options of a deploy.sh, which has a function usage.
 option() {
-    case "${1:-}" in
-        --help | -h)
-            usage
-            exit 0
-            ;;
-        --dry-run) DRY_RUN=yes ;;
-        "") ;;
-        *) die "unknown argument $1; see --help" ;;
-    esac
+    local argument
+    for argument in "$@"; do
+        case "$argument" in
+            --help | -h)
+                usage
+                exit 0
+                ;;
+            --dry-run) DRY_RUN=yes ;;
+            --defaults) DEFAULTS=yes ;;
+            *) die "unknown argument $argument; see --help" ;;
+        esac
+    done
 }
 
 # ── gcloud ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -42,7 +42,8 @@ open_module() {
     fi
 }
 
-# apply MODULE [ARGUMENT…]: apply an open module, until Google knows everywhere what was made before.
+# apply MODULE [ARGUMENT…]: show the plan of an open module, and apply it, until Google knows everywhere what was made
+# before.
 apply() {
     local module="$1" attempts="$ATTEMPTS"
     shift
@@ -51,9 +52,30 @@ apply() {
         terraform_in "$module" plan -input=false "$@"
         return
     fi
-    until terraform_in "$module" apply -input=false -auto-approve "$@" 2>&1 | tee "$WORK/said"; do
+    while true; do
+        if terraform_in "$module" plan -input=false -out="$WORK/plan" "$@" 2>&1 | tee "$WORK/said"; then
+            confirm_losses "$module"
+            if terraform_in "$module" apply -input=false "$WORK/plan" 2>&1 | tee "$WORK/said"; then return; fi
+        fi
         again_or_die "apply the module $module" "$(<"$WORK/said")"
     done
+}
+
+# What holds messages, recordings, transcripts, weights, images or the token.
+HOLDS='google_(pubsub_topic|pubsub_subscription|storage_bucket|artifact_registry_repository|secret_manager_secret)\.'
+
+# confirm_losses MODULE: stop if the plan deletes or replaces something that holds messages or data, unless a person says
+# yes, or REPLACE=yes.
+confirm_losses() {
+    local losses answer=""
+    losses="$(terraform_in "$1" show -no-color "$WORK/plan" | grep -E "^ *# .*$HOLDS.*(must be replaced|will be destroyed)" || true)"
+    [[ -n "$losses" && "${REPLACE:-no}" != yes ]] || return 0
+    say "! This deletes messages or data that are in:"
+    say "$losses"
+    if [[ -t 0 ]]; then read -r -p "Delete them? Type yes: " answer || true; fi
+    [[ "$answer" == yes ]] ||
+        die "nothing of the module $1 was changed. Leave out the setting that causes it (a folder, a bucket), or handle what is in
+    there first and set REPLACE=yes"
 }
 
 # output MODULE NAME: put an output of an open module into $ANSWER; return false if nothing was applied.

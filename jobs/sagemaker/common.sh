@@ -85,12 +85,14 @@ whom_to_tell() { # whom_to_tell STACK: set ALERT_EMAIL to "no", or to the addres
     [[ $ALERT_EMAIL == *@* ]] || stop "nobody would be told of failures: set ALERT_EMAIL to a mail address, or ALERTS=no"
 }
 
-quota() { # quota NAME COUNT: return 1, with a warning, if it is too small; a quota that cannot be read is no obstacle
+quota() { # quota NAME COUNT: put it into $allowed; return 1, with a warning, if it is too small
     local value code
+    allowed="" # if it cannot be read, which is no obstacle
     read -r value code < <(aws service-quotas list-service-quotas --service-code sagemaker --output text \
         --query "Quotas[?QuotaName=='$1'].[Value, QuotaCode]" 2>/dev/null | grep .) || return 0
-    ((${value%.*} < $2)) || return 0
-    say warning "the quota '$1' is ${value%.*} in $REGION: nothing starts before AWS raises it to $2, which can take days:"
+    allowed=${value%.*}
+    ((allowed < $2)) || return 0
+    say warning "the quota '$1' is $allowed in $REGION: nothing starts before AWS raises it to $2, which can take days:"
     say "" "aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code $code --desired-value $2"
     return 1
 }

@@ -9,6 +9,9 @@ set -euo pipefail
 [[ $MAX_HOURS =~ ^[1-9][0-9]*$ ]] || stop "MAX_HOURS is '$MAX_HOURS'; it must be a whole number from 1"
 [[ $BUILD == @(|yes|no) ]] || stop "BUILD is '$BUILD'; it must be yes, no or empty"
 [[ $VERIFY == @(|yes|no) ]] || stop "VERIFY is '$VERIFY'; it must be yes, no or empty"
+[[ $KERNELS == @(yes|no) ]] || stop "KERNELS is '$KERNELS'; it must be yes or no"
+[[ ${VOXBATCH_KERNEL_CACHE:-} != @("s3://$IN_BUCKET"|"s3://$OUT_BUCKET")?(/*) ]] ||
+    stop "VOXBATCH_KERNEL_CACHE is $VOXBATCH_KERNEL_CACHE: kernels are code, and this bucket holds what strangers wrote. Use KERNELS=yes"
 [[ $BUILD != yes || $IMAGE_TAG != sha256:* ]] || stop "BUILD=yes makes a tag: IMAGE_TAG is a digest"
 [[ -z $SCHEDULE || ($NIGHTLY != "$UPLOADS"* && $UPLOADS != "$NIGHTLY"*) ]] ||
     stop "NIGHTLY ($NIGHTLY) and UPLOADS ($UPLOADS) lie one in the other: what is uploaded would be run twice"
@@ -50,31 +53,67 @@ events() { # switch EventBridge on for a bucket that is not of the stack, and ke
     fi
 }
 
-verify() { # transcribe one recording by the pipeline, and print what it heard
-    local name run state=Executing
-    name=verify/$(date -u +%Y%m%d-%H%M%S)
-    call s3 cp --only-show-errors "$here/../../examples/recordings/weather.flac" "s3://$IN_BUCKET/$name/weather.flac"
+has_kernels() {
+    [[ $(call s3api list-objects-v2 --bucket "$MODELS_BUCKET" --prefix kernels/compiled/ --query 'Contents[].Key') == *.gz* ]]
+}
+
+by_pipeline() { # by_pipeline WHAT JSON…: start the pipeline on one host, with these parameters, and wait for its end
+    local what=$1 run state=Executing
+    shift
     run=$(call sagemaker start-pipeline-execution --pipeline-name "$NAME" --query PipelineExecutionArn --output text \
-        --pipeline-parameters "[{\"Name\": \"Key\", \"Value\": \"$name/\"}, {\"Name\": \"OutputName\", \"Value\": \"$name\"},
-            {\"Name\": \"InstanceCount\", \"Value\": \"1\"}]")
-    say running "trial $run: one recording, 10 to 20 minutes"
+        --pipeline-parameters "[$(printf '%s, ' "$@"){\"Name\": \"InstanceCount\", \"Value\": \"1\"}]")
+    say running "$what $run: 10 to 20 minutes"
     while [[ $state == @(Executing|Stopping) ]]; do
         sleep "${POLL_SECONDS:-30}"
         state=$(call sagemaker describe-pipeline-execution --pipeline-execution-arn "$run" \
             --query PipelineExecutionStatus --output text)
     done
-    [[ $state == Succeeded ]] || stop "the trial ended as $state: $(call sagemaker list-pipeline-execution-steps \
+    [[ $state == Succeeded ]] || stop "$what ended as $state: $(call sagemaker list-pipeline-execution-steps \
         --pipeline-execution-arn "$run" --query 'PipelineExecutionSteps[].FailureReason' --output text). Its log: \
 aws logs tail /aws/sagemaker/ProcessingJobs --since 1h"
+}
+
+with() { # with NAME VALUE: print a parameter of the pipeline
+    printf '{"Name": "%s", "Value": "%s"}' "$1" "$2"
+}
+
+recording=$here/../../examples/recordings/weather.flac
+
+verify() { # transcribe one recording by the pipeline, and print what it heard
+    local name
+    name=verify/$(date -u +%Y%m%d-%H%M%S)
+    call s3 cp --only-show-errors "$recording" "s3://$IN_BUCKET/$name/weather.flac"
+    by_pipeline "trial of one recording" "$(with Key "$name/")" "$(with OutputName "$name")"
     call s3 cp --only-show-errors "s3://$OUT_BUCKET/$name/transcripts.jsonl" "$work/transcripts.jsonl"
     say ready "it heard: $(python3 -c 'import json, sys; print(json.loads(sys.stdin.readline())["pred_text"])' \
         <"$work/transcripts.jsonl")"
 }
 
+# 2.7 hours of audio: a run whose chunks are all decoded before the model is loaded (64 of them) compiles nothing.
+KERNEL_LINES=1000
+
+compile_kernels() { # compile the kernels on one host: only a run of a recording of ours, with a role of its own, writes them
+    local place=kernels/source line role
+    for ((line = 0; line < KERNEL_LINES; line++)); do
+        printf '{"id": "%d", "audio_filepath": "weather.flac", "duration": 9.857}\n' "$line"
+    done >"$work/kernels.jsonl"
+    call s3 cp --only-show-errors "$recording" "s3://$MODELS_BUCKET/$place/weather.flac"
+    call s3 cp --only-show-errors "$work/kernels.jsonl" "s3://$MODELS_BUCKET/$place/kernels.jsonl"
+    role=$(call iam get-role --role-name "$NAME-kernels" --query Role.Arn --output text)
+    by_pipeline "run that compiles the kernels" "$(with Bucket "$MODELS_BUCKET")" "$(with Key "$place/kernels.jsonl")" \
+        "$(with Output "s3://$MODELS_BUCKET/kernels/runs")" "$(with OutputName "$(date -u +%Y%m%d-%H%M%S)")" \
+        "$(with Role "$role")"
+    say ready "kernels in $VOXBATCH_KERNEL_CACHE"
+}
+
 whom_to_tell "$NAME"
 can_run=yes
 for type in $(printf '%s\n' "$INSTANCE_TYPE" ${SCHEDULE:+"${NIGHTLY_TYPE:-$INSTANCE_TYPE}"} | sort -u); do
-    quota "$type for processing job usage" "$INSTANCE_COUNT" || can_run=no
+    quota "$type for processing job usage" 1 || can_run=no
+    if [[ $type == "$INSTANCE_TYPE" && -n $allowed && $INSTANCE_COUNT =~ ^[0-9]+$ ]] && ((1 < INSTANCE_COUNT && allowed < INSTANCE_COUNT)); then
+        INSTANCE_COUNT=$((allowed > 1 ? allowed : 1)) # SageMaker waits for hours for hosts beyond the quota, and then fails
+        say kept "hosts of a run: $INSTANCE_COUNT at most, by the quota of $type"
+    fi
 done
 make_in=$(make_bucket "$IN_BUCKET")
 make_out=$(make_bucket "$OUT_BUCKET")
@@ -84,7 +123,7 @@ ground=("Name=$NAME" "InBucket=$IN_BUCKET" "OutBucket=$OUT_BUCKET" "ModelsBucket
     "MakeOutBucket=$make_out" "MakeModelsBucket=$make_models" "MakeRepository=$make_repository" "AlertEmail=$ALERT_EMAIL"
     "KmsKey=$KMS_KEY" "HubTokenSecret=$HUB_TOKEN_SECRET")
 runs=("Uploads=$UPLOADS" "Schedule=$SCHEDULE" "Nightly=$NIGHTLY" "NightlyType=${NIGHTLY_TYPE:-$INSTANCE_TYPE}"
-    "InstanceType=$INSTANCE_TYPE" "FallbackTypes=$FALLBACK_TYPES" "InstanceCount=$INSTANCE_COUNT" "DiskGB=$DISK_GB"
+    "InstanceType=$INSTANCE_TYPE" "FallbackTypes=$FALLBACK_TYPES" "InstanceCount=$INSTANCE_COUNT" "HoursPerHost=$HOURS_PER_HOST" "DiskGB=$DISK_GB"
     "MaxSeconds=$((MAX_HOURS * 3600))" "Subnets=$SUBNETS" "SecurityGroups=$SECURITY_GROUPS"
     "VolumeKmsKey=$VOLUME_KMS_KEY" "Tags=$(sed -E 's/([^=,]+)=([^,]*)/{"Key": "\1", "Value": "\2"}/g' <<<"$TAGS")")
 
@@ -112,8 +151,10 @@ for step in ${builds[@]+"${builds[@]}"}; do
     fi
 done
 image
+[[ $KERNELS == no ]] || export VOXBATCH_KERNEL_CACHE=s3://$MODELS_BUCKET/kernels/compiled
 [[ -z $MODEL ]] || export VOXBATCH_MODEL=s3://$MODELS_BUCKET/$MODEL/
 deploy_stack "$NAME" template.yaml "${ground[@]}" "${runs[@]}" "Options=$(options)" "ImageDigest=$DIGEST"
 [[ $make_in == yes ]] || events
 if [[ $VERIFY == yes && $can_run == yes ]]; then verify; fi
+if [[ $KERNELS == yes && $can_run == yes ]] && { [[ $VERIFY == yes ]] || ! has_kernels; }; then compile_kernels; fi
 say ready "aws s3 cp calls.jsonl s3://$IN_BUCKET/$UPLOADS → s3://$OUT_BUCKET/${UPLOADS}calls/"

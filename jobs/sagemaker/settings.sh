@@ -11,7 +11,8 @@
 : "${NIGHTLY_TYPE:=}"               # machine of the nightly run, which has one host: more GPUs do more; default: INSTANCE_TYPE
 : "${INSTANCE_TYPE:=ml.g6.2xlarge}" # one L4; new accounts must ask for its quota "for processing job usage"
 : "${FALLBACK_TYPES:=}"             # up to four machines to take if INSTANCE_TYPE is not free: ml.g6e.2xlarge,ml.g7.2xlarge
-: "${INSTANCE_COUNT:=1}"            # hosts for a run; each host does one shard
+: "${INSTANCE_COUNT:=4}"            # most hosts of a run that an upload starts; the quota may allow fewer
+: "${HOURS_PER_HOST:=400}"          # hours of audio for each of these hosts, by the durations in the manifest; 400 take some 4 h
 : "${DISK_GB:=100}"                 # disk of each host, for the image and a model that is not in it
 : "${MAX_HOURS:=24}"                # after this time SageMaker stops the job; committed items are safe
 
@@ -20,6 +21,7 @@
 : "${BASE_IMAGE:=}"    # another image of vLLM to build on, such as a copy in your own registry; empty: the Dockerfile's
 : "${IMAGE_TAG:=latest}" # tag of the image in the repository, or its digest, sha256:…; runs use the digest
 : "${MODEL:=}"         # a model of the hub, OWNER/NAME: a build brings it into the models bucket, once; empty: each host downloads
+: "${KERNELS:=no}"     # yes: compile the kernels, after VERIFY or once, into the models bucket; the runs read them there
 : "${VERIFY:=}"        # yes: transcribe one recording of examples/ afterwards; no: never; empty: after a build
 
 # Who is told of runs that failed or were stopped, and of events that started nothing. deploy.sh asks for the address.

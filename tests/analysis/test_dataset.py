@@ -8,23 +8,27 @@ import json
 import signal
 import tarfile
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import killed_at
 import pytest
 import soundfile
-from conftest import ManifestWriter, Voxbatch
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch
 from outputs import RUN
 from servers import Place
 
 from voxbatch import runner
+from voxbatch.analysis import dataset
 from voxbatch.analysis.cuts import MAX_S, MIN_S, cuts_of, split_of
 from voxbatch.analysis.dataset import DESCRIPTION, SHARD_S, Exported, export_dataset
 from voxbatch.analysis.dataset_options import LAYOUTS, DatasetOptions
+from voxbatch.audio.waveforms import decode
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
+from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 
@@ -160,6 +164,62 @@ def test_an_export_to_a_bucket_that_a_signal_kills_again_and_again(
     assert {name: bucket.read(name) for name in bucket.names("")} == expected
 
 
+@pytest.mark.parametrize("to", LAYOUTS)
+def test_recordings_that_are_not_as_they_were_give_no_cut(
+    out: Path, recording: Recorder, voxbatch: Voxbatch, tmp_path: Path, to: str
+) -> None:
+    """Recordings that are shorter, longer or gone are left out. The figures that are printed, and those in the
+    description, are of the cuts that are there, also when the export is repeated."""
+    export(out, tmp_path / "before", to)
+    recording("r3.wav", 5)  # had 7 s
+    recording("r5.wav", 12)  # had 9 s
+    (tmp_path / "r8.wav").unlink()
+    exported = export(out, tmp_path / "after", to)
+    assert exported.cuts.total() == 9
+    assert exported.left_out["whose recording has another length than it had"] == 2
+    assert exported.left_out["whose recording cannot be read any more"] == 1
+    description = json.loads((tmp_path / "after" / DESCRIPTION).read_text())
+    assert {split: facts["cuts"] for split, facts in description["splits"].items()} == dict(exported.cuts)
+    seconds = sum(facts["seconds"] for facts in description["splits"].values())
+    assert seconds == pytest.approx(sum(4 + number for number in range(12) if number not in (3, 5, 8)), abs=6)
+    assert export(out, tmp_path / "after", to) == exported
+    assert json.loads((tmp_path / "after" / DESCRIPTION).read_text()) == description
+    again = export(out, tmp_path / "before", to)  # its shards were finished when the recordings were as they had been
+    assert (again.cuts.total(), again.left_out) == (12, {})
+
+
+@pytest.mark.parametrize("to", LAYOUTS)
+def test_a_damaged_shard_is_written_again(out: Path, voxbatch: Voxbatch, tmp_path: Path, to: str) -> None:
+    """A flipped bit in a finished shard, or in its record, is seen and mended by the next export, which says so."""
+    command = ("export", "out", "--to", to, "--dev", "25", "--test", "25", "-o", "set")
+    assert voxbatch(*command).returncode == 0
+    sound = files(tmp_path / "set")
+    for name, content in sound.items():
+        if name != DESCRIPTION:
+            middle = len(content) // 2
+            (tmp_path / "set" / name).write_bytes(content[:middle] + b"~" + content[middle + 1 :])
+            done = voxbatch(*command)
+            assert files(tmp_path / "set") == sound
+            assert done.returncode == 0
+            is_shard = not name.startswith("digests/")
+            assert (f"{name} was damaged, and is written again" in done.stdout) == is_shard
+
+
+@pytest.mark.parametrize("name", ["recipe.mp3", "appointment.m4a", "library.opus", "platform-four.ogg", "weather.flac"])
+def test_recordings_of_each_container_have_the_length_that_they_had(tmp_path: Path, name: str) -> None:
+    """A recording that nobody changed is not left out, wherever its cuts begin."""
+    words: list[tuple[str, float, float, str | None]]
+    words = [("w", 1.3, 3.0, None), ("w", 3.0, 5.1, None), ("w", 7.6, 9.0, None), ("w", 9.0, 9.2, None)]
+    place = str(ROOT / "examples" / "recordings" / name)
+    with closing(DEFAULT_STORES.recording(place)) as opened:
+        seconds = sum(len(block.samples) for block in decode(opened, place)) / SAMPLING_RATE
+    line = line_of(words, "w w w w", audio_filepath=place, audio_duration=round(seconds, 3))
+    made, _ = cuts(line)
+    assert made
+    for cut in made:
+        assert len(dataset._decoded(place, None, [cut], RUN, DEFAULT_STORES)) == 1
+
+
 def test_every_cut_is_in_one_shard_with_its_audio(out: Path, tmp_path: Path) -> None:
     """The tars of WebDataset, NeMo and Lhotse have the same cuts and the same audio, in the order of their lines."""
     recordings: dict[str, dict[str, bytes]] = {}
@@ -173,8 +233,8 @@ def test_every_cut_is_in_one_shard_with_its_audio(out: Path, tmp_path: Path) -> 
         assert len(recordings[to]) == exported.cuts.total()
     assert recordings["webdataset"] == recordings["nemo-tarred"] == recordings["shar"]
     audio = recordings["shar"]
-    rows = [json.loads(row) for path in (tmp_path / "nemo-tarred").rglob("*.json") if path.name != DESCRIPTION
-            for row in path.read_text().splitlines()]  # fmt: skip
+    manifests = (tmp_path / "nemo-tarred").rglob("manifest_*.json")
+    rows = [json.loads(row) for path in manifests for row in path.read_text().splitlines()]
     assert {row["audio_filepath"] for row in rows} == set(audio)
     for row in rows:
         assert soundfile.info(io.BytesIO(audio[row["audio_filepath"]])).duration == row["duration"]

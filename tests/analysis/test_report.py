@@ -20,7 +20,7 @@ from browser import CHROMIUM, Browser, browser
 from conftest import Voxbatch, environment
 from hypothesis import given
 from hypothesis import strategies as st
-from outputs import RUN, owned
+from outputs import RUN, owned, problems
 from web_server import served_folder
 
 from voxbatch.analysis.report import write_report
@@ -36,7 +36,6 @@ from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.report import RunReport
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.output.verify import verify
 from voxbatch.report import charts
 from voxbatch.report.cells import align_written, encode
 from voxbatch.report.errors import ConfusionRow, Confusions
@@ -599,10 +598,10 @@ def test_every_process_merges_the_same_report(tmp_path: Path) -> None:
     merge.merge(store, run, ItemFiles(report=True))
     assert store.read("report.html") == first
     store.write("report.html", [first[:-20]])  # cut off
-    assert [problem.file for problem in verify(store)] == ["report.html"]
+    assert [problem.file for problem in problems(store)] == ["report.html"]
     merge.merge(store, run, ItemFiles(report=True))
     assert store.read("report.html") == first
-    assert verify(store) == []
+    assert problems(store) == []
 
 
 def test_a_report_that_cannot_be_drawn_does_not_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

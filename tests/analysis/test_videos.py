@@ -59,3 +59,43 @@ def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording:
     burnt, before = streams(folder / "talk.subtitled.mp4"), streams(folder / "talk.mp4")
     assert (len(burnt), burnt[0] == before[0], burnt[1]) == (2, False, before[1])
     assert not list(tmp_path.glob("**/.*"))
+
+
+@pytest.mark.slow
+def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A correction makes a copy again as it was, with a track or in the picture, also back to the first text and after
+    it was copied elsewhere and back, and not if nothing has changed. One that somebody has changed stays.
+    """
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    video, copy = tmp_path / "videos" / "talk.mkv", tmp_path / "videos" / "talk.subtitled.mkv"
+    ffmpeg("-f", "lavfi", "-i", "color=blue:s=64x48:r=5:d=2", "-i", tmp_path / "sound.wav", "-c:v", "mpeg4", video)
+
+    def cues() -> str:
+        return ffmpeg("-i", copy, "-map", "0:s:0", "-f", "srt", "-")
+
+    assert voxbatch("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt", "--mux").returncode == 0
+    subtitle = tmp_path / "out" / "srt" / "talk.srt"
+    for old, new in (("w1", "one"), ("one", "w1")):
+        subtitle.write_text(subtitle.read_text().replace(old, new))
+        done = voxbatch("correct", "out", "--engine", "none")
+        assert done.returncode == 0, done.stderr
+        assert "videos with subtitles written: 1, the first is " in done.stderr
+        assert f"w0 {new} w2" in cues()
+    copy.write_bytes(copy.read_bytes())
+    before = copy.stat()
+    assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
+    assert copy.stat().st_mtime_ns == before.st_mtime_ns
+    copy.unlink()
+    assert voxbatch("merge", "out", "--burn").returncode == 0
+    burnt = streams(copy)
+    subtitle.write_text(subtitle.read_text().replace("w0", "nought"))
+    assert voxbatch("correct", "out", "--engine", "none").returncode == 0
+    again = streams(copy)
+    assert ([kind for kind, _ in again], again[0] == burnt[0], again[1:]) == (["v", "a"], False, burnt[1:])
+    copy.write_bytes(copy.read_bytes() + b"mine")
+    subtitle.write_text(subtitle.read_text().replace("w1", "one"))
+    done = voxbatch("correct", "out", "--engine", "none")
+    assert (done.returncode, "videos" in done.stderr) == (0, False)
+    assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
+    assert copy.read_bytes().endswith(b"mine")

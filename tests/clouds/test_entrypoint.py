@@ -14,6 +14,7 @@ from typing import Any
 import machines
 import pytest
 import yaml
+from cloudformation import load
 from conftest import ROOT
 
 from voxbatch.cli import cli
@@ -184,9 +185,9 @@ def test_every_container_keeps_the_entry_point() -> None:
             for each in containers(document):
                 assert "command" not in each, path
                 found[path.stem] = each["args"][0]
-    batch = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())["containerProperties"]
-    assert "entryPoint" not in batch
-    found["aws-batch"] = batch["command"][0]
+    batch = load(JOBS / "aws-batch" / "template.yaml")["Resources"]["Job"]["Properties"]["ContainerProperties"]
+    assert "EntryPoint" not in batch
+    found["aws-batch"] = batch["Command"][0]
     assert set(found) >= {"job", "cronjob", "listen", "aws-batch"}
     assert set(found.values()) <= set(cli.commands)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import json
 import math
 import os
@@ -22,15 +23,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import botocore.session
 import discovery
 import pytest
 import yaml
+from cloudrun_plan import of_kind, planned
 from conftest import ROOT, ManifestWriter, Voxbatch, environment, understood
-from fake_aws import parameters, validated
 from holds import Hold
 from outputs import FAST, outputs
 
+import voxbatch.ray
+from voxbatch.runner.progress import FINAL_COMMIT_TIMEOUT_S
 from voxbatch.storage import Stores
 
 JOBS = ROOT / "jobs"
@@ -63,7 +65,7 @@ def manifests() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["base", "gke", "eks"])
+@pytest.mark.parametrize("name", ["base", "gke", "eks", "gke-spot", "eks-spot"])
 def test_kubernetes_manifests_are_valid(name: str) -> None:
     """Each manifest is valid under the schema of Kubernetes 1.30, which allows no unknown field."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -71,6 +73,29 @@ def test_kubernetes_manifests_are_valid(name: str) -> None:
     assert made.keys() == {"ServiceAccount", "Job", "CronJob", "Deployment"}
     for manifest in made.values():
         kubernetes_validate.validate(manifest, "1.30", strict=True)
+
+
+@pytest.mark.slow
+def test_ray_job_has_a_machine_for_each_actor() -> None:
+    """The pods of jobs/ray/rayjob.yaml are valid, its call of `voxbatch.ray.run` is, and each of its actors has a
+    worker pod with a GPU and enough CPUs. The images have the Ray that the tests ran.
+    """
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    spec = yaml.safe_load((JOBS / "ray" / "rayjob.yaml").read_text())["spec"]
+    (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+    for template in (group["template"], spec["rayClusterSpec"]["headGroupSpec"]["template"]):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": template["spec"]}
+        kubernetes_validate.validate(pod, "1.30", strict=True)
+        version = (ROOT / "requirements-optional.txt").read_text().partition("ray[data]==")[2].split()[0]
+        assert template["spec"]["containers"][0]["image"].startswith(f"rayproject/ray:{version}-py312")
+    code = shlex.split(spec["entrypoint"])[2].partition("print(")[2].removesuffix(")")
+    call = ast.parse(code, mode="eval").body
+    assert isinstance(call, ast.Call)
+    keywords = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+    inspect.signature(voxbatch.ray.run).bind(*map(ast.literal_eval, call.args), **keywords)
+    assert keywords["concurrency"] == group["maxReplicas"]
+    requests = group["template"]["spec"]["containers"][0]["resources"]["requests"]
+    assert (requests["nvidia.com/gpu"], int(requests["cpu"]) >= keywords["num_cpus"]) == ("1", True)
 
 
 def jobs() -> dict[str, Any]:
@@ -214,6 +239,42 @@ def test_kubernetes_overlays_change_only_the_node(name: str) -> None:
     assert len({each["metadata"]["labels"]["app.kubernetes.io/component"] for each in made.values()}) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "label"), [("gke", "cloud.google.com/gke-spot=true"), ("eks", "eks.amazonaws.com/capacityType=SPOT")]
+)
+def test_spot_changes_only_the_kind_of_node(name: str, label: str) -> None:
+    """The pods of a Spot overlay differ from those of the plain one in one more label of the node, and ask for no more
+    time to stop than the cloud gives.
+    """
+    plain, spot = (pods(copy.deepcopy(overlay(overlay_name))) for overlay_name in (name, f"{name}-spot"))
+    key, value = label.split("=")
+    assert spot.keys() == {"Job", "CronJob", "Deployment"}
+    for kind, pod in spot.items():
+        assert pod["nodeSelector"].pop(key) == value
+        patience_s, usual_s = (spec.pop("terminationGracePeriodSeconds") for spec in (pod, plain[kind]))
+        assert FINAL_COMMIT_TIMEOUT_S < patience_s <= usual_s
+        assert pod == plain[kind]
+
+
+def test_gke_listens_to_messages_that_cloud_run_leaves() -> None:
+    """The worker has a subscription, a folder of uploads and a folder of outputs that the jobs of Cloud Run do not
+    have, and the page makes this subscription for this folder.
+    """
+    settings = container_of(manifests()["listen"]["spec"])["env"]
+    variables = {variable["name"]: variable.get("value") for variable in settings}
+    subscriptions = of_kind(planned("jobs"), "google_pubsub_subscription")
+    taken = {subscription["name"] for subscription in subscriptions}
+    filters = " ".join(subscription.get("filter", "") for subscription in subscriptions)
+    folder = variables["VOXBATCH_PREFIX"].removeprefix("gs://BUCKET-IN/")
+    assert variables["VOXBATCH_SUBSCRIPTION"] not in taken
+    assert folder
+    assert f'"{folder}"' not in filters
+    assert variables["VOXBATCH_OUT"].removeprefix("gs://BUCKET-OUT") not in {"", "/", "/out"}
+    page = (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text()
+    assert f"--topic=voxbatch-gke --event-types=OBJECT_FINALIZE --object-prefix={folder}" in page
+    assert f"subscriptions create {variables['VOXBATCH_SUBSCRIPTION']} --topic=voxbatch-gke" in page
+
+
 def test_gke_autopilot_accepts_the_pods_of_its_overlay() -> None:
     """Autopilot takes each pod of the overlay as it is, and none of the base."""
     assert [autopilot_faults(pod) for pod in pods(overlay("gke")).values()] == [set()] * 3
@@ -242,23 +303,6 @@ def test_kubernetes_pods_fit_their_own_limits(name: str) -> None:
         assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"]
 
 
-# ── AWS Batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_aws_batch_requests_are_valid() -> None:
-    """The job definition and the documented array submission are valid AWS Batch requests."""
-    definition = json.loads((JOBS / "aws-batch" / "job-definition.json").read_text())
-    validated("batch", "RegisterJobDefinitionRequest", definition)
-    page = re.sub(r"\\\n\s*", "", (ROOT / "docs" / "kubernetes-slurm-batch.md").read_text())
-    _, _, _, *flags = shlex.split(next(line for line in page.splitlines() if "aws batch submit-job" in line))
-    model = botocore.session.get_session().get_service_model("batch")
-    given = {flag: [text] for flag, text in zip(flags[::2], flags[1::2], strict=True)}
-    asked = parameters(model.operation_model("SubmitJob"), given)
-    count = {"name": "VOXBATCH_TASK_COUNT", "value": str(asked["arrayProperties"]["size"])}
-    assert count in asked["containerOverrides"]["environment"]
-    assert asked["parameters"].keys() == definition["parameters"].keys()
-
-
 # ── Google Batch, SkyPilot, Modal, Hugging Face Jobs, a machine with systemd ──────────────────────────────────────────
 
 
@@ -274,15 +318,17 @@ def test_google_batch_accepts_the_job() -> None:
     understood(*group["taskSpec"]["runnables"][0]["container"]["commands"])
 
 
-def test_skypilot_runs_a_command_of_voxbatch_on_each_node() -> None:
+@pytest.mark.parametrize(("file", "commands"), [("skypilot.yaml", "run"), ("dstack/task.yaml", "commands")])
+def test_task_of_a_broker_runs_a_command_of_voxbatch_on_each_node(file: str, commands: str) -> None:
     """The task runs voxbatch, which reads the number of its node, and installs extras that exist."""
-    task = yaml.safe_load((JOBS / "skypilot.yaml").read_text())
-    program, *arguments = shlex.split(task["run"].splitlines()[-1])
+    text = (JOBS / file).read_text()
+    lines = yaml.safe_load(text)[commands]
+    program, *arguments = shlex.split((lines.splitlines() if isinstance(lines, str) else lines)[-1])
     assert program == "voxbatch"
     understood(*arguments)
     assert "--shard" not in arguments
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (installed,) = re.findall(r"'\.\[(.*)\]'", task["setup"])
+    (installed,) = re.findall(r"'(?:\.|voxbatch)\[(.*)\]'", text)
     assert set(installed.split(",")) <= set(extras)
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import terraform
 import workflows
 import yaml
 from cloudrun_deployment import (
@@ -64,6 +67,7 @@ def test_deploy_applies_the_modules_with_every_setting(cloud: Cloud) -> None:
         UPLOADS="worker", NIGHTLY="no", SCHEDULE="30 3 * * 1-5", TIME_ZONE="Europe/Berlin", TASKS="8", PARALLELISM="4",
         MAX_RETRIES="2", TASK_TIMEOUT="43200", MEMORY_GIB="32", DISK_GIB="0", USD_PER_HOUR="1.5", BUCKET_IN="calls",
         BUCKET_OUT="texts", BUCKET_KERNELS="kernels", PREFIX_UPLOADS="new/", PREFIX_NIGHTLY="night/", SCAN="yes",
+        MAX_TASKS="20", MAX_USD="50", BUDGET_USD="900", BATCH_WINDOW="5",
     )  # fmt: skip
     assert cloud.changes() == [
         f"services enable {' '.join(f'{api}.googleapis.com' for api in APIS)}",
@@ -81,7 +85,9 @@ def test_deploy_applies_the_modules_with_every_setting(cloud: Cloud) -> None:
         "bucket_kernels": "kernels", "uploads": "worker", "nightly": "false", "schedule": "30 3 * * 1-5",
         "time_zone": "Europe/Berlin", "tasks": "8", "parallelism": "4", "max_retries": "2", "task_timeout": "43200",
         "memory_gib": "32", "disk_gib": "0", "usd_per_hour": "1.5", "prefix_uploads": "new/",
-        "prefix_nightly": "night/", "alerts": "true", "channel": "projects/p/notificationChannels/1",
+        "prefix_nightly": "night/", "max_tasks": "20", "max_usd": "50", "budget_usd": "900",
+        "billing_account": "0A-1B-2C", "batch_window": "5", "alerts": "true",
+        "channel": "projects/p/notificationChannels/1",
     }  # fmt: skip
     assert given(cloud, "jobs").keys() == declared("jobs")
     assert 'GOOGLE_OAUTH_ACCESS_TOKEN="ya29.token"' in cloud.terraform.commands[-1].environment
@@ -103,6 +109,105 @@ def test_later_runs_need_no_image_model_or_address(cloud: Cloud) -> None:
     assert (given(cloud, "foundation")["alert_email"], given(cloud, "jobs")["alerts"]) == ("ops@example.org", "false")
     cloud.deploy(CHANNEL="projects/p/notificationChannels/7")
     assert given(cloud, "jobs")["channel"] == "projects/p/notificationChannels/7"
+
+
+@pytest.mark.slow
+def test_settings_live_with_the_deployment(cloud: Cloud) -> None:
+    """`PARALLELISM=1 deploy.sh` changes the parallelism and nothing else: a worker stays a worker, and schedule, time
+    limit, memory and folders stay. The script says what is changed. --defaults forgets the settings; a dry run and a
+    failed deployment remember nothing; a teardown finds the buckets.
+    """
+    cloud.put(**CURRENT)
+    settings = {
+        "REGION": "us-central1", "UPLOADS": "worker", "SCHEDULE": "30 3 * * 1-5", "TASK_TIMEOUT": "43200",
+        "MEMORY_GIB": "32", "PREFIX_UPLOADS": "new/", "BUCKET_IN": "calls", "ALERTS": "no", "MODEL": "/models/own",
+    }  # fmt: skip
+    cloud.deploy(**settings)
+    before = given(cloud, "jobs")
+    said = cloud.deploy(PARALLELISM="1", ALERT_EMAIL="")
+    assert given(cloud, "jobs") == before | {"parallelism": "1"}
+    assert "= settings of the last deployment, except PARALLELISM=1 (was 0)" in said
+    cloud.deploy("deploy.sh", "--dry-run", PARALLELISM="7")
+    cloud.terraform.errors = ["Error: no"]
+    assert cloud.run("deploy.sh", PARALLELISM="8").returncode == 1
+    cloud.deploy()
+    assert given(cloud, "jobs") == before | {"parallelism": "1"}
+    cloud.run("teardown.sh", "--dry-run")
+    assert given(cloud, "jobs")["bucket_in"] == "calls"
+    cloud.deploy("deploy.sh", "--defaults")
+    assert given(cloud, "jobs").items() >= {"uploads": "workflow", "region": "europe-west1", "parallelism": "0"}.items()
+
+
+@pytest.mark.slow
+def test_image_of_a_rollback_stays_until_the_next_build(cloud: Cloud) -> None:
+    """An image that was given is that of later deployments, until a build makes another one."""
+    cloud.put(**CURRENT)
+    cloud.deploy(IMAGE=IMAGE)
+    assert "IMAGE=" + IMAGE in cloud.gcloud.world.things["object p-voxbatch-state/voxbatch/settings"]
+    cloud.deploy(BUILD="yes", VERIFY="no")
+    assert "IMAGE=" not in cloud.gcloud.world.things["object p-voxbatch-state/voxbatch/settings"]
+
+
+LOSS = """
+  # google_pubsub_subscription.uploads["voxbatch-uploads"] must be replaced
+-/+ resource "google_pubsub_subscription" "uploads" {
+  # google_pubsub_subscription_iam_member.grant["x"] must be replaced
+  # google_storage_bucket.bucket["in"] will be updated in-place
+"""
+
+
+@pytest.mark.slow
+def test_messages_and_data_are_deleted_only_with_a_yes(cloud: Cloud) -> None:
+    """A plan that replaces a subscription is shown and not applied, unless a person says yes or REPLACE=yes."""
+    cloud.deploy()
+    before = cloud.terraform.made()
+    cloud.terraform.losses = LOSS
+    done = cloud.run("deploy.sh", PREFIX_UPLOADS="new/")
+    assert done.returncode == 1
+    assert '# google_pubsub_subscription.uploads["voxbatch-uploads"] must be replaced\n' in done.stdout
+    assert "iam_member" not in done.stdout
+    assert "nothing of the module foundation was changed" in done.stderr
+    assert cloud.terraform.made() == before
+    cloud.on_terminal("deploy.sh", PREFIX_UPLOADS="new/", answer="no\nno\n")
+    assert cloud.terraform.made() == before
+    cloud.on_terminal("deploy.sh", PREFIX_UPLOADS="new/", answer="yes\nyes\n")
+    assert cloud.terraform.made() == [*before, f"foundation {APPLY}", f"jobs {APPLY}"]
+    cloud.deploy(REPLACE="yes")
+    assert cloud.terraform.made()[-2:] == [f"foundation {APPLY}", f"jobs {APPLY}"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(terraform.terraform() is None, reason="terraform is not installed")
+def test_real_terraform_keeps_what_holds_messages(cloud: Cloud, tmp_path: Path) -> None:
+    """Terraform's own plan of a replacement is recognised, and the refusal leaves the state as it was."""
+    module = tmp_path / "terraform" / "jobs"
+    inner = module / "subscription"
+    inner.mkdir(parents=True)
+    (inner / "main.tf").write_text(
+        'variable "filter" {}\nresource "terraform_data" "uploads" {\n  triggers_replace = var.filter\n}\n'
+    )
+    (module / "main.tf").write_text(
+        'variable "filter" {}\nmodule "google_pubsub_subscription" {\n'
+        '  source = "./subscription"\n  filter = var.filter\n}\n'
+    )
+    assert terraform.run(module, "init").returncode == 0
+    (cloud.programs / "terraform").unlink()
+    functions = 'source "$1/settings.sh"; source "$1/terraform.sh"; HERE="$2"; WORK="$2"; ATTEMPTS=1; apply jobs'
+
+    def apply(**settings: str) -> subprocess.CompletedProcess[str]:
+        _, environment = cloud.command("deploy.sh", TF_CLI_CONFIG_FILE="/dev/null", **settings)
+        command = ["bash", "-euo", "pipefail", "-c", functions, "deploy.sh", str(JOBS), str(tmp_path)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    assert apply(TF_VAR_filter="in/").returncode == 0
+    state = (module / "terraform.tfstate").read_text()
+    refused = apply(TF_VAR_filter="new/")
+    assert (refused.returncode, (module / "terraform.tfstate").read_text()) == (1, state)
+    assert "# module.google_pubsub_subscription.terraform_data.uploads must be replaced" in refused.stdout
+    assert "nothing of the module jobs was changed" in refused.stderr
+    assert apply(TF_VAR_filter="in/").returncode == 0
+    assert apply(TF_VAR_filter="new/", REPLACE="yes").returncode == 0
+    assert (module / "terraform.tfstate").read_text() != state
 
 
 @pytest.mark.slow
@@ -253,7 +358,7 @@ def test_dry_run_changes_nothing(cloud: Cloud) -> None:
     before = cloud.terraform.made()
     assert cloud.run("teardown.sh", "--dry-run").returncode == 0
     assert (cloud.changes(), cloud.terraform.made()) == ([], before)
-    assert cloud.terraform.made("plan")[2:] == [
+    assert cloud.terraform.made("plan")[4:] == [
         "jobs plan -destroy -input=false",
         "foundation plan -destroy -input=false",
     ]
@@ -282,8 +387,9 @@ def test_one_command_builds_deploys_and_verifies(cloud: Cloud) -> None:
     outputs = {"txt/weather.txt": "Here is the weather.\n", "summary.json": '{\n  "wall_s": 21.5\n}\n'}
     cloud.put(**CURRENT, **{"outputs of a run": outputs, "log": [{"textPayload": "ready: voxbatch run"}]})
     said = cloud.deploy(BUILD="yes", BASE_IMAGE="vllm/vllm-openai:v0.32.0-cu129")
-    sample = f'{APPLY} -target=google_cloud_run_v2_job.gpu["voxbatch"]'
-    assert cloud.terraform.made() == [f"foundation {APPLY}", f"jobs {sample}", f"jobs {APPLY}"]
+    assert cloud.terraform.made() == [f"foundation {APPLY}", f"jobs {APPLY}", f"jobs {APPLY}"]
+    sample = '-target=google_cloud_run_v2_job.gpu["voxbatch"]'
+    assert [line.endswith(sample) for line in cloud.terraform.made("plan")] == [False, True, False]
     assert (given(cloud, "jobs")["image"], given(cloud, "jobs")["model"]) == (IMAGE, FOLDER)
     changes = cloud.changes()
     (build,) = [change for change in changes if change.startswith("builds submit")]
@@ -328,7 +434,7 @@ def test_missing_quota_shows_before_the_build(cloud: Cloud) -> None:
 def test_invalid_setting_is_refused(cloud: Cloud, setting: dict[str, str], said: str) -> None:
     """An invalid setting is refused with its permitted values, before any request to Google."""
     done = cloud.run("deploy.sh", **setting)
-    assert (done.returncode, cloud.calls()) == (1, [])
+    assert (done.returncode, cloud.changes()) == (1, [])
     assert done.stderr.startswith(f"deploy.sh: {said}")
 
 
@@ -382,6 +488,41 @@ def test_missing_terraform_is_named(cloud: Cloud) -> None:
     done = subprocess.run(command, env={**environment, "PATH": str(cloud.programs)}, capture_output=True, text=True)
     assert done.returncode == 1
     assert "terraform is not installed. Cloud Shell has it; elsewhere see https://" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["deploy.sh", "service/deploy.sh", "teardown.sh"])
+def test_old_terraform_stops_before_any_change(cloud: Cloud, script: str) -> None:
+    """A Terraform that is older than Cloud Shell's is refused before any other command."""
+    cloud.terraform.version = "1.4.6"
+    done = cloud.run(script)
+    assert done.returncode == 1
+    assert "terraform is Terraform v1.4.6, and 1.5 or newer is needed. Nothing was changed." in done.stderr
+    assert cloud.changes() == []
+    assert cloud.terraform.commands == []
+
+
+def test_printed_line_installs_a_newer_terraform(cloud: Cloud, tmp_path: Path) -> None:
+    """The line that deploy.sh prints puts HashiCorp's program into the home's bin and on PATH. A folder takes the place
+    of its server.
+    """
+    cloud.terraform.version = "1.4.6"
+    line = cloud.run("deploy.sh").stderr.splitlines()[-1]
+    archive = re.search(r"https://releases\.hashicorp\.com(/terraform/(\S+)/terraform_\2_linux_amd64\.zip)", line)
+    assert archive
+    place = tmp_path / "releases" / archive[1].lstrip("/")
+    place.parent.mkdir(parents=True)
+    with zipfile.ZipFile(place, "w") as zipped:
+        program = zipfile.ZipInfo("terraform")
+        program.external_attr = 0o755 << 16
+        zipped.writestr(program, "#!/bin/sh\necho new\n")
+        zipped.writestr("LICENSE.txt", "")
+    line = line.replace("https://releases.hashicorp.com", f"file://{tmp_path}/releases")
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", "-euc", f"{line}; terraform"], env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("new\n", "")
+    assert [path.name for path in (home / "bin").iterdir()] == ["terraform"]
 
 
 @pytest.mark.slow
@@ -453,9 +594,9 @@ SLOW = {"tags": ["TimeoutError"], "message": "timed out"}
 
 
 def event(name: str, bucket: str = "p-in") -> dict[str, Any]:
-    """Return the event that Eventarc sends for an uploaded object."""
-    data = {"bucket": bucket, "name": name, "generation": "1"}
-    return {"data": data, "type": "google.cloud.storage.object.v1.finalized"}
+    """Return the event that Eventarc sends for the notification of an uploaded object."""
+    attributes = {"eventType": "OBJECT_FINALIZE", "bucketId": bucket, "objectId": name, "objectGeneration": "1"}
+    return {"data": {"message": {"attributes": attributes, "data": "e30=", "messageId": "7"}}, "type": PUBLISHED}
 
 
 def upload(name: str, executions: Executions, bucket: str = "p-in", to: str = "p-in") -> str:
@@ -464,6 +605,7 @@ def upload(name: str, executions: Executions, bucket: str = "p-in", to: str = "p
     return returned
 
 
+PUBLISHED = "google.cloud.pubsub.topic.v1.messagePublished"
 TRANSIENT = [status(429), status(500), status(502), status(503), status(504), LOST, NOT_CONNECTED, SLOW]
 
 
@@ -549,6 +691,34 @@ def test_each_upload_is_kept_until_the_right_dispatcher_runs_it() -> None:
         upload(upload_name, cloud := Executions(), bucket=BUCKET, to=BUCKET)
         assert cloud.started == isinstance(asked["uploads"], RunRequest), upload_name
     assert [is_delivered(filters[name], {}) for name in ("uploads", "nightly")] == [True, False]  # people's messages
+
+
+@pytest.mark.slow
+def test_uploads_elsewhere_start_no_workflow() -> None:
+    """The workflow's events are the messages of the topic, to which the bucket reports only uploads to our folders:
+    100,000 uploads elsewhere start nothing. No account may publish to all topics of the project.
+    """
+    plan = planned("jobs")
+    (trigger,) = of_kind(plan, "google_eventarc_trigger")
+    assert trigger["matching_criteria"] == [{"attribute": "type", "value": PUBLISHED}]
+    topic = f"projects/{PROJECT}/topics/voxbatch-uploads"
+    assert trigger["transport"] == [{"pubsub": [{"topic": topic}]}]
+    notifications = of_kind(plan, "google_storage_notification")
+    assert {(each["topic"], each["object_name_prefix"]) for each in notifications} == {
+        (topic, "in/"), (topic, "nightly/"),
+    }  # fmt: skip
+    assert not [
+        who for who, role, on in bindings(plan) if (role, on) == ("roles/pubsub.publisher", f"projects/{PROJECT}")
+    ]
+
+
+def test_message_of_a_person_wakes_the_dispatcher() -> None:
+    """A message without an object, which names a manifest elsewhere, does not wait for the sweep."""
+    message = {"data": "e30=", "messageId": "7"}
+    for attributes in ({}, {"attributes": {"a": "b"}}):
+        run = workflows.Run(SETTINGS, cloud := Executions())
+        woken = run.main(WORKFLOW, {"data": {"message": message | attributes}, "type": PUBLISHED})
+        assert (woken, cloud.started) == ("dispatched a message without an object", 1)
 
 
 def test_another_bucket_starts_nothing() -> None:

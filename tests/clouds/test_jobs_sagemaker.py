@@ -4,6 +4,7 @@ nightly run takes only what is new.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -243,6 +244,37 @@ def test_deploy_says_what_is_missing(deployment: Deployment) -> None:
     service, command, *rest = shlex.split(lines[at + 1])[1:]
     parameters(fake.operation(service, command), dict(pairs(rest)))
     assert not [line for line in lines if "trial" in line]
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_once_by_a_role_of_their_own(deployment: Deployment) -> None:
+    """With KERNELS, one run of a recording of ours has the role that writes kernels, and all runs read them. A place
+    that runs write, or strangers, is refused.
+    """
+    there, fake = deployment, deployment.fake
+    there.run("deploy.sh", code=1, BUILD="no")
+    there.push()
+    runs: list[dict[str, str]] = []
+
+    def run(parameters: dict[str, str]) -> None:
+        runs.append(parameters)
+        there.client("s3").put_object(Bucket=MODELS, Key="kernels/compiled/3f2a.tar.gz", Body=b"")
+
+    fake.on_run = run
+    fake.quotas = {"ml.g6.2xlarge for processing job usage": 4.0}
+    there.run("deploy.sh", KERNELS="yes")
+    there.run("deploy.sh", KERNELS="yes")
+    [compiled] = runs
+    assert compiled["Role"] == f"arn:aws:iam::{ACCOUNT}:role/voxbatch-kernels"
+    assert (compiled["Bucket"], compiled["Key"]) == (MODELS, "kernels/source/kernels.jsonl")
+    lines = there.client("s3").get_object(Bucket=MODELS, Key=compiled["Key"])["Body"].read().splitlines()
+    assert {json.loads(line)["audio_filepath"] for line in lines} == {"weather.flac"}
+    step = step_of(pipeline_of(fake.stacks["voxbatch"].stack))
+    assert step["Environment"]["VOXBATCH_KERNEL_CACHE"] == f"s3://{MODELS}/kernels/compiled"
+    assert step["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/voxbatch-run"
+    for place in (f"s3://{OUT}/kernels", f"s3://{IN}"):
+        lines = there.run("deploy.sh", code=1, VOXBATCH_KERNEL_CACHE=place)
+        assert any("kernels are code" in line for line in lines), lines
 
 
 SECRET = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:hub-AbCdEf"
@@ -495,9 +527,69 @@ def test_only_uploaded_manifests_start_a_run() -> None:
     for name, properties in rules.items():
         validated("events", "PutTargetsRequest", {"Rule": name, "Targets": properties["Targets"]})
         [target] = properties["Targets"]
-        if name in {"UploadsRule", "NightlyRule"}:
+        if name == "NightlyRule":
             given = {each["Name"] for each in target["SageMakerPipelineParameters"]["PipelineParameterList"]}
             assert {name for name, has_default in names.items() if not has_default} <= given <= names.keys()
+
+
+def uploads_function() -> dict[str, Any]:
+    """Return the names that the code of the function defines."""
+    defined: dict[str, Any] = {}
+    exec(jobs_stack().resources["UploadsFunction"][1]["Code"]["ZipFile"], defined)
+    return defined
+
+
+@pytest.mark.parametrize(
+    ("lines", "hosts"),
+    [
+        ([], 1),
+        ([{"duration": 3600}] * 3, 1),
+        ([{"duration": 36_000}] * 101, 3),
+        ([{"duration": 36_000}] * 5000, 8),
+        ([{"duration": 900_000}] * 3, 2),
+        ([{"duration": 900_000}] * 2, 2),
+        ([{"duration": 36_000}, {}] * 51, 3),
+        ([{}] * 5000, 1),
+        ([{"duration": "36000"}, {"duration": -1}, {"duration": 1e300}, {"duration": True}], 1),
+    ],
+)
+def test_hosts_follow_the_hours(lines: list[dict[str, Any]], hosts: int) -> None:
+    """There is a host for each 400 hours, at most one for an item, and at most as many as are allowed."""
+    manifest = [json.dumps(line).encode() + b"\n" for line in lines]
+    assert uploads_function()["hosts"](manifest, 400.0, 8) == hosts
+
+
+@pytest.mark.parametrize("line", [b"no json\n", b"[1]\n", b"\xff\n"])
+def test_a_manifest_that_is_none_has_one_host(line: bytes) -> None:
+    """The host says what is wrong."""
+    assert uploads_function()["hosts"]([b'{"duration": 9000000}\n', line], 400.0, 8) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["uploads/a b's.jsonl", "uploads/2026/day.jsonl.gz"])
+def test_an_upload_starts_the_pipeline_with_its_hosts(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The function of the stack starts its pipeline for the uploaded manifest, with a host for each 100 hours."""
+    there, fake = deployment, deployment.fake
+    there.run("deploy.sh", code=1, BUILD="no")
+    there.push()
+    there.run("deploy.sh", INSTANCE_COUNT="8", HOURS_PER_HOST="100")
+    manifest = b'{"audio_filepath": "a.wav", "duration": 36000}\n' * 50
+    there.client("s3").put_object(Bucket=IN, Key=key, Body=gzip.compress(manifest) if ".gz" in key else manifest)
+    properties = fake.stacks["voxbatch"].stack.resources["UploadsFunction"][1]
+    for name, value in {**login(there.endpoint), **properties["Environment"]["Variables"]}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    event = {"id": "6a7e8feb-b491-4cf7-a9f1-bf3703467718", "detail": {"bucket": {"name": IN}, "object": {"key": key}}}
+    uploads_function()["start"](event, None)
+    client = there.client("sagemaker")
+    [run] = client.list_pipeline_executions(PipelineName="voxbatch")["PipelineExecutionSummaries"]
+    arn = run["PipelineExecutionArn"]
+    parameters = client.list_pipeline_parameters_for_execution(PipelineExecutionArn=arn)["PipelineParameters"]
+    assert {parameter["Name"]: parameter["Value"] for parameter in parameters} == {
+        "Bucket": IN, "Key": key, "OutputName": key, "InstanceCount": "5",
+    }  # fmt: skip
 
 
 # ── SageMaker: template.yaml ──────────────────────────────────────────────────────────────────────────────────────────
@@ -522,7 +614,8 @@ def test_stack_without_an_image_starts_nothing() -> None:
         - jobs_stack(ImageDigest="", AlertEmail="no").resources.keys()
     )
     rules = {"UploadsRule", "NightlyRule", "FailedRunsRule", "FailedJobsRule"}
-    assert gone == {"Pipeline", "DeadAlarm", "Alerts", "AlertsPolicy", *rules}
+    function = {"UploadsFunction", "UploadsRetries", "UploadsPermission"}
+    assert gone == {"Pipeline", "DeadAlarm", "Alerts", "AlertsPolicy", *function, *rules}
 
 
 # ── SageMaker: submit.py ──────────────────────────────────────────────────────────────────────────────────────────────

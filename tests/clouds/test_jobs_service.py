@@ -30,6 +30,7 @@ from conftest import ROOT
 from voxbatch.cli import cli
 from voxbatch.engines.gpu_specs import GPU_SPECS
 from voxbatch.vllm.engine.memory import UNCOUNTED_BYTES, StreamingFootprint
+from voxbatch.vllm.plugin.server_middleware import PERIODS, Rate
 
 SERVICE = "run services/voxbatch-serve"
 
@@ -44,12 +45,19 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
 def test_deploy_applies_the_modules_with_every_setting(cloud: Cloud) -> None:
     """deploy.sh applies the foundation and the service, with a variable for each setting, and says how to call it."""
     cloud.put(**CURRENT)
-    said = cloud.deploy("service/deploy.sh", PROFILE="mini-3b", CONCURRENCY="16", MAX_INSTANCES="2", INGRESS="internal")
+    said = cloud.deploy(
+        "service/deploy.sh",
+        PROFILE="mini-3b",
+        CONCURRENCY="16",
+        MAX_INSTANCES="2",
+        INGRESS="internal",
+        RATE_LIMIT="60/minute",
+    )
     assert cloud.terraform.made() == [f"foundation {APPLY}", f"service {APPLY}"]
     assert given(cloud, "service") == {
         "project": "p", "region": "europe-west1", "image": IMAGE, "model": FOLDER, "hub_token": "false",
         "bucket_models": "p-voxbatch-models", "profile": "mini-3b", "invokers": "['user:me@example.org']",
-        "engine_options": "", "concurrency": "16", "max_instances": "2", "start_delay": "0",
+        "engine_options": "", "concurrency": "16", "max_instances": "2", "start_delay": "0", "rate_limit": "60/minute",
         "ingress": "INGRESS_TRAFFIC_INTERNAL_ONLY", "alerts": "true", "channel": "projects/p/notificationChannels/1",
     }  # fmt: skip
     assert "https://voxbatch-serve-42.europe-west1.run.app/v1/models" in said
@@ -135,6 +143,20 @@ def test_cloud_run_sends_as_many_requests_as_vllm_runs() -> None:
     assert container(service)["args"] == ["serve", "--host", "0.0.0.0", "--profile", "ctx512"]
 
 
+@pytest.mark.slow
+def test_rate_limit_reaches_the_server() -> None:
+    """`voxbatch serve` reads the limit, of any period, from its variable; test_serve.py has the callers."""
+    (plain,) = of_kind(planned("service"), "google_cloud_run_v2_service")
+    assert not {"VOXBATCH_RATE_LIMIT", "FORWARDED_ALLOW_IPS"} & variables_of(plain).keys()
+    (limited,) = of_kind(planned("service", rate_limit="60/minute"), "google_cloud_run_v2_service")
+    variables = variables_of(limited)
+    assert any("VOXBATCH_RATE_LIMIT" in (param.envvar or ()) for param in cli.commands["serve"].params)
+    assert Rate.parse(variables["VOXBATCH_RATE_LIMIT"]) == Rate(60, 60)
+    for period, seconds in PERIODS.items():
+        (other,) = of_kind(planned("service", rate_limit=f"5/{period}"), "google_cloud_run_v2_service")
+        assert Rate.parse(variables_of(other)["VOXBATCH_RATE_LIMIT"]) == Rate(5, seconds)
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -142,6 +164,7 @@ def test_cloud_run_sends_as_many_requests_as_vllm_runs() -> None:
         ({"MAX_INSTANCES": "many"}, "MAX_INSTANCES=many: it is a number from 1 to 100"),
         ({"START_DELAY": "300"}, "START_DELAY=300: it is a number from 0 to 240"),
         ({"PROFILE": "ctx513"}, "PROFILE=ctx513: see voxbatch profiles"),
+        ({"RATE_LIMIT": "60"}, "RATE_LIMIT=60: it is N/PERIOD, such as 60/minute"),
         ({"INGRESS": "none"}, "INGRESS=none: it is one of: all internal internal-and-cloud-load-balancing"),
         ({"ENGINE_OPTIONS": "max_num_seqs=4"}, "ENGINE_OPTIONS=max_num_seqs=4: max_num_seqs is CONCURRENCY: set that"),
         ({"ENGINE_OPTIONS": 'a="b"'}, 'ENGINE_OPTIONS=a="b": it is NAME=VALUE NAME=VALUE'),

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import signal
 import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -36,7 +37,7 @@ from voxbatch.clouds.listen.batch_window import GRACE_S, batch_window_of
 from voxbatch.clouds.listen.executors import CloudRunExecutor, SharedOptions
 from voxbatch.clouds.listen.message import RunRequest, UploadedRecording
 from voxbatch.clouds.listen.subscription import Subscription
-from voxbatch.clouds.submit import CloudRun
+from voxbatch.clouds.submit import Ceiling, CloudRun
 from voxbatch.config import Config, RunOptions
 from voxbatch.errors import RunMismatchError
 from voxbatch.log import Log
@@ -806,6 +807,25 @@ def test_number_of_tasks_follows_from_the_audio(setup: ListenSetup, cloud_run: C
     assert not setup.pubsub.unacked()
 
 
+def test_run_above_the_ceiling_is_dead_lettered(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
+    """A manifest whose run would need more tasks or money than allowed starts nothing, and its dead letter says what
+    to raise.
+    """
+    setup.manifest("huge", 1000, duration=360_000)
+    setup.manifest("dear", 800, duration=3600)
+    setup.told(2)
+    setup.drained(*THERE, "--max-usd", "9")
+    assert not cloud_run.executions
+    reasons = sorted(letter.attributes["voxbatch_reason"] for letter in setup.pubsub.dead_letters())
+    assert re.search(
+        r"cost up to [\d.]+ USD, and --max-usd is 9.00: raise --max-usd \(VOXBATCH_MAX_USD; MAX_USD", reasons[1]
+    )
+    assert re.search(
+        r"need [\d,]+ tasks .*raise --max-tasks \(VOXBATCH_MAX_TASKS; MAX_TASKS of deploy.sh\)", reasons[0]
+    )
+    assert not setup.pubsub.unacked()
+
+
 def test_window_is_one_execution(
     setup: ListenSetup, cloud_run: CloudRunApi, recording: Recorder, voxbatch: Voxbatch
 ) -> None:
@@ -956,10 +976,12 @@ def test_killed_dispatcher_starts_one_execution(setup: ListenSetup, cloud_run: C
 
 
 @pytest.fixture
-def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> CloudRunExecutor:
-    """Return what a dispatcher does with the request of a message."""
+def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> Iterator[CloudRunExecutor]:
+    """Yield what a dispatcher does with the request of a message."""
     shared, job = SharedOptions(RunOptions(engine="vllm")), CloudRun(project=setup.pubsub.project)
-    return CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Log(True, True))
+    executor = CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Ceiling(), Log(True, True))
+    with closing(executor) as dispatcher:
+        yield dispatcher
 
 
 def transcribed(source: str, name: str) -> None:
@@ -1025,20 +1047,23 @@ def test_folder_that_grew_is_continued_by_one_task(
     assert [each["taskCount"] for each in cloud_run.executions] == [1]
 
 
-def test_dispatcher_runs_no_ffmpeg(
+def test_dispatcher_parses_no_recording(
     setup: ListenSetup, cloud_run: CloudRunApi, dispatcher: CloudRunExecutor, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The dispatcher, whose account may start jobs, starts no program to measure recordings, whatever their format."""
+    """The dispatcher, whose account may start jobs, parses no recording in its own process, and starts no ffmpeg,
+    whatever their format."""
     m4a = tmp_path / "a.m4a"
     tone = ("-f", "lavfi", "-i", "sine=duration=30", "-c:a", "aac", "-b:a", "64k")
     subprocess.run([executable(), "-loglevel", "error", *tone, m4a], check=True)
     for name, data in (("a.m4a", m4a.read_bytes()), ("b.mp4", m4a.read_bytes()), ("c.wav", b"noise"), ("d.mp3", b"")):
         setup.put(f"odd/{name}", data)
-    for name in ("Popen", "run"):
-        monkeypatch.setattr(subprocess, name, None)
-    monkeypatch.setattr("os.posix_spawn", None)
-    monkeypatch.setattr("_posixsubprocess.fork_exec", None)
+    (program := tmp_path / "ffmpeg").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("VOXBATCH_FFMPEG", str(program))
+    monkeypatch.setattr("voxbatch.audio.libsndfile.SoundFileStream.__init__", None)
+    monkeypatch.setattr("voxbatch.audio.mp4_header.mp4_seconds", None)
     dispatcher.execute(RunRequest(f"{BUCKET}/odd/", f"{OUT}/odd"))
     (execution,) = cloud_run.executions
     assert execution["taskCount"] == 1
+    assert not (tmp_path / "started").exists()

@@ -133,6 +133,11 @@ def test_json_message_is_a_run(data: Any, order: RunRequest) -> None:
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://else/x"}, "does not lie in gs://calls/out/"),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "gs://calls/out-of-order"}, "does not lie in gs://calls/out/"),
         ({"manifest": "gs://calls/in/m.jsonl", "output": "https://host/x"}, "is no address in a bucket"),
+        *(
+            ({"manifest": "gs://calls/in/m.jsonl", "output": f"gs://calls/out{end}"}, "which holds all runs")
+            for end in ("", "/", "//")
+        ),
+        ({"manifest": "gs://calls/in/.jsonl"}, "which holds all runs"),
         ({"manifest": "gs://calls/in/day/"}, "is a folder, and no output is named for it"),
     ],
 )

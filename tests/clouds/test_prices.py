@@ -12,20 +12,44 @@ from conftest import ROOT, ManifestWriter, Voxbatch
 
 from voxbatch import engines, prices
 from voxbatch.clouds import submit
+from voxbatch.config import Config
 from voxbatch.engines import previews
 from voxbatch.platforms.tasks.known import PLATFORMS
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "json")
 
 
-@pytest.mark.parametrize("name", prices.price_table())
-def test_each_price_has_a_source_and_a_date(name: str) -> None:
-    """Each price has a source and the date when it was read, so that it can be verified."""
-    price = prices.price_table()[name]
-    assert price.keys() == {"usd_per_hour", "machine", "source", "quote", "read_on"}
-    assert 0.1 < price["usd_per_hour"] < 10
-    assert price["read_on"] >= date(2026, 11, 21)
-    assert all(price.values())
+PRICES: list[prices.Price] = [*prices.machines().values(), *prices.services()]
+
+
+@pytest.mark.parametrize("price", PRICES, ids=lambda price: price.quote[:30])
+def test_each_price_has_a_source_and_a_date(price: prices.Price) -> None:
+    """Each price has a source, a quote and the date when it was read, so that it can be verified. A price is not dated
+    after the day on which it was read."""
+    assert 0.01 < price.usd_per_hour < 10
+    assert price.read_on >= date(2026, 11, 21)
+    assert price.source
+    assert price.quote
+    assert price.priced_on is None or f"{price.priced_on}" < f"{price.read_on}"
+
+
+def test_services_are_sorted_and_quote_their_prices() -> None:
+    """The services are sorted by price, have an address as their source, and the quote has the price of an hour or of a
+    minute."""
+    services = prices.services()
+    assert services == sorted(services, key=lambda service: service.usd_per_hour)
+    for service in services:
+        assert service.source.startswith("https://")
+        quoted = [float(usd) for usd in re.findall(r"\$(\d[\d.]*\d)", service.quote)]
+        assert [usd for usd in quoted if service.usd_per_hour in (pytest.approx(usd), pytest.approx(60 * usd))]
+
+
+def test_prices_between_two_sizes_are_calculated_from_them() -> None:
+    """A g2-standard-8 costs what a g2-standard-4 costs, and 4 of the 28 vCPU that a g2-standard-32 has more."""
+    for name in ("g2-standard-8", "g2-standard-8-spot"):
+        entry = prices.machines()[name]
+        small, large = (float(usd) for usd in re.findall(r"(?:hour|hour_spot) ([\d.]+\d)", entry.quote))
+        assert entry.usd_per_hour == pytest.approx(small + 4 * (large - small) / 28, abs=0.0005)
 
 
 def test_cloud_run_price_is_the_sum_of_its_parts() -> None:
@@ -61,88 +85,89 @@ def rows(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
 
 
-def hourly_prices() -> dict[str, list[str]]:
-    """Return the rows of the table of prices of an hour of audio: what it is → price, kind and date."""
-    found = (cells for cells in rows(PAGE) if len(cells) == 4 and re.fullmatch(r"2026-\d\d(-\d\d)?", cells[3]))
-    return {cells[0]: cells[1:] for cells in found}
+def speed(model: str, gpu: str) -> prices.Speed:
+    """Return the table's speed of a model on a GPU."""
+    (found,) = [speed for speed in prices.speeds() if (speed.model, speed.gpu) == (model, gpu)]
+    return found
 
 
-def test_the_page_has_each_price_with_its_date() -> None:
-    """The table of machines has each price of the program, with the day on which it was read."""
-    found = {cells[0].split("`")[1]: cells[1:] for cells in rows(PAGE) if cells[0].startswith("`")}
-    assert found == {
-        name: [f"{each['usd_per_hour']}", f"{each['read_on']}"] for name, each in prices.price_table().items()
-    }
+L4, H100, H200 = "NVIDIA L4", "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
 
-def test_the_page_calculates_our_prices_from_the_forecast() -> None:
-    """Our prices of an hour of audio follow from the price of the machine and the forecast of its GPU, which may be off
-    by 30 %, and each price of the table says whether it is modelled, measured or published, and when.
+def test_modelled_speeds_are_those_of_the_forecast() -> None:
+    """A modelled speed is the forecast's, or follows from it by the ratio that its source names, in two digits."""
+    forecasts = {
+        ("Voxtral Realtime", L4): "vllm", ("Parakeet", L4): "transducers", ("Parakeet", H100): "transducers",
+    }  # fmt: skip
+    for (model, gpu), engine in forecasts.items():
+        expected, listed = previews.expected_speed(engine, None, {}, None, gpu), speed(model, gpu)
+        assert expected is not None
+        assert (listed.rtfx, listed.error, listed.kind) == (expected.rtfx, expected.error, "modelled")
+    realtime, results = speed("Voxtral Realtime", L4).rtfx, (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    by_ratio = [entry for entry in prices.speeds() if " times " in entry.source]
+    assert [entry.model for entry in by_ratio] == ["Voxtral Realtime, 8 bits", "Voxtral Mini 3B"]
+    for entry in by_ratio:
+        first, above, below = re.findall(r"[\d,]+", entry.source)[:3]
+        assert float(first) == realtime
+        ratio = float(above.replace(",", "")) / float(below.replace(",", ""))
+        assert (entry.rtfx, entry.kind) == (float(f"{realtime * ratio:.2g}"), "modelled")
+    assert "**2,237**" in results
+    assert "| 1,567 |" in results
+    modelled = [entry for entry in prices.speeds() if entry.kind == "modelled"]
+    assert len(modelled) == len(forecasts) + len(by_ratio)
+
+
+def test_measured_speeds_are_those_of_the_results() -> None:
+    """Each measured speed is in benchmarks/RESULTS.md, and has no error."""
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    measured = [entry for entry in prices.speeds() if entry.kind == "measured"]
+    assert len(measured) == 7
+    for entry in measured:
+        assert re.search(rf"(?<![\d,]){entry.rtfx:,}(?![\d,])", results), entry
+        assert entry.error == 0.0
+
+
+def test_the_page_calculates_runs_from_the_forecast() -> None:
+    """The price of a run of one hour, of ten and of a hundred follows from the price of the machine, the start and the
+    forecast of its GPU, which may be off by 30 %.
     """
-    speed = previews.expected_speed("vllm", None, {}, None, "NVIDIA L4")
-    assert speed is not None
-    high, low = 1.3 * speed.rtfx, 0.7 * speed.rtfx
+    expected = previews.expected_speed("vllm", None, {}, None, L4)
+    assert expected is not None
+    high, low = 1.3 * expected.rtfx, 0.7 * expected.rtfx
     (start,) = {
         submit.CloudRun().start_time("vllm"),
         submit.SageMaker("i", "arn:aws:iam::123456789012:role/r").start_time("vllm"),
     }
     assert start is not None
-    beside = hourly_prices()
-    assert len(beside) == 15
-    assert all(re.search("modelled|measured|published", kind) for _, kind, _ in beside.values())
-    for name in ("cloudrun-l4", "ml.g6.2xlarge"):
-        price = prices.price_table()[name]
-        assert beside[f"voxbatch on `{name}`, RTFx {low:g} to {high:g}"] == [
-            f"{price['usd_per_hour'] / high:.4f} to {price['usd_per_hour'] / low:.4f}",
-            "modelled, without the start",
-            f"{price['read_on']}",
-        ]
-    per_hour = prices.price_table()[prices.CLOUD_RUN_L4]["usd_per_hour"]
+    per_hour = prices.machines()[prices.CLOUD_RUN_L4].usd_per_hour
     start_usd = start.average_s / 3600 * per_hour
     for hours in (1, 10, 100):
         work = [hours / rtfx * per_hour for rtfx in (high, low)]
         each = [(usd + start_usd) / hours for usd in work]
         cells = " to ".join(dict.fromkeys(f"{usd:.2f}" for usd in work))
         assert [f"{hours}", cells, f"{start_usd:.2f}", f"{each[0]:.3f} to {each[1]:.3f}"] in rows(PAGE)
-    assert f"270 s x {speed.rtfx:g} / 3600 = {start.average_s * speed.rtfx / 3600:.1f} hours" in PAGE
+    assert f"270 s x {expected.rtfx:g} / 3600 = {start.average_s * expected.rtfx / 3600:.1f} hours" in PAGE
+    parakeet = speed("Parakeet", L4).rtfx
+    assert f"270 s x {parakeet:g} / 3600 = {start.average_s * parakeet / 3600:g} hours" in PAGE
 
 
-@pytest.mark.parametrize(
-    ("machine", "gpu", "usd"),
-    [("`cloudrun-l4`", "NVIDIA L4", 1.306), ("`ml.g6.2xlarge`", "NVIDIA L4", 1.222),
-     ("an H100 rented for 4 USD an hour", "NVIDIA H100 80GB HBM3", 4)],
-)  # fmt: skip
-def test_the_page_calculates_the_prices_of_parakeet(machine: str, gpu: str, usd: float) -> None:
-    """Prices of Parakeet, too, follow from the price of the machine and the forecast of its GPU."""
-    speed, start = (
-        previews.expected_speed("transducers", None, {}, None, gpu),
-        submit.CloudRun().start_time("transducers"),
-    )
-    assert speed is not None
+def test_the_page_calculates_what_an_interruption_costs() -> None:
+    """An interruption costs an average start and the work that a kill loses, as a part of an hour's price."""
+    start = submit.CloudRun().start_time("vllm")
     assert start is not None
-    low, high = (speed.rtfx * (1 + sign * speed.error) for sign in (-1, 1))
-    assert usd == prices.usd_per_hour(machine.strip("`")) or machine.startswith("an H100")
-    price, kind, _ = hourly_prices()[f"Parakeet on {machine}, RTFx {low:,.0f} to {high:,.0f}"]
-    assert price == f"{usd / high:.4f} to {usd / low:.4f}"
-    assert kind.startswith("modelled, without the start")
-    if gpu == "NVIDIA L4":
-        assert f"270 s x {speed.rtfx:g} / 3600 = {start.average_s * speed.rtfx / 3600:g} hours" in PAGE
+    lost_s = start.average_s + Config(source="m.jsonl", out="out").part_seconds
+    assert f"(270 + 30) / 3600 = {lost_s / 36:.0f} %" in PAGE
 
 
-def test_the_page_calculates_other_prices_of_parakeet_from_their_sources() -> None:
-    """The price on an H200 follows from the speed of a whole run in RESULTS.md, AWS's from its price of a minute, omi's
-    from its speeds and the price of an L4."""
-    results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
-    (rtfx,) = re.findall(r"^\| 1 \| 200 \| [\d.]+ s \| ([\d,]+) \|", results, flags=re.MULTILINE)
-    found = hourly_prices()
-    price, kind, _ = found[f"Parakeet on an H200 rented for 5 USD an hour, RTFx {rtfx} with start and end"]
-    assert price == f"{5 / float(rtfx.replace(',', '')):.2g}"
-    assert kind.startswith("the speed is measured [with made-up weights]")
-    (article,) = (cells for name, cells in found.items() if "AWS's article" in name)
-    low, high = map(float, re.findall(r"(0\.000\d+) (?:USD a minute|on demand)", PAGE))
-    assert article[0] == f"{low * 60:.3f} to {high * 60:.4f}"
-    per_hour = prices.price_table()[prices.CLOUD_RUN_L4]["usd_per_hour"]
-    assert found["Parakeet by omi on an L4, RTFx 164 to 286 over clips of 5 s"][0] == (
+def test_the_page_calculates_prices_of_others_from_their_sources() -> None:
+    """AWS's price of an hour of Parakeet follows from its price of a minute, omi's from its speeds and the price of an
+    L4."""
+    found = {cells[0]: cells[1] for cells in rows(PAGE) if len(cells) == 4}
+    (article,) = (usd for name, usd in found.items() if "AWS's article" in name)
+    low, high = map(float, re.findall(r"(0\.000\d+) (?:USD a minute|on demand)", PAGE.replace("\nmachines, ", " ")))
+    assert article == f"{low * 60:.3f} to {high * 60:.4f}"
+    per_hour = prices.machines()[prices.CLOUD_RUN_L4].usd_per_hour
+    assert found["Parakeet by omi on an L4, RTFx 164 to 286 over clips of 5 s"] == (
         f"{per_hour / 286:.4f} to {per_hour / 164:.4f}"
     )
 

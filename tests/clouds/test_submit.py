@@ -5,6 +5,7 @@ messages to users.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import uuid
@@ -18,13 +19,13 @@ import discovery
 import pytest
 import servers
 from clouds import CloudRunApi, SageMakerApi, ServiceModel, amazon_refusal, google_refusal
-from conftest import environment, understood
+from conftest import ROOT, environment, understood
 from fake_aws import validated
 from hypothesis import given
 from hypothesis import strategies as st
 from web_server import served
 
-from voxbatch import cli
+from voxbatch import cli, prices
 from voxbatch.clouds import submit
 from voxbatch.errors import ConfigError, StartError
 
@@ -807,6 +808,38 @@ def test_options_of_another_target_are_refused(nowhere: None, calls: Calls, type
         assert (done.code, done.said.startswith(f"Error: {message}")) == (2, True), done.said
 
 
+@pytest.mark.parametrize(
+    ("machine", "model", "args"),
+    [
+        ("cloudrun-l4", "Voxtral Realtime", TO_CLOUD_RUN),
+        ("cloudrun-l4", "Voxtral Realtime, 8 bits", (*TO_CLOUD_RUN, "--expected-rtfx", "190")),
+        ("cloudrun-l4", "Parakeet", (*TO_CLOUD_RUN, "--model", "parakeet")),
+        ("ml.g6.2xlarge", "Voxtral Realtime", TO_SAGEMAKER),
+        ("g2-standard-8-spot", "Voxtral Realtime", (*TO_SAGEMAKER, "--usd-per-hour", "0.337")),
+    ],
+)
+def test_dry_run_prints_the_costs_of_the_page(
+    nowhere: None, calls: Calls, typed: Type, machine: str, model: str, args: tuple[str, ...]
+) -> None:
+    """The dry run of 10,000 hours has the cost that docs/costs.md shows, and on Cloud Run the lines of its block."""
+    sys.path.append(str(ROOT / "docs"))
+    from make_costs import PAGE, costs, forecast, speed_of
+
+    page = PAGE.read_text()
+    done = typed(calls.manifest(*[3600] * 10_000), *args, "--dry-run")
+    expected = forecast(machine, speed_of(model, prices.machines()[machine].gpu) or pytest.fail("no speed"))
+    lowest, highest = expected.usd or pytest.fail("no cost")
+    assert done.line("tasks") == f"{expected.tasks}"
+    assert done.line("cost").startswith(f"about ${lowest:,.2f} to ${highest:,.2f} at "), done.lines
+    (row,) = [row for row in costs() if row[0] == prices.machines()[machine].title]
+    cell = row[costs()[0].index(model)]
+    assert cell.split(" ")[0] == f"{(lowest + highest) / 2:.{0 if highest > 10 else 1}f}"
+    if args == TO_CLOUD_RUN:
+        of = "(calculated for an NVIDIA L4 with "
+        shown = re.sub(rf"{re.escape(of)}.*--expected-rtfx\)", f"{of}…)", "\n".join(done.lines))
+        assert shown.partition("\nrequest")[0] in page, shown
+
+
 def test_number_of_tasks_has_its_own_variable(
     nowhere: None, calls: Calls, typed: Type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -831,6 +864,24 @@ def test_unknown_durations_require_tasks(nowhere: None, calls: Calls, typed: Typ
     done = typed(*command)
     assert (done.code, done.said) == (2, "Error: the duration of none of 3 recordings is known: give --tasks N\n")
     assert typed(*command, "--tasks", "2").line("tasks") == "2"
+
+
+def test_more_tasks_or_money_than_the_ceiling_are_refused(nowhere: None, calls: Calls, typed: Type) -> None:
+    """A manifest that says 360,000 s a line gets no more tasks than --max-tasks unless --tasks asks for them, and
+    costs no more than --max-usd in any case. The message says what to raise.
+    """
+    source = calls.manifest(*[360_000] * 1000)
+    order = (source, "-o", OUT, "--target", "cloudrun", "--dry-run", "--expected-rtfx", "120")
+    done = typed(*order)
+    assert (done.code, done.lines) == (2, [])
+    assert re.search(r"need [\d,]+ tasks of [\d.]+ hours, and --max-tasks is 100: .*raise --max-tasks", done.said)
+    assert typed(*order, "--tasks", "100").code == 0
+    done = typed(*order, "--tasks", "100", "--max-usd", "500")
+    assert done.code == 2
+    assert re.search(r"expected to cost up to 1,\d+\.\d\d USD, and --max-usd is 500.00: raise --max-usd", done.said)
+    small = (calls.manifest(3600), *order[1:])
+    assert typed(*small, "--max-usd", "1").code == 0
+    assert "--max-usd is 0; it must be more than 0" in typed(*small, "--max-usd", "0").said
 
 
 def test_too_few_tasks_for_the_time_limit_cause_a_warning(cloud_run: CloudRunApi, calls: Calls, typed: Type) -> None:

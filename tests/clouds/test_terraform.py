@@ -19,7 +19,7 @@ import pytest
 import servers
 import terraform
 from cloudrun_deployment import declared
-from cloudrun_plan import PROJECT, REGION, bindings, container, document, of_kind, planned, variables_of
+from cloudrun_plan import PROJECT, REGION, REQUIRED, bindings, container, document, of_kind, planned, variables_of
 from conftest import ROOT, understood
 
 MODULES = ROOT / "jobs" / "cloudrun" / "terraform"
@@ -84,7 +84,6 @@ def test_googles_own_accounts_have_their_roles() -> None:
         ("gcp-sa-pubsub", "roles/pubsub.publisher", f"{topics}-dead"),
         ("gcp-sa-pubsub", "roles/pubsub.subscriber", "pubsub subscriptions/voxbatch-uploads"),
         ("gs-project-accounts", "roles/pubsub.publisher", f"{topics}-uploads"),
-        ("gs-project-accounts", "roles/pubsub.publisher", place),
     }  # fmt: skip
     without = {agent for agent, role, _ in bindings(planned("jobs", **WORKER)) if role.endswith("serviceAgent")}
     assert without == {"gcp-sa-cloudscheduler", "gcp-sa-pubsub"}
@@ -129,6 +128,7 @@ def test_settings_reach_the_jobs() -> None:
     plan = planned(
         "jobs", task_timeout=43200, max_retries=2, tasks=8, parallelism=4, memory_gib=32, disk_gib=0, usd_per_hour=1.5,
         prefix_uploads="calls/new/", hub_token=False, model="", bucket_out="texts", schedule="30 3 * * 1-5",
+        max_tasks=20, max_usd=50, budget_usd=900, billing_account="0A-1B-2C",
     )  # fmt: skip
     jobs = {job["name"]: job for job in of_kind(plan, "google_cloud_run_v2_job")}
     (execution,) = jobs["voxbatch"]["template"]
@@ -146,6 +146,12 @@ def test_settings_reach_the_jobs() -> None:
     }  # fmt: skip
     assert f"gs://{PROJECT}-voxbatch-in/calls/new/" in container(jobs["voxbatch-dispatch"])["args"]
     assert "gs://texts/out" in container(jobs["voxbatch-dispatch"])["args"]
+    for dispatcher in ("voxbatch-dispatch", "voxbatch-nightly"):
+        limits = ["--max-tasks", "20", "--max-usd", "50", "--usd-per-hour", "1.5"]
+        assert container(jobs[dispatcher])["args"][-6:] == limits
+    (budget,) = of_kind(plan, "google_billing_budget")
+    assert budget["amount"] == [{"specified_amount": [{"units": "900"}]}]
+    assert budget["all_updates_rule"][0]["monitoring_notification_channels"] == [cloudrun_plan.CHANNEL]
     (workflow,) = of_kind(plan, "google_workflows_workflow")
     assert workflow["user_env_vars"]["PREFIX"] == "calls/new/"
     assert {each["schedule"] for each in of_kind(plan, "google_cloud_scheduler_job")} == {"0 * * * *", "30 3 * * 1-5"}
@@ -221,6 +227,7 @@ def test_alerts_use_metrics_that_exist() -> None:
     """
     counters = {
         "run.googleapis.com/job/completed_execution_count", "workflows.googleapis.com/finished_execution_count",
+        "run.googleapis.com/job/running_executions",
         "pubsub.googleapis.com/subscription/num_undelivered_messages", "run.googleapis.com/request_count",
         "pubsub.googleapis.com/subscription/oldest_unacked_message_age",
         "logging.googleapis.com/user/voxbatch_failed_items",
@@ -234,7 +241,7 @@ def test_alerts_use_metrics_that_exist() -> None:
     }  # fmt: skip
     alerts = [each for name in ("jobs", "service") for each in
               of_kind(planned(name), "google_monitoring_alert_policy")]  # fmt: skip
-    assert len(alerts) == 9
+    assert len(alerts) == 11
     for alert in alerts:
         assert alert["notification_channels"] == ["projects/p/notificationChannels/7"]
         for condition in alert["conditions"]:
@@ -303,9 +310,25 @@ def test_invalid_variable_is_refused_with_what_is_allowed(tmp_path: Path) -> Non
         "disk_gib is a whole number from 10, or 0 for no disk; this is 1.",
         "usd_per_hour is a price, such as 1.306; this is -1.",
         'prefix_uploads is a folder of the bucket, such as in/; this is "/in".',
-        "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs.",
     ):
         assert message in told, told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "variables", "message"),
+    [
+        ("jobs", {"channel": ""}, "alerts need a receiver: set channel, or alerts = false"),
+        ("service", {"channel": ""}, "alerts need a receiver: set channel, or alerts = false"),
+        ("jobs", {"prefix_uploads": "in/", "prefix_nightly": "in/nightly/"}, "lie in each other, so that an upload"),
+    ],
+)
+def test_variables_that_contradict_each_other_are_refused(
+    module: str, variables: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """A pair of values that cannot be together is refused before anything is made."""
+    with pytest.raises(terraform.Refused, match=message):
+        terraform.evaluate(MODULES / module, tmp_path / "module", project=PROJECT, **{**REQUIRED[module], **variables})
 
 
 def test_files_are_in_canonical_format() -> None:

@@ -39,11 +39,23 @@ def test_no_command_is_advised_for_another_program() -> None:
 
 
 def test_another_out_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of another OUT counts up, is relative to the current folder, and exists not yet."""
+    """The name of another OUT is relative to the current folder, exists not yet, and is not that of another day, shard
+    or folder."""
     monkeypatch.chdir(tmp_path)
-    Path("calls-2.voxbatch").mkdir()
-    outs = ("gs://b/day.voxbatch/", "out", "out-2", str(tmp_path / "calls.voxbatch"))
-    assert [other_out(out) for out in outs] == ["gs://b/day-2.voxbatch", "out-2", "out-3", "calls-3.voxbatch"]
+    Path("calls-other.voxbatch").mkdir()
+    others = {
+        "gs://b/day.voxbatch/": "gs://b/day-other.voxbatch",
+        "out": "out-other",
+        "out-2": "out-2-other",
+        "out-other": "out-other-2",
+        "out/2026-11-20": "out/2026-11-20-other",
+        "out/20261120": "out/20261120-other",
+        "s3://b/day-7": "s3://b/day-7-other",
+        "s3://b/day-7-other": "s3://b/day-7-other-2",
+        str(tmp_path / "calls.voxbatch"): "calls-other-2.voxbatch",
+        str(tmp_path / "calls-other.voxbatch"): "calls-other-2.voxbatch",
+    }
+    assert {out: other_out(out) for out in others} == others
 
 
 def advised(text: str, before: str) -> list[str]:
@@ -53,16 +65,25 @@ def advised(text: str, before: str) -> list[str]:
 
 
 def test_each_command_for_a_refused_out_works(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """A run with another setting names that setting, and offers both ways."""
+    """A run with another setting names that setting, and offers another OUT and nothing that erases this one."""
     recording("talk.wav", 1.5)
     assert voxbatch("run", "talk.wav", *SCRIPTED).returncode == 0
     refused = voxbatch("run", "talk.wav", *SCRIPTED, "--language", "de")
     assert refused.returncode == 2
     assert "holds another run: language was not given, and is de now. " in refused.stderr
-    for purpose in ("to keep both", "to erase the old outputs"):
-        done = voxbatch(*advised(refused.stderr, purpose))
-        assert done.returncode == 0, done.stderr
-    assert (tmp_path / "talk-2.voxbatch" / "summary.json").exists()
+    assert "--overwrite" not in refused.stderr
+    done = voxbatch(*advised(refused.stderr, "to keep both"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "talk-other.voxbatch" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("wrong", ["--verbose", "--version", "--overwrit", "--over", "--debug", "--dro"])
+@pytest.mark.parametrize("command", ["run", "ask", "correct"])
+def test_no_hint_names_an_option_that_deletes(voxbatch: Voxbatch, command: str, wrong: str) -> None:
+    """A mistyped option is never answered with one that erases what somebody may still need."""
+    refused = voxbatch(command, "talk.wav", wrong)
+    assert refused.returncode == 2
+    assert not re.search(r"--overwrite|--drop\b", refused.stderr), refused.stderr
 
 
 def test_the_command_for_a_changed_manifest_works(voxbatch: Voxbatch, manifest: ManifestWriter) -> None:

@@ -17,7 +17,9 @@ from voxbatch.formats import CueLimits
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_writer import _stale_files
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
@@ -88,7 +90,7 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
     videos.merge()
     assert theirs.read_text() == "mine"
     assert "hold something else and stay as they are: 1, the first is" in videos.said[1]
-    assert f"{theirs}; remove them and run" in videos.said[1]
+    assert f"{theirs}; move them away and run" in videos.said[1]
     edited = videos.folder / "other.srt"
     edited.write_text("corrected by hand")
     videos.merge(max_line=20)
@@ -199,3 +201,36 @@ def test_a_bucket_is_written_beside(place: Place, tmp_path: Path) -> None:
     assert bucket.read("b/talk.srt") == ours.store.read("srt/0/x.srt")
     assert bucket.read("b/theirs.srt") == b"mine"
     assert "stay as they are: 1" in theirs.said[0]
+
+
+def test_a_file_beside_stays_when_only_the_name_in_out_changes(tmp_path: Path) -> None:
+    """Items whose ids collide have other names in OUT. The names beside follow the recordings: that of now stays."""
+    videos = Videos(tmp_path, ["talk.mp4", "day.mp4"])
+    line, place = {"id": "0/talk.mp4", "audio_filepath": str(videos.folder / "talk.mp4")}, str(videos.folder / "talk")
+    for present, beside in ((place, None), (None, f"{place}.srt")):
+        stale = _stale_files(line, ["srt"], Entries(videos.store, videos.run), present)
+        assert {file.name: file.beside for file in stale}["srt/0/talk.srt"] == beside
+
+
+def test_a_name_that_an_item_no_longer_has_alone(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """When talk.flac joins talk.wav, talk.srt would be that of either: it goes, in OUT and beside. One that a person
+    has corrected stays, and is named."""
+    recordings = tmp_path / "in"
+    for name in ("talk.wav", "day.wav"):
+        recording(name, 2, recordings)
+    command = ("run", "in", "-o", "out", *ENGINE, "--beside", "--no-report")
+    assert voxbatch(*command).returncode == 0
+    assert sorted(path.name for path in recordings.glob("*.srt")) == ["day.srt", "talk.srt"]
+    (recordings / "day.srt").write_text("1\n00:00:00,000 --> 00:00:02,000\nby hand\n")
+    for name in ("talk", "day"):
+        (recordings / f"{name}.flac").write_bytes((recordings / f"{name}.wav").read_bytes())
+    done = voxbatch(*command)
+    assert done.returncode == 0
+    names = ["day.flac.srt", "day.wav.srt", "talk.flac.srt", "talk.wav.srt"]
+    assert sorted(path.name for path in (tmp_path / "out" / "srt").iterdir()) == names
+    assert sorted(path.name for path in recordings.glob("*.srt")) == ["day.flac.srt", "day.srt", *names[1:]]
+    assert f"1 file changed by somebody and not replaced: {recordings}/day.srt" in done.stderr
+    assert voxbatch("status", "out", "--verify").returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in recordings.iterdir()}
+    assert voxbatch(*command).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in recordings.iterdir()} == before

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 import soundfile
@@ -23,6 +24,7 @@ from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
 from voxbatch.cli.options import unknown_variables
 from voxbatch.profiles import load_profile, profile_names
+from voxbatch.settings import SWITCHES
 
 SCRIPTED = ("--engine", "scripted", "--log-format", "text")
 
@@ -188,6 +190,52 @@ def test_a_recording_on_standard_input_is_refused(voxbatch: Voxbatch, recording:
     assert voxbatch("run", name, *SCRIPTED).stdout.startswith(f"{name}: w0 w1\n")
 
 
+FLAGS = {
+    (name, str(param.envvar)): param
+    for name, command in cli.commands.items()
+    for param in command.params
+    if isinstance(param, click.Option) and param.is_flag and param.envvar
+}
+"""The flags of all commands that a variable sets, by the names of the command and of the variable."""
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=" ".join)
+def test_the_variable_of_each_flag_takes_the_same_words(flag: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words for true set the flag, words for false are as if it was not there, and any other word is refused."""
+    param, context = FLAGS[flag], click.Context(cli.commands[flag[0]])
+    assert isinstance(param, click.Option)
+    for word, is_on in SWITCHES.items():
+        for text in (word, word.upper(), f" {word} "):
+            monkeypatch.setenv(flag[1], text)
+            value = param.value_from_envvar(context)
+            assert value == (is_on if param.is_bool_flag else param.flag_value if is_on else None)
+    for text in ("2", "-1", "y", "t", "maybe", "none"):
+        monkeypatch.setenv(flag[1], text)
+        with pytest.raises(click.BadParameter, match=rf"'{text}' is not one of true, 1, false, 0, yes, on, no, off"):
+            param.value_from_envvar(context)
+    monkeypatch.setenv(flag[1], "")
+    assert param.value_from_envvar(context) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "videos"),
+    [
+        ({"MUX": "0"}, ""), ({"MUX": "false"}, ""), ({"BURN": "0"}, ""), ({"MUX": "1"}, "mux"),
+        ({"BURN": "yes"}, "burn"), ({"MUX": "on", "BURN": "off"}, "mux"), ({"MUX": "0", "BURN": "1"}, "burn"),
+    ],
+)  # fmt: skip
+def test_variables_of_the_copies_of_videos(
+    variables: dict[str, str], videos: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VOXBATCH_MUX=0 is as if it was not there, and so is VOXBATCH_BURN=0; a flag comes first."""
+    for name, value in variables.items():
+        monkeypatch.setenv(f"VOXBATCH_{name}", value)
+    with cli.make_context("voxbatch", ["run"]) as program:
+        command = cli.commands["run"]
+        assert command.make_context("run", ["a.wav"], parent=program).params["videos"] == videos
+        assert command.make_context("run", ["a.wav", "--burn"], parent=program).params["videos"] == "burn"
+
+
 def test_unknown_variables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that nothing reads is named, with the one that was perhaps meant."""
     assert unknown_variables(["VOXBATCH_FORMAT", "VOXBATCH_FOO", "VOXBATCH_XYZ", "VOXBATCH_MODEL", "HOME"]) == [
@@ -267,7 +315,7 @@ def test_dry_run_prints_an_estimate_and_writes_nothing(
     assert done.stdout.splitlines() == [
         "engine   scripted: asked for (model count)",
         "items    3",
-        "audio    3:22, 3 of them by the headers of a sample",
+        "audio    about 3:22, 3 of them by the headers of a sample",
         "chunks   at least 8",
         "time     about 4.0 s at RTFx 50",
         "cost     about $4.05 at $3600 an hour, without the start of the machine",

@@ -5,6 +5,7 @@ the processes.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import chain, pairwise
+from multiprocessing import Pipe
 from pathlib import Path
 
 import psutil
@@ -24,9 +26,12 @@ from waits import until
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.decoding import Decoded, DecoderPool, DecodeTask, Message, Undecodable, warm_pool
 from voxbatch.decoding import pool as process_pool
+from voxbatch.decoding.messages import receive
 from voxbatch.errors import RunError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.process import hang_detector
-from voxbatch.records import Chunk
+from voxbatch.process.child import ChildProcess
+from voxbatch.records import Chunk, Failure
 from voxbatch.storage import StoreOptions, Stores
 
 pytestmark = pytest.mark.slow
@@ -428,3 +433,32 @@ def test_decoded_hours_are_counted_if_the_header_does_not_prove_them(recording: 
     assert isinstance(failed, Undecodable)
     assert "it has more than 0.01111111111 hours of audio" in failed.failure.message
     assert not failed.failure.retryable
+
+
+class _Runs:
+    """An object whose pickle calls a function where it is read."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("/nowhere/made",)
+
+
+class _Reaches:
+    """An object whose pickle asks for an attribute of a record's class."""
+
+    def __reduce__(self) -> tuple[object, tuple[object, str]]:
+        return getattr, (DecodeTask, "__init__")
+
+
+@pytest.mark.parametrize(
+    "message", [_Runs(), (None, _Runs()), _Reaches(), subprocess.run, DecoderPool.run, ChildProcess]
+)
+def test_a_decoder_sends_records_alone(message: object) -> None:
+    """A message with anything but records counts as the end of the decoder, and nothing in it is called."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        theirs.send(message)
+        with pytest.raises(EOFError, match=r"is no (record of a message|enumeration)"):
+            receive(ours)
+        record = Undecodable(1, Failure(FailureKind.DECODER, "text"), None, next(tasks(["a.wav"])))
+        theirs.send(record)
+        assert receive(ours) == record

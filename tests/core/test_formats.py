@@ -6,6 +6,7 @@ import html
 import json
 import math
 import re
+import time
 import unicodedata
 from dataclasses import replace
 from itertools import pairwise
@@ -677,3 +678,19 @@ def test_cut_names_keep_their_beginning() -> None:
         assert re.fullmatch("x*(%25)+%~[0-9a-f]{32}[.]srt", output_name("x" * n + "%" * 200, "srt"))
     deep = output_name("d/" * 500 + "x", "srt")
     assert re.fullmatch("(d%2F)+d?%~[0-9a-f]{32}[.]srt", deep)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["x" * 640_000, "क्षि" * 40_000, "é" * 100_000, "x" * 100_000 + "好"],
+    ids=["latin", "devanagari", "accents", "one Chinese character"],
+)
+def test_a_word_of_no_language_takes_no_minutes(word: str) -> None:
+    """A token as long as a book, such as a key in hexadecimal digits, is cut where lines are full, in seconds."""
+    transcript = Transcript(word, (Word(f" {word}", 0.0, 9.0),), (), 10.0, (), None, ())
+    started_at = time.process_time()
+    cues = split_into_cues(transcript)
+    assert time.process_time() - started_at < 10, "it took 29 s and more"
+    assert "".join(line for cue in cues for line in cue.lines) == word
+    assert max(len(line) for cue in cues for line in cue.lines) <= DEFAULT_LIMITS.max_line
+    assert not [line for cue in cues for line in cue.lines if unicodedata.category(line[0]).startswith("M")]

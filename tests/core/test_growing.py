@@ -31,6 +31,7 @@ from voxbatch.log import Log
 from voxbatch.output.verify import verify
 from voxbatch.runner import RunResult
 from voxbatch.storage import Stores
+from voxbatch.works.ask.options import QuestionOptions
 
 pytestmark = [pytest.mark.usefixtures("warm_decoders"), pytest.mark.forks_children]
 SCRIPTED = ("--engine", "scripted", "--log-format", "text", "--decoders", "1")
@@ -186,7 +187,7 @@ def test_a_manifest_file_takes_update(manifest: ManifestWriter, run: Run, tmp_pa
     run("m.jsonl")
     before = raw_lines(tmp_path / "out")
     text = (tmp_path / "m.jsonl").read_text().splitlines()
-    row = {"audio_filepath": "r1.wav", "text": "w0 w1"}
+    row = {"audio_filepath": "r1.wav", "text": "w0 w1", "speaker": "Ada"}
     (tmp_path / "m.jsonl").write_text("\n".join([text[2], json.dumps(row), text[0]]) + "\n")
     with pytest.raises(RunMismatchError, match=r"lines of the manifest differ.* add --update"):
         run("m.jsonl")
@@ -464,6 +465,97 @@ def test_a_process_of_the_old_list(recording: Recorder, start: Starter, voxbatch
     assert resumed["latency"]["chunk"]["count"] == 9
 
 
+def test_another_reference_is_scored_and_not_transcribed(
+    recording: Recorder, run: Run, engine_items: list[int], tmp_path: Path
+) -> None:
+    """A reference that changed, came or went gives the bytes of a fresh run, without a chunk for the engine. A
+    recording that changed, too, is transcribed again."""
+    for name, seconds in (("a", 1.1), ("b", 1.6), ("c", 2.1), ("d", 2.6), ("e", 1.3)):
+        recording(f"talks/{name}.wav", seconds)
+    for name in ("a", "b", "d", "e"):
+        (tmp_path / f"talks/{name}.txt").write_text("w0 w1 w2")
+    run("talks", formats=("srt",))
+    before = raw_lines(tmp_path / "out")
+    engine_items.clear()
+    (tmp_path / "talks/a.txt").write_text("w0 other words")
+    (tmp_path / "talks/b.txt").unlink()
+    (tmp_path / "talks/c.txt").write_text("w0")
+    (tmp_path / "talks/d.txt").write_text("w0")
+    recording("talks/d.wav", 3.1)
+    said: list[str] = []
+    result = run("talks", said, formats=("srt",))
+    assert engine_items == [3]
+    assert any("3 changed items with only another reference: scored again, and not transcr" in text for text in said)
+    assert result.summary
+    assert (result.summary.items, result.summary.done) == (5, 5)
+    after = raw_lines(tmp_path / "out")
+    assert {name for name in after if after[name] != before[name]} == {"a.wav", "b.wav", "c.wav", "d.wav"}
+    shutil.move(tmp_path / "out", tmp_path / "grown")
+    fresh = run("talks", formats=("srt",)).summary
+    assert raw_lines(tmp_path / "out") == after
+    assert fresh
+    assert fresh.score == result.summary.score
+    assert verify(Stores().out(str(tmp_path / "grown"))) == []
+    assert (tmp_path / "grown/srt/a.srt").read_bytes() == (tmp_path / "out/srt/a.srt").read_bytes()
+
+
+def test_another_reference_in_a_manifest(
+    manifest: ManifestWriter, run: Run, engine_items: list[int], tmp_path: Path
+) -> None:
+    """With --update, rows of which only the reference differs are scored again, whatever its keys. Rows with another
+    language, other keys or other numbers are transcribed again."""
+    words = [{"word": "w0", "start": 0.0, "end": 0.5}]
+    manifest(*[1.5] * 6, lang="en", text="w0 w1", topic=1)
+    rows = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines()]
+    run("m.jsonl")
+    engine_items.clear()
+    rows[0] |= {"text": "w0 w9", "words": words}
+    del rows[1]["text"]
+    rows[2]["lang"] = "fr"
+    rows[3] |= {"text": "w0", "topic": True}
+    rows[4] |= {"text": "w0", "speaker": "Ada"}
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    updated = run("m.jsonl", update=True).summary
+    assert sorted(engine_items) == [2, 3, 4]
+    after = raw_lines(tmp_path / "out")
+    shutil.move(tmp_path / "out", tmp_path / "grown")
+    fresh = run("m.jsonl").summary
+    assert raw_lines(tmp_path / "out") == after
+    assert updated
+    assert fresh
+    assert (updated.score, updated.word_times) == (fresh.score, fresh.word_times)
+
+
+def test_another_reference_in_a_cascade(
+    manifest: ManifestWriter, run: Run, engine_items: list[int], tmp_path: Path
+) -> None:
+    """Both passes keep their texts, and each line is that of a fresh run."""
+    options: dict[str, Any] = {"engine_options": {"confidence": "true"}, "cascade": "little,big:0.5"}
+    manifest(*[1.5] * 6, text="w0 w1")
+    run("m.jsonl", **options)
+    engine_items.clear()
+    (tmp_path / "m.jsonl").write_text((tmp_path / "m.jsonl").read_text().replace("w0 w1", "w0 little"))
+    run("m.jsonl", update=True, **options)
+    assert engine_items == []
+    after = raw_lines(tmp_path / "out")
+    shutil.move(tmp_path / "out", tmp_path / "grown")
+    run("m.jsonl", **options)
+    assert raw_lines(tmp_path / "out") == after
+
+
+def test_another_reference_of_a_question(
+    manifest: ManifestWriter, run: Run, engine_items: list[int], tmp_path: Path
+) -> None:
+    """An answer is asked for again when a row changes: only a transcript is independent of `text`."""
+    manifest(1.5, 1.5, text="w0 w1", prompt="Who?")
+    options: dict[str, Any] = {"own": QuestionOptions()}
+    run("m.jsonl", **options)
+    engine_items.clear()
+    (tmp_path / "m.jsonl").write_text((tmp_path / "m.jsonl").read_text().replace("w0 w1", "w0"))
+    run("m.jsonl", update=True, **options)
+    assert sorted(engine_items) == [0, 1]
+
+
 def test_the_command_line(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """--retry-failed stands before SOURCE without a value, or with one; a wrong combination is refused."""
     recording("talks/a.wav", 1.1)
@@ -541,19 +633,21 @@ def test_outputs_as_a_manifest(recording: Recorder, run: Run, tmp_path: Path) ->
 
 
 def test_a_changed_output_is_not_replaced(recording: Recorder, run: Run, tmp_path: Path) -> None:
-    """If somebody has corrected transcripts.jsonl, a run with more recordings is refused, and changes nothing."""
+    """If somebody has changed transcripts.jsonl, a run with more recordings does them, and its error names the file,
+    which stays. When it is moved away, the next run writes it, and transcribes nothing."""
     recording("talks/a.wav", 1.1)
     run("talks")
     transcripts = tmp_path / "out/transcripts.jsonl"
     transcripts.write_bytes(transcripts.read_bytes().replace(b"w0", b"hello"))
-    corrected, before = transcripts.read_bytes(), sorted(tmp_path.glob("out/**/*"))
+    corrected = transcripts.read_bytes()
     recording("talks/b.wav", 1.1)
-    with pytest.raises(CheckpointError, match=r"transcripts.jsonl was changed or damaged.*rm "):
+    with pytest.raises(CheckpointError, match=r"transcripts.jsonl was changed or damaged.*It stays as it is"):
         run("talks")
     assert transcripts.read_bytes() == corrected
-    assert sorted(tmp_path.glob("out/**/*")) == before
-    transcripts.unlink()
-    assert run("talks").progress.done == 1
+    transcripts.rename(tmp_path / "mine.jsonl")
+    result = run("talks")
+    assert (result.progress.resumed, result.progress.done) == (2, 0)
+    assert sorted(lines(tmp_path / "out")) == ["a.wav", "b.wav"]
 
 
 def test_a_damaged_list_of_items(recording: Recorder, run: Run, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from voxbatch.analysis.status import read_status
 from voxbatch.config import Config
 from voxbatch.errors import CheckpointError, StorageError, TakenOverError
 from voxbatch.log import Log
+from voxbatch.output import run_file
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.layout import list_names, part_name, part_names
 from voxbatch.output.lists import Listing
@@ -35,6 +36,8 @@ from voxbatch.output.verify import verify
 from voxbatch.storage import Stores
 from voxbatch.storage.local import LocalStore
 from voxbatch.storage.retry import NO_WAIT
+from voxbatch.works.correct.taking import find_changes, take_in
+from voxbatch.works.correct.times import NONE, Aligner
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_decoders")]
 SECONDS = (0.5, 0.6, None, 0.7, 0.8, 0.9, 1.0, 1.1)
@@ -101,6 +104,28 @@ def test_a_folder_that_grows(lag: Lag, recording: Recorder, tmp_path: Path, lag_
             assert run(folder, place).summary is not None
     assert output_files(out) == output_files(calm)
     assert len(list((out / "lists").iterdir())) == 3
+
+
+@pytest.mark.parametrize("hidden", ["corrected", "digests", ""])
+def test_what_a_person_changed_is_known(lag: Lag, manifest: ManifestWriter, tmp_path: Path, hidden: str) -> None:
+    """Corrections and the digests of voxbatch's files are found by their names: all formats follow a correction, a
+    further one counts, other settings replace the other files, and nothing is taken for somebody's change."""
+    path, out, warnings = manifest(0.8, 1.1), tmp_path / "out", list[str]()
+    lag(hides=lambda name: hidden in name)
+    run(path, out, formats=("srt", "txt"))
+    stores, log = Stores(), Log(write=warnings.append)
+    store = stores.out(str(out))
+    for number, text in enumerate(("hello", "hello again")):
+        (out / "txt/r0.txt").write_text(text)
+        current = run_file.read_existing(store)
+        changes = find_changes(store, current, stores, ())
+        assert [taken.item.line["id"] for taken in changes.taken] == ["r0.wav"]
+        take_in(store, current, changes, Aligner(NONE), log)
+        assert sorted(out.rglob("corrected-*"))[number].name == f"corrected-{number:05d}.jsonl"
+    assert next(iter(read_results(store))).line["pred_text"] == "hello again"
+    merge_again(store, {"formats": ["srt", "txt"], "max_line": 10}, log)
+    assert "\nhello\nagain\n" in (out / "srt/r0.srt").read_text()
+    assert [line for line in warnings if "changed by somebody" in line] == []
 
 
 @pytest.mark.parametrize("pass_name", ["part", "second", ""])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import FACTS, RUN, keys, owned
+from outputs import FACTS, RUN, keys, owned, problems
 
 from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
 from voxbatch.output import layout, merge, run_file
@@ -27,14 +27,15 @@ from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.latency import Latency, LatencyPercentiles, Percentiles
 from voxbatch.output.lists import Listing
 from voxbatch.output.merged_file import MergedFile
+from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.parts import Measurements, PartEntry
 from voxbatch.output.reserve import reserve
 from voxbatch.output.run_file import Ownership
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import Summary, Totals, read_summary, summarise
-from voxbatch.output.verify import verify
 from voxbatch.scoring.corpus import CorpusScore, Tally
 from voxbatch.storage import Store, Stores
+from voxbatch.storage.columns import ItemSet
 from voxbatch.storage.local import LocalStore
 
 LISTING = Listing(keys=keys(2))
@@ -77,6 +78,11 @@ def merged(store: Store, items: int, formats: Sequence[str] = ()) -> Summary:
 def snapshot(place: str) -> dict[str, bytes]:
     """Return the bytes of all files below a folder, by relative path."""
     return {str(path.relative_to(place)): path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
+
+
+def without_digests(store: Store) -> set[str]:
+    """Return the names of all files except for the digests of files, which --overwrite leaves."""
+    return {name for name in snapshot(store.place) if not name.startswith("digests/")}
 
 
 @pytest.fixture
@@ -190,10 +196,10 @@ def test_summary_merges_latencies_of_all_parts(store: Store) -> None:
     """Latencies are merged over parts, workers and shards; parts without measurements add nothing."""
     run = owned(store, items=4)
     first, second = Checkpoint(store, run, None, 0, 2, worker=0), Checkpoint(store, run, None, 0, 2, worker=1)
-    first.commit([transcript(0)], 2.0, latency(1.0, 1.0, 1.0), 9_800_000_000)
-    second.commit([transcript(1)], 2.0, latency(1.0, 8.0), 14_500_000_000)
+    first.commit([transcript(0)], 2.0, {0: latency(1.0, 1.0, 1.0)}, 9_800_000_000)
+    second.commit([transcript(1)], 2.0, {1: latency(1.0, 8.0)}, 14_500_000_000)
     other = Checkpoint(store, run, None, 1, 2)
-    other.commit([failure(2)], 2.0, latency(100.0))
+    other.commit([failure(2)], 2.0, {2: latency(100.0)})
     other.commit([transcript(3)], 2.0)
     summary = merged(store, 4)
     assert (summary.completion_rate, summary.peak_gpu_bytes) == (0.75, 14_500_000_000)
@@ -202,6 +208,18 @@ def test_summary_merges_latencies_of_all_parts(store: Store) -> None:
     assert (chunk.count, item.count) == (6, 3)
     assert [chunk.p50_s, chunk.p90_s, chunk.p95_s] == pytest.approx([1.0, 100.0, 100.0], rel=0.011)
     assert [item.p50_s, item.p90_s, item.p95_s] == pytest.approx([9.0, 100.0, 100.0], rel=0.011)
+
+
+def test_latencies_are_those_of_the_committed_items(store: Store) -> None:
+    """A process whose item another process committed first does not count the latency of that item."""
+    run = owned(store, items=3)
+    first, late = Checkpoint(store, run), Checkpoint(store, run)
+    measured = {0: latency(1.0), 1: latency(2.0), 2: latency(4.0)}
+    first.commit([transcript(0), transcript(1)], 2.0, measured)
+    assert [entry.index for entry in late.commit([transcript(1), transcript(2)], 2.0, measured)] == [2]
+    figures = merged(store, 3).latency
+    assert (figures.chunk.count, figures.item.count) == (3, 3)
+    assert figures.item.p50_s == pytest.approx(2.0, rel=0.011)
 
 
 def test_summary_of_parts_without_measurements(store: Store) -> None:
@@ -252,9 +270,9 @@ def test_items_whose_names_differ_only_in_case_have_a_file_each(tmp_path: Path, 
     merged(store, 4, ["txt"])
     files = [path.read_text().strip() for path in Path(store.place, "txt").iterdir()]
     assert sorted(files) == sorted(ids)
-    assert verify(store) == []
+    assert problems(store) == []
     run = reserve(store, RUN, LISTING, overwrite=True).run
-    assert store.names("") == ["lists/" + f"generation-{run.generation}/00001.bin", "run.json"]
+    assert without_digests(store) == {"lists/" + f"generation-{run.generation}/00001.bin", "run.json"}
 
 
 @pytest.mark.slow
@@ -280,12 +298,12 @@ def test_erase_keeps_foreign_files(store: Store) -> None:
     reserve(store, RUN, LISTING)
     commit(store, [[transcript(0), failure(1)]], 2)
     merged(store, 2, ["srt", "txt"])
-    Checkpoint(store, RUN).mark_complete(2)
+    Checkpoint(store, RUN).mark_complete(ItemSet(2, is_full=True))
     foreign = ("notes.txt", "txt/reference.txt", "json/data.json", "parts/readme.md", "shard-00000-of-00001/a")
     for name in foreign:
         store.write(name, [b"mine"])
     erase(store, find_old_files(store), Ownership(store, RUN))
-    assert set(snapshot(store.place)) == {"run.json", *foreign}
+    assert without_digests(store) == {"run.json", *foreign}
 
 
 @pytest.mark.parametrize("run_json", [None, b"{}", b"mine", b'{"version": 1, "run": "run"}'])
@@ -317,7 +335,7 @@ def test_erase_removes_files_of_items_in_damaged_parts(store: Store, is_merged: 
         part.write_bytes(b"\0" * 50 + b"\n" + b"".join(part.read_bytes().splitlines(True)[1:]))
         Path(store.place, "transcripts.jsonl").unlink()
     erase(store, find_old_files(store), Ownership(store, RUN))
-    assert set(snapshot(store.place)) == {"run.json"}
+    assert without_digests(store) == {"run.json"}
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version": 99}', b"\xff"])
@@ -384,6 +402,7 @@ def test_output_that_an_earlier_process_creates_late(
     write = MergedFile._write
 
     def write_late(file: MergedFile) -> bool:
+        OwnFiles(store).record([(name, sha256(b"{}\n"))])
         store.create(name, [b"{}\n"])
         return write(file)
 

@@ -219,6 +219,33 @@ def test_a_limit_on_file_sizes(undisturbed: dict[str, bytes], voxbatch: Voxbatch
     assert output_files(tmp_path / "out") == undisturbed
 
 
+def test_parts_that_vanish_during_a_run_are_not_called_safe(
+    manifest: ManifestWriter, start: Starter, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """The last line counts the items that are in parts, and after a damaged part, it counts none: the error has the
+    command that repairs it."""
+    manifest(1, 1.5, 2, 2.5)
+    hold = Hold(tmp_path / "hold", after=3)
+    command = ("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--part-items", "1", *hold.options)
+    process = start(*command)
+    hold.reached(process=process)
+    parts = sorted((tmp_path / "out").rglob("part-*.jsonl"))
+    for part in parts[:2]:
+        part.unlink()
+    hold.release()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == "2 of 4 items are safe in out"
+    assert "parts with some of their items are missing; run again (each shard)" in said
+    assert voxbatch(*command).returncode == 0
+    part = next((tmp_path / "out").rglob("part-*.jsonl"))
+    part.write_bytes(part.read_bytes()[:-5])
+    done = voxbatch(*command)
+    assert done.returncode == 1
+    assert "safe" not in done.stderr
+    assert f"delete this part and run again, so that its items are transcribed again: rm {part}" in done.stderr
+
+
 def test_another_model_is_another_run(undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path) -> None:
     """Settings that change the text belong to the identity of a run; settings that change only the speed do not."""
     faster = voxbatch("run", "m.jsonl", "-o", "peace", *SCRIPTED, "--decoders", "3", "--part-items", "7")

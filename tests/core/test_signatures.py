@@ -7,7 +7,7 @@ import json
 import pytest
 
 from voxbatch.manifest import item_key
-from voxbatch.storage.signatures import is_signed, unsigned
+from voxbatch.storage.signatures import is_signed, unsigned, unsigned_texts
 
 V4 = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=A%2F1&X-Amz-Date=1&X-Amz-Expires=9&X-Amz-SignedHeaders=host"
 SIGNED = {
@@ -54,6 +54,18 @@ def test_other_addresses_stay(address: str) -> None:
     """An address without a complete signature of a known scheme stays as it is."""
     assert unsigned(address) == address
     assert not is_signed(address)
+
+
+@pytest.mark.parametrize("name", SIGNED)
+def test_texts_lose_the_signatures_of_their_addresses(name: str) -> None:
+    """A signature is left out of an address in a sentence, too, and nothing else of a row is changed."""
+    address = f"{PLACE}?id=17&{SIGNED[name]}1"
+    row = {"a": address, "b": [f"(see {address}, or {address}).", 1.5, None], "c": {"d": f"a?b {PLACE}?x=1 {address}"}}
+    assert unsigned_texts(row) == {
+        "a": f"{PLACE}?id=17",
+        "b": [f"(see {PLACE}?id=17, or {PLACE}?id=17).", 1.5, None],
+        "c": {"d": f"a?b {PLACE}?x=1 {PLACE}?id=17"},
+    }
 
 
 def key(address: object, **row: object) -> bytes:

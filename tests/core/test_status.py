@@ -9,6 +9,7 @@ from outputs import owned
 
 from voxbatch.analysis.status import read_status
 from voxbatch.output.checkpoint import Checkpoint
+from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.storage import Stores
 
@@ -31,3 +32,20 @@ def test_the_time_left_is_that_of_the_slowest_shard(tmp_path: Path) -> None:
     shards[1].commit([failure(1)], 10.0, remaining_s=30.0)
     shards[0].commit([failure(2)], 10.0, remaining_s=42.5)
     assert read_status(store).remaining_s == 42.5
+
+
+def test_an_item_that_two_shardings_have_counts_once(tmp_path: Path) -> None:
+    """Processes of two shardings that work at the same time may commit an item each. It is one item, while the run is
+    in progress, and when it is finished."""
+    store = Stores().out(str(tmp_path / "out"))
+    run = owned(store, items=4)
+    whole, half = Checkpoint(store, run), Checkpoint(store, run, shard=0, shards=2)
+    whole.commit([failure(0), failure(1)], 10.0)
+    half.commit([failure(0), failure(2)], 10.0)
+    status = read_status(store)
+    assert (status.committed, status.failed, status.failures_by_kind) == (3, 3, {"not_found": 3})
+    assert [(shard.shard, shard.items) for shard in status.shards] == [("0/1", 2), ("0/2", 2)]
+    whole.commit([failure(3)], 10.0)
+    merge_again(store)
+    status = read_status(store)
+    assert (status.finished, status.items, status.committed, status.failed) == (True, 4, 4, 4)

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -235,6 +235,14 @@ def test_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     """A file in place of a folder, and a name that is too long, give plain error messages."""
     store = Stores().out(str(tmp_path))
     store.create("a", [b""])
+    store.create("folder/b", [b""])
+    calls: tuple[Callable[[], object], ...]
+    calls = (lambda: store.read("folder"), lambda: store.write("folder", [b""]), lambda: store.delete("folder"))
+    for call in calls:
+        with pytest.raises(StorageError, match="/folder: a folder stands where a file is needed: move it away, or "):
+            call()
+    store.delete("folder/b")
+    os.rmdir(tmp_path / "folder")
     with pytest.raises(StorageError, match="a file stands where a folder is needed: choose another OUT with -o"):
         store.create("a/b", [b""])
     with pytest.raises(StorageError, match="the name is too long for this file system"):

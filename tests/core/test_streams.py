@@ -73,4 +73,4 @@ def test_a_full_disk_for_results_is_an_error(tmp_path: Path) -> None:
     command = 'exec "$0" -m voxbatch models > /dev/full'
     done = subprocess.run(["sh", "-c", command, sys.executable], env=environment(), capture_output=True, text=True)
     assert done.returncode == 1
-    assert "No space left on device" in done.stderr
+    assert done.stderr == "Error: cannot write to standard output: No space left on device\n"

@@ -97,6 +97,18 @@ def test_rare_records_validate(
     assert problems({**summary, key: {**values, "unknown": 1}})
 
 
+def test_the_summary_of_corrections_validates(tmp_path: Path, recording: Recorder, voxbatch: Voxbatch) -> None:
+    """The summary of a run in which a person has corrected a text has its own keys."""
+    summary_of([ENGLISH, {}], tmp_path, recording, voxbatch, "--formats", "txt")
+    text = tmp_path / "out" / "txt" / "i0.txt"
+    text.write_text(text.read_text().replace("w1", "w3"))
+    assert voxbatch("correct", tmp_path / "out", "--engine", "none").returncode == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert problems(summary) == []
+    corrections = summary["corrections"]
+    assert (corrections["items"], corrections["estimated_words"], corrections["score"]["words"]["errors"]) == (1, 1, 1)
+
+
 def test_the_check_can_fail(tmp_path: Path, recording: Recorder, voxbatch: Voxbatch) -> None:
     """Unknown keys at any depth, missing keys and values of other types are found."""
     summary = summary_of([ENGLISH, {"text": "天气", "lang": "zh"}], tmp_path, recording, voxbatch)

@@ -5,6 +5,8 @@ do not change the merged outputs.
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Mapping
@@ -23,7 +25,7 @@ from sagemaker_deployment import HOSTS, container
 
 from voxbatch.errors import ConfigError
 from voxbatch.output.layout import part_names
-from voxbatch.platforms.tasks import find, known, sagemaker, shard_of
+from voxbatch.platforms.tasks import find, known, sagemaker, shard_of, unknown
 from voxbatch.platforms.tasks.task import Task
 from voxbatch.runner.shard import MAX_SHARDS
 from voxbatch.storage import Store, Stores, retry
@@ -41,6 +43,18 @@ ELASTIC = {"RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none", "TORCH
 GOOGLE_BATCH = {"BATCH_TASK_INDEX": "3", "BATCH_TASK_COUNT": "8", "BATCH_TASK_RETRY_ATTEMPT": "1"}
 SKYPILOT = {"SKYPILOT_NODE_RANK": "3", "SKYPILOT_NUM_NODES": "8", "SKYPILOT_TASK_ID": "sky-2026-11-26_calls"}
 POOL = {"SKYPILOT_JOB_RANK": "3", "SKYPILOT_NUM_JOBS": "8", "SKYPILOT_NODE_RANK": "0", "SKYPILOT_NUM_NODES": "1"}
+DSTACK = {"DSTACK_NODE_RANK": "3", "DSTACK_NODES_NUM": "8", "DSTACK_GPUS_PER_NODE": "1", "DSTACK_GPUS_NUM": "8"}
+TRAIN_JOB = {"PET_NODE_RANK": "3", "PET_NNODES": "8", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "node-0-0"}
+METAFLOW = {
+    "MF_PARALLEL_NODE_INDEX": "3",
+    "MF_PARALLEL_NUM_NODES": "8",
+    "MF_WORKER_REPLICA_INDEX": "2",
+    "MF_WORLD_SIZE": "8",
+}
+LEPTON = {
+    "LEPTON_JOB_WORKER_INDEX": "3", "LEPTON_JOB_TOTAL_WORKERS": "8", "LEPTON_JOB_FAILURE_COUNT": "1",
+    "LEPTON_JOB_NAME": "calls", "LEPTON_RESOURCE_ACCELERATOR_NUM": "1",
+}  # fmt: skip
 STEP = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8"}
 POOLS = {"workerpool0": ["chief:2222"], "workerpool1": [f"worker-{i}:2222" for i in range(7)]}
 NOWHERE = "/nowhere"
@@ -65,6 +79,12 @@ def vertex(pool: str, index: int) -> dict[str, str]:
         (POOL, Task(3, 8, "skypilot-pool")),
         (vertex("workerpool0", 0), Task(0, 8, "vertex-ai")),
         (vertex("workerpool1", 6), Task(7, 8, "vertex-ai")),
+        (DSTACK | {"DSTACK_RUN_NAME": "calls"}, Task(3, 8, "dstack", name="calls")),
+        (INDEXED | TRAIN_JOB, Task(3, 8, "kubeflow")),
+        (TRAIN_JOB | INDEXED | ELASTIC, Task(3, 8, "torchrun", 0)),
+        ({"JOB_COMPLETION_INDEX": "0"} | METAFLOW, Task(3, 8, "metaflow")),
+        (LEPTON, Task(3, 8, "lepton", 1, name="calls")),
+        (DSTACK | {"DSTACK_NODE_RANK": "0", "DSTACK_NODES_NUM": "1"}, Task(0, 1, "dstack")),
         (INDEXED | {"VOXBATCH_TASK_COUNT": "8"}, Task(3, 8, "kubernetes")),
         (INDEXED | {"JOB_COMPLETIONS": " 8 "}, Task(3, 8, "kubernetes")),
         (
@@ -213,6 +233,77 @@ def test_task_that_may_be_the_only_one_is_not_refused(environ: Mapping[str, str]
     assert find(environ, NOWHERE) is None
 
 
+UNKNOWN = [
+    ({"ACME_NODE_RANK": "3", "ACME_NUM_NODES": "8"}, "ACME_NODE_RANK is 3 and ACME_NUM_NODES is 8"),
+    ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "8"}, "HOROVOD_RANK is 3 and HOROVOD_SIZE is 8"),
+    ({"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "8"}, "MV2_COMM_WORLD_RANK is 3 and MV2_COMM_WORLD_SIZE is 8"),
+    ({"NODE_INDEX": "3", "NODE_COUNT": "8"}, "NODE_INDEX is 3 and NODE_COUNT is 8"),
+    ({"JOB_INDEX": "3", "JOB_TOTAL_WORKERS": "8"}, "JOB_INDEX is 3 and JOB_TOTAL_WORKERS is 8"),
+    (
+        {"ACME_NODE_RANK": "3", "ACME_NODES_NUM": "8", "ACME_TASK_INDEX": "0"},
+        "ACME_NODE_RANK is 3 and ACME_NODES_NUM is 8; ACME_TASK_INDEX is 0 and ACME_NODES_NUM is 8",
+    ),
+]
+
+
+@pytest.mark.parametrize(("environ", "pairs"), UNKNOWN)
+def test_task_of_an_unknown_platform_is_refused(environ: dict[str, str], pairs: str) -> None:
+    """A pair of variables that looks like the number of a task and the number of tasks is refused, with both names and
+    what to do, unless a flag says what the process does or a platform that is read divides the work.
+    """
+    index, count = re.findall(r"([A-Z0-9_]+) is", pairs)[:2]
+    with pytest.raises(ConfigError) as caught:
+        find(environ, NOWHERE)
+    assert str(caught.value) == (
+        f"{pairs}: this process may be one of 8 tasks of a platform that voxbatch does not know, and each would do all "
+        f"of the work; give --shard ${index}/${count}, here 3/8, or --tasks none if each task has work of its own or "
+        "the variables mean something else; and please open an issue that names the platform and these variables"
+    )
+    assert find(environ, NOWHERE, "none") is None
+    assert find(environ, NOWHERE, count=8) is None
+    assert find(environ | CLOUD_RUN, NOWHERE) == Task(3, 8, "cloud-run")
+    with pytest.raises(ConfigError, match="does not know"):
+        find(environ | {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1"}, NOWHERE)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SHLVL": "1", "HISTSIZE": "1000", "LINES": "50", "WINDOW_INDEX": "0", "GIT_CONFIG_COUNT": "2"},
+        {"CONDA_SHLVL": "2", "CONDA_ENV_INDEX": "1", "UV_INDEX": "https://a", "PIP_INDEX": "1"},
+        {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "ROLE_RANK": "0", "ROLE_WORLD_SIZE": "1", "GROUP_RANK": "0"},
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_UNIVERSE_SIZE": "16",
+         "OMPI_COMM_WORLD_NODE_RANK": "0"},
+        {"PMIX_RANK": "0", "PMIX_SERVER_NUM": "4", "PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALNRANKS": "4"},
+        {"SLURM_JOB_ID": "17", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "4", "SLURM_GTIDS": "0"},
+        {"CUDA_DEVICE_INDEX": "0", "CUDA_DEVICE_COUNT": "8", "NCCL_RANK": "0", "NCCL_BUFF_SIZE": "4194304"},
+        {"GPU_INDEX": "0", "GPU_COUNT": "8", "RUNPOD_GPU_COUNT": "2", "RUNPOD_POD_INDEX": "0"},
+        {"APP_SHARD_INDEX": "0", "APP_BATCH_SIZE": "32", "APP_CACHE_SIZE": "9", "APP_RETRY_COUNT": "3"},
+        {"ACME_NODE_RANK": "0", "ACME_NUM_NODES": "1"},
+        {"ACME_NODE_RANK": "9", "ACME_NUM_NODES": "8"},
+        {"ACME_NODE_RANK": "3", "OTHER_NUM_NODES": "8"},
+        {"ACME_NODE_RANK": "3"},
+        {"ACME_NODE_RANK": "first", "ACME_NUM_NODES": "8"},
+        {"CI": "true", "SEMAPHORE_JOB_INDEX": "3", "SEMAPHORE_JOB_COUNT": "8"},
+        {"RANK": "3", "WORLD_SIZE": "8"},
+        {"PYTEST_XDIST_WORKER_COUNT": "2", "PYTEST_INDEX": "0"},
+        {"BATCH_INDEX": "3", "BATCH_SIZE": "32"},
+        {"AWS_BATCH_JOB_MAIN_NODE_INDEX": "0", "AWS_BATCH_JOB_NUM_NODES": "8"},
+        {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_PORT": "443"},
+    ],
+)  # fmt: skip
+def test_numbers_of_other_things_are_not_refused(environ: dict[str, str]) -> None:
+    """Variables of login shells, conda, MPI and Slurm with one task, GPUs, one machine, applications and CI pipelines
+    are no numbers of tasks.
+    """
+    assert find(environ, NOWHERE) is None
+
+
+def test_this_machine_is_no_task() -> None:
+    """The environment of the person who runs the tests has no pair that is refused."""
+    assert unknown.find(dict(os.environ)) == []
+
+
 def test_the_page_has_the_variables_of_each_platform_with_their_source() -> None:
     """docs/tasks.md has a row for each platform, read or not, with its variables and the page that documents them."""
     rows = [line for line in (ROOT / "docs" / "tasks.md").read_text().splitlines() if "](https://" in line]
@@ -267,6 +358,10 @@ VARIABLES = [
     *ELASTIC,
     *GOOGLE_BATCH,
     *STEP,
+    *DSTACK,
+    *TRAIN_JOB,
+    *METAFLOW,
+    *LEPTON,
     "CLUSTER_SPEC",
     *known.UNREAD,
     known.TASK_COUNT,

@@ -52,7 +52,7 @@ def test_a_missing_recording_is_not_valid(voxbatch: Voxbatch, manifest: Manifest
         ),
         f"  1 × the file is empty (line 2: {tmp_path}/empty.wav)",
         f"  1 × it is a folder (line 5003: {tmp_path}/folder.wav)",
-        "0.00 hours in the items that give a duration; 0 with a reference",
+        "unknown duration: no item gives it, and --check-audio reads the headers; 0 with a reference",
     ]
     listed = voxbatch("validate", "m.jsonl", "--all").stdout.splitlines()
     assert listed[1] == f"line 3: {tmp_path}/gone0.wav: No such file or directory"
@@ -77,7 +77,7 @@ def test_headers_are_read_on_request(voxbatch: Voxbatch, recording: Recorder, tm
     assert (done.returncode, done.stderr) == (3, "")
     shown = done.stdout.splitlines()
     assert shown[0] == "m.jsonl: 7 items, 4 of them cannot be transcribed"
-    assert shown[1].startswith("  1 × not audio in a format that libsndfile or ffmpeg knows; it begins with b'hello' (")
+    assert shown[1].startswith("  1 × not audio in a format that libsndfile or ffmpeg knows: it looks like text (")
     assert shown[2] == f"  1 × No such file or directory (line 4: {tmp_path}/gone.wav)"
     assert shown[3] == f"  1 × it has no audio track (line 5: {tmp_path}/silent.mp4)"
     assert shown[4].startswith("  1 × `offset` is 40, and the recording ends at 36.00 s (line 7: ")

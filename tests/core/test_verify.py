@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import ManifestWriter, Voxbatch
-from outputs import keys, owned
+from outputs import keys, owned, problems
 
 from voxbatch.analysis.calibrate import calibrate_run
 from voxbatch.analysis.compare import compare_places
@@ -26,13 +26,13 @@ from voxbatch.analysis.score import score_run
 from voxbatch.analysis.status import read_status
 from voxbatch.errors import CheckpointError, VoxbatchError
 from voxbatch.output.checkpoint import Checkpoint
-from voxbatch.output.latency import Latency
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import create_list
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.verify import verify
 from voxbatch.storage import Store, Stores
+from voxbatch.storage.columns import ItemSet
 
 ENGINE = ("--engine", "scripted", "--formats", "srt,txt", "--part-items", "2")
 PART = "parts/shard-00000-of-00001/part-00001.jsonl"
@@ -40,8 +40,9 @@ Change = Callable[[bytes], bytes | None]
 
 
 def snapshot(out: Path) -> dict[str, bytes]:
-    """Return the outputs: all files except for the checkpoint and the summary, whose times differ."""
-    files = [path for path in out.rglob("*") if path.is_file() and "parts" not in path.parts]
+    """Return the outputs: all files except for the checkpoint, the digests of files that were replaced since, and the
+    summary, whose times differ."""
+    files = [path for path in out.rglob("*") if path.is_file() and {"parts", "digests"}.isdisjoint(path.parts)]
     return {str(path.relative_to(out)): path.read_bytes() for path in files if path.name != "summary.json"}
 
 
@@ -56,7 +57,15 @@ DAMAGE: dict[str, tuple[str, Change, str]] = {
     "transcripts missing": ("transcripts.jsonl", lambda data: None, "missing"),
     "subtitles cut off": ("srt/r1.srt", lambda data: data[:-9], "damaged; the first is srt/r1.srt"),
     "summary cut off": ("summary.json", lambda data: data[:-9], "damaged"),
-    "count in the summary": ("summary.json", lambda data: data.replace(b'"done": 3', b'"done": 4'), "its counts or"),
+    "count in the summary": ("summary.json", lambda data: data.replace(b'"done": 3', b'"done": 4'), "give it: done"),
+    "figures in the summary": (
+        "summary.json",
+        lambda data: re.sub(rb'"(audio_s|wall_s)": [\d.]+', rb'"\1": 7.5', data),
+        "not as the parts give it: audio_s, wall_s",
+    ),
+    "score in the summary": ("summary.json", lambda data: data.replace(b'"wer": ', b'"wer": 1'), "give it: score"),
+    "figures of a part": (PART, lambda data: re.sub(rb'"wall_s": [\d.]+', b'"wall_s": 99.5', data), "its own checksum"),
+    "middle of the report": ("report.html", lambda data: data.replace(b"</header>", b"</heaper>"), "missing, damaged"),
     "summary of another run": ("summary.json", lambda data: data.replace(b'"run": "', b'"run": "ff'), "which is not f"),
 }
 
@@ -77,7 +86,7 @@ FAILED = {
 @pytest.fixture
 def finished(manifest: ManifestWriter, voxbatch: Voxbatch, tmp_path: Path) -> Path:
     """Return the OUT of a finished run of four items, of which one failed."""
-    manifest(1, 1.5, 2, None)
+    manifest(1, 1.5, 2, None, text="w0 w1")
     assert voxbatch("run", "m.jsonl", "-o", "out", *ENGINE).returncode == 3
     return tmp_path / "out"
 
@@ -124,6 +133,32 @@ def test_damage_is_named_and_repaired(finished: Path, voxbatch: Voxbatch, kind: 
     assert after == before
 
 
+@pytest.mark.parametrize(
+    ("before", "after"), [('"engine": "scripted"', '"engine": "other"'), ('"language": "en"\n}', '"language": "de"\n}')]
+)
+def test_changed_settings_of_a_run_are_named(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path, before: str,
+                                             after: str) -> None:  # fmt: skip
+    """An engine or a language in run.json that the run did not have is a problem."""
+    manifest(1, 1.5)
+    assert voxbatch("run", "m.jsonl", "-o", "out", *ENGINE, "--language", "en").returncode == 0
+    file = tmp_path / "out" / "run.json"
+    assert before in file.read_text()
+    file.write_text(file.read_text().replace(before, after))
+    (problem,) = verify(Stores().out(str(tmp_path / "out")))
+    assert (problem.file, problem.repair) == ("run.json", ())
+    assert "its settings are not those that run " in problem.problem
+
+
+def test_files_of_no_item_are_named(finished: Path) -> None:
+    """A subtitle that no item has may be of a person: it is named, and no command removes it."""
+    for name in ("srt/day1/old.srt", "srt/zoo.srt", "srt/notes.md", "own/r1.srt"):
+        (finished / name).parent.mkdir(exist_ok=True)
+        (finished / name).write_text("…")
+    (problem,) = verify(Stores().out(str(finished)))
+    assert (problem.file, problem.repair) == ("srt/", ())
+    assert "files of no item of the run: 2, the first is srt/day1/old.srt; remove them unless" in problem.problem
+
+
 def test_summary_of_an_earlier_list_is_named(tmp_path: Path) -> None:
     """If a run with a later list is not finished, the problem names both lists."""
     store = Stores().out(str(tmp_path / "out"))
@@ -132,7 +167,7 @@ def test_summary_of_an_earlier_list_is_named(tmp_path: Path) -> None:
     Checkpoint(store, run).commit(entries, 1.0)
     merge_again(store)
     create_list(store, replace(run, list_number=2), keys(2))
-    (problem,) = verify(store)
+    (problem,) = problems(store)
     expected = "it is of list 1 of run run; OUT belongs to list 2 of run run, which is not finished"
     assert (problem.file, problem.problem) == ("summary.json", expected)
 
@@ -180,8 +215,8 @@ def test_wrong_types_never_cause_another_exception(tmp_path: Path, name: str, va
     line = {key: TRANSCRIBED[key] for key in ("audio_filepath", "id", "pred_text", "audio_duration", "warnings")}
     line |= {"words": [], "segments": [], "confidence": None, "flags": []}
     entries = [PartEntry(0, "transcript", json_bytes(line)), PartEntry(1, "failure", json_bytes(FAILED))]
-    assert checkpoint.commit(entries, 1.0, Latency(), 5) == entries
-    checkpoint.mark_complete(2)
+    assert checkpoint.commit(entries, 1.0, {}, 5) == entries
+    checkpoint.mark_complete(ItemSet(2, is_full=True))
     merge_again(store, {"formats": ["srt"]})
     files = {each: store.read(each) or b"" for each in store.names("")}
     first, rest = files[name], b""
@@ -234,7 +269,7 @@ def committed(folder: Path, lines: tuple[dict[str, Any], dict[str, Any]]) -> Sto
     entries = zip(("transcript", "failure"), lines, strict=True)
     checkpoint = Checkpoint(store, owned(store))
     checkpoint.commit([PartEntry(index, kind, json_bytes(line)) for index, (kind, line) in enumerate(entries)], 1.0)
-    checkpoint.mark_complete(1)
+    checkpoint.mark_complete(ItemSet(1, is_full=True))
     return store
 
 

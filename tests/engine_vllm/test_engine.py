@@ -137,6 +137,19 @@ def test_a_death_costs_nothing(
     assert "up to 4 requests at a time" in found["notices"][-1]
 
 
+def test_a_signal_to_the_engine_costs_nothing(
+    realtime: Path, realtime_spoken: Spoken, some: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """SIGTERM to vLLM's process alone ends its requests with "abort". They are transcribed by the next engine."""
+    found, deaths = faulty(realtime, some, tmp_path, "Terminated")
+    assert deaths == 1
+    assert found["failures"] == {}
+    assert {name: tokens[-1] for name, tokens in found["tokens"].items()} == {
+        name: realtime_spoken.tokens[name] for name in some
+    }
+    assert any("vLLM died" in notice for notice in found["notices"])
+
+
 def test_a_chunk_that_kills_the_engine_fails_alone(realtime: Path, some: dict[str, np.ndarray], tmp_path: Path) -> None:
     """A chunk that kills the engine each time is found and fails, and all others have their texts."""
     some["poison"] = np.resize(next(iter(some.values())), 5 * 16_000)

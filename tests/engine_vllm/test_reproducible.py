@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.nn import functional  # noqa: E402
+from torch.nn import Linear, Sequential, functional  # noqa: E402
 from tower import tower  # noqa: E402
 
 from voxbatch.vllm.plugin.encoder import Encoder  # noqa: E402
@@ -20,7 +20,7 @@ pytest_plugins = ["engine_runs"]
 TOKEN = 1_280
 
 
-class Steady(torch.nn.Linear):
+class Steady(Linear):  # type: ignore[misc]  # torch may be missing
     """A linear layer that computes each row for itself, in float64."""
 
     def forward(self, x: Any) -> Any:
@@ -42,8 +42,8 @@ class Hasty(Steady):
 def test_a_product_that_depends_on_the_rows_is_named() -> None:
     """The check names the first number of rows and the shape, and nothing if each row is computed for itself."""
     torch.manual_seed(0)
-    assert first_dependent_product(torch.nn.Sequential(Steady(32, 8), Steady(8, 8))) == ""
-    assert first_dependent_product(torch.nn.Sequential(Steady(32, 8), Hasty(64, 8))) == (
+    assert first_dependent_product(Sequential(Steady(32, 8), Steady(8, 8))) == ""
+    assert first_dependent_product(Sequential(Steady(32, 8), Hasty(64, 8))) == (
         "1 of 2048 rows times a matrix of 64 x 8"
     )
 
@@ -51,7 +51,7 @@ def test_a_product_that_depends_on_the_rows_is_named() -> None:
 def test_only_bfloat16_is_multiplied_by_cublas() -> None:
     """Other number formats keep vLLM's function."""
     vllms, x = [], torch.ones(2, 3)
-    multiply = wrap(lambda *arguments: vllms.append(arguments))  # type: ignore[arg-type, func-returns-value]
+    multiply = wrap(lambda *arguments: vllms.append(arguments))
     multiply(x, torch.ones(4, 3), None)
     assert len(vllms) == 1
     assert multiply(x.bfloat16(), torch.ones(4, 3).bfloat16(), torch.ones(4).bfloat16()).eq(4).all()

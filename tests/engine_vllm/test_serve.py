@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import runpy
 import shlex
 import signal
@@ -123,9 +124,10 @@ def is_healthy(url: str) -> bool:
 
 @pytest.fixture(scope="module")
 def mini(voxtral: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve the tiny instruct model with the profile of Mini 3B."""
+    """Serve the tiny instruct model with the profile of Mini 3B, which may read recordings of this machine."""
     log = tmp_path_factory.mktemp("mini") / "log"
-    with served(voxtral, log, "--profile", "mini-3b", "--engine-option", "max_model_len=4096") as found:
+    options = ("--profile", "mini-3b", "--engine-option", "max_model_len=4096", "--allow-private-addresses")
+    with served(voxtral, log, *options) as found:
         yield found
 
 
@@ -181,6 +183,41 @@ def test_openai_endpoints(mini: Served, openai: Any, wav: Path) -> None:
     assert openai.completions.create(model=mini.model, prompt="one two", max_tokens=4, temperature=0).choices[0].text
     said = openai.audio.transcriptions.create(model=mini.model, file=("call.wav", wav.read_bytes()), language="en")
     assert said.text.strip()
+
+
+def test_plain_text(mini: Served, openai: Any, wav: Path) -> None:
+    """A request for plain text is answered with the text that one for JSON has, as text/plain."""
+    asked = {"model": mini.model, "file": ("call.wav", wav.read_bytes()), "language": "en", "temperature": 0}
+    answer = openai.audio.transcriptions.with_raw_response.create(**asked, response_format="text")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.text == openai.audio.transcriptions.create(**asked).text
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [([], "no samples"), ([0.1, float("nan"), 0.2], "1 of 3 samples"), ([float("inf")], "1 of 1")],
+)
+def test_recordings_without_a_text_are_refused(mini: Served, openai: Any, samples: list[float], reason: str) -> None:
+    """A recording without a sample, or with samples that are no numbers, is answered 400 by both ways in."""
+    from openai import BadRequestError
+
+    file = BytesIO()
+    soundfile.write(file, np.array(samples), 16_000, format="WAV", subtype="FLOAT")
+    with pytest.raises(BadRequestError, match=reason):
+        openai.audio.transcriptions.create(model=mini.model, file=("a.wav", file.getvalue()))
+    data = base64.b64encode(file.getvalue()).decode()
+    content: Any = message({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
+    with pytest.raises(BadRequestError, match=reason):
+        openai.chat.completions.create(model=mini.model, messages=content)
+
+
+def test_metadata_servers_are_refused(mini: Served, openai: Any) -> None:
+    """A request that names a metadata server is answered 400, also where private addresses are admitted."""
+    from openai import BadRequestError
+
+    part = {"type": "audio_url", "audio_url": {"url": "http://169.254.169.254/latest/meta-data"}}
+    with pytest.raises(BadRequestError, match="no recording is read from there"):
+        openai.chat.completions.create(model=mini.model, messages=message(part))
 
 
 def test_published_requests(mini: Served, voxtral: Path, wav: Path) -> None:
@@ -301,6 +338,24 @@ def test_example_clients(mini: Served, live: Served, wav: Path) -> None:
         done = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{name}: {done.stderr[-2000:]}"
         assert done.stdout.strip(), name
+
+
+@pytest.mark.parametrize(("peer", "caller"), [("169.254.8.129", "203.0.113.9"), ("192.0.2.7", "192.0.2.7")])
+def test_caller_of_cloud_run_is_not_the_address_that_it_writes(peer: str, caller: str) -> None:
+    """With the setting of jobs/cloudrun, uvicorn takes the last address of X-Forwarded-For, which Google's front end
+    adds, if the request comes from a link-local address; and none that the caller sends itself.
+    """
+    module = (ROOT / "jobs" / "cloudrun" / "terraform" / "service" / "main.tf").read_text()
+    (trusted,) = re.findall(r'FORWARDED_ALLOW_IPS = "([^"]+)"', module)
+    seen: dict[str, Any] = {}
+
+    async def app(scope: dict[str, Any], *_: object) -> None:
+        seen.update(scope)
+
+    middleware = import_module("uvicorn.middleware.proxy_headers").ProxyHeadersMiddleware(app, trusted)
+    headers = [(b"x-forwarded-for", b"198.51.100.1, 203.0.113.9")]
+    asyncio.run(middleware({"type": "http", "scheme": "http", "client": (peer, 1), "headers": headers}, None, None))
+    assert seen["client"][0] == caller
 
 
 def test_benchmark_of_an_instruct_model(mini: Served, monkeypatch: pytest.MonkeyPatch) -> None:

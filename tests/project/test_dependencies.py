@@ -39,7 +39,9 @@ DISTRIBUTIONS = {
 }
 """Modules whose distribution has another name."""
 BROUGHT = {
+    "aiohttp": ("aiohttp", "vllm"),
     "botocore": ("botocore", "boto3"),
+    "fastapi": ("fastapi", "vllm"),
     "google.api_core": ("google-api-core", "google-cloud-storage"),
     "google.auth": ("google-auth", "google-cloud-storage"),
     "google.protobuf": ("protobuf", "google-cloud-run"),
@@ -133,6 +135,7 @@ def test_the_vllm_extra_is_proven() -> None:
 def test_the_image_is_proven() -> None:
     """The base image of the Dockerfile has a version of that range, too."""
     (vllm,) = (each for each in requirements("vllm") if each.name == "vllm")
-    base = re.search(r"^ARG BASE_IMAGE=vllm/vllm-openai:v([0-9.]+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    text = (ROOT / "Dockerfile").read_text()
+    base = re.search(r"^ARG BASE_IMAGE=vllm/vllm-openai:v([0-9.]+)(?:@sha256:[0-9a-f]{64})?$", text, re.MULTILINE)
     assert base
     assert base[1] in vllm.specifier

@@ -21,10 +21,9 @@ import click
 import pytest
 from conftest import ManifestWriter, Recorder, Voxbatch, understood
 
-from voxbatch import errors
+from voxbatch import errors, prices
 from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
-from voxbatch.cli.models_command import USD_PER_HOUR
 from voxbatch.cli.options import unknown_variables
 from voxbatch.engines.known_models import KNOWN_MODELS
 from voxbatch.scoring.normalize import normalizer
@@ -44,8 +43,8 @@ READERS = {
     "a platform engineer": "docs/tasks.md",
 }
 FLAGS_OF_OTHERS = {
-    "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--requeue", "--secret", "--shm-size",
-    "--substitutions", "--with-data",
+    "--auto-ack", "--build-arg", "--by-key", "--gpus", "--help", "--parameter-overrides", "--requeue", "--secret",
+    "--shm-size", "--substitutions", "--defaults", "--with-data",
 }  # fmt: skip
 """Flags of docker, gcloud, sbatch and the scripts in jobs/."""
 
@@ -90,6 +89,25 @@ def test_the_cli_reference_is_what_the_commands_say() -> None:
     assert PAGE.read_text() == reference()
 
 
+def test_the_tables_of_costs_are_what_the_prices_say() -> None:
+    """The tables of docs/costs.md equal those of prices.yaml; `make docs` updates them."""
+    from make_costs import PAGE, page
+
+    assert PAGE.read_text() == page(PAGE.read_text())
+
+
+def test_the_chart_of_costs_is_what_the_prices_say() -> None:
+    """docs/images/costs.svg is the chart that docs/make_costs_chart.py draws.
+
+    A process of its own draws it, because pygal changes how Python imports modules.
+    """
+    code = "from make_costs_chart import chart; print(chart().render(), end='')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=DOCS, capture_output=True, text=True, check=True)
+    identifier = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # by chance
+    shown = (DOCS / "images" / "costs.svg").read_text()
+    assert re.sub(identifier, "", shown) == re.sub(identifier, "", done.stdout)
+
+
 @pytest.mark.parametrize("command", [c for c in shown_commands() if c.startswith("voxbatch ")])
 def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
     """The program accepts every command that a page shows."""
@@ -103,7 +121,7 @@ def test_every_voxbatch_command_in_a_page_parses(command: str) -> None:
         arguments = [str(ROOT) if each == "open_asr_leaderboard" else each for each in arguments]
     if name == "run":
         arguments = [str(ROOT / "README.md") if each in ("base.json", "names.txt") else each for each in arguments]
-    if name in ("calibrate", "export"):
+    if name in ("calibrate", "correct", "export"):
         arguments[0] = str(ROOT)
     if name == "report":
         arguments[0] = arguments[0] if "://" in arguments[0] else str(ROOT)
@@ -241,6 +259,25 @@ def test_every_flag_in_a_page_exists(page: Path) -> None:
     """Flags in the text of a page belong to voxbatch or to a known other program."""
     known = {name for command in cli.commands.values() for p in command.params for name in [*p.opts, *p.secondary_opts]}
     assert set(re.findall(r"`(--[a-z0-9-]+)", page.read_text())) <= known | FLAGS_OF_OTHERS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_the_text_of_a_page_has_its_flags(page: Path) -> None:
+    """A command of voxbatch in the text of a page, or in a block, has only flags of that command."""
+    text = re.sub(r"\\\n\s*", " ", page.read_text())
+    for name, words in re.findall(r"\bvoxbatch (\w+)((?: [^`|\n]*)?)", text):
+        if (command := cli.commands.get(name)) is not None:
+            known = {flag for p in command.params for flag in [*p.opts, *p.secondary_opts]} | {"--help"}
+            flags = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", words.partition(" -- ")[0].partition("#")[0])
+            assert set(flags) <= known, (name, words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_of_the_repository_in_a_page_exists(page: Path) -> None:
+    """A path such as `jobs/slurm/submit.sh` in a page's code exists. `jobs/a.jsonl:41` is a place in a user's file."""
+    folders = "jobs|examples|voxbatch|docs|findings"
+    named = re.findall(rf"(?:`|^\$ | )((?:{folders})/[\w./-]*)(?=[`\s),;]|$)", page.read_text(), re.MULTILINE)
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -395,6 +432,7 @@ def test_the_page_of_models_has_the_table_of_the_command() -> None:
     """Each model of vLLM that transcribes has its WER, languages, licence, speed and price on both."""
     lines = (DOCS / "gpus-and-models.md").read_text().splitlines()
     rows = {cells[1].strip("`"): cells for line in lines if len(cells := re.split(r" ?\| ?", line)) == 12}
+    usd_per_hour = prices.machines()[prices.RENTED_H200].usd_per_hour
     for model in KNOWN_MODELS:
         if model.engine != "vllm" or model.work == "speak":
             continue
@@ -402,7 +440,7 @@ def test_the_page_of_models_has_the_table_of_the_command() -> None:
         assert wer == ("" if model.wer is None else f"{model.wer:.2f} %")
         assert (int(languages), licence) == (len(model.languages), model.license)
         assert re.findall(r"^[\d,]*", speed) == [f"{model.rtfx:,}" if model.rtfx else ""]
-        assert usd[:6] == (f"{USD_PER_HOUR / model.rtfx:.4f}" if model.rtfx else "")
+        assert usd[:6] == (f"{usd_per_hour / model.rtfx:.4f}" if model.rtfx else "")
 
 
 def test_every_variable_of_the_sources_is_known() -> None:

@@ -26,10 +26,12 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.lists import Listing
 from voxbatch.output.merge import merge
+from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import reserve
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import StoreOptions, connect, retrying_client
+from voxbatch.storage.columns import ItemSet
 from voxbatch.storage.retry import STORE_REQUEST
 from voxbatch.storage.waits import RetryWait, longest_wait
 from voxbatch.stores import reply_deadline
@@ -170,7 +172,7 @@ def test_stale_listing_does_not_hide_that_all_is_done(place: Place) -> None:
     place.proxy.spoil = stale
     checkpoint.commit([PartEntry(i, "failure", b'{"id": "0"}') for i in range(2)], 1.0)
     assert not checkpoint.are_all_complete()
-    checkpoint.mark_complete(2)
+    checkpoint.mark_complete(ItemSet(2, is_full=True))
     assert checkpoint.are_all_complete()
 
 
@@ -352,6 +354,7 @@ def test_merge_of_a_zombie_replaces_nothing_of_a_later_run(place: Place) -> None
     is_finished = threading.Event()
     zombie = reserve(store, RUN, Listing(keys=keys(2)), overwrite=True).run
     Checkpoint(store, zombie, keys(2)).commit(failures("old"), 1.0)
+    OwnFiles(store).record([("failures.jsonl", sha256(b"{}\n"))])
     store.create("failures.jsonl", [b"{}\n"])  # an earlier process wrote it late
     place.proxy.spoil = take_over
     assert "another process wrote it meanwhile" in refused(lambda: merge(store, zombie, ItemFiles()))

@@ -773,6 +773,58 @@ def test_redirect_to_loopback_is_refused(site: Site, monkeypatch: pytest.MonkeyP
         assert inner.server.connections == 0
 
 
+METADATA = [
+    "169.254.169.254", "169.254.170.2", "168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254",
+    "fd00:ec2::23", "fd20:ce::254", "fe80::1", "fe80::a9fe:a9fe%1",
+]  # fmt: skip
+"""Addresses of metadata servers and of the machine's own link."""
+
+
+def embeddings(address: str) -> list[str]:
+    """Return the IPv6 addresses that are translated to an IPv4 address, or tunnelled to it; none for IPv6."""
+    if ":" in address:
+        return []
+    value = int(ipaddress.IPv4Address(address))
+    hextets = f"{value >> 16:x}:{value & 0xFFFF:x}"
+    inverted = value ^ 0xFFFFFFFF
+    rfc_6052 = 0x64FF9B0001 << 80 | (value >> 16) << 64 | (value & 0xFFFF) << 40
+    return [
+        f"::ffff:{address}", f"::{address}", f"::ffff:0:{address}", f"64:ff9b::{address}", f"64:ff9b:1::{address}",
+        f"2002:{hextets}::1", f"2001:0:808:808::{inverted >> 16:x}:{inverted & 0xFFFF:x}", f"2001:0:{hextets}::1",
+        f"2600::5efe:{hextets}", str(ipaddress.IPv6Address(rfc_6052)),
+        str(ipaddress.IPv6Address(0x64FF9B0001 << 80 | value << 24)),
+        str(ipaddress.IPv6Address(0x64FF9B0001 << 80 | (value >> 24) << 64 | (value & 0xFFFFFF) << 32)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", [form for address in METADATA for form in (address, *embeddings(address))])
+def test_metadata_servers_are_never_read(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """--allow-private-addresses admits no metadata server and no link-local address, in no IPv6 form."""
+    attempts = list[object]()
+    monkeypatch.setattr(ssrf_guard._Connection, "_connect", lambda _, candidates: attempts.append(candidates))
+    resolver(monkeypatch, [address])
+    with pytest.raises(UnusableObject, match="no recording is read from there"):
+        WebServer("http://metadata.example/", HERE).get("latest/meta-data", 0, 9)
+    assert not attempts
+
+
+def test_redirect_to_a_metadata_server_is_refused(site: Site) -> None:
+    """A private server that is admitted cannot lead to a metadata server."""
+    site.put("/x", said(302, Location="http://169.254.169.254/latest/meta-data"))
+    with pytest.raises(UnusableObject, match=r"redirected to .*169.254.169.254 is a link-local address"):
+        site.web(HERE).get("x", 0, 9)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.1.2.3", "100.100.100.201", "168.63.129.17", "169.253.0.1", "fd00:ec3::254", "64:ff9b::a00:1",
+     "2600::a9fe:a9fe", "8.8.8.8", "::1"],
+)  # fmt: skip
+def test_neighbours_of_metadata_servers_are_admitted_as_before(address: str) -> None:
+    """Addresses beside those of metadata servers are private or public as they are."""
+    assert not ssrf_guard.machine_kind(address)
+
+
 def resolver(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
     """Replace the name server with an attacker's: each look-up gets the next answer; the last answer is repeated."""
     real, left, asked = socket.getaddrinfo, list(answers), list[str]()

@@ -1,4 +1,4 @@
-"""CloudFormation's functions, as far as the templates in jobs/sagemaker use them.
+"""CloudFormation's functions, as far as the templates in jobs use them.
 
 A template and its parameters become the resources that a stack would have.
 """
@@ -60,7 +60,7 @@ class Stack:
             if name not in self._values:
                 raise InvalidStack(f"Parameters: [{name}] must have values")
             _check(name, str(self._values[name]), parameter)
-            if parameter["Type"] == "CommaDelimitedList":
+            if parameter["Type"].startswith(("CommaDelimitedList", "List<")):
                 self._values[name] = str(self._values[name]).split(",")
         for rule in template.get("Rules", {}).values():
             if self._resolve(rule.get("RuleCondition", {"Fn::Equals": ["", ""]})):

@@ -28,7 +28,7 @@ DIGEST = "sha256:0123"
 FOLDER = "gs://p-voxbatch-models/mistralai/Voxtral-Mini-4B-Realtime-2602/0123/"
 CURRENT = {"object p-voxbatch-models/mistralai/Voxtral-Mini-4B-Realtime-2602/current": FOLDER}
 IMAGE = f"europe-west1-docker.pkg.dev/p/voxbatch/voxbatch@{DIGEST}"
-APPLY = "apply -input=false -auto-approve"
+APPLY = "apply -input=false plan"
 
 
 @dataclass
@@ -84,8 +84,11 @@ class Cloud:
         return calls
 
     def changes(self) -> list[str]:
-        """Return the calls since the last one of `calls` that change something, as command lines."""
-        return [" ".join(call["argv"]) for call in self.calls() if not call["reads"]]
+        """Return the calls since the last one of `calls` that change something, as command lines, without the settings
+        that each deployment remembers.
+        """
+        lines = [" ".join(call["argv"]) for call in self.calls() if not call["reads"]]
+        return [line for line in lines if not line.endswith("/voxbatch/settings")]
 
     def put(self, **things: Any) -> None:
         self.gcloud.world.things.update(things)

@@ -39,7 +39,9 @@ PSEUDO = {
     "AWS::Partition": "aws", "AWS::Region": "eu-central-1", "AWS::AccountId": "123456789012",
     "AWS::URLSuffix": "amazonaws.com",
 }  # fmt: skip
-UNMADE = {"AWS::SageMaker::EndpointConfig", "AWS::SageMaker::Endpoint", "AWS::IAM::ManagedPolicy"}
+UNMADE = {
+    "AWS::SageMaker::EndpointConfig", "AWS::SageMaker::Endpoint", "AWS::IAM::ManagedPolicy", "AWS::IAM::Policy",
+}  # fmt: skip
 """Kinds of resources that moto refuses: its list of machines ends before the G6, and it writes AWS::NoValue as null
 into the statements of a policy, which it then finds invalid."""
 
@@ -150,6 +152,10 @@ class FakeAws:
                 request = {key: properties[key] for key in ("PipelineName", "RoleArn")}
                 client = self.client("sagemaker")
                 (client.create_pipeline if is_new else client.update_pipeline)(**request, PipelineDefinition=definition)
+            for role in properties["Roles"] if kind == "AWS::IAM::Policy" else ():
+                document = json.dumps(properties["PolicyDocument"])
+                policy = {"RoleName": role, "PolicyName": properties["PolicyName"]}
+                self.client("iam").put_role_policy(**policy, PolicyDocument=document)
             if kind == "AWS::CodeBuild::Project" and is_new:
                 self.client("codebuild").create_project(**lower(properties))
 
@@ -159,6 +165,8 @@ class FakeAws:
                 self.client("sagemaker").delete_pipeline(
                     PipelineName=properties["PipelineName"], ClientRequestToken="x" * 32
                 )
+            for role in properties["Roles"] if kind == "AWS::IAM::Policy" else ():
+                self.client("iam").delete_role_policy(RoleName=role, PolicyName=properties["PolicyName"])
             if kind == "AWS::CodeBuild::Project":
                 self.client("codebuild").delete_project(name=properties["Name"])
 
@@ -291,7 +299,8 @@ def validated(service: str, shape: str, value: Mapping[str, Any]) -> None:
 
 
 def lower(node: Any) -> Any:
-    """Return properties of CodeBuild's resource as a request of its API, which has the same names in lower case."""
+    """Return properties of a resource of CodeBuild or Batch as a request of its API, which has the same names in lower
+    case."""
     if isinstance(node, list):
         return [lower(each) for each in node]
     if not isinstance(node, dict):

@@ -19,6 +19,7 @@ from fake_program import fake_program
 Thing = dict[str, Any]
 
 GROUPS = (  # the longer of two groups with the same start comes first
+    "billing projects",
     "storage buckets", "storage", "run jobs executions", "run jobs", "run services", "services",
     "artifacts docker images", "artifacts sbom", "artifacts vulnerabilities", "secrets versions", "secrets", "auth",
     "config", "builds", "logging",
@@ -189,7 +190,8 @@ def copy_object(call: Call, world: World, stdin: str) -> None:
     for source in call.names[:-1]:
         place = call.names[-1].removeprefix("gs://")
         name = place + Path(source).name if place.endswith("/") else place
-        world.things[f"object {name}"] = Path(source).name
+        text = Path(source).read_text() if place.endswith("/voxbatch/settings") else Path(source).name
+        world.things[f"object {name}"] = text
 
 
 def cat(call: Call, world: World, stdin: str) -> str:
@@ -226,6 +228,7 @@ COMMANDS: dict[tuple[str, str], Callable[[Call, World, str], Answer]] = {
     ("run jobs executions", "describe"): next_state,
     ("run jobs executions", "cancel"): lambda *_: None,
     ("run services", "get-iam-policy"): lambda call, world, _: {"bindings": found(world, call.key)},
+    ("billing projects", "describe"): lambda *_: {"billingAccountName": "billingAccounts/0A-1B-2C"},
     ("logging", "read"): lambda call, world, _: list(world.things.get("log", [])),
 }
 

@@ -46,6 +46,9 @@ class LaggingStore:
         self.calls["exists"] += 1
         return not self._is_hidden(name, self.name_lag_s) and self._store.exists(name)
 
+    def checksum(self, name: str) -> str:
+        return self._store.checksum(name)
+
     def lines(self, name: str) -> Generator[bytes]:
         return self._store.lines(name)
 

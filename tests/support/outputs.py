@@ -11,6 +11,7 @@ import numpy as np
 from voxbatch.output.layout import part_names
 from voxbatch.output.parts import read_part
 from voxbatch.output.run_file import EngineFacts, ItemKeys, Run, RunFacts, create_list
+from voxbatch.output.verify import Problem, verify
 from voxbatch.storage import Store
 
 FAST = ("--engine", "scripted", "--decoders", "1", "--formats", "srt")
@@ -45,6 +46,11 @@ def owned(store: Store, run_id: str = "run", items: int = 2) -> Run:
     if store.create("run.json", [run.to_bytes()]):
         create_list(store, run, keys(items))
     return run
+
+
+def problems(store: Store) -> list[Problem]:
+    """Return the problems of an OUT, besides that the id of RUN is invented."""
+    return [problem for problem in verify(store) if problem.file != "run.json"]
 
 
 def outputs(store: Store) -> dict[str, bytes | None]:

@@ -210,11 +210,18 @@ def _stand_in(resource: Resource, names: dict[str, str]) -> str:
     body, this = resource.body.arguments, f"terraform_data.{resource.stand_in}"
     known = {name: text for name, text in body.items() if name not in META}
     computed = {name: text % known for name, text in COMPUTED.get(resource.type, {}).items()}
-    values = _object(Block(resource.name, {**known, **computed}, resource.body.blocks))
+    blocks = [block for block in resource.body.blocks if block.name not in META]
+    values = _object(Block(resource.name, {**known, **computed}, blocks))
     lines = [f"{name} = {_rewired(body[name], names, 'local')}" for name in ("for_each", "count") if name in body]
     if "depends_on" in body:
         lines.append(f"depends_on = {_rewired(body['depends_on'], names, 'terraform_data')}")
     lines.append(f"input = {_rewired(values, names, 'local')}")
+    conditions = [
+        condition for block in resource.body.blocks if block.name == "lifecycle" for condition in block.blocks
+    ]
+    for condition in conditions:
+        arguments = (f"{name} = {_rewired(text, names, 'local')}" for name, text in condition.arguments.items())
+        lines += ["lifecycle {", f"{condition.name} {{", *arguments, "}", "}"]
     local = f"{this}.output"
     if "for_each" in body:
         local = f"{{ for key, each in {this} : key => each.output }}"

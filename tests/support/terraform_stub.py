@@ -42,37 +42,51 @@ class Terraform:
     commands: list[Command] = field(default_factory=list)
     applied: dict[str, dict[str, str]] = field(default_factory=dict)
     imported: set[str] = field(default_factory=set)
+    version: str = "1.5.7"
     errors: list[str] = field(default_factory=list)
     """Errors of the next applies; "" for one that succeeds."""
+    losses: str = ""
+    """Lines that the text of each plan has."""
+    targets: bool = False
+    """True if the last plan is only for some resources."""
 
     def __call__(self, argv: list[str], stdin: str, environment: str) -> tuple[int, str, str]:
         """Run one command and return exit code, standard output and standard error."""
+        if argv == ["version"]:
+            return 0, f"Terraform v{self.version}\non linux_amd64\n", ""
         variables = dict(
             re.findall(r'^declare -x TF_VAR_(\w+)="(.*?)"$', environment.replace('\\"', "'"), re.MULTILINE)
         )
-        command = Command(Path(argv[0].removeprefix("-chdir=")).name, argv[1], argv[2:], variables, environment)
+        arguments = [re.sub(r"(^|=)/\S*/plan$", r"\1plan", argument) for argument in argv[2:]]
+        command = Command(Path(argv[0].removeprefix("-chdir=")).name, argv[1], arguments, variables, environment)
         self.commands.append(command)
         module = command.module
         match command.verb:
             case "apply" if self.errors and (error := self.errors.pop(0)):
                 return 1, "", error
-            case "apply" if not any(each.startswith("-target") for each in command.arguments):
+            case "plan":
+                self.targets = any(argument.startswith("-target") for argument in arguments)
+            case "show":
+                return 0, self.losses, ""
+            case "apply" if not self.targets:
                 self.applied[module] = variables
             case "destroy":
                 del self.applied[module]
             case "import":
                 self.imported.add(command.arguments[-2])
             case "output":
-                outputs = {**OUTPUTS[module], "alert_email": self.applied.get(module, {}).get("alert_email", "")}
-                name = command.arguments[-1]
-                if module not in self.applied or not outputs.get(name):
-                    return 1, "", f'Error: Output "{name}" not found'
-                return 0, outputs[name], ""
+                return self._output(module, arguments[-1])
             case "state" if command.arguments[0] == "list":
                 asked = command.arguments[1:]
                 there = self.imported & set(asked) if asked else ({module} if module in self.applied else set())
                 return 0, "".join(f"{each}\n" for each in there), ""
         return 0, "", ""
+
+    def _output(self, module: str, name: str) -> tuple[int, str, str]:
+        outputs = {**OUTPUTS[module], "alert_email": self.applied.get(module, {}).get("alert_email", "")}
+        if module not in self.applied or not outputs.get(name):
+            return 1, "", f'Error: Output "{name}" not found'
+        return 0, outputs[name], ""
 
     def made(self, *verbs: str) -> list[str]:
         """Return the commands with these verbs, as `MODULE VERB ARGUMENT…`; by default those that change something."""

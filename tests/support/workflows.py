@@ -13,6 +13,7 @@ import json
 import operator
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import discovery
@@ -33,7 +34,16 @@ class Map(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
 
+def _value_at(source: Any, keys: list[str]) -> Any:
+    """Return the value at the path of keys; None if one is missing."""
+    for key in keys:
+        source = source.get(key) if isinstance(source, dict) else None
+    return source
+
+
 FUNCTIONS = {
+    "default": lambda value, other: other if value is None else value,
+    "map": SimpleNamespace(get=_value_at),
     "json": Map(encode_to_string=lambda value: json.dumps(value, separators=(",", ":"), sort_keys=True)),
     "len": len,
     "not_": operator.not_,
@@ -108,7 +118,10 @@ class Run:
             self.attempt(step, names)
         for condition in step.get("switch", []):
             if self.fill(condition["condition"], names):
-                raise Ended(self.fill(condition["return"], names))
+                if "return" in condition:
+                    raise Ended(self.fill(condition["return"], names))
+                self.block(condition["steps"], names)
+                break
         for pair in step.get("assign", []):
             ((name, value),) = pair.items()
             names[name] = self.fill(value, names)

@@ -338,9 +338,9 @@ def test_a_longer_list_keeps_what_the_large_model_did(undisturbed: dict[str, byt
 def test_no_calibration_is_made_of_two_models(undisturbed: dict[str, bytes], tmp_path: Path) -> None:
     """Neither from a cascade nor for one."""
     store = Stores().out(str(tmp_path / "peace"))
-    with pytest.raises(ConfigError, match="this run is a cascade of two"):
+    with pytest.raises(ConfigError, match="a cascade of two models, and a calibration is of one"):
         calibrate_run(store)
-    with pytest.raises(ConfigError, match="this run is a cascade of two"):
+    with pytest.raises(ConfigError, match="a cascade of two models, and a calibration is of one"):
         merge_again(store, calibration="c.json")
 
 
@@ -442,3 +442,37 @@ def test_a_dry_run_has_both_prices(manifest: ManifestWriter, voxbatch: Voxbatch)
     assert "cost     unknown: --expected-rtfx is that of little" in second
     by_wer = (*plan[:3], "little,big:wer=5", "--calibration", "m.jsonl", *plan[4:])
     assert "second pass if the expected WER asks for 0.3 of the audio, as if" in voxbatch(*by_wer).stdout
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_lost_part_of_the_second_pass_is_named_and_done_again(
+    undisturbed: dict[str, bytes], voxbatch: Voxbatch, tmp_path: Path, number: int
+) -> None:
+    """No merge puts the texts of the small model in the place of those that are lost. The same command does the items
+    again, and OUT is as before."""
+    run = ("run", "m.jsonl", "-o", "out", *COMMAND, "--cascade", CASCADE, "--no-report", "--part-items", "1")
+    assert voxbatch(*run).returncode == 3
+    out = tmp_path / "out"
+    lost = sorted(_second(out))[number]
+    assert len(_second(out)) > 2
+    lost.unlink()
+    problem, *others = json.loads(voxbatch("status", "out", "--verify", "--json").stdout)["problems"]
+    assert (problem["file"], others) == (str(lost.relative_to(out)), [])
+    assert "1 item of the second pass in no part" in problem["problem"]
+    assert problem["repair"] == ["run the same command again, without --overwrite"]
+    merged = voxbatch("merge", "out")
+    assert (merged.returncode, output_files(out)) == (1, undisturbed)
+    assert "a part of the second pass of the cascade is missing, with 1 item; run again" in merged.stderr
+    (out / "transcripts.jsonl").unlink()
+    assert voxbatch(*run).returncode == 3
+    assert output_files(out) == undisturbed
+    assert verify(Stores().out(str(out))) == []
+    record = out / "parts" / "shard-00000-of-00001" / "second-complete.json"
+    stored = json.loads(record.read_text())
+    record.write_text(json.dumps({**stored, "chosen": stored["chosen"] + "AAAA"}))
+    (problem,) = verify(Stores().out(str(out)))
+    assert problem.file == str(record.relative_to(out))
+    record.write_text(json.dumps({key: value for key, value in stored.items() if key != "chosen"}))
+    assert verify(Stores().out(str(out))) == []
+    sorted(_second(out))[number].unlink()
+    assert len(verify(Stores().out(str(out)))) == 1

@@ -125,7 +125,7 @@ def finished(run_here: Callable[..., tuple[Path, str]], tmp_path_factory: pytest
     folder = tmp_path_factory.mktemp("recordings")
     soundfile.write(folder / "silent.wav", np.zeros(40 * SAMPLING_RATE), SAMPLING_RATE)
     return run_here(
-        {"audio_filepath": str(EXAMPLES / SPOKEN[0]), "text": "please hold", "speaker": "a"},
+        {"audio_filepath": str(EXAMPLES / SPOKEN[0]), "text": "please hold", "pred_text": "fold", "speaker": "a"},
         {"audio_filepath": str(EXAMPLES / SPOKEN[0]), "id": "wrong", "lang": "de", "hotwords": "line"},
         {"audio_filepath": str(folder / "silent.wav")},
         {"audio_filepath": str(folder / "missing.wav"), "lang": "fr"},
@@ -136,6 +136,7 @@ def test_lines_have_the_language_and_its_probability(finished: tuple[Path, str])
     """A line has the language, the windows in which it was heard, and all keys of its row."""
     first, wrong, _ = lines(finished[0])
     assert (first["language"], first["lang"], first["text"], first["speaker"]) == ("en", "en", "please hold", "a")
+    assert first["pred_text"] == "fold"
     assert 0.5 < first["language_probability"] <= 1
     length = soundfile.info(EXAMPLES / SPOKEN[0]).duration
     assert first["audio_duration"] == first["recording_duration"] == pytest.approx(length, abs=0.001)

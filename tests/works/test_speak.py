@@ -29,6 +29,7 @@ from voxbatch.config import Config
 from voxbatch.engines import EngineCache
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
+from voxbatch.output.verify import verify
 from voxbatch.runner import results
 from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.speak.options import SpeechOptions
@@ -258,6 +259,35 @@ def test_what_is_misheard_is_flagged(speak: Speak, tmp_path: Path) -> None:
     assert [item.id for item in find_flagged(DEFAULT_STORES.out(str(out)), None).worst] == [second["id"]]
 
 
+@pytest.mark.parametrize("change", [None, lambda data: data[:9000], lambda data: data[:5000] + b"?" + data[5001:]])
+def test_a_damaged_archive_is_named_with_its_part(
+    speak: Speak, tmp_path: Path, change: Callable[[bytes], bytes] | None
+) -> None:
+    """The steps of the verification bring back the recordings of an archive that is missing, cut off or altered,
+    whatever else is damaged: the same texts give the same archive, whose name must not keep the damaged one."""
+    source, out = listed(tmp_path / "a.jsonl", *TEXTS[:3]), tmp_path / "out"
+    speak(source, out, part_items=1)
+    before = outputs(out)
+    archives = sorted(out.rglob("*.tar"))
+    assert len(archives) == 3
+    for archive in archives[:2]:
+        data = archive.read_bytes()
+        archive.unlink()
+        if change:
+            archive.write_bytes(change(data))
+    problems = verify(DEFAULT_STORES.out(str(out)))
+    assert len(problems) == 2
+    for problem in problems:
+        assert "/part-" in problem.file
+        assert problem.problem == "the archive of its recordings is missing or damaged"
+        remove, again = problem.repair
+        subprocess.run(remove, shell=True, check=True)
+        assert again.startswith("run the same command again")
+    speak(source, out, part_items=1)
+    assert verify(DEFAULT_STORES.out(str(out))) == []
+    assert outputs(out) == before
+
+
 def test_from_python(tmp_path: Path) -> None:
     """`voxbatch.speak` gives the summary of the run, and refuses what has no meaning for speech."""
     source = listed(tmp_path / "a.jsonl", TEXTS[0])
@@ -268,3 +298,20 @@ def test_from_python(tmp_path: Path) -> None:
         package.speak(source, tmp_path / "out", decoders=2)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match="knows heart"):
         package.speak(source, tmp_path / "out", voice="bob")
+
+
+def test_a_recording_that_somebody_changed_stays(voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A recording that was edited stays and is named; nothing takes it in, and `correct --drop` writes it again."""
+    (tmp_path / "t.txt").write_text("Yes.\n")
+    command = ("speak", "t.txt", "-o", "out", "-q")
+    assert voxbatch(*command).returncode == 0
+    (recording,) = (tmp_path / "out" / "flac").iterdir()
+    spoken = recording.read_bytes()
+    recording.write_bytes(b"edited")
+    done = voxbatch(*command)
+    assert (done.returncode, recording.read_bytes()) == (0, b"edited")
+    assert done.stderr == f"Warning: 1 file changed by somebody and not replaced: flac/{recording.name}\n"
+    refused = voxbatch("correct", "out")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert voxbatch("correct", "out", "--drop").returncode == 0
+    assert recording.read_bytes() == spoken

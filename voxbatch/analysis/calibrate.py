@@ -29,14 +29,13 @@ def calibrate_run(store: Store, cluster_key: str | None = None) -> Calibration:
             item is a cluster of its own.
 
     Raises:
-        ConfigError: there is no run in OUT, it is a cascade, its engine gives no confidences, no item has the key, or
-            there are too few references or errors.
+        ConfigError: there is no run in OUT, or one of a kind that is refused; its engine gives no confidences; no item
+            has the key; or there are too few references or errors.
         CheckpointError: run.json or a part is damaged.
         StorageError: OUT cannot be read.
     """
     run = run_file.read_existing(store)
-    run.products.check_score(store.place)
-    run.require_one_model(store.place)
+    run.check_reader("calibrate", store.place)
     items: list[ScoredItem] = []
     languages, seen = Counter[str](), Counter[str]()
     for entry in Entries(store, run):

@@ -166,7 +166,7 @@ class _ComparedSource:
         if is_run(place):
             self._store = stores.out(place)
             run = run_file.read_existing(self._store)
-            run.products.check_score(self.place)
+            run.check_reader("compare", self.place)
             self._language = language or run.language
             self.summary = read_summary(self._store)
             if self.summary is None or not self._store.exists(TRANSCRIPTS):

@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -60,6 +60,10 @@ class Cut:
     """See works.cascade.overlay. None if only one model did the item."""
     words: tuple[Mapping[str, Any], ...]
     """`word`, `start` and `end` in seconds from the start of the cut, and `confidence`."""
+    heard_to: float = field(default=0.0, repr=False)
+    """Second of the recording up to which the item went."""
+    heard_all: bool = field(default=False, repr=False)
+    """True if that is the end of the recording, because its row gives no `duration`."""
 
 
 def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out: Counter[str]) -> Iterator[Cut]:
@@ -69,7 +73,7 @@ def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out
         left_out: counts the others by the reason, in words that follow "cuts".
     """
     has_own_names = any(added.names_speakers for added in additions_of(run.identity))
-    transcript, agree = read_transcript(dict(line)), (line.get(CASCADE_KEY) or {}).get("agree")
+    transcript, agree = read_transcript(line), (line.get(CASCADE_KEY) or {}).get("agree")
     tokens: Sequence[Word | Segment] = transcript.words or transcript.segments
     first_s = line.get("offset") or 0.0
     last_s = first_s + transcript.audio_duration
@@ -117,6 +121,8 @@ def cuts_of(line: Mapping[str, Any], run: Run, options: DatasetOptions, left_out
                 }
                 for word in words
             ),
+            heard_to=last_s,
+            heard_all=line.get("duration") is None,
         )  # fmt: skip
 
 

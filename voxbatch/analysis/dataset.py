@@ -5,31 +5,31 @@
 The shards follow from the committed transcripts alone: each has up to SHARD_S seconds of cuts, in the order of the
 list. Its files are created if they are absent, and their bytes follow from its cuts. So an export that was killed
 continues, and writes the same files. `dataset.json` comes first, and its digest is that of all cuts: an export of other
-cuts to the same place is refused.
+cuts to the same place is refused. At the end, it gets the numbers of cuts that are there.
+
+    digests/train-000000.json    the checksums of the files of a shard, and its numbers: written after these files
+
+A shard whose files have these checksums is finished. The files of any other are made again, and replaced if they
+differ. A recording that is gone, or that has another length than it had, gives no cut.
 
 Recordings are decoded here, and not in the confined processes of a run, which has decoded all of them before.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
-import json
 import os
-import tarfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from importlib.util import find_spec
-from itertools import chain, groupby
-from typing import Any
+from itertools import groupby
 
 import numpy as np
 
 from voxbatch.analysis.cuts import SPLITS, Cut, cuts_of
+from voxbatch.analysis.dataset_layouts import LAYOUT_FILES, SplitShard, Utterance
 from voxbatch.analysis.dataset_options import DatasetOptions
 from voxbatch.audio.waveforms import decode
 from voxbatch.errors import AudioError, ConfigError
@@ -38,7 +38,7 @@ from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.lines import parse_line
 from voxbatch.output.run_file import Run
-from voxbatch.output.stored_json import json_bytes
+from voxbatch.output.stored_json import Count, Number, json_bytes, read_json
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
 from voxbatch.speech.sound import flac
 from voxbatch.storage import Store, Stores, parallel_map
@@ -47,19 +47,12 @@ SHARD_S = 3600.0
 """Seconds of audio in a shard: 60 to 100 MB of FLAC at 16 kHz, which is held in memory."""
 MAX_THREADS = 4
 """Number of shards that are made at a time, at most."""
-DESCRIPTION = "dataset.json"
+LENGTH_TOLERANCE_S = 0.1
+"""Seconds by which the length of a recording may differ: a decoder that seeks to a cut may be off by a frame or two."""
+DESCRIPTION, DIGESTS = "dataset.json", "digests"
 _VERSION = 1
 _ANYWHERE = PathPolicy(allow_outside=True)
 """The paths of a run were checked when its manifest was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class SplitShard:
-    """Consecutive cuts of a split."""
-
-    split: str
-    number: int
-    cuts: Sequence[Cut]
 
 
 @dataclass(slots=True)
@@ -72,6 +65,32 @@ class Exported:
     """By the split."""
     left_out: Counter[str] = field(default_factory=Counter)
     """Number of cuts by the reason, in words that follow "cuts"."""
+    damaged: list[str] = field(default_factory=list)
+    """Files that were not as an earlier export wrote them, and are written again."""
+
+    def add(self, split: str, cuts: int, seconds: float) -> None:
+        """Add a shard."""
+        self.shards[split] += 1
+        self.cuts[split] += cuts
+        self.seconds[split] += seconds  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRecord:
+    """The record of a shard that is written."""
+
+    files: Mapping[str, str]
+    """SHA-256 of each file in hexadecimal digits, by its name."""
+    cuts: Count
+    seconds: Number
+    left_out: Mapping[str, Count]
+    """See Exported."""
+    damaged: Sequence[str] = ()
+    """See Exported. Not stored."""
+
+    def to_bytes(self) -> bytes:
+        """Return the content of its file."""
+        return json_bytes({name: value for name, value in asdict(self).items() if name != "damaged"}) + b"\n"
 
 
 def export_dataset(
@@ -88,27 +107,30 @@ def export_dataset(
     if options.to == "hf" and find_spec("pyarrow") is None:
         raise ConfigError("--to hf writes Parquet, and pyarrow is missing; pip install 'voxbatch[parquet]'")
     run = run_file.read_existing(store)
-    run.products.check_data_set(store.place)
-    exported, digest = Exported(), hashlib.sha256(repr((_VERSION, shard_s)).encode())
+    run.check_reader("export", store.place)
+    planned, digest = Exported(), hashlib.sha256(repr((_VERSION, shard_s)).encode())
     entries = Entries(store, run)  # listed once: the run may go on
-    for shard in _shards(store, run, entries, options, shard_s, exported.left_out):
-        exported.shards[shard.split] += 1
-        exported.cuts[shard.split] += len(shard.cuts)
-        exported.seconds[shard.split] += sum(cut.duration for cut in shard.cuts)  # type: ignore[assignment]
+    for shard in _shards(store, run, entries, options, shard_s, planned.left_out):
+        planned.add(shard.split, len(shard.cuts), sum(cut.duration for cut in shard.cuts))
         digest.update(repr(shard).encode("utf-8", "surrogatepass"))
-    if not exported.cuts:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in exported.left_out.most_common())
+    if not planned.cuts:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in planned.left_out.most_common())
         raise ConfigError(f"{store.place}: no cut is left for a data set ({reasons or 'no transcript has words'})")
     target = stores.out(place)
     target.prepare()
-    _reserve(target, options.to, exported, digest.hexdigest())
-    unreadable = parallel_map(
-        min(MAX_THREADS, len(os.sched_getaffinity(0))),
-        partial(_write, target, options.to, exported.shards, run, stores),
-        _shards(store, run, entries, options, shard_s, Counter()),
-    )
-    if num_unreadable := sum(unreadable):
-        exported.left_out["whose recording cannot be read any more"] = num_unreadable
+    _reserve(target, options.to, planned, digest.hexdigest())
+    exported = Exported(left_out=planned.left_out)
+
+    def written(shard: SplitShard) -> tuple[str, ShardRecord]:
+        return shard.split, _write(target, options.to, planned.shards, run, stores, shard)
+
+    shards = _shards(store, run, entries, options, shard_s, Counter())
+    for split, record in parallel_map(min(MAX_THREADS, len(os.sched_getaffinity(0))), written, shards):
+        exported.add(split, record.cuts, record.seconds)
+        exported.left_out.update(record.left_out)
+        exported.damaged += record.damaged
+    if target.read(DESCRIPTION) != (content := _description(options.to, exported, digest.hexdigest())):
+        target.write(DESCRIPTION, [content])
     return exported
 
 
@@ -133,62 +155,128 @@ def _shards(
     yield from (SplitShard(split, numbers[split], tuple(cuts)) for split, cuts in waiting.items() if cuts)
 
 
-def _reserve(target: Store, layout: str, exported: Exported, digest: str) -> None:
-    """Create the description of a data set, or compare it with the one that is there.
-
-    Raises:
-        ConfigError: the place has another data set.
-    """
+def _description(layout: str, exported: Exported, digest: str) -> bytes:
+    """Return the content of the description of a data set."""
     splits = {
         split: {"shards": shards, "cuts": exported.cuts[split], "seconds": round(exported.seconds[split], 3)}
         for split, shards in sorted(exported.shards.items())
     }
     description = {"version": _VERSION, "layout": layout, "sampling_rate": SAMPLING_RATE, "splits": splits}
-    content = json_bytes({**description, "digest": digest}, indent=2) + b"\n"
-    if not target.create(DESCRIPTION, [content]) and target.read(DESCRIPTION) != content:
+    return json_bytes({**description, "digest": digest}, indent=2) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """The part of a description that does not depend on the recordings."""
+
+    version: int
+    layout: str
+    digest: str
+
+
+def _reserve(target: Store, layout: str, planned: Exported, digest: str) -> None:
+    """Create the description of a data set, or compare it with the one that is there.
+
+    Raises:
+        ConfigError: the place has another data set.
+    """
+    if target.create(DESCRIPTION, [_description(layout, planned, digest)]):
+        return
+    try:
+        present = read_json(target.read(DESCRIPTION) or b"", _Description)
+    except ValueError:
+        present = None
+    if present != _Description(_VERSION, layout, digest):
         advice = "the run has other transcripts now, or other options are given; choose another place with -o"
         raise ConfigError(f"{target.place} has another data set, whose shards stay as they are: {advice}")
 
 
-def _write(target: Store, layout: str, shards: Counter[str], run: Run, stores: Stores, shard: SplitShard) -> int:
-    """Create the files of a shard, unless they are there. Return the number of cuts that cannot be read."""
-    write, names = _FILES[layout]
+def _write(
+    target: Store, layout: str, shards: Counter[str], run: Run, stores: Stores, shard: SplitShard
+) -> ShardRecord:
+    """Write the files of a shard, unless they are there as its record says."""
+    write, names = LAYOUT_FILES[layout]
     paths = [name.format(split=shard.split, number=shard.number, count=shards[shard.split]) for name in names]
-    if all(map(target.exists, paths)):
-        return 0
-    utterances = list[Utterance]()
+    record_name = f"{DIGESTS}/{shard.split}-{shard.number:06}.json"
+    damaged = list[str]()
+    with suppress(ValueError):
+        record = read_json(target.read(record_name) or b"", ShardRecord)
+        contents = {path: target.read(path) for path in paths}
+        present = {path: content for path, content in contents.items() if content is not None}
+        damaged = [path for path, content in present.items() if _sha256(content) != record.files.get(path)]
+        if not damaged and len(present) == len(paths):
+            return record
+        del contents, present
+    utterances, left_out = list[Utterance](), Counter[str]()
     for (place, channel), cuts in groupby(shard.cuts, lambda cut: (cut.recording, cut.channel)):
-        utterances += _decoded(place, channel, sorted(cuts, key=lambda cut: cut.offset), run, stores)
-    for path, content in zip(paths, write(shard, utterances), strict=True):
-        target.create(path, [content])
-    return len(shard.cuts) - len(utterances)
+        chosen = sorted(cuts, key=lambda cut: cut.offset)
+        try:
+            utterances += _decoded(place, channel, chosen, run, stores)
+        except _Unusable as error:
+            left_out[str(error)] += len(chosen)
+    files = dict(zip(paths, write(shard, utterances), strict=True))
+    for path, content in files.items():
+        if not target.create(path, [content]) and target.read(path) != content:
+            target.write(path, [content])
+    seconds = sum(cut.duration for cut, _ in utterances)
+    digests = {path: _sha256(content) for path, content in files.items()}
+    record = ShardRecord(files=digests, cuts=len(utterances), seconds=seconds, left_out=dict(left_out))
+    if not target.create(record_name, [record.to_bytes()]):
+        target.write(record_name, [record.to_bytes()])
+    return replace(record, damaged=damaged)
 
 
-Utterance = tuple[Cut, bytes]
-"""A cut with its duration as decoded, and its FLAC file."""
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def _decoded(place: str, channel: int | None, cuts: Sequence[Cut], run: Run, stores: Stores) -> Iterator[Utterance]:
-    """Yield the cuts of a recording, if it can be read. It is read once, from its first cut to its last."""
+class _Unusable(Exception):
+    """A recording that is not as it was. The message follows "cuts"."""
+
+
+def _decoded(place: str, channel: int | None, cuts: Sequence[Cut], run: Run, stores: Stores) -> list[Utterance]:
+    """Return the cuts of a recording. It is read once, from its first cut to the end of what was transcribed.
+
+    Raises:
+        _Unusable: it cannot be read any more, or it is not as long as it was: the texts are perhaps not those of its
+            audio.
+    """
     audio = _ANYWHERE.resolve(place, os.getcwd())
-    begin, end = cuts[0].offset, max(cut.offset + cut.duration for cut in cuts)
+    begin, end = cuts[0].offset, max(cut.heard_to for cut in cuts)
+    heard_all, num_samples = any(cut.heard_all for cut in cuts), 0
+
+    def counted(blocks: Iterator[Waveform]) -> Iterator[Waveform]:
+        nonlocal num_samples
+        for block in blocks:
+            num_samples += len(block.samples)
+            yield block
+
     try:
         with closing(stores.recording(audio)) as recording:
-            blocks = decode(
-                recording,
-                audio,
-                offset=begin,
-                duration=end - begin,
-                channel=channel,
-                audio_stream=run.identity.get("audio_stream"),
+            blocks = counted(
+                decode(
+                    recording,
+                    audio,
+                    offset=begin,
+                    duration=None if heard_all else end - begin,
+                    channel=channel,
+                    audio_stream=run.identity.get("audio_stream"),
+                    language=cuts[0].lang,
+                )
             )
             spans = [(round(cut.offset * SAMPLING_RATE), round(cut.duration * SAMPLING_RATE)) for cut in cuts]
-            for cut, samples in zip(cuts, _slices(blocks, round(begin * SAMPLING_RATE), spans), strict=True):
-                if len(samples):
-                    yield replace(cut, duration=len(samples) / SAMPLING_RATE), flac(samples, SAMPLING_RATE)
+            utterances = [
+                (replace(cut, duration=len(samples) / SAMPLING_RATE), flac(samples, SAMPLING_RATE))
+                for cut, samples in zip(cuts, _slices(blocks, round(begin * SAMPLING_RATE), spans), strict=True)
+            ]
+            deque(blocks, maxlen=0)
     except AudioError as error:
         if error.retryable:
             raise
+        raise _Unusable("whose recording cannot be read any more") from error
+    if abs(begin + num_samples / SAMPLING_RATE - end) > LENGTH_TOLERANCE_S:
+        raise _Unusable("whose recording has another length than it had")
+    return utterances
 
 
 def _slices(blocks: Iterator[Waveform], at: int, spans: Iterable[tuple[int, int]]) -> Iterator[Samples]:
@@ -201,108 +289,3 @@ def _slices(blocks: Iterator[Waveform], at: int, spans: Iterable[tuple[int, int]
             passed = min(max(start - at, 0), len(samples))
             samples, at = samples[passed:], at + passed
         yield samples[max(start - at, 0) : max(start + count - at, 0)]
-
-
-def _facts(cut: Cut, *without: str) -> dict[str, Any]:
-    """Return a cut as values for JSON. `offset` is that in the recording, and the file of a cut begins with the cut."""
-    facts = asdict(cut)
-    facts |= {"recording_offset": facts.pop("offset"), "words": list(facts["words"])}
-    return {name: value for name, value in facts.items() if name not in ("split", *without)}
-
-
-def _tar(members: Iterable[tuple[str, bytes]]) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name, content in members:
-            member = tarfile.TarInfo(name)  # without a time or an owner
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
-def _json_lines(rows: Iterable[dict[str, Any]]) -> bytes:
-    return b"".join(json_bytes(row) + b"\n" for row in rows)
-
-
-def _webdataset(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
-    """Yield a tar with NAME.flac and NAME.json for each cut."""
-    members = (((f"{cut.id}.flac", audio), (f"{cut.id}.json", json_bytes(_facts(cut)))) for cut, audio in utterances)
-    yield _tar(chain.from_iterable(members))
-
-
-def _nemo(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
-    """Yield a tar of recordings and the lines of its manifest, as NeMo reads them with `shard_manifests`."""
-    yield _tar((f"{cut.id}.flac", audio) for cut, audio in utterances)
-    yield _json_lines(
-        {"audio_filepath": f"{cut.id}.flac", **_facts(cut, "id"), "shard_id": shard.number} for cut, _ in utterances
-    )
-
-
-def _shar(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
-    """Yield a tar with the recording of each cut and its description, and the cuts, as Lhotse Shar has them."""
-    recordings = [_lhotse_recording(cut) for cut, _ in utterances]
-    members = (
-        ((f"{cut.id}.flac", audio), (f"{cut.id}.json", json_bytes(recording)))
-        for (cut, audio), recording in zip(utterances, recordings, strict=True)
-    )
-    yield _tar(chain.from_iterable(members))
-    rows = (_lhotse_cut(cut, recording) for (cut, _), recording in zip(utterances, recordings, strict=True))
-    yield gzip.compress(_json_lines(rows), mtime=0)
-
-
-def _lhotse_recording(cut: Cut) -> dict[str, Any]:
-    return {
-        "id": cut.id, "sources": [{"type": "shar", "channels": [0], "source": ""}], "sampling_rate": SAMPLING_RATE,
-        "num_samples": round(cut.duration * SAMPLING_RATE), "duration": cut.duration, "channel_ids": [0],
-    }  # fmt: skip
-
-
-def _lhotse_cut(cut: Cut, recording: dict[str, Any]) -> dict[str, Any]:
-    place = {"id": cut.id, "start": 0.0, "duration": cut.duration, "channel": 0}
-    words = [
-        [word["word"], word["start"], round(word["end"] - word["start"], 3), word["confidence"]] for word in cut.words
-    ]
-    supervision = {
-        **place, "recording_id": cut.id, "text": cut.text, "language": cut.lang, "speaker": cut.speaker,
-        **({"alignment": {"word": words}} if words else {}),
-        "custom": _facts(cut, "id", "duration", "text", "lang", "speaker", "words", "channel"),
-    }  # fmt: skip
-    return {**place, "supervisions": [supervision], "recording": recording, "type": "MonoCut"}
-
-
-def _parquet(shard: SplitShard, utterances: Sequence[Utterance]) -> Iterator[bytes]:
-    """Yield a table with the recordings in it, as Hugging Face's datasets write them."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    word = pa.struct(
-        [("word", pa.string()), ("start", pa.float64()), ("end", pa.float64()), ("confidence", pa.float64())]
-    )
-    audio = {"_type": "Audio", "sampling_rate": SAMPLING_RATE}
-    schema = pa.schema(
-        [
-            ("id", pa.string()), ("audio", pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
-            ("duration", pa.float64()), ("text", pa.string()), ("lang", pa.string()), ("speaker", pa.string()),
-            ("confidence", pa.float64()), ("agree", pa.bool_()), ("words", pa.list_(word)),
-            ("recording", pa.string()), ("channel", pa.int64()), ("recording_offset", pa.float64()),
-        ],
-        {"huggingface": json.dumps({"info": {"features": {"audio": audio}}})},
-    )  # fmt: skip
-    rows = [{**_facts(cut), "audio": {"bytes": file, "path": f"{cut.id}.flac"}} for cut, file in utterances]
-    sink = io.BytesIO()
-    parquet.write_table(pa.Table.from_pylist(rows, schema), sink, row_group_size=_ROWS_OF_GROUP, compression="zstd")
-    yield sink.getvalue()
-
-
-_ROWS_OF_GROUP = 100
-"""Rows of a row group, as Hugging Face's datasets write them with audio: a reader holds one group."""
-
-
-Write = Callable[[SplitShard, Sequence[Utterance]], Iterator[bytes]]
-_FILES: Mapping[str, tuple[Write, tuple[str, ...]]] = {
-    "webdataset": (_webdataset, ("{split}/{split}-{number:06}.tar",)),
-    "nemo-tarred": (_nemo, ("{split}/audio_{number}.tar", "{split}/manifest_{number}.json")),
-    "shar": (_shar, ("{split}/recording.{number:06}.tar", "{split}/cuts.{number:06}.jsonl.gz")),
-    "hf": (_parquet, ("data/{split}-{number:05}-of-{count:05}.parquet",)),
-}
-"""The layouts by their names: the function that gives the files of a shard, and the names of the files, in order."""

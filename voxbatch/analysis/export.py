@@ -21,7 +21,7 @@ from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.lines import RESULT_KEYS, parse_line, score_keys
 from voxbatch.output.run_file import Run
-from voxbatch.scoring.counts import ErrorCounts, count_errors
+from voxbatch.scoring.counts import count_errors
 from voxbatch.scoring.units import error_unit
 from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
@@ -101,11 +101,11 @@ def _kind(value: bool | int | float | str) -> str:
 
 
 def _row(is_done: bool, line: Row, columns: Mapping[str, str], run: Run) -> Row:
-    """Return the values of an item by column. The reference of a failure counts as deleted, so that the sums of the
-    columns are those of the summary."""
+    """Return the values of an item by column. The reference of a failure counts as deleted where the summary counts it,
+    so that the sums of the columns are those of the summary."""
     lang, counts = line.get("lang") or run.language, None
-    if line.get("text") is not None and is_done:
-        counts = ErrorCounts.of_line(line) if "pred_text" in line else None
+    if is_done:
+        counts = run.products.counts(line)
     elif line.get("text") is not None and run.products.counts_missing:
         counts = count_errors(line["text"], "", lang)
     rate = counts and counts.reported_rate

@@ -15,7 +15,9 @@ from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import TRANSCRIPTS
 from voxbatch.output.lines import parse_line, parse_merged_line
-from voxbatch.output.outcomes import read_transcript
+from voxbatch.output.outcomes import flags_of
+from voxbatch.output.products import PRODUCTS
+from voxbatch.output.run_file import Run
 from voxbatch.output.summary import FlagCounts
 from voxbatch.records import (
     CUT_OFF,
@@ -97,17 +99,22 @@ def find_flagged(store: Store, limit: int | None, kind: str | None = None, file:
         CheckpointError: run.json or a part is damaged.
         StorageError: OUT or the file cannot be read.
     """
-    flagged = Flagged()
+    flagged, products = Flagged(), PRODUCTS
+    if file is None:
+        run = run_file.read_existing(store)
+        products, lines = run.products, _run_lines(store, run, flagged)
+    else:
+        lines = _file_lines(store, file, flagged)
 
     def items() -> Iterator[FlaggedItem]:
-        for index, line in _run_lines(store, flagged) if file is None else _file_lines(store, file, flagged):
-            transcript = read_transcript(line)
-            flags = tuple(flag for flag in transcript.flags if kind in (None, flag.kind))
+        for index, line in lines:
+            flags = tuple(flag for flag in flags_of(line) if kind in (None, flag.kind))
             flagged.transcripts += 1
             flagged.counts.add({flag.kind for flag in flags})
             if flags:
-                severity = sum(SEVERITY.get(flag.kind, 1) * _seconds(flag, transcript.audio_duration) for flag in flags)
-                names = line["id"], line[AUDIO_KEY], transcript.text, line.get("confidence")
+                severity = sum(SEVERITY.get(flag.kind, 1) * _seconds(flag, line["audio_duration"]) for flag in flags)
+                recording = f"{products.recordings_place(store.place)}{line[AUDIO_KEY]}"
+                names = line["id"], recording, line.get(products.text_key) or "", line.get("confidence")
                 yield FlaggedItem(index, *names, severity, flags)
 
     def rank(item: FlaggedItem) -> tuple[float, int]:
@@ -117,9 +124,8 @@ def find_flagged(store: Store, limit: int | None, kind: str | None = None, file:
     return flagged
 
 
-def _run_lines(store: Store, flagged: Flagged) -> Iterator[tuple[int, dict[str, Any]]]:
+def _run_lines(store: Store, run: Run, flagged: Flagged) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the index and the line of each transcript of a run, and count the items."""
-    run = run_file.read_existing(store)
     flagged.items = run.items
     for entry in Entries(store, run):
         line = parse_line(store, entry, run.products)

@@ -13,11 +13,13 @@ from voxbatch import __version__
 from voxbatch.analysis import open_target
 from voxbatch.analysis.pairs import Pair, read_pairs
 from voxbatch.analysis.score import NO_REFERENCE
-from voxbatch.errors import BadLine, ManifestError
+from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
-from voxbatch.output.report import render_report
+from voxbatch.output.layout import REPORT
+from voxbatch.output.own_files import OwnFiles, sha256
+from voxbatch.output.report import may_replace, render_report
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import read_summary
 from voxbatch.report import Report, RunTitle
@@ -32,7 +34,7 @@ def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Sto
         keys: keys of the manifest's lines by which errors are grouped, besides the language.
 
     Raises:
-        ConfigError: no run was started there.
+        ConfigError: no run was started there, or somebody has changed the page of OUT.
         CheckpointError: run.json or a part is damaged.
         StorageError: OUT cannot be read, or the page cannot be written.
     """
@@ -42,6 +44,11 @@ def write_report(store: Store, place: str, keys: Sequence[str] = (), stores: Sto
     if summary is not None and not summary.is_of(run):
         summary = None  # an earlier run or list wrote it
     page = render_report(store, run, summary, keys, target.place)
+    if (target.place, name) == (store.place, REPORT):
+        own = OwnFiles(store, summary.digests if summary else 0)
+        if not may_replace(own, store.read(REPORT), page):
+            raise ConfigError(f"{redacted(place)} was changed by somebody, and stays as it is: give -o FILE")
+        own.record([(REPORT, sha256(page))])
     target.write(name, [page])
 
 

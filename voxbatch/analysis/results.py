@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from voxbatch.errors import UsageError
 from voxbatch.output import run_file
+from voxbatch.output.corrections import combined
 from voxbatch.output.entries import Entries
-from voxbatch.output.layout import part_names
+from voxbatch.output.layout import CORRECTED, part_names
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.outcomes import outcome_of
@@ -51,23 +52,26 @@ class ResultReader:
             if second_pass := self._run.second_pass:
                 yield from self._results_of_both_passes(second_pass)
                 return
+            corrections = Entries(self._store, replace(self._run, pass_name=CORRECTED)).of_pass()
+            corrected = {entry.index: entry for entry in corrections}
             for name in part_names(self._store, self._run.generation):
                 if name in self._read:
                     continue
                 for entry in self._list.read_part(name):
-                    yield self._result(entry)
+                    correction = corrected.get(entry.index) if entry.kind == "transcript" else None
+                    yield self._result(combined(self._store, entry, correction) if correction else entry)
                 self._read.add(name)
 
     def _results_of_both_passes(self, second_pass: SecondPassFiles) -> Iterator[Result]:
         """Yield all results once, when the second pass is complete: until then it may replace any text."""
-        if not self._read and second_pass.is_complete(self._store, self._run):
+        if not self._read and second_pass.missing(self._store, self._run) == 0:
             for entry in (entries := Entries(self._store, self._run)):
                 yield self._result(entry)
             self._read.update(part.name for part in entries.parts)
 
     def _result(self, entry: PartEntry) -> Result:
         line = parse_line(self._store, entry, self._run.products)
-        return Result(line["id"], outcome_of(entry.kind, line), line)
+        return Result(line["id"], outcome_of(entry.kind, line, self._run.products.text_key), line)
 
 
 def read_results(store: Store) -> Iterator[Result]:

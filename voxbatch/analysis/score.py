@@ -83,6 +83,7 @@ def score_place(
             require_place(required)
     if not is_run(place):
         return score_files(place, references, language, kind, stores, options)
+    run_file.read_existing(stores.out(place)).check_reader("score", place)
     if references:
         return score_files(os.path.join(place, TRANSCRIPTS), references, language, kind, stores, options)
     return score_run(stores.out(place), language, options)
@@ -129,7 +130,6 @@ def score_run(store: Store, language: str | None = None, options: ScoreOptions =
         CheckpointError: run.json or a merged output was changed or damaged.
     """
     run = run_file.read_existing(store)
-    run.products.check_score(store.place)
     if not store.exists(TRANSCRIPTS):
         raise ConfigError(
             f"{store.place} has no {TRANSCRIPTS} yet: the run is not finished; run the same command again"

@@ -77,6 +77,8 @@ class StatusReader:
         """Forget what was read, because OUT has another run or another list."""
         self._run, self._names = run, set[str]()
         self._totals, self._measured = Totals.of(run) if run else Totals(), Measurements()
+        self._done = ItemSet(run.items if run else 0)
+        """The items in the parts that were read. Shards of two shardings may both have one."""
         self._items, self._parts, self._folders = Counter[str](), Counter[str](), dict[str, str]()
         self._latest_headers = dict[str, PartHeader]()
         """Header of the part of each shard that was committed last."""
@@ -121,11 +123,13 @@ class StatusReader:
         if header.committed_at > latest.committed_at:
             self._latest_headers[header.shard] = header
         for entry in entries or ():
-            self._totals.add(entry, parse_line(self._store, entry, self._totals.products))
+            if not self._done[entry.index]:
+                self._done[entry.index] = True
+                self._totals.add(entry, parse_line(self._store, entry, self._totals.products))
 
     def _status(self, run: Run, summary: Summary | None) -> Status:
         """Return the progress by the parts that were read, and by the summary of a finished run."""
-        finished, committed = summary is not None, self._items.total()
+        finished, committed = summary is not None, run.items if summary else self._done.count()
         summary = summary or summarise(self._totals, run, self._measured)
         left = max(0, run.items - committed)
         second_pass = run.second_pass if not left and not finished else None

@@ -2,12 +2,14 @@
 
     talk.mp4  →  talk.subtitled.mp4        talk.webm  →  talk.subtitled.mkv
 
-A copy is beside its video. It appears whole, and only if there is no such file: no file is ever replaced. All streams
-of the video are copied as they are, except for a picture that gets subtitles, which is encoded again.
+A copy is beside its video, and appears whole. One that voxbatch has made is made again if its subtitles have changed.
+No other file is ever replaced. All streams of the video are copied as they are, except for a picture that gets
+subtitles, which is encoded again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import tempfile
@@ -26,6 +28,7 @@ from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_names import ItemNames
 from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
+from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
 from voxbatch.sources.folder import SUBTITLED
@@ -40,21 +43,22 @@ class VideoError(VoxbatchError):
     """A copy of a video that cannot be made."""
 
 
-def write_videos(store: Store, in_picture: bool, log: Log) -> None:
+def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
     """Write a copy with subtitles of each local video of the finished run in OUT, and log what was written.
 
     Args:
-        in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off.
+        in_picture: draw the subtitles into the picture. Otherwise they are a track, which a player can switch off. None
+            makes only the copies again that voxbatch has made from other subtitles, each as it was.
         log: gets the numbers, and the reason for each video without a copy.
 
     Raises:
         ConfigError: the run has no transcripts.
     """
     run = run_file.read_existing(store)
-    run.products.check_score(store.place)  # subtitles need texts, too
+    run.check_reader("videos", store.place)
     summary = read_summary(store)
     limits = ItemFiles.of((summary or run).facts.config).limits
-    entries, recordings = Entries(store, run), ItemNames()
+    entries, recordings, own = Entries(store, run), ItemNames(), OwnFiles(store)
     for entry in entries:
         recordings.add(parse_line(store, entry, run.products)[AUDIO_KEY])
     written, present = list[str](), list[str]()
@@ -66,7 +70,7 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
         try:
             document = Document(line["id"], read_transcript(line), limits=limits)
             subtitles = document.written("srt").encode("utf-8", "surrogateescape")
-            if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture)) is not None:
+            if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
                 (written if copy[1] else present).append(copy[0])
         except VoxbatchError as e:
             log.warning("video", text=f"no copy with subtitles of {line[AUDIO_KEY]}: {e}")
@@ -75,35 +79,86 @@ def write_videos(store: Store, in_picture: bool, log: Log) -> None:
             log.info("video", text=f"videos with subtitles {kind}: {len(names):,}, the first is {names[0]}")
 
 
-def _write_copy(video: str, subtitles: bytes, in_picture: bool) -> tuple[str, bool] | None:
-    """Return the copy of a video and whether it was written now; None if the recording has no picture.
+def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[str, bool] | None:
+    """Return the copy of a video and whether it was written now; None if the recording has no picture, or no copy that
+    is to be made again.
+
+    Args:
+        own: knows the copies that voxbatch has made, and from which subtitles.
 
     Raises:
         VideoError: ffmpeg cannot make the copy.
         StorageError: the copy cannot be written.
     """
+    stem, suffix = os.path.splitext(video)
+    codec = _SUBTITLE_CODECS.get(suffix.lower(), "srt")
+    suffix = suffix if codec != "srt" else ".mkv"
+    folder, name = os.path.split(f"{stem}{SUBTITLED}{suffix}")
+    place = os.path.join(folder, name)
+    outdated = _outdated_copy(place, subtitles, own)
+    if in_picture is None and not outdated:
+        return None
     source = ["-format_whitelist", FORMATS, "-i", f"file:{os.path.abspath(video)}"]
     log = FFmpegLog()
     log.feed(_ffmpeg(["-loglevel", "level+info", *source], check=False))
     if not log.has_video:
         return None
-    stem, suffix = os.path.splitext(video)
-    codec = _SUBTITLE_CODECS.get(suffix.lower(), "srt")
-    suffix = suffix if codec != "srt" else ".mkv"
-    folder, name = os.path.split(f"{stem}{SUBTITLED}{suffix}")
-    if os.path.lexists(os.path.join(folder, name)):
-        return os.path.join(folder, name), False
-    with tempfile.TemporaryDirectory() as place:
-        Path(place, "cues.srt").write_bytes(subtitles)
+    if not outdated and os.path.lexists(place):
+        return place, False
+    if in_picture is None:
+        in_picture = own.has_mark(place, _burnt(outdated))
+    with tempfile.TemporaryDirectory() as temporary:
+        Path(temporary, "cues.srt").write_bytes(subtitles)
         if in_picture:
             options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", "subtitles=cues.srt"]
         else:
             track = f"-c:s:{log.num_subtitles}"
             options = [*source, "-i", "cues.srt", "-map", "0", "-map", "1", "-c", "copy", track, codec]
-        _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=place)
-        with Path(place, f"copy{suffix}").open("rb") as file:
-            is_new = DEFAULT_STORES.out(folder).create(name, iter(lambda: file.read(BLOCK_BYTES), b""))
-        return os.path.join(folder, name), is_new
+        _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=temporary)
+        copy = os.path.join(temporary, f"copy{suffix}")
+        digest, store = _digest(copy), DEFAULT_STORES.out(folder)
+        burnt = [(place, _burnt(digest))] if in_picture else []
+        own.mark([(place, digest), (place, _made_of(digest, subtitles)), *burnt])
+        with open(copy, "rb") as file:
+            blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
+            if outdated:
+                store.write(name, blocks)
+            elif not store.create(name, blocks):
+                return place, False
+    own.mark([(place, _made_of(_state(place), subtitles))])
+    return place, True
+
+
+def _outdated_copy(place: str, subtitles: bytes, own: OwnFiles) -> str:
+    """Return the SHA-256 of a copy that voxbatch has made from other subtitles; "" of any other copy. The copy is read
+    if it was touched since."""
+    if not os.path.isfile(place) or own.has_mark(place, _made_of(_state(place), subtitles)):
+        return ""
+    digest = _digest(place)
+    is_outdated = own.has_mark(place, digest) and not own.has_mark(place, _made_of(digest, subtitles))
+    return digest if is_outdated else ""
+
+
+def _made_of(copy: str, subtitles: bytes) -> str:
+    """Return what is recorded for a copy, of which the digest or the state is given."""
+    return f"{copy} with {sha256(subtitles)}"
+
+
+def _burnt(digest: str) -> str:
+    """Return what is recorded for a copy with subtitles in its picture."""
+    return f"{digest} in the picture"
+
+
+def _state(path: str) -> str:
+    """Return the size and the time of a file."""
+    state = os.stat(path)
+    return f"{state.st_size} {state.st_mtime_ns}"
+
+
+def _digest(path: str) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _ffmpeg(options: list[str], folder: str | None = None, check: bool = True) -> bytes:

@@ -1,10 +1,10 @@
-"""Give an array of samples to the decoder processes, as a WAV file without a name in TMPDIR."""
+"""Give an array of samples to the decoder processes, as a WAV file in TMPDIR."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voxbatch.errors import ConfigError
-from voxbatch.storage.temporary_files import temporary_file
+from voxbatch.storage.temporary_files import TemporaryFileError
 
 WAV_FORMATS = {"int16": 1, "int32": 1, "float32": 3, "float64": 3}
 """Format tag of a WAV file for each type of samples (WAVE_FORMAT_PCM, WAVE_FORMAT_IEEE_FLOAT). It loses nothing."""
@@ -29,7 +29,8 @@ BLOCK_FRAMES = 1 << 20
 
 @contextlib.contextmanager
 def array_file(audio: ArrayLike, sampling_rate: int | None) -> Iterator[str]:
-    """Yield the path of a file with the samples of an array. The file has no name and vanishes with this context.
+    """Yield the path of a file with the samples of an array. The file vanishes with this context. Only its user can
+    read it.
 
     Args:
         audio: shape (num_samples,) or (num_channels, num_samples); floats with full scale ±1, or int16 or int32.
@@ -40,8 +41,14 @@ def array_file(audio: ArrayLike, sampling_rate: int | None) -> Iterator[str]:
     """
     samples = np.atleast_2d(np.asarray(audio))
     _check(samples, sampling_rate)
-    with temporary_file("the array", _wav_blocks(samples, int(sampling_rate or 0))) as file:
-        yield f"/proc/{os.getpid()}/fd/{file.fileno()}"  # the decoder processes are of the same user
+    with contextlib.ExitStack() as stack:
+        try:  # the file has a name, because decoders cannot open the files of this process: see process.confinement
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="voxbatch-", suffix=".wav"))
+            file.writelines(_wav_blocks(samples, int(sampling_rate or 0)))
+            file.flush()
+        except OSError as e:
+            raise TemporaryFileError("the array", e) from e
+        yield file.name
 
 
 def _check(samples: NDArray[Any], sampling_rate: int | None) -> None:

@@ -20,7 +20,7 @@ class TranscribeKeywords(TypedDict, total=False):
     task: str
     hotwords: str | None
     prompt: str | None
-    audio_stream: int | None
+    audio_stream: str | int | None
     channels: str | None
     channel_names: str | Collection[str]
     speakers: str | None
@@ -91,7 +91,7 @@ class AskKeywords(TypedDict, total=False):
     only_under: str | Collection[str]
     include: str | Collection[str]
     fail_unreachable: bool
-    audio_stream: int | None
+    audio_stream: str | int | None
     max_hours: float
     part_items: int
     part_seconds: float

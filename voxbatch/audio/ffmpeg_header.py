@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from voxbatch.audio.ffmpeg import executable
+from voxbatch.audio import ffmpeg
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import AudioError
@@ -43,13 +43,16 @@ def header_seconds(recording: Recording) -> float | None:
 def _input_seconds(fd: int, size_ratio: float) -> float | None:
     """Return the duration of the file behind a descriptor, which holds one part in `size_ratio` of the recording."""
     try:
-        done = subprocess.run(
-            [
-                executable(), "-nostdin", "-hide_banner", "-loglevel", "level+info",
-                "-protocol_whitelist", "file,pipe", "-format_whitelist", FORMATS, "-i", f"file:/dev/fd/{fd}",
-            ],
-            check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
-            pass_fds=(fd,), env=for_program(os.environ),
+        arguments = [
+            ffmpeg.executable(), "-nostdin", "-hide_banner", "-loglevel", "level+info",
+            "-protocol_whitelist", "file,pipe", "-format_whitelist", FORMATS, "-i", f"file:/dev/fd/{fd}",
+        ]  # fmt: skip
+        done = ffmpeg.start(
+            lambda: subprocess.run(
+                arguments, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
+                pass_fds=(fd,), env=for_program(os.environ),
+            ),
+            fd,
         )  # fmt: skip
     except (AudioError, OSError, subprocess.TimeoutExpired):
         return None

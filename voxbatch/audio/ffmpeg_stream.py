@@ -16,29 +16,25 @@ import signal
 import struct
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
-import soxr
 
+from voxbatch.audio import ffmpeg
 from voxbatch.audio.ffmpeg import FFmpegKilledError, executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
+from voxbatch.audio.file_kind import NUM_BYTES, file_kind
 from voxbatch.audio.libsndfile import NativeBlock, block_frames
-from voxbatch.audio.mixed_streams import MixedStreams, active_frames, speak_in_turn
 from voxbatch.audio.mpeg_frames import FrameCounter
 from voxbatch.audio.structure import TOLERANCE_S, AudioBytes, avi_seconds
 from voxbatch.audio.timeline import WITHOUT_TIMESTAMPS, Timeline
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.languages import primary_subtag
 from voxbatch.process.child import for_program
-from voxbatch.records import SAMPLING_RATE
 from voxbatch.storage import LocalReadError, redacted
 from voxbatch.storage.recording import Recording, verify_readable
-from voxbatch.voice import loudness, voice_seconds
 
 FORMATS = (
     "aac,ac3,aiff,alaw,amr,amrnb,amrwb,ape,asf,au,avi,caf,dts,dv,eac3,flac,flv,g722,g729,gsm,loas,m4a,matroska,mlp,mov,mp3,mp4,mpc,mpc8,"
@@ -79,15 +75,6 @@ _DESCRIPTOR = re.compile(r"(?:file:)?/dev/fd/\d+")
 """Pattern of the name under which ffmpeg receives the recording."""
 _WAVPACK = b"wvpk"
 """First bytes of WavPack. ffmpeg 5 reports the end of a truncated WavPack file as a read error."""
-SILENCE_LEVEL = 1e-3
-"""Largest level of a silent audio stream: −60 dB of full scale. Noise of a sound card is below it."""
-VOICE_SEARCH_S = 300.0
-"""Seconds of each of several audio streams in which the voice is measured."""
-MIN_VOICE_S = 1.0
-"""Seconds of voice from which an audio stream may be a side of a conversation."""
-LEAST_VOICE_SHARE = 0.5
-"""Share of the voice in another stream that a stream must have to be preferred because it is earlier in the file. Dubs
-and commentaries have about as much as the first stream."""
 _MPEGTS_PACKET, _MPEGTS_SYNC = 188, 0x47
 _MPEG_PACK = bytes.fromhex("000001ba")
 """First bytes of an MPEG program stream."""
@@ -185,10 +172,13 @@ class FFmpegStream:
         os.set_blocking(packets_out, False)
         self._packets: IO[bytes] = os.fdopen(packets_out, "rb")
         try:
-            self._process = subprocess.Popen(
-                command(recording, name, begin, audio_stream, self._has_stale_header, packets_in),
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                pass_fds=(recording.fileno(), packets_in), env=for_program(os.environ),
+            arguments = command(recording, name, begin, audio_stream, self._has_stale_header, packets_in)
+            self._process = ffmpeg.start(
+                lambda: subprocess.Popen(
+                    arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    pass_fds=(recording.fileno(), packets_in), env=for_program(os.environ),
+                ),
+                recording.fileno(),
             )  # fmt: skip
         except BaseException:
             self._packets.close()
@@ -225,12 +215,12 @@ class FFmpegStream:
         if len(self._audio) < _AU.size:
             self._check_exit_code()
             self._raise_read_error()
-            if not (begin := self._recording.pread(24, 0)):
+            if not (begin := self._recording.pread(NUM_BYTES, 0)):
                 raise AudioError("the file is empty", FailureKind.EMPTY)
             error = self._first_error(self._reason)
             text, kind = str(error), error.kind
             if text.startswith(("Invalid data found", "Format not on whitelist", "Not detecting")):
-                text = f"not audio in a format that libsndfile or ffmpeg knows; it begins with {begin!r}"
+                text = f"not audio in a format that libsndfile or ffmpeg knows: it looks like {file_kind(begin)}"
                 kind = FailureKind.NOT_AUDIO
             raise UndecodableStreamError(text, kind, tuple(self._log.audio_streams))
         magic, data_offset, _, encoding, rate, channels = _AU.unpack_from(self._audio)
@@ -419,118 +409,3 @@ class FFmpegStream:
         self._process.wait()
         self._stderr.close()
         self._packets.close()
-
-
-def open_stream(
-    recording: Recording,
-    name: str,
-    offset: float,
-    audio_stream: int | None,
-    reason: str,
-    warn: Callable[[str], None],
-    *,
-    seek: bool,
-    audio_bytes: AudioBytes | None,
-    language: str | None = None,
-) -> FFmpegStream | MixedStreams:
-    """Open an audio stream of a recording: the one that was asked for, or the first one with voice; or the streams of a
-    conversation that is divided over them. See FFmpegStream for the other arguments.
-
-    Args:
-        audio_stream: 0-based number among the audio streams; None takes the first one with at least LEAST_VOICE_SHARE
-            of the voice of any other one; without voice, the first one with sound.
-        warn: called with a line that names the stream, if there are several.
-        language: code of the language that is spoken. If streams are tagged with it, only they are considered.
-    """
-
-    def opened(number: int) -> FFmpegStream:
-        return FFmpegStream(recording, name, offset, reason, seek=seek, audio_stream=number, audio_bytes=audio_bytes)
-
-    try:
-        stream = opened(audio_stream or 0)
-        streams = stream.audio_streams
-    except UndecodableStreamError as undecodable:
-        streams = undecodable.audio_streams
-        if audio_stream is not None or len(streams) < 2:
-            raise
-    else:
-        if audio_stream is not None or len(streams) < 2:
-            return stream
-        stream.close()
-    chosen, sounds, warning = _choice(recording, name, offset, streams, language)
-    warn(warning)
-    for undecodable_number, sound in sorted(sounds.items()):
-        if sound.error:
-            warn(f"audio stream {undecodable_number} cannot be decoded: {sound.error}")
-    return opened(chosen[0]) if len(chosen) == 1 else MixedStreams([opened(number) for number in chosen])
-
-
-def _choice(
-    recording: Recording, name: str, offset: float, streams: Sequence[str], language: str | None
-) -> tuple[list[int], dict[int, _Sound], str]:
-    """Return the numbers of the audio streams to take, the sound in those that were considered, and the warning."""
-    numbers = range(len(streams))
-    tagged = [at for at in numbers if language is not None and _tag(streams[at]) == primary_subtag(language)]
-    sounds = {number: _Sound.of(recording, name, offset, number) for number in tagged or numbers}
-    if tagged and not any(sound.is_audible for sound in sounds.values()):
-        tagged = []
-        sounds |= {number: _Sound.of(recording, name, offset, number) for number in numbers if number not in sounds}
-    most = max(sound.voice_s for sound in sounds.values())
-    if most:
-        chosen = next(number for number in sorted(sounds) if sounds[number].voice_s >= LEAST_VOICE_SHARE * most)
-    else:
-        chosen = next((number for number in sorted(sounds) if sounds[number].is_audible), 0)
-    listed = "; ".join(f"{number}: {description}" for number, description in enumerate(streams))
-    with_voice = [number for number in sorted(sounds) if sounds[number].voice_s >= MIN_VOICE_S]
-    tags = {_tag(streams[number]) for number in with_voice}
-    if len(tags) == 1 and speak_in_turn([active_frames(np.array(sounds[number].levels)) for number in with_voice]):
-        taken = ", ".join(map(str, with_voice))
-        warning = f"audio streams {taken} were mixed, because they speak in turn ({listed}); see --audio-stream"
-        return with_voice, sounds, warning
-    with_what = "voice" if most else "sound"
-    if tagged:
-        with_what += f" in the language {language}"
-    warning = (
-        f"audio stream {chosen} was taken, the first with {with_what} of {len(streams)} ({listed}); see --audio-stream"
-    )
-    return [chosen], sounds, warning
-
-
-def _tag(description: str) -> str | None:
-    """Return the language that an audio stream is tagged with: "ger, aac, 48000 Hz, mono" → "de"."""
-    tag, _, rest = description.partition(", ")
-    return primary_subtag(tag) if rest.count(", ") >= 2 else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Sound:
-    """The sound in an audio stream."""
-
-    voice_s: float = 0.0
-    """Seconds of voice in the first minutes; if there is none, in the rest up to the first voice."""
-    is_audible: bool = False
-    levels: tuple[float, ...] = ()
-    """Level of each frame of 10 ms of the first minutes, in dB."""
-    error: str = ""
-    """The reason why the stream cannot be decoded."""
-
-    @classmethod
-    def of(cls, recording: Recording, name: str, offset: float, audio_stream: int) -> _Sound:
-        """Decode the first VOICE_SEARCH_S of a stream, and more if there is no voice."""
-        voice_s, heard_s, is_audible, levels = 0.0, 0.0, False, list[float]()
-        try:
-            with closing(FFmpegStream(recording, name, offset, reason="", audio_stream=audio_stream)) as stream:
-                for block in stream.blocks():
-                    if heard_s >= VOICE_SEARCH_S and voice_s:
-                        break
-                    heard_s += len(block) / stream.rate
-                    levels += loudness(
-                        soxr.resample(block.mean(axis=1), stream.rate, SAMPLING_RATE, quality="QQ")
-                    ).tolist()
-                    if np.abs(block).max(initial=0.0) > SILENCE_LEVEL:
-                        is_audible = True
-                        mono = soxr.resample(block.mean(axis=1), stream.rate, SAMPLING_RATE, quality="QQ")
-                        voice_s += voice_seconds(mono)
-        except AudioError as e:
-            return cls(voice_s, is_audible, tuple(levels), "" if heard_s else str(e))
-        return cls(voice_s, is_audible, tuple(levels))

@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from voxbatch.audio.frame_estimate import adts_frame_at
 from voxbatch.audio.mpeg_frames import frame_bytes, tag_bytes
 from voxbatch.audio.structure import MAX_LENGTH, is_unknown_length, ogg_page_bytes
 from voxbatch.storage.local import read_at
@@ -94,11 +95,8 @@ def _matroska_element(head: bytes) -> int | None:
 
 
 def _adts_frame(head: bytes) -> int | None:
-    """Return the length of a frame of ADTS (ISO/IEC 13818-7, section 6.2)."""
-    if len(head) < 7 or head[0] != 0xFF or head[1] & 0xF6 != 0xF0 or head[2] >> 2 & 0xF > 12:
-        return None
-    length = (head[3] & 3) << 11 | head[4] << 3 | head[5] >> 5
-    return length if length >= 7 else None
+    """Return the length of a frame of ADTS."""
+    return frame[0] if (frame := adts_frame_at(head, 0)) else None
 
 
 _AC3_KBIT = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)

@@ -38,6 +38,13 @@ def speak_in_turn(streams: Sequence[NDArray[np.bool_]]) -> bool:
     return len(streams) > 1 and size > 0
 
 
+def share_alone(stream: NDArray[np.bool_], other: NDArray[np.bool_]) -> float:
+    """Return the share of the sound of a stream that comes while another one has none, by the frames in which each has
+    sound."""
+    size = min(len(stream), len(other))
+    return 1 - float((stream[:size] & other[:size]).sum()) / max(1, int(stream.sum()))
+
+
 class Stream(Protocol):
     """An open audio stream; see FFmpegStream."""
 

@@ -98,6 +98,7 @@ class FrameCounter:
         average = self._seconds / self._frame_bytes if self._frame_bytes else 0.0
         unread, size = self._unexplained_bytes, self._recording.size
         is_other = unread > unknown_tag_bytes(size) and any(self._recording.pread(_READ_BYTES, size - unread))
+        is_other = is_other and self._frame_bytes > 0  # frames of free format do not tell their lengths
         return FrameCount(
             self._seconds,
             self._claimed_seconds,
@@ -110,11 +111,11 @@ class FrameCounter:
         """Count the frames that begin before `end` in the buffer, and remove them from it."""
         buffer, at = self._buffer, 0
         while at < end:
-            if (self._is_in_sync or _are_frames(buffer, at)) and (frame := _frame(buffer, at)):
+            if (self._is_in_sync or _are_frames(buffer, at)) and (frame := frame_at(buffer, at)):
                 if at + frame[0] > len(buffer):
                     break  # the file ends in this frame
                 size, seconds = frame
-                if not self._frame_bytes and (claimed := _claimed_frames(buffer[at : at + size])) is not None:
+                if not self._frame_bytes and (claimed := claimed_frames(buffer[at : at + size])) is not None:
                     self._claimed_seconds = claimed * seconds
                 else:
                     self._seconds += seconds
@@ -138,7 +139,7 @@ class FrameCounter:
 def _are_frames(buffer: bytes, at: int) -> bool:
     """Return whether MIN_FRAMES frames follow each other from a position on, or fewer to the end of the buffer."""
     for _ in range(MIN_FRAMES):
-        frame = _frame(buffer, at)
+        frame = frame_at(buffer, at)
         if frame is None:
             return False
         at += frame[0]
@@ -147,7 +148,7 @@ def _are_frames(buffer: bytes, at: int) -> bool:
     return True
 
 
-def _frame(buffer: bytes, at: int) -> tuple[int, float] | None:
+def frame_at(buffer: bytes, at: int) -> tuple[int, float] | None:
     """Return the length of the frame at a position in bytes and in seconds; None if there is no header of a frame."""
     header = buffer[at : at + 3]
     return _read_header(header) if len(header) == 3 and header[0] == 0xFF and header[1] >= 0xE0 else None
@@ -168,7 +169,7 @@ def _read_header(header: bytes) -> tuple[int, float] | None:
 
 def frame_bytes(head: bytes) -> int | None:
     """Return the length of the frame with these first bytes; None if they are no header of a frame."""
-    return frame[0] if (frame := _frame(head, 0)) else None
+    return frame[0] if (frame := frame_at(head, 0)) else None
 
 
 def tag_bytes(buffer: bytes, at: int) -> int:
@@ -182,7 +183,7 @@ def tag_bytes(buffer: bytes, at: int) -> int:
     return 128 if buffer.startswith(b"TAG", at) else 0
 
 
-def _claimed_frames(frame: bytes) -> int | None:
+def claimed_frames(frame: bytes) -> int | None:
     """Return the number of frames that a file's first frame claims: the headers Xing, Info (of LAME) and VBRI."""
     is_mpeg1, is_mono = frame[1] >> 3 & 1, frame[3] >> 6 == 3
     at = 4 + ((17 if is_mono else 32) if is_mpeg1 else (9 if is_mono else 17))

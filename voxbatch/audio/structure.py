@@ -283,13 +283,13 @@ def _ogg_checksum(page: bytes) -> int:
     return int(f"{reflected:032b}"[::-1], 2)
 
 
-def has_extensible_float(recording: Recording) -> bool:
-    """Return whether a file is Wave64 with floating-point numbers by WAVE_FORMAT_EXTENSIBLE. libsndfile 1.2.2 reads
-    those of 32 bits as integers."""
+def has_extensible_numbers(recording: Recording) -> bool:
+    """Return whether a file is Wave64 with other numbers than integers by WAVE_FORMAT_EXTENSIBLE: in floating point, or
+    by A-law or mu-law. libsndfile 1.2.2 reads those of 32 and of 8 bits as integers, with the same length and rate."""
     head = recording.pread(4096, 0)
     fmt = head.find(_W64_FMT) + len(_W64_FMT) + 8  # after the length of the chunk
     tag, sub_format = head[fmt : fmt + 2], head[fmt + 24 : fmt + 26]
-    return _W64_FMT in head and (tag, sub_format) == (b"\xfe\xff", b"\x03\x00")
+    return _W64_FMT in head and tag == b"\xfe\xff" and sub_format != b"\x01\x00"
 
 
 _W64_FMT = b"fmt " + bytes.fromhex("f3acd3118cd100c04f8edb8a")

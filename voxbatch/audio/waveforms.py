@@ -18,10 +18,11 @@ import soxr
 from numpy.typing import NDArray
 
 from voxbatch.audio.dropouts import Dropouts
+from voxbatch.audio.frame_estimate import estimated_seconds
 from voxbatch.audio.joined import FilePart, file_starts
 from voxbatch.audio.libsndfile import HeaderShortError, NativeBlock, SoundFileStream
 from voxbatch.audio.mixdown import Mixdown
-from voxbatch.audio.structure import AudioBytes, audio_bytes, has_extensible_float, ogg_pages
+from voxbatch.audio.structure import AudioBytes, audio_bytes, has_extensible_numbers, ogg_pages
 from voxbatch.errors import AudioError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.records import SAMPLING_RATE, Samples, Waveform
@@ -57,7 +58,7 @@ def decode(
     offset: float = 0.0,
     duration: float | None = None,
     channel: int | None = None,
-    audio_stream: int | None = None,
+    audio_stream: int | str | None = None,
     channels: str | None = None,
     language: str | None = None,
     warn: Warn = lambda message: None,
@@ -71,7 +72,9 @@ def decode(
         offset: seconds to skip.
         duration: seconds to take; None takes all.
         channel: 0-based channel to take; None mixes down (see Mixdown).
-        audio_stream: 0-based audio stream to take; None takes the first one with voice.
+        audio_stream: 0-based audio stream to take; several, such as "1,2", which are mixed; "all"; or the code of the
+            language that the streams to take are tagged with. None takes the first one with voice, or the streams of a
+            conversation that is divided over them.
         channels: without a `channel`, keep the channels separate: see sides.separate_channels. None mixes down, and so
             does a recording that is several files.
         language: code of the language that is spoken, which a film's audio streams may be tagged with.
@@ -112,7 +115,7 @@ def _decode_files(
     name: str,
     offset: float,
     channel: int | None,
-    audio_stream: int | None,
+    audio_stream: int | str | None,
     language: str | None,
     warn: Warn,
 ) -> Generator[Samples]:
@@ -146,7 +149,7 @@ def _decode_file(
     offset: float,
     duration: float | None,
     channel: int | None,
-    audio_stream: int | None,
+    audio_stream: int | str | None,
     channels: str | None,
     language: str | None,
     warn: Warn,
@@ -173,19 +176,20 @@ def _decode_file(
 
 
 def _open(
-    recording: Recording, name: str, offset: float, audio_stream: int | None, language: str | None, warn: Warn
+    recording: Recording, name: str, offset: float, audio_stream: int | str | None, language: str | None, warn: Warn
 ) -> Native:
     """Open a recording with libsndfile if it can read all of it, otherwise with ffmpeg."""
+    highest = _highest_number(audio_stream)
     header_audio: AudioBytes | None = None
     seek = True
     # The checksums of a file cost more than one of many parts of it.
     if not offset and (reason := _ogg_problem(recording, warn)):
         seek = False
-    elif (header_audio := audio_bytes(recording)) and header_audio.is_stale and not audio_stream:
+    elif (header_audio := audio_bytes(recording)) and header_audio.is_stale and not highest:
         reason = "a stale header"
     else:
-        if header_audio and audio_stream:
-            raise _no_such_stream(audio_stream)
+        if header_audio and highest:
+            raise _no_such_stream(highest)
         try:
             native = SoundFileStream(recording, offset, header_audio)
         except soundfile.LibsndfileError as unreadable:
@@ -195,11 +199,11 @@ def _open(
         else:
             if misread := _misread(native, recording):
                 reason = misread
-            elif audio_stream:
-                raise _no_such_stream(audio_stream)
+            elif highest:
+                raise _no_such_stream(highest)
             else:
                 return native
-    from voxbatch.audio.ffmpeg_stream import open_stream
+    from voxbatch.audio.stream_choice import open_stream
 
     return open_stream(
         recording, name, offset, audio_stream, reason, warn, seek=seek, audio_bytes=header_audio, language=language
@@ -212,12 +216,17 @@ def _misread(native: SoundFileStream, recording: Recording) -> str | None:
         return "a VOC file"
     if native.subtype == "OPUS" and native.rate < OPUS_RATE:
         return f"Opus that libsndfile decodes at {native.rate} Hz"
-    return "Wave64 whose numbers libsndfile takes for integers" if has_extensible_float(recording) else None
+    return "Wave64 whose numbers libsndfile takes for integers" if has_extensible_numbers(recording) else None
 
 
-def _no_such_stream(audio_stream: int) -> AudioError:
-    text = f"audio stream {audio_stream} was asked for; the recording has audio stream 0 only"
+def _no_such_stream(number: int) -> AudioError:
+    text = f"audio stream {number} was asked for; the recording has audio stream 0 only"
     return AudioError(text, FailureKind.NO_SUCH_PART)
+
+
+def _highest_number(audio_stream: int | str | None) -> int:
+    """Return the highest number of an audio stream that is asked for; 0 if none is asked for by its number."""
+    return max((int(number) for number in str(audio_stream).split(",") if number.isdecimal()), default=0)
 
 
 def _ogg_problem(recording: Recording, warn: Warn) -> str | None:
@@ -443,7 +452,7 @@ def probe(recording: Recording, certain: bool = False, by_ffmpeg: bool = True) -
         return None
     from voxbatch.audio.mp4_header import mp4_seconds
 
-    seconds = mp4_seconds(recording)
+    seconds = mp4_seconds(recording) or estimated_seconds(recording)
     if seconds or not by_ffmpeg:
         return seconds
     from voxbatch.audio.ffmpeg_header import header_seconds

@@ -10,6 +10,7 @@ job's ExitMessage.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import sys
@@ -24,7 +25,7 @@ from voxbatch.cli.options import LOG_FORMAT
 from voxbatch.errors import VoxbatchError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import in_job, write_exit_message
-from voxbatch.process import streams
+from voxbatch.process import confinement, streams
 
 
 @click.group(
@@ -40,12 +41,16 @@ def cli() -> None:
     """
 
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 def main() -> NoReturn:
     """Run the console script and exit with one of the module's exit codes.
 
     Raises:
         Exception: an unexpected error (a bug) passes through, so that its traceback is shown.
     """
+    confinement.hide_memory()
     streams.prepare()
     faulthandler.enable(2)  # otherwise native code that crashes ends this process without a word
     told: dict[str, str] = {}
@@ -72,7 +77,8 @@ def main() -> NoReturn:
         sys.exit(e.exit_code)
     except OSError as e:  # standard output is a closed pipe, or a file on a full disk
         if not isinstance(e, BrokenPipeError):
-            _show(str(e), told)
+            is_output = e.filename is None and e.errno in _DISK_ERRORS
+            _show(f"cannot write to standard output: {e.strerror}" if is_output else str(e), told)
         _discard_output()
         sys.exit(1)
     except Exception as e:  # a bug: let Python print the traceback

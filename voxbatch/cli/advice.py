@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from voxbatch.config import RETRY_CHOICES
 from voxbatch.engines import multilingual_model
@@ -57,13 +58,14 @@ def command_with(argv: Sequence[str], *options: str) -> str:
 
 
 def other_out(out: str) -> str:
-    """Return the name of another OUT: "calls.voxbatch" → "calls-2.voxbatch", "out-2" → "out-3"."""
+    """Return the name of another OUT: "calls.voxbatch" → "calls-other.voxbatch", "out/2026-11-20" →
+    "out/2026-11-20-other". A number alone would be the name of the run of another day, shard or folder."""
     out = _short(out.rstrip("/"))
-    match = re.fullmatch(r"(.*?)(?:-(\d{1,3}))?(\.voxbatch)?", out, re.DOTALL)
+    match = re.fullmatch(r"(.*?)(?:-other(?:-(\d{1,3}))?)?(\.voxbatch)?", out, re.DOTALL)
     assert match is not None
-    stem, number, suffix = match[1], int(match[2] or 1), match[3] or ""
-    names = (f"{stem}-{n}{suffix}" for n in itertools.count(number + 1))
-    return next(name for name in names if is_remote(name) or not os.path.lexists(name))
+    stem, suffix = f"{match[1]}-other", match[3] or ""
+    names = chain([f"{stem}{suffix}"], (f"{stem}-{n}{suffix}" for n in itertools.count(2)))
+    return next(name for name in names if name != out and (is_remote(name) or not os.path.lexists(name)))
 
 
 def failure_lines(
@@ -139,7 +141,6 @@ def with_commands(error: VoxbatchError, argv: Sequence[str], out: str) -> Voxbat
     commands = {
         "to continue it": updated,
         "to keep both": command_with(argv, "-o", other_out(out)),
-        "to erase the old outputs": command_with(argv, "--overwrite"),
     }
     lines = [f"  {purpose}: {command}" for purpose, command in commands.items() if command]
     return RunMismatchError("\n".join([str(error), *lines]), error.may_update)

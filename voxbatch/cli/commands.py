@@ -36,6 +36,7 @@ _MODULES = {
     "flags": "voxbatch.cli.flags_command",
     "calibrate": "voxbatch.cli.flags_command",
     "merge": "voxbatch.cli.out_commands",
+    "correct": "voxbatch.works.correct.command",
     "profiles": "voxbatch.cli.models_command",
     "submit": "voxbatch.clouds.submit_command",
     "deployment": "voxbatch.clouds.deployment_command",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import click
 
 from voxbatch.config import Config
 from voxbatch.display import format_duration
 from voxbatch.runner.forecast import RunEstimate, estimate_run
 from voxbatch.runner.steps import steps_of
-from voxbatch.safe_text import escape_controls
+from voxbatch.safe_text import counted, escape_controls
 
 
 def print_plan(config: Config) -> None:
@@ -50,23 +52,39 @@ def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str
     return [
         ("engine", f"{p.engine} (model {p.model})"),
         ("items", f"{p.items:,}"),
-        ("audio", format_audio(p.audio_s, p.estimated_items, p.unknown_items)),
+        ("audio", format_audio(p)),
         steps_of(config).size(p.audio_s, p.chunks),
         ("time", time),
         ("cost", cost),
     ]
 
 
-def format_audio(audio_s: float, estimated_items: int, unknown_items: int) -> str:
-    """Return the expected amount of audio for people: "3:22, 3 of them by the headers of a sample".
+class AudioAmount(Protocol):
+    """An expected amount of audio; see runner.forecast.RunEstimate."""
 
-    Args:
-        audio_s: seconds of audio, without the `unknown_items`.
-        estimated_items: number of items whose duration the manifest does not give.
-        unknown_items: number of these items for which there is no estimate either.
-    """
-    amount = f"{audio_s / 3600:,.1f} hours" if audio_s >= 3600 else format_duration(audio_s)
-    if unknown_items:
-        known = f"{amount}, and " if audio_s else ""
-        return f"{known}{unknown_items:,} items of unknown duration: the headers of a sample do not tell it"
-    return f"{amount}, {estimated_items:,} of them by the headers of a sample" if estimated_items else amount
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio, without the `unknown_items`."""
+
+    @property
+    def estimated_items(self) -> int:
+        """Number of items whose duration the manifest does not give."""
+
+    @property
+    def unknown_items(self) -> int:
+        """Number of these items for which there is no estimate either."""
+
+    @property
+    def is_about(self) -> bool:
+        """True if a duration may be wrong."""
+
+
+def format_audio(p: AudioAmount) -> str:
+    """Return an amount of audio for people: "3:22, 3 of them by the headers of a sample", "about 2:11, …"."""
+    amount = f"{p.audio_s / 3600:,.1f} hours" if p.audio_s >= 3600 else format_duration(p.audio_s)
+    if p.unknown_items:
+        known = f"{amount}, and " if p.audio_s else ""
+        items = counted(p.unknown_items, "item")
+        return f"{known}{items} of unknown duration: the headers of a sample do not tell it"
+    about = "about " if p.is_about else ""
+    return f"{about}{amount}, {p.estimated_items:,} of them by the headers of a sample" if p.estimated_items else amount

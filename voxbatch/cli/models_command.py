@@ -39,8 +39,6 @@ def models(name: str | None) -> None:
 
 
 _SPEED = "seconds of audio per second on one H200, with made-up weights"
-USD_PER_HOUR = 5.0
-"""Price of an H200, in docs/gpus-and-models.md, too."""
 
 
 def _table() -> Iterator[str]:
@@ -82,10 +80,12 @@ def _table() -> Iterator[str]:
 
 
 def _details(model: KnownModel) -> Iterator[str]:
+    from voxbatch import prices
     from voxbatch.engines import install_command
     from voxbatch.engines.hub import cache_folder
     from voxbatch.engines.known_models import LEADERBOARD
 
+    usd_per_hour = prices.machines()[prices.RENTED_H200].usd_per_hour
     if len(model.languages) == 1:
         languages = "English only: for other languages take one that knows more, such as base"
     else:
@@ -105,7 +105,7 @@ def _details(model: KnownModel) -> Iterator[str]:
         "licence": model.license,
         "WER": "no published figure is known here" if model.wer is None else f"{model.wer:.2f} %: {LEADERBOARD}",
         "speed": f"{model.rtfx:,} {_SPEED}" if model.rtfx else "not measured on a GPU",
-        "price": f"{USD_PER_HOUR / model.rtfx:.4f} USD an hour of audio, at {USD_PER_HOUR:g} USD an hour for an H200"
+        "price": f"{usd_per_hour / model.rtfx:.4f} USD an hour of audio, at {usd_per_hour:g} USD an hour for an H200"
         if model.rtfx
         else "unknown without a speed",
         "tested": model.tested or "nothing with this model",

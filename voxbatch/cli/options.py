@@ -27,7 +27,7 @@ from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms.tasks.known import AUTO, NONE, PLATFORMS
 from voxbatch.safe_text import counted
-from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, Setting, settings_of
+from voxbatch.settings import COMMON, MACHINE, MODEL, OUTPUTS, PROCESS, SWITCHES, Setting, settings_of
 from voxbatch.storage import StoreOptions, Stores, is_remote
 
 if TYPE_CHECKING:
@@ -59,6 +59,20 @@ class Option(click.Option):
         """
         super().__init__(*args, **settings)
         self.group = group
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        """Return the value that the variable of the option gives. That of a flag is one of SWITCHES: click takes other
+        words, and takes "false" for the value of a flag that is no truth value.
+
+        Raises:
+            BadParameter: the variable of a flag has another word.
+        """
+        text = self.resolve_envvar_value(ctx) if self.is_flag else None
+        if text is None:
+            return super().value_from_envvar(ctx)
+        if (is_on := SWITCHES.get(text.strip().lower())) is None:
+            raise click.BadParameter(f"{text!r} is not one of {', '.join(SWITCHES)}", ctx, self)
+        return is_on if self.is_bool_flag else self.flag_value if is_on else None
 
 
 class ForwardedOption(Option):
@@ -420,8 +434,8 @@ def unknown_variables(environ: Iterable[str]) -> list[str]:
 
 
 _READ_ELSEWHERE = (
-    "VOXBATCH_FFMPEG", "VOXBATCH_NO_WAIT", "VOXBATCH_SCRIPTED_WORKER", "VOXBATCH_TASK_COUNT", "VOXBATCH_TEST_",
-    "VOXBATCH_VLLM_",
+    "VOXBATCH_CONFINEMENT", "VOXBATCH_FFMPEG", "VOXBATCH_NO_WAIT", "VOXBATCH_SCRIPTED_WORKER", "VOXBATCH_TASK_COUNT",
+    "VOXBATCH_TEST_", "VOXBATCH_VLLM_",
 )  # fmt: skip
 """Beginnings of the names of variables that are no options."""
 

@@ -48,7 +48,7 @@ WATCH_S = 10.0
 @click.option(
     "--verify",
     is_flag=True,
-    help="Read every part and every output, and show what is damaged, missing or of another run, with the commands "
+    help="Check the parts and the outputs, and show what is damaged, missing or of another run, with the commands "
     "that repair it. The exit code is 1 if there is a problem.",
 )
 @click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:.0f} seconds, until the run is finished.")
@@ -238,4 +238,6 @@ def export(out: str, output: str, stores: Stores, **settings: Any) -> None:
         click.echo(f"{split:<5}  {counted(shards, 'shard')}, {cuts}, {hours:,.2f} h")
     for reason, count in exported.left_out.most_common():
         click.echo(f"left out {counted(count, 'cut')} {reason}")
+    for name in exported.damaged:
+        click.echo(escape_controls(f"{name} was damaged, and is written again"))
     click.echo(escape_controls(output))

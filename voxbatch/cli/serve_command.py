@@ -115,7 +115,8 @@ def serve(
     for message in server.bring_model():
         if not message.is_progress:
             click.echo(escape_controls(message.text), err=True)
-    flags = middleware(rate_limit, is_json(log_format, in_job(os.environ)))
+    allow_private = stores.options.allow_private_addresses
+    flags = middleware(rate_limit, is_json(log_format, in_job(os.environ)), allow_private)
     command = server.command(host, port, (*flags, *others))
     if dry_run:
         click.echo(shlex.join(command))

@@ -15,6 +15,7 @@ from voxbatch import display, runner
 from voxbatch.cli.options import BURN
 from voxbatch.config import Config
 from voxbatch.errors import (
+    CheckpointError,
     EmptySourceError,
     RunError,
     StorageError,
@@ -103,8 +104,7 @@ def transcribe(
         write_exit_message(str(e))
         if isinstance(e, UsageError) and latest is None:  # nothing was started
             return refuse(e, log)
-        is_safe = not isinstance(e, TakenOverError)  # otherwise, the committed items are deleted or about to be
-        log.error("run_failed", text=f"{e}\n{_safe(config, latest, e)}" if is_safe else str(e))
+        log.error("run_failed", text="\n".join(filter(None, [str(e), _safe(config, latest, e)])))
         return RunError.exit_code
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -134,12 +134,17 @@ def refuse(error: UsageError, log: Log) -> int:
 
 
 def _safe(config: Config, p: Progress | None, error: VoxbatchError | None = None) -> str:
-    """Return the sentence that says how many items are safe by the latest progress, and how to continue. After an
-    error that names a missing place, or one that cannot keep OUT, the same command would fail again."""
+    """Return the sentence that says how many items are safe by the latest progress, and how to continue; "" if that is
+    not known. After an error that names a missing place, or one that cannot keep OUT, the same command would fail
+    again."""
     safe, again = "no item was started, and all committed items are safe", ""
     if p is not None:
         safe = f"{p.committed:,} of {p.items:,} items are safe in {config.out}"
         again = " without --overwrite" if config.overwrite else ""
+    if isinstance(error, TakenOverError):  # the committed items are deleted or about to be
+        return ""
+    if isinstance(error, CheckpointError):  # a part is damaged or gone, and the error says how to continue
+        return error.present and f"{error.present} are safe in {config.out}"
     if isinstance(error, StorageError) and error.kind in (FailureKind.NOT_FOUND, FailureKind.NOT_ALLOWED):
         return safe
     return f"{safe}; run the same command again{again} to continue"

@@ -23,8 +23,12 @@ _OPTIONS_ELSEWHERE = {
     "--output-format": "Formats are given by --formats srt,vtt",
     "--word-timestamps": "Each output has the times of words",
     "--lang": "The language is given by --language",
+    "--version": "The version is shown by voxbatch --version",
+    **dict.fromkeys(("--verbose", "--debug"), "The log has everything already"),
 }
 """Options of other programs, and what voxbatch has in their place."""
+DESTRUCTIVE = ("--overwrite", "--drop")
+"""Options that no message suggests, because they delete what somebody may still need."""
 _MISSING_SOURCE = """
 
 Give one of these as SOURCE:
@@ -44,6 +48,9 @@ def message_of(error: click.ClickException) -> str:
     """Return the message of an error, with what to type instead if that is known."""
     if isinstance(error, click.NoSuchOption) and (place := _OPTIONS_ELSEWHERE.get(error.option_name)):
         return f"{error.message} {place}."
+    if isinstance(error, click.NoSuchOption):
+        harmless = [name for name in error.possibilities or () if name not in DESTRUCTIVE]
+        error = click.NoSuchOption(error.option_name, error.message, harmless, error.ctx)
     message = error.format_message()
     if isinstance(error, click.MissingParameter) and error.ctx is not None and error.param is not None:
         message += _MISSING_SOURCE if (error.ctx.info_name, error.param.name) == ("run", "source") else ""

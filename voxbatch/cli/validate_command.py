@@ -95,15 +95,33 @@ def validate(
     if unchecked:
         were = "1 recording at an address was" if unchecked == 1 else f"{unchecked:,} recordings at addresses were"
         click.echo(f"{were} not looked at; --check-audio reads the headers")
-    if check_audio:
-        rest = f", and {unknown:,} of unknown duration" if unknown else ""
-        hours = f"{known_s / 3600:,.2f} hours by the headers of {counted(known, 'recording')}{rest}"
-    else:
-        hours = f"{surveyed.known_hours:,.2f} hours in the items that give a duration"
+    hours = _by_headers(known, known_s, unknown) if check_audio else _by_items(surveyed.known_s)
     click.echo(f"{hours}; {surveyed.with_text:,} with a reference")
     if languages := ", ".join(f"{lang} {count:,}" for lang, count in surveyed.languages.most_common(10)):
         click.echo(escape_controls(f"languages: {languages}"))
     sys.exit(EXIT_SOME_UNUSABLE if problems else 0)
+
+
+def _by_headers(known: int, known_s: float, unknown: int) -> str:
+    """Return the amount of audio by the headers of `known` recordings, beside `unknown` whose headers do not tell."""
+    if not known:
+        return "unknown duration: no header tells it"
+    rest = f", and {unknown:,} of unknown duration" if unknown else ""
+    return f"{_amount(known_s)} by the headers of {counted(known, 'recording')}{rest}"
+
+
+def _by_items(known_s: float) -> str:
+    """Return the amount of audio by the lines of a manifest."""
+    if not known_s:
+        return "unknown duration: no item gives it, and --check-audio reads the headers"
+    return f"{_amount(known_s)} in the items that give a duration"
+
+
+def _amount(seconds: float) -> str:
+    """Return an amount of audio in hours, or less than 0.01 hours as a duration."""
+    from voxbatch.display import format_duration
+
+    return f"{seconds / 3600:,.2f} hours" if seconds >= 36 else format_duration(seconds)
 
 
 def _outcome(source: Source, num_items: int, problems: int, unchecked: int) -> Iterable[str]:

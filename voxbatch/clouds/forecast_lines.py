@@ -37,7 +37,7 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str]:
     """Yield the expected size, time and cost of a run, for people."""
     f = forecast
     yield f"items    {f.items:,}"
-    yield f"audio    {format_audio(f.audio_s, f.estimated_items, f.unknown_items)}"
+    yield f"audio    {format_audio(f)}"
     yield f"tasks    {f.tasks:,}"
     missing = "`duration` in the manifest" if f.unknown_items else "--expected-rtfx"
     if f.work_s is None or f.wall_s is None:

@@ -23,7 +23,7 @@ from voxbatch.cli.options import (
     setting_option,
     store_options,
 )
-from voxbatch.clouds.submit_command import forwarded, tasks_option
+from voxbatch.clouds.submit_command import ceiling_options, forwarded, tasks_option
 from voxbatch.config import RunOptions
 from voxbatch.errors import RunError, UsageError
 from voxbatch.log import Log, is_json
@@ -119,6 +119,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
 @option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
 @option("--region", metavar="REGION", help="Cloud Run: region of the job. Default: CLOUDSDK_RUN_REGION.")
 @tasks_option
+@ceiling_options
 @prompt_option
 @job_options
 @store_options
@@ -140,6 +141,8 @@ def listen(
     job: str,
     region: str | None,
     tasks: int | None,
+    max_tasks: int,
+    max_usd: float | None,
     quiet: bool,
     log_format: str,
     exit_zero: bool,
@@ -158,7 +161,7 @@ def listen(
     from voxbatch.clouds.listen import ListenerOptions
     from voxbatch.clouds.listen.executors import CloudRunExecutor, LocalExecutor, SharedOptions
     from voxbatch.clouds.listen.rules import PlaceRules
-    from voxbatch.clouds.submit import CloudRun
+    from voxbatch.clouds.submit import Ceiling, CloudRun
     from voxbatch.runner import Stop
     from voxbatch.runner.steps import steps_of
 
@@ -180,7 +183,9 @@ def listen(
             executor = LocalExecutor(shared, stop, log)
         else:
             target = CloudRun(job, project, region)
-            executor = CloudRunExecutor(shared, target, forwarded(ctx, _OUR_OWN), out, tasks, asked_price, log)
+            executor = CloudRunExecutor(
+                shared, target, forwarded(ctx, _OUR_OWN), out, tasks, asked_price, Ceiling(max_tasks, max_usd), log
+            )
         with closing(executor):
             code = _serve(options, (subscription, project, dead_letter), executor, stop, log)
     except UsageError as e:

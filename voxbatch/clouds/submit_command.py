@@ -84,6 +84,17 @@ tasks_option = option(
 )  # fmt: skip
 
 
+ceiling_options = combined(
+    option(
+        "--max-tasks", type=int, default=100, show_default=True, metavar="N",
+        help="Refuse a run whose hours of audio need more tasks. A number that is given by --tasks may be larger.",
+    ),
+    option(
+        "--max-usd", type=float, metavar="USD", help="Refuse a run that is expected to cost more. Default: no limit.",
+    ),
+)  # fmt: skip
+
+
 def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option --prompt of `run`, and the options of each of SUBMITTED with the flag that chooses it."""
     prompt, flags = settings_of(RunOptions)["prompt"], []
@@ -107,6 +118,7 @@ def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Platform that runs the tasks.",
 )
 @tasks_option
+@ceiling_options
 @option(
     "--task-hours",
     type=float,
@@ -163,6 +175,8 @@ def submit(
     out: str | None,
     target: str,
     tasks: int | None,
+    max_tasks: int,
+    max_usd: float | None,
     task_hours: float | None,
     again: bool,
     env: dict[str, str],
@@ -175,12 +189,12 @@ def submit(
     Options of the run, given by flags or VOXBATCH_* variables, are passed to the job; --decoders and --workers only if
     given by flags. If a run with the same arguments is in progress, no second run is started.
     """
-    from voxbatch.clouds.submit import Submission, redact_addresses, size_run, size_without_source, start
+    from voxbatch.clouds.submit import Ceiling, Submission, redact_addresses, size_run, size_without_source, start
     from voxbatch.output.default_out import default_out
 
     for name in ("quiet", "exit_zero", "log_format", "hotwords"):  # they concern only the run
         settings.pop(name)
-    platform = _platform(ctx, target, settings)
+    platform, ceiling = _platform(ctx, target, settings), Ceiling(max_tasks, max_usd)
     settings |= {"own": _own_options(ctx, kind, settings)}
     config = Config.of(run_options_of(ctx, settings), source, out or default_out(source))
     submission = Submission(config.source, config.out, forwarded(ctx), command=kind or "run", environment=env)
@@ -190,7 +204,7 @@ def submit(
     platform.request(submission)  # refuse an invalid request before the manifest is read
     forecast = None
     try:
-        submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour)
+        submission, forecast = size_run(submission, config, platform, tasks, task_hours, usd_per_hour, ceiling=ceiling)
     except StorageError as e:
         if not dry_run:
             raise

@@ -19,11 +19,13 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from voxbatch.audio.ffmpeg import FFmpegKilledError
 from voxbatch.decoding.excerpts import excerpts_of
 from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
 from voxbatch.decoding.voices import VoiceListener, cut_channels, without_echo
 from voxbatch.errors import AudioError, EngineError, ItemError, StorageError
 from voxbatch.failure_kinds import FailureKind
+from voxbatch.process import confinement
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Samples, Span, Waveform
@@ -60,6 +62,7 @@ def main(connection: Connection) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the parent is gone
         try:
             settings: DecoderSettings = connection.recv()
+            _confine()
             _decode_tasks(connection, settings.stores, Allowance(settings.received_fd))
         except (OSError, RuntimeError, MemoryError, AudioError) as e:
             if (limit := find_limit(e)) is None:
@@ -67,6 +70,14 @@ def main(connection: Connection) -> None:
             connection.send(DecoderRefused(limit))
         except EngineError as e:
             connection.send(DecoderRefused(str(e)))
+
+
+def _confine() -> None:
+    """Let this process, which parses the files of strangers, change files only where its libraries must, and reach no
+    other process. Landlock keeps its ffmpeg and other decoders from its memory, and lets its parent see its work in
+    /proc, which the parent needs to tell a hang."""
+    if not confinement.confine(confinement.decoder_limits()).landlock:
+        confinement.hide_memory()
 
 
 class Allowance:
@@ -201,7 +212,6 @@ def chunks(
         RecordingChangedError: the recording was changed while it was decoded.
         StorageError: the place that the recording is fetched from fails.
     """
-    from voxbatch.audio.ffmpeg import FFmpegKilledError
     from voxbatch.audio.waveforms import decode
 
     try:

@@ -6,9 +6,12 @@ answer. A decoder that cannot work on this machine says so with a DecoderRefused
 
 from __future__ import annotations
 
+import io
+import pickle
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from voxbatch.records import OVERLAP, SAMPLING_RATE, Chunk, Failure, Span, SpeakerCount, Turn
 from voxbatch.storage import Stores
@@ -16,6 +19,8 @@ from voxbatch.storage.address import is_remote
 from voxbatch.storage.circuit_breaker import Reachable, Report
 
 if TYPE_CHECKING:  # a run that does not tell speakers apart does not import the package
+    from multiprocessing.connection import Connection
+
     from voxbatch.speakers import SpeakerWeights, Voice
 
 SPLIT_ADVICE = "raise --max-hours, or split it with `offset` and `duration`"
@@ -53,7 +58,7 @@ class DecodeTask:
     lang: str | None
     limit: int
     """Length of the engine's longest chunk, in samples."""
-    audio_stream: int | None = None
+    audio_stream: int | str | None = None
     max_samples: int = sys.maxsize
     """Length of the longest recording, or part of one, that is decoded to its end, in samples."""
     overlap: int = OVERLAP
@@ -133,3 +138,42 @@ class DecoderRefused:
 
 
 Message = Chunk | Decoded | Undecodable
+
+
+def receive(connection: Connection) -> Any:
+    """Return the next message of a decoder.
+
+    Raises:
+        EOFError, OSError: the decoder has died, or sent what no decoder sends: a recording may have taken it over.
+    """
+    try:
+        return _Records(io.BytesIO(connection.recv_bytes())).load()
+    except pickle.UnpicklingError as e:
+        raise EOFError(str(e)) from e
+
+
+class _Records(pickle.Unpickler):  # noqa: S301 find_class admits records alone
+    """Unpickler of the records of voxbatch alone. Any other object could run code of the sender's choice here."""
+
+    OTHERS = frozenset((
+        "voxbatch.shared_samples.SharedSamples", "numpy.dtype", "numpy._core.multiarray.scalar", "pathlib.PosixPath",
+        "pathlib._local.PosixPath",
+    ))  # fmt: skip
+    """Further classes of the values in records."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return the class of a record, an enumeration, or another value."""
+        if f"{module}.{name}" == "builtins.getattr":  # by which Python 3.11 names a member of an enumeration
+            return _member
+        if f"{module}.{name}" in self.OTHERS:
+            return super().find_class(module, name)
+        found = super().find_class(module, name) if module.startswith("voxbatch.") and "." not in name else None
+        if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum)):
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no record of a message")
+
+
+def _member(kind: Any, name: str) -> Enum:
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind[name]
+    raise pickle.UnpicklingError(f"{kind} is no enumeration")

@@ -15,10 +15,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from voxbatch.decoding.messages import Decoded, DecoderRefused, DecoderSettings, DecodeTask, Message, Undecodable
-from voxbatch.errors import RunError
+from voxbatch.audio import ffmpeg
+from voxbatch.decoding.messages import (
+    Decoded,
+    DecoderRefused,
+    DecoderSettings,
+    DecodeTask,
+    Message,
+    Undecodable,
+    receive,
+)
+from voxbatch.errors import RunError, VoxbatchError
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.process.child import ChildProcess, for_voxbatch, readable
+from voxbatch.process.confinement import OFF, ON, SWITCH, is_switched_off
 from voxbatch.process.hang_detector import HangDetector
 from voxbatch.process.limits import describe_limits
 from voxbatch.process.suspects import SearchRules, Suspects
@@ -109,7 +119,7 @@ class DecoderProcess(ChildProcess):
         Raises:
             EOFError, OSError: the decoder has died.
         """
-        message: Message | DecoderRefused | RetryWait | None = self.connection.recv()
+        message: Message | DecoderRefused | RetryWait | None = receive(self.connection)
         if message is None or isinstance(message, RetryWait):
             self.has_started = True
         elif isinstance(message, Chunk):
@@ -140,8 +150,13 @@ class DecoderProcess(ChildProcess):
 
 
 def _environment(stores: Stores) -> dict[str, str]:
-    """Return the variables of this process that a decoder inherits."""
-    return for_voxbatch(os.environ, keeps_stores=not stores.options.anonymous)
+    """Return the variables of this process that a decoder inherits, and whether it confines itself."""
+    try:
+        is_confinable = ffmpeg.is_confinable()
+    except VoxbatchError:  # there is no ffmpeg
+        is_confinable = not is_switched_off()
+    inherited = for_voxbatch(os.environ, keeps_stores=not stores.options.anonymous)
+    return {**inherited, SWITCH: ON if is_confinable else OFF}
 
 
 class WarmPool:

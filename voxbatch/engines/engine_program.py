@@ -22,6 +22,7 @@ from voxbatch.engines.results import Result
 from voxbatch.engines.supervised import supervised
 from voxbatch.errors import VoxbatchError
 from voxbatch.process.child import handle_stop_signals
+from voxbatch.process.confinement import hide_memory
 from voxbatch.records import Chunk
 from voxbatch.shared_samples import SharedSamples
 
@@ -80,11 +81,17 @@ def _receive(connection: Connection, feeds: queue.SimpleQueue[_SentFeed], send: 
     it started."""
     feed: _SentFeed | None = None
     message: BeginStream | Chunk | CloseFeed
+
+    def ready() -> None:
+        """Tell that the model is loaded. Until then, the parent sees in /proc what this process reads."""
+        hide_memory()
+        send(Ready())
+
     with contextlib.suppress(EOFError, OSError):
         while True:
             match message := connection.recv():
                 case BeginStream():
-                    feed = _SentFeed(message.is_last, lambda: send(Ready()))
+                    feed = _SentFeed(message.is_last, ready)
                     feeds.put(feed)
                 case Chunk(audio=SharedSamples() as audio) if feed is not None:
                     audio.receive(connection)

@@ -85,7 +85,8 @@ class Engine(Protocol):
         The model is not loaded again if an earlier stream left it loaded. Only one stream may run at a time.
 
         Each chunk that the engine takes gives exactly one Hypothesis, Speech or ChunkFailure, in any order, as soon as
-        it is ready. An error in one chunk becomes the ChunkFailure of that chunk.
+        it is ready. An error in one chunk becomes the ChunkFailure of that chunk. Whatever an engine does, `supervised`
+        brings each chunk to one result: it may call this method several times for one feed.
 
         Raises:
             EngineError: the engine cannot start, or it died and cannot be started again.

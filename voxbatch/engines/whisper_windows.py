@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.known_models import WHISPER_CODES
+from voxbatch.engines.language_switch import POSITIONS_PER_SECOND, find_switch
 from voxbatch.engines.results import ChunkProgress
 from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, suspicions, weight
 from voxbatch.errors import EngineError
@@ -43,6 +45,7 @@ from voxbatch.records import (
     Samples,
     Word,
 )
+from voxbatch.text.chunking import quietest_position
 from voxbatch.voice import SPEECH_PROBABILITY, VOICE_WINDOW, is_silent, speech_probabilities
 
 FRAMES_PER_SECOND = 100
@@ -71,7 +74,14 @@ PUNCTUATION_BEFORE, PUNCTUATION_AFTER = "\"'“¿([{-", "\"'.。,，!！?？:：
 LANGUAGE_PROBABILITY = 0.5
 """Probability from which a detected language is certain: no other language is as probable then."""
 LANGUAGE_FRAMES = 10 * FRAMES_PER_SECOND
-"""Length from which a window can change the language: 10 s. A few words are too little to detect it from."""
+"""Length of a window from which LANGUAGE_PROBABILITY changes the language: 10 s. A few words are too little to detect
+it from."""
+SHORT_LANGUAGE_PROBABILITY = 0.9
+"""Probability that changes the language at a shorter window. With Whisper base, 8 of 111 windows of 1 to 10 s in five
+languages had more than 0.5 for a wrong one, and none had more than 0.9."""
+BORDER_SEARCH = 2 * SAMPLING_RATE
+"""Samples before and after the end of a language in which the pause before the other language is looked for: 2 s. With
+Whisper base, 35 of 38 borders in 24 talks are within 0.3 s of the truth; with 1 s, 31 are."""
 
 MAX_TOKENS = 448
 """Number of positions of the prompt and the text together (openai/whisper, n_text_ctx)."""
@@ -164,6 +174,12 @@ class WindowDecoder:
         self._features = spectrogram(model, samples)
         self.num_frames: int = self._features.shape[-1] - 1
 
+    def until(self, end: int) -> WindowDecoder:
+        """Return a decoder of the stretch up to a frame. Its windows do not reach beyond it."""
+        decoder = copy(self)
+        decoder.num_frames = end
+        return decoder
+
     def encode(self, start: int) -> Any:
         """Return the encoder's output for the window that starts at a frame; None if the window is certainly silent."""
         end = start + WINDOW_FRAMES
@@ -180,12 +196,21 @@ class WindowDecoder:
             silence = _SILENCE[self._model] = np.array(self._model.encode(padding))
         return type(encoded).from_array(np.concatenate([begin, silence[:, begin.shape[1] :]], axis=1))
 
-    def detect_language(self, encoded: Any) -> tuple[str, float]:
-        """Return Whisper's code of the most probable language, and its probability."""
-        if not self._model.model.is_multilingual:
-            return "en", 1.0
-        token, probability = self._model.model.detect_language(encoded)[0][0]
-        return token[2:-2], probability
+    def detect_language(self, encoded: Any, start: int) -> tuple[str, float, int]:
+        """Return Whisper's code of the first language of the window that starts at a frame, its probability, and the
+        frame at which it ends: in a pause before another language, or at the end of the stretch."""
+        model = self._model.model
+        if not model.is_multilingual:
+            return "en", 1.0, self.num_frames
+        probabilities = {token[2:-2]: probability for token, probability in model.detect_language(encoded)[0]}
+        size = min(WINDOW_FRAMES, self.num_frames - start)
+        num_positions = size * POSITIONS_PER_SECOND // FRAMES_PER_SECOND
+        if size >= LANGUAGE_FRAMES and (switch := find_switch(model, encoded, num_positions, probabilities)):
+            at = round((start / FRAMES_PER_SECOND + switch.end_s) * SAMPLING_RATE)
+            pause, _ = quietest_position(self._samples, max(0, at - BORDER_SEARCH), at + BORDER_SEARCH)
+            return switch.language, 1.0, min(pause * FRAMES_PER_SECOND // SAMPLING_RATE, self.num_frames)
+        language = max(probabilities, key=lambda code: probabilities[code])
+        return language, probabilities[language], self.num_frames
 
     def decode_watched(
         self,
@@ -393,7 +418,8 @@ def windows(
     Args:
         model: a faster_whisper.WhisperModel.
         samples: the audio, of shape (num_samples,).
-        language: Whisper's code of the language. None means that the language of each window is detected.
+        language: Whisper's code of the language. None means that the language of each window is detected. A window in
+            which the language changes ends there.
         prompt: a text that could stand before the audio.
 
     Yields:
@@ -404,19 +430,26 @@ def windows(
     hotwords, warning = fitting_hotwords(functools.partial(encoded_text, model), options.hotwords)
     options = replace(options, hotwords=hotwords)
     heard, certain = language or "", language is not None
-    speech_end, frame = 0.0, 0
+    speech_end, frame, stretch = 0.0, 0, decoder
     while frame < decoder.num_frames:
-        encoded = decoder.encode(frame)
+        if frame >= stretch.num_frames:
+            stretch, certain = decoder, False
+        encoded = stretch.encode(frame)
         if encoded is None:
-            end = min(frame + WINDOW_FRAMES, decoder.num_frames)
+            end = min(frame + WINDOW_FRAMES, stretch.num_frames)
             window = Window(frame / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND)
         else:
-            if not certain or (language is None and decoder.num_frames - frame >= LANGUAGE_FRAMES):
-                detected, probability = decoder.detect_language(encoded)
-                if detected != heard and (not certain or probability >= LANGUAGE_PROBABILITY):
+            if stretch is decoder and language is None:
+                detected, probability, end = decoder.detect_language(encoded, frame)
+                is_long = decoder.num_frames - frame >= LANGUAGE_FRAMES
+                threshold = LANGUAGE_PROBABILITY if is_long else SHORT_LANGUAGE_PROBABILITY
+                if detected != heard and (not certain or probability >= threshold):
                     heard, context = detected, () if heard else context
                 certain = certain or probability >= LANGUAGE_PROBABILITY
-            window = decoder.decode_watched(encoded, frame, heard, context, speech_end, options)
+                if end < decoder.num_frames:  # another language follows, and is detected when its turn comes
+                    stretch = decoder.until(end)
+                    continue
+            window = stretch.decode_watched(encoded, frame, heard, context, speech_end, options)
             window = window if certain else replace(window, language=None)
         if warning:
             window, warning = replace(window, warnings=(warning, *window.warnings)), None

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 import regex
 
@@ -49,6 +49,13 @@ needs the letter before it."""
 
 _NEEDS_DICTIONARY = regex.compile(r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 """Scripts without spaces, in which only a dictionary tells the words."""
+
+
+NO_WORD = 2000
+"""Characters that no word has. The longest of Sanskrit and of chemistry, written out, have fewer."""
+_SPACELESS = r"\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{East_Asian_Width=W}\p{East_Asian_Width=F}"
+_NO_WORD = regex.compile(rf"[^{_SPACELESS}]{{{NO_WORD}}}")
+"""So many characters of other scripts than those without spaces, in which a whole text may be one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +185,20 @@ def _timed_text(transcript: Transcript) -> Iterator[tuple[str, float, float, str
 
 def _fit_to_line(token: str, max_line: int) -> Iterator[str]:
     """Yield a token whole if it fits a line, else its units one by one. Closing punctuation stays with the unit before
-    it."""
+    it. One that is no word of any language is cut where lines are full: a plan of cuts between all of its characters
+    would take minutes."""
     token = " " * token[0].isspace() + token.strip()
     if _width(token.strip()) <= max_line:
         yield token
         return
-    part = ""
-    units = (part for unit in _units(token) for part in _divided(unit, max_line))
-    for unit in units:
-        attaches = unicodedata.category(unit[0]) in {"Cf", "Po", "Pe", "Pf", "Pd"}
-        if part.strip() and not (attaches and _width(part + unit) <= max_line):
+    part, columns, is_word = "", 0, not _NO_WORD.search(token)
+    for unit in chain.from_iterable(_divided(unit, max_line) for unit in _units(token)):
+        width = _width(unit)
+        attaches = not is_word or unicodedata.category(unit[0]) in {"Cf", "Po", "Pe", "Pf", "Pd"}
+        if part.strip() and not (attaches and columns + width <= max_line):
             yield part
-            part = ""
-        part += unit
+            part, columns = "", 0
+        part, columns = part + unit, columns + width
     yield part
 
 
@@ -224,7 +232,7 @@ def _icu_line_breaker() -> Callable[[str, str], Iterable[str]] | None:
 
 def _width(text: str) -> int:
     """Return the columns of a text."""
-    return len(text) + sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) if text.isascii() else len(text) + sum(unicodedata.east_asian_width(char) in "WF" for char in text)
 
 
 class _CuttingPlan:

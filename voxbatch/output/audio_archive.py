@@ -60,7 +60,8 @@ def archived(store: Store, folder: str, entries: Sequence[PartEntry]) -> list[Pa
                     archive.addfile(member, io.BytesIO(content))
     content = file.getvalue()
     name = audio_name(folder, hashlib.sha256(content).hexdigest()[:32])
-    store.create(name, [content])
+    if not store.create(name, [content]) and store.read(name) != content:
+        store.write(name, [content])  # it was damaged: its part was removed, and its texts were spoken again
     file.seek(0)
     with tarfile.open(fileobj=file) as archive:
         offsets = {member.name: member.offset_data for member in archive}

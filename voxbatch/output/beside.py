@@ -1,19 +1,26 @@
 """The files of single items that are written beside their recordings.
 
-A file beside a recording never replaces a file of somebody else. It is voxbatch's if it is equal to the item's file in
-OUT, which is written after it. Any other file stays. Nothing else is recorded, so a merge that was killed continues by
-itself.
+A file beside a recording never replaces a file of somebody else, nor one that somebody has changed: see the module
+`own_files`, which knows it by the name of the item's file in OUT.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
 
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.log import Log
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.storage import Store, Stores, is_remote, redacted
+
+BESIDE = "beside"
+"""Mark of a place at which voxbatch has written a file. A file elsewhere is nobody's correction."""
+
+MARKED_TOGETHER = 256
+"""Number of places that are recorded together."""
 
 
 @dataclass(slots=True)
@@ -29,26 +36,27 @@ class _Outcome:
 class Beside:
     """The files beside the recordings of one merge. Several threads may write files."""
 
-    def __init__(self, stores: Stores):
-        self._stores = stores
+    def __init__(self, stores: Stores, own: OwnFiles, out: str):
+        self._stores, self._own, self._out = stores, own, out
         self._lock = Lock()
         self._local = dict[int, Store]()
         """A store in each local file system that a file was written to, by the number of its device."""
+        self._own_places = list[str]()
+        """The latest places that have a file of voxbatch, which are not recorded yet."""
         self._written, self._foreign, self._refused, self._parts = _Outcome(), _Outcome(), _Outcome(), _Outcome()
 
-    def leave_out(self, item_id: str) -> None:
-        """Count an item that `place_beside` has no place for."""
-        with self._lock:
-            self._parts.add(item_id)
-
-    def write(self, place: str, content: bytes, previous: bytes | None) -> None:
+    def write(self, place: str | None, name: str, content: bytes) -> None:
         """Write a file beside a recording, unless somebody else's file is there.
 
         Args:
-            previous: content of the item's file in OUT before this merge. A file that is equal to it is ours. An empty
-                file is taken for ours, because a loss of power during a merge leaves such files.
+            place: its path or address. None for an item that `place_beside` has no place for, which is counted.
+            name: name of the item's file in OUT.
         """
-        folder, name = place.rsplit("/", 1)
+        if place is None:
+            with self._lock:
+                self._parts.add(name)
+            return
+        folder, basename = place.rsplit("/", 1)
         outcome, example = self._written, place
         try:
             if not is_remote(place) and not os.path.isdir(folder):
@@ -56,39 +64,80 @@ class Beside:
             store = self._stores.out(folder)
             if not is_remote(place):
                 self._local[os.stat(folder).st_dev] = store
-            if not store.create(name, [content], durable=False) and (present := store.read(name)) != content:
-                if present in (previous, b""):
-                    store.write(name, [content], durable=False)
+            if not store.create(basename, [content], durable=False) and (present := store.read(basename)) != content:
+                if present is None or self._own.may_replace(name, present, content):
+                    store.write(basename, [content], durable=False)
+                elif self._own.has_mark(place, BESIDE):
+                    self._own.leave(place)
+                    return
                 else:
                     outcome = self._foreign
         except (StorageError, ConfigError) as e:
             outcome, example = self._refused, str(e)
         with self._lock:
             outcome.add(example)
+            if outcome is self._written:
+                self._own_places.append(place)
+            places = self._own_places
+            if len(places) < MARKED_TOGETHER:
+                return
+            self._own_places = []
+        self._mark(places)
 
-    def sync(self) -> None:
-        """Make the files durable."""
+    def _mark(self, places: Iterable[str]) -> None:
+        self._own.mark((place, BESIDE) for place in places)
+
+    def finish(self) -> None:
+        """Record the places, and make the files durable."""
+        self._mark(self._own_places)
         for store in self._local.values():
             try:
                 store.sync()
             except StorageError as e:
                 self._refused.add(str(e))
 
-    def report(self, log: Log, out: str) -> None:
-        """Log what was written, and each reason why a file was not."""
+    def delete(self, place: str, name: str, check: Callable[[], None]) -> None:
+        """Delete a file beside a recording that is not that of its item any more, unless somebody else's file is there.
+
+        Args:
+            name: name of the item's file in OUT, which is about to be deleted.
+            check: see Store.delete.
+        """
+        folder, basename = place.rsplit("/", 1)
+        try:
+            if not is_remote(place) and not os.path.isdir(folder):
+                return
+            store = self._stores.out(folder)
+            if (present := store.read(basename)) is None:
+                return
+            if self._own.may_replace(name, present, b""):
+                store.delete(basename, check)
+            elif self._own.has_mark(place, BESIDE):
+                self._own.leave(place)
+            else:
+                with self._lock:
+                    self._foreign.add(place)
+        except (StorageError, ConfigError) as e:
+            with self._lock:
+                self._refused.add(str(e))
+
+    def report(self, log: Log, _: str) -> None:
+        """Log what was written, and each reason why a file was not. OwnFiles tells of files that somebody changed."""
         if count := self._written.count:
             log.info(
                 "beside", text=f"files beside the recordings: {count:,}, the first is {redacted(self._written.first)}"
             )
         if count := self._foreign.count:
             text = f"files beside recordings that hold something else and stay as they are: {count:,}, the first is "
-            text += f"{redacted(self._foreign.first)}; remove them and run `voxbatch merge {out}` to replace them"
+            text += (
+                f"{redacted(self._foreign.first)}; move them away and run `voxbatch merge {self._out}` to write others"
+            )
             log.warning("beside", text=text)
         if count := self._refused.count:
-            text = f"files that cannot be written beside their recordings: {count:,}; they are in {out}"
+            text = f"files that cannot be written beside their recordings: {count:,}; they are in {self._out}"
             log.warning("beside", text=f"{text}. The first reason: {self._refused.first}")
         if count := self._parts.count:
             text = f"items that are a part of a recording or share it with another item: {count:,}, the first is "
             log.warning(
-                "beside", text=f"{text}{self._parts.first}; their files are in {out}, not beside the recordings"
+                "beside", text=f"{text}{self._parts.first}; their files are in {self._out}, not beside the recordings"
             )

@@ -25,6 +25,7 @@ from itertools import chain
 from voxbatch.errors import CheckpointError
 from voxbatch.output.latency import Latency
 from voxbatch.output.layout import (
+    FIRST,
     VERSION,
     complete_name,
     listed_parts,
@@ -36,7 +37,7 @@ from voxbatch.output.layout import (
 from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import PartEntry, PartHeader
 from voxbatch.output.run_file import ItemKeys, Ownership, Run, RunKey
-from voxbatch.output.stored_json import json_bytes, read_json
+from voxbatch.output.stored_json import Count, json_bytes, read_json
 from voxbatch.storage import Store, parallel_map, remove_command
 from voxbatch.storage.columns import Column, ItemSet
 
@@ -60,7 +61,7 @@ class Checkpoint:
         shards: int = 1,
         worker: int = 0,
     ):
-        self.store, self._run, self._shard, self._shards, self._worker = store, run, shard, shards, worker
+        self.store, self._run, self._shard, self._shards, self.worker = store, run, shard, shards, worker
         self._list = ItemList(store, run, keys)
         self._owner = Ownership(store, run)
         self.folder = shard_folder(shard, shards, run.generation)
@@ -100,14 +101,16 @@ class Checkpoint:
         self,
         entries: Iterable[PartEntry],
         wall_s: float,
-        latency: Latency | None = None,
+        latencies: Mapping[int, Latency] | None = None,
         peak_gpu_bytes: int | None = None,
         remaining_s: float | None = None,
     ) -> list[PartEntry]:
         """Commit entries as the next part. Entries that another process committed first are left out.
 
         Args:
-            wall_s, latency, peak_gpu_bytes, remaining_s: see PartHeader.
+            latencies: those of each entry, by Item.index, as far as they were measured. The part has those of its own
+                entries.
+            wall_s, peak_gpu_bytes, remaining_s: see PartHeader.
 
         Returns:
             The entries that this call committed: all of them, unless another process works on the same shard.
@@ -139,8 +142,8 @@ class Checkpoint:
                 wall_s=round(wall_s, 3),
                 list_number=self._run.list_number,
                 keys=base64.b64encode(self._list.keys_of([entry.index for entry in pending])).decode(),
-                worker=self._worker,
-                latency=latency,
+                worker=self.worker,
+                latency=None if latencies is None else Latency.total(map(latencies.get, (e.index for e in pending))),
                 peak_gpu_bytes=peak_gpu_bytes,
                 generation=self._run.generation,
                 committed_at=round(time.time(), 3),
@@ -156,10 +159,14 @@ class Checkpoint:
             pending = [e for e in pending if e.index not in committed]
         return []
 
-    def mark_complete(self, items: int) -> None:
-        """Record that the shard is complete: each of its items is in a part."""
-        content = {"version": VERSION, "run": self._run.run_id, "generation": self._run.generation, "items": items}
-        name = complete_name(self.folder, self._run.list_number, self._run.pass_name)
+    def mark_complete(self, items: ItemSet) -> None:
+        """Record that the shard is complete: each of its items is in a part. The record of a second pass has the items
+        themselves, because nothing else tells which of them it has chosen."""
+        key, pass_name = self._run.key, self._run.pass_name
+        content = {"version": VERSION, "run": key.run_id, "generation": key.generation, "items": items.count()}
+        if pass_name != FIRST:
+            content["chosen"] = base64.b64encode(items.to_bytes()).decode()
+        name = complete_name(self.folder, self._run.list_number, pass_name)
         self.store.create(name, [json_bytes(content) + b"\n"])
 
     def are_all_complete(self) -> bool:
@@ -171,32 +178,41 @@ class Checkpoint:
         """
         folders = (shard_folder(shard, self._shards, self._run.generation) for shard in range(self._shards))
         names = (complete_name(folder, self._run.list_number, self._run.pass_name) for folder in folders)
-        check = functools.partial(is_complete, self.store, run=self._run.key)
-        return all(parallel_map(self.store.concurrency, check, names))
+        read = functools.partial(read_complete, self.store, run=self._run.key)
+        return all(parallel_map(self.store.concurrency, read, names))
 
 
 @dataclass(frozen=True, slots=True)
-class _Complete:
-    """The content of the record that a shard is complete."""
+class Complete:
+    """The record that a shard is complete."""
 
     run: str
     generation: str = ""
+    items: Count = 0
+    """Number of items of the shard."""
+    chosen: str = ""
+    """Bits of the items of a second pass, in base64; see ItemSet.to_bytes. Empty for a first pass, and in records of
+    earlier versions of voxbatch."""
 
 
-def is_complete(store: Store, name: str, run: RunKey) -> bool:
-    """Return whether there is a record that a shard is complete.
+def read_complete(store: Store, name: str, run: RunKey) -> Complete | None:
+    """Return the record that a shard is complete; None if there is none.
 
     Raises:
         CheckpointError: the record is damaged, or another run wrote it.
     """
     if (content := store.read(name)) is None:
-        return False
+        return None
     try:
-        stored = read_json(content, _Complete)
+        stored = read_json(content, Complete)
     except ValueError:
         stored = None
     if stored is None or RunKey(stored.run, stored.generation) != run:
-        reason = f"not written by run {run}"
-        remedy = f"remove it and run again: {remove_command(store.place, name)}"
-        raise CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason)
-    return True
+        raise unreadable_record(store, name, f"not written by run {run}")
+    return stored
+
+
+def unreadable_record(store: Store, name: str, reason: str) -> CheckpointError:
+    """Return the error for a record that a shard is complete, with the remedy."""
+    remedy = f"remove it and run again: {remove_command(store.place, name)}"
+    return CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason)

@@ -23,8 +23,10 @@ import numpy as np
 
 from voxbatch.errors import CheckpointError
 from voxbatch.log import Log
-from voxbatch.output.layout import FIRST, PARTS, SECOND, part_names
+from voxbatch.output.corrections import LostCorrections, overlaid
+from voxbatch.output.layout import CORRECTED, FIRST, PARTS, SECOND, correction_names, part_names
 from voxbatch.output.lists import ItemList
+from voxbatch.output.own_files import Key
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, parse_entry, read_headers
 from voxbatch.output.run_file import Run
 from voxbatch.output.shown import wait_until_shown
@@ -84,7 +86,9 @@ def complete_entries(store: Store, run: Run, shards: int, log: Log) -> Entries:
         return entries if entries.num_entries >= run.items else None
 
     if (entries := wait_until_shown(read, f"{store.place}: {reason}", log)) is None:
-        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to transcribe these items", reason)
+        present = f"{sum(1 for _ in Entries(store, run, shards).of_pass()):,} of {run.items:,} items"
+        advice = "run again (each shard) to transcribe these items"
+        raise CheckpointError(f"{store.place}: {reason}; {advice}", reason, present)
     return entries
 
 
@@ -106,12 +110,19 @@ class Entries:
         self._store, self._list = store, ItemList(store, run)
         self.measurements = Measurements()
         """Sums over all parts."""
-        names = part_names(store, run.generation, run.pass_name, shards)
+        self.taken_files = list[tuple[Sequence[Key], int]]()
+        """Of corrections, the keys of the files from which they were taken, with the number of their digests."""
+        is_corrected = run.pass_name == CORRECTED
+        if is_corrected:
+            names = correction_names(store, run.generation)
+        else:
+            names = part_names(store, run.generation, run.pass_name, shards)
         self.parts = [self._part(*pair) for pair in zip(names, read_headers(store, names, run.key), strict=True)]
-        """All parts, in the order of their names."""
+        """All parts, in the order of their names, without those of corrections."""
         self.num_entries = sum(part.num_entries for part in self.parts)
         """Number of entries that may count, of this pass. Two parts of different shardings may have the same item."""
-        self._ranked = sorted(self.parts, key=lambda part: -part.list_number)
+        latest_first = reversed(self.parts) if is_corrected else self.parts
+        self._ranked = sorted(latest_first, key=lambda part: -part.list_number)
         self._second: Entries | None = None
         """The second pass of a cascade."""
         self._second_pass = run.second_pass if run.pass_name == FIRST else None
@@ -119,9 +130,13 @@ class Entries:
             self._second = Entries(store, replace(run, pass_name=SECOND))
             self.measurements.update(self._second.measurements)
             self.parts += self._second.parts
+        corrections = Entries(store, replace(run, pass_name=CORRECTED)) if run.pass_name == FIRST else None
+        self.corrections = corrections if corrections and corrections.parts else None
+        """The corrections by a person. None if there are none."""
 
     def _part(self, name: str, header: PartHeader) -> Part:
         self.measurements.add(header)
+        self.taken_files += [(header.taken, header.taken_number)] if header.taken else []
         first, last, is_ordered, num_entries = header.first, header.last, True, header.items
         if (positions := self._list.positions(name, header)) is not None:
             positions = positions[positions >= 0]
@@ -145,17 +160,28 @@ class Entries:
         """Return whether an item of the list has this id."""
         return self._list.has_id(item_id)
 
+    def lost_corrections(self) -> LostCorrections | None:
+        """Return the finder of the corrections that do not count any more since the latest list; None without any."""
+        if self.corrections is None:
+            return None
+        latest = {part.name for part in self.parts if part.list_number == self._list.run.list_number}
+        names = [part.name for part in self.corrections.parts]
+        return LostCorrections(self._store, self._list.run, names, latest)
+
     def __iter__(self) -> Iterator[PartEntry]:
-        """Yield the entries in the order of the list, each with its position there. In a cascade, the second pass is
-        laid over the first.
+        """Yield the entries in the order of the list, each with its position there. The second pass of a cascade lies
+        over the first, and corrections lie over both.
 
         Raises:
             CheckpointError: a part is damaged.
             TemporaryFileError: a temporary file cannot be written.
         """
-        if self._second_pass is None or self._second is None:
-            return self.of_pass()
-        return self._second_pass.overlaid(self.of_pass(), self._second.of_pass())
+        entries = self.of_pass()
+        if self._second_pass and self._second:
+            entries = self._second_pass.overlaid(entries, self._second.of_pass())
+        if self.corrections:
+            entries = overlaid(self._store, entries, self.corrections.of_pass())
+        return entries
 
     def of_pass(self) -> Iterator[PartEntry]:
         """Yield the entries of one pass alone: the first one, unless the run says otherwise.

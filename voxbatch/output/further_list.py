@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.errors import CheckpointError, ConfigError, RunMismatchError
+from voxbatch.errors import ConfigError, RunMismatchError
 from voxbatch.output.layout import list_name, listed_parts
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemIndex, ItemList, Listing, is_renewed
 from voxbatch.output.parts import PartHeader, open_part
 from voxbatch.output.run_file import ItemKeys, Run, RunKey, read_keys
-from voxbatch.output.summary import digest_of, read_whole_summary
-from voxbatch.storage import Store, parallel_map, remove_command
+from voxbatch.storage import Store, parallel_map
 
 RETRYABLE, ALL = "retryable", "all"
 """The failures that `--retry-failed` does again: those that may succeed with nothing changed, or all."""
@@ -171,25 +170,6 @@ def further(owner: Run, run: Run, planned: Plan, retried: str | None) -> Run:
     )
 
 
-def check_unchanged(store: Store, owner: Run) -> None:
-    """Check that the merged outputs of a finished run are as it wrote them, because the run that continues it will
-    replace them.
-
-    Raises:
-        CheckpointError: a file was changed.
-    """
-    summary = read_whole_summary(store)
-    if summary is None or not summary.is_of(owner):
-        return
-    for name, written in summary.outputs.items():
-        # An empty file is what a loss of power leaves, and is written again.
-        if (present := digest_of(store, name)).bytes and present != written:
-            raise CheckpointError(
-                f"{store.place}/{name} was changed or damaged, and would be replaced. Keep a copy if the change is "
-                f"yours; then remove the file and run again: {remove_command(store.place, name)}"
-            )
-
-
 def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> None:
     """Check that a run may continue the owner of OUT: only the list differs, and it may differ.
 
@@ -222,10 +202,10 @@ def check_continues(store: Store, owner: Run, run: Run, listing: Listing) -> Non
             "To continue it with the present manifest, which keeps the transcripts of unchanged lines, add --update. "
         )
     elif not listed_parts(store, owner.generation):
-        hint = "It has committed nothing yet: unless it is still at work, --overwrite loses nothing. "
+        hint = "It has committed nothing yet. "
     raise RunMismatchError(
         f"{store.place} holds another run: {'; '.join(differing)}. {hint}"
-        "Choose another OUT with -o (another name for an upload), or erase the old outputs with --overwrite",
+        "Choose another OUT with -o (another name for an upload)",
         may_update=names == ["manifest"],
     )
 

@@ -27,6 +27,13 @@ class ItemFiles:
     audio: tuple[str, ...] = ()
     """Names from layout.AUDIO_FORMATS, in a run that speaks."""
 
+    @property
+    def formats_beside(self) -> frozenset[str]:
+        """The formats that are written beside recordings: not txt, which is a reference there, and one of those that
+        have the same extension."""
+        by_extension = {WRITERS[form].extension: form for form in reversed(self.formats) if form != "txt"}
+        return frozenset(by_extension.values())
+
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ItemFiles:
         """Return the settings in a config. `beside` without formats means srt."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +91,14 @@ class Latency:
 
     chunk: Histogram = field(default_factory=Histogram)
     item: Histogram = field(default_factory=Histogram)
+
+    @classmethod
+    def total(cls, latencies: Iterable[Latency | None]) -> Latency:
+        """Return the sum of latencies, of which some were not measured."""
+        total = cls()
+        for latency in filter(None, latencies):
+            total.update(latency)
+        return total
 
     def update(self, other: Latency) -> None:
         """Add the counts of another Latency."""

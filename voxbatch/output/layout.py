@@ -5,6 +5,7 @@ lists/00002.bin                                a list of recordings of the run; 
 parts/shard-00003-of-00016/part-00007.jsonl    the checkpoint; see the module `checkpoint`
 parts/shard-00003-of-00016/complete.json       all items of the shard are done; of a later list, complete-00002.json
 parts/shard-00000-of-00001/second-00007.jsonl  the same of the second pass of a cascade, and second-complete.json
+parts/shard-00000-of-00001/corrected-00007.jsonl  texts that a person has corrected; see the module `corrections`
 parts/shard-00003-of-00016/attempt-00007.json  a process works on the shard, or was killed; see the module `attempts`
 lists/generation-0123456789ab/…                the same of a run that took OUT over with `--overwrite`
 parts/generation-0123456789ab/…
@@ -13,13 +14,15 @@ transcripts.jsonl, failures.jsonl              the merged outputs; a kind of wor
 srt/, vtt/, json/, flac/, …                    one folder for each format, with one file for each item
 report.html                                    the report; see the module `report`
 summary.json                                   written last
+digests/00007.bin                              digests of the files above and of those of items; see own_files
 starts/start-00001.json                        the executions that a dispatcher started; see clouds.listen.starts
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain
 
 from voxbatch import work
@@ -39,15 +42,18 @@ STARTS = "starts"
 """Folder of the starts of executions elsewhere."""
 PARTS, LISTS = "parts", "lists"
 """Folders of the shards' folders, and of the lists of recordings."""
+DIGESTS = "digests"
+"""Folder of the digests of the files that voxbatch has written."""
 
-FIRST, SECOND = "part", "second"
-"""Beginnings of the names of parts: of the only or first pass over the items, and of the second pass of a cascade."""
+FIRST, SECOND, CORRECTED = "part", "second", "corrected"
+"""Beginnings of the names of parts: of the only or first pass over the items, of the second pass of a cascade, and of
+corrections."""
 
 GENERATION = "[0-9a-f]{12}"
 """Pattern of the id of a generation."""
 _IN_GENERATION = rf"(/generation-{GENERATION})?"
 _SHARD = r"/shard-\d{5}-of-\d{5}"
-_PART_FILE = rf"/({FIRST}|{SECOND})-\d{{5,9}}\.jsonl"
+_PART_FILE = rf"/({FIRST}|{SECOND}|{CORRECTED})-\d{{5,9}}\.jsonl"
 _COMPLETE_FILE, _LIST_FILE = rf"/({SECOND}-)?complete(-\d{{5,9}})?\.json", r"/\d{5,9}\.bin"
 _ATTEMPT_FILE = r"/attempt-\d{5,9}\.json"
 _AUDIO_FILE = r"/audio-[0-9a-f]{32}\.tar"
@@ -97,8 +103,19 @@ def list_names(store: Store, generation: str = "") -> list[str]:
 
 
 def number_of_list(name: str) -> int:
-    """Return the number of a list: "lists/00002.bin" → 2."""
+    """Return the number of a list or a log of digests: "lists/00002.bin" → 2."""
     return int(name.rpartition("/")[2].partition(".")[0])
+
+
+def digest_name(number: int) -> str:
+    """Return the name of a log of digests: 7 → "digests/00007.bin"."""
+    return f"{DIGESTS}/{number:05d}.bin"
+
+
+def digest_names(store: Store) -> list[str]:
+    """Return the names of all logs of digests. Those that the listing lacks are asked for by their names."""
+    listed = _matching(store, DIGESTS, _LIST_FILE)
+    return [*listed, *_unlisted(store, map(number_of_list, listed), digest_name)]
 
 
 def part_name(folder: str, number: int, pass_name: str = FIRST) -> str:
@@ -145,16 +162,33 @@ def part_names(store: Store, generation: str = "", pass_name: str = FIRST, shard
 
 
 def unlisted_parts(store: Store, folder: str, listed: Iterable[str], pass_name: str) -> list[str]:
-    """Return the names of the parts in a shard's folder that are not among the listed ones of this folder: their
-    numbers are missing or follow. A person may have deleted one, so that its number is missing and not there."""
-    numbers = set(map(number_of_part, listed))
+    """Return the names of the parts in a shard's folder that are not among the listed ones of this folder."""
+    return _unlisted(store, map(number_of_part, listed), partial(part_name, folder, pass_name=pass_name))
+
+
+def _unlisted(store: Store, listed: Iterable[int], name: Callable[[int], str]) -> list[str]:
+    """Return the names of the files that a listing lacks: their numbers are missing or follow. A person may have
+    deleted a file, so that its number is missing and not there.
+
+    Args:
+        listed: numbers of the listed files, which begin with 0.
+        name: the name of a number.
+    """
+    numbers = set(listed)
     last = max(numbers, default=-1)
-    gaps = [part_name(folder, number, pass_name) for number in range(last) if number not in numbers]
-    names = [name for name in gaps if store.exists(name)]
-    while store.exists(following := part_name(folder, last + 1, pass_name)):
+    names = [gap for number in range(last) if number not in numbers and store.exists(gap := name(number))]
+    while store.exists(following := name(last + 1)):
         names.append(following)
         last += 1
     return names
+
+
+def correction_names(store: Store, generation: str = "") -> list[str]:
+    """Return the names of all parts of corrections of a generation, in the order of their commits. They are in one
+    folder, whatever the shards of the run are."""
+    folder = shard_folder(0, 1, generation)
+    listed = [name for name in _matching(store, folder, _PART_FILE) if f"/{CORRECTED}-" in name]
+    return sorted([*listed, *unlisted_parts(store, folder, listed, CORRECTED)], key=number_of_part)
 
 
 def complete_names(store: Store, generation: str = "") -> list[str]:
@@ -203,7 +237,7 @@ def layout_names_in(place: str) -> Iterator[tuple[str, str]]:
     If the folder is an OUT, the path leads into its files.
     """
     files = {RUN_FILE, SUMMARY, *(kind.merged for kind in work.kinds()), FAILURES, REPORT, LEASE}
-    names = {*files, STARTS, PARTS, LISTS, *WRITERS, *AUDIO_FORMATS}
+    names = {*files, STARTS, PARTS, LISTS, DIGESTS, *WRITERS, *AUDIO_FORMATS}
     steps = place.split("/")
     for i, step in enumerate(steps):
         if i and step in names:

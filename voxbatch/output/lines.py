@@ -29,6 +29,7 @@ from voxbatch.output.products import PRODUCTS, Products
 from voxbatch.output.stored_json import Count, Number, json_bytes, parse_json, record_of
 from voxbatch.records import TRANSLATE, Failure, Flag, Item, Transcript
 from voxbatch.storage import Store, is_remote, remove_command
+from voxbatch.storage.signatures import unsigned_texts
 from voxbatch.text.item_flags import item_flags
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ _TRANSCRIPT_KEYS = frozenset((
 _SCORE_KEYS = ("wer", "substitutions", "insertions", "deletions", "reference_length")
 CASCADE_KEY = "cascade"
 """Key of a line of a cascade: null, or both texts if two models did the item."""
+CORRECTION_KEY = "recognised"
+"""Key of a line that a person has corrected: the text of the recogniser, and its errors against the correction."""
 _ANSWER_KEYS = frozenset(
     ("answer", "tool_calls", "finish_reason", "prompt_tokens", "completion_tokens", "answers_to_parts")
 )
@@ -61,7 +64,9 @@ speech."""
 SPOKEN_LANGUAGE = "spoken_language"
 """Key of the language of the speech in the line of a translation."""
 _LANGUAGE_KEYS = frozenset((DETECTED_LANGUAGE, SPOKEN_LANGUAGE))
-RESULT_KEYS = _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | {CASCADE_KEY} | _ANSWER_KEYS | _LANGUAGE_KEYS
+RESULT_KEYS = (
+    _FAILURE_KEYS | _TRANSCRIPT_KEYS | {*_SCORE_KEYS} | {CASCADE_KEY, CORRECTION_KEY} | _ANSWER_KEYS | _LANGUAGE_KEYS
+)
 """All keys of output lines that are results, and not the manifest's."""
 
 
@@ -153,7 +158,7 @@ def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {
 
     A relative path becomes absolute, because readers of the output resolve it against another folder than the
     manifest's. `folder` is that of the run's first start, so that a run that continues with the recordings mounted
-    elsewhere writes the same bytes.
+    elsewhere writes the same bytes. Addresses lose their signatures, with which anybody could read the recordings.
 
     Args:
         folder: None keeps the places that the paths mean in this run.
@@ -164,7 +169,7 @@ def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {
     if row.keys() >= _FAILURE_KEYS:
         results |= _FAILURE_KEYS
     if row.keys() >= _TRANSCRIPT_KEYS:
-        results |= _TRANSCRIPT_KEYS | {*_SCORE_KEYS, CASCADE_KEY} | _ANSWER_KEYS
+        results |= _TRANSCRIPT_KEYS | {*_SCORE_KEYS, CASCADE_KEY, CORRECTION_KEY} | _ANSWER_KEYS
     else:
         for key, reference_key in (("words", REFERENCE_WORDS_KEY), ("segments", REFERENCE_SEGMENTS_KEY)):
             if key in row:
@@ -173,7 +178,7 @@ def manifest_keys(item: Item, folder: str | None, changed: Mapping[str, Any] = {
         row[REFERENCE_TEXT_KEY] = row.pop("text")
     row |= changed
     row[AUDIO_KEY] = absolute(row[AUDIO_KEY], item.audio, folder)
-    return {name: value for name, value in row.items() if name not in results}
+    return {name: unsigned_texts(value) for name, value in row.items() if name not in results}
 
 
 def absolute(path: str, place: str, folder: str | None) -> str:
@@ -197,12 +202,20 @@ def word_confidences(line: Mapping[str, Any]) -> list[float] | None:
     return known if len(known) == len(confidences) and (known or not line["pred_text"].strip()) else None
 
 
+def is_corrected(line: Mapping[str, Any]) -> bool:
+    """Return whether a person has corrected the item of a line. A manifest's row may have the same key."""
+    recognised = line.get(CORRECTION_KEY)
+    return isinstance(recognised, dict) and isinstance(recognised.get("estimated_words"), int)
+
+
 class _SpanKeys(msgspec.Struct):
     start: Number
     end: Number
 
 
-class _WordKeys(_SpanKeys):
+class WordKeys(_SpanKeys):
+    """The keys of a word that readers use."""
+
     word: str
     confidence: Number | None = None
 
@@ -244,7 +257,7 @@ class DoneLine(_Line, kw_only=True):
 class _TranscriptLine(DoneLine, kw_only=True):
     segments: list[SegmentKeys]
     pred_text: str
-    words: list[_WordKeys]
+    words: list[WordKeys]
     confidence: Number | None
 
 

@@ -28,7 +28,7 @@ from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part
 from voxbatch.output.run_file import ItemKeys, Run, read_keys
 from voxbatch.storage import Store
 from voxbatch.storage.columns import Column
-from voxbatch.storage.signatures import is_signed
+from voxbatch.storage.signatures import SIGNATURE_REFUSED, is_signed
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -154,4 +154,5 @@ def is_renewed(store: Store, failure: PartEntry) -> bool:
     if FailureKind.NO_ACCESS.encode() not in failure.line:
         return False
     line = parse_line(store, failure)
-    return FailureKind.of_line(line) is FailureKind.NO_ACCESS and is_signed(line[AUDIO_KEY])
+    was_signed = SIGNATURE_REFUSED in line["message"] or is_signed(line[AUDIO_KEY])  # lines once had the signature
+    return FailureKind.of_line(line) is FailureKind.NO_ACCESS and was_signed

@@ -14,6 +14,7 @@ are read in parallel and streamed, so memory grows neither with the manifest nor
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -21,16 +22,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from voxbatch.errors import CheckpointError
 from voxbatch.log import Log
+from voxbatch.output.beside import Beside
 from voxbatch.output.entries import Entries, complete_entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import FAILURES, REPORT, SUMMARY
 from voxbatch.output.lines import parse_line
 from voxbatch.output.merged_file import Change, MergedFile
+from voxbatch.output.own_files import OwnFiles, key_of, sha256
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_whole_summary, summarise
-from voxbatch.storage import DEFAULT_STORES, Store, Stores, remove_command
+from voxbatch.safe_text import counted
+from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
 if TYPE_CHECKING:
     from voxbatch.scoring.calibration import CalibrationFile
@@ -68,13 +72,7 @@ def merge(
     owner, log = Ownership(store, run), log or Log(quiet=True)
     owner.check()
     _check_second_pass(store, run)
-    latest = read_whole_summary(store, log)
-    if latest is not None and latest.key != run.key:
-        latest = None  # an earlier run wrote it, and a killed --overwrite or a late process left it
-    if latest is None and run.generation:
-        from voxbatch.output.erase import erase_leftovers
-
-        erase_leftovers(store, run, owner)
+    latest = _latest_summary(store, run, owner, log)
     recorded = latest if latest is not None and latest.is_of(run) else None
     entries = complete_entries(store, run, shards, log) if shards else Entries(store, run)
     totals, kinds = Totals.of(run), kinds_of(run)
@@ -82,9 +80,10 @@ def merge(
         from voxbatch.scoring.calibration import Estimator
 
         totals.estimator = Estimator(calibration)
+    own = known_files(store, entries, latest)
     with contextlib.ExitStack() as stack:
         merged = {
-            name: stack.enter_context(MergedFile(store, name, kind, owner, _change_of(store, name, run, recorded)))
+            name: stack.enter_context(MergedFile(store, name, kind, owner, _change_of(store, name, recorded, own)))
             for name, kind in kinds.items()
         }
         sinks: list[Sink] = [totals, *merged.values()]
@@ -94,53 +93,112 @@ def merge(
 
             report = ReportSink(store, run, recorded, log)
             sinks.append(report)
+        lost = entries.lost_corrections() if recorded is None else None
+        sinks += [lost] if lost else []
         since = None if run.list_number == 1 or recorded else latest.list if latest else 0
-        lines = lines_of(store, entries, run, sinks)
+        lines, beside = lines_of(store, entries, run, sinks), Beside(stores, own, store.place) if files.beside else None
         if files.formats or files.audio or since is not None:
             from voxbatch.output.item_writer import item_files, write_item_files
 
-            contents = item_files(store, run, files, entries, lines, since)
-            write_item_files(store, contents, owner, log, stores if files.beside else None)
+            write_item_files(store, item_files(store, run, files, entries, lines, since), owner, own, beside)
         else:
             deque(lines, maxlen=0)  # the sinks take them all
-        run.products.finish(store, run, entries, files, owner)
+        run.products.finish(store, run, entries, files, owner, own)
         digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
-        for name, digest in digests.items():
-            if not merged[name].finish():
-                _put_again(store, run, name, digest, entries, owner, recorded, log)
+        errors = _put_merged(store, run, merged, digests, entries, owner, own, log)
     known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
     config = files.to_config(known)
-    run = replace(run, facts=replace(run.facts, config={**run.facts.config, **config}))
+    facts = recorded.facts if recorded is not None and recorded.outputs in ({}, digests) else run.facts
+    run = replace(run, facts=replace(facts, config={**facts.config, **config}))
     summary = summarise(totals, run, entries.measurements, digests)
     if report and (page := report.page(summary, entries)) is not None:
         owner.check_again()
-        if not store.create(REPORT, [page], durable=False):
-            store.write(REPORT, owner.checked([page]), durable=False)
+        _put_report(store, page, owner, own)
+    summary = replace(summary, digests=own.number)
     store.sync()
+    for told in (beside, own, lost):
+        if told:
+            told.report(log, _advice(store, run))
+    if errors:
+        raise errors[0]
     return _put_summary(store, owner, summary, recorded, config)
 
 
+def _latest_summary(store: Store, run: Run, owner: Ownership, log: Log) -> Summary | None:
+    """Return the summary that the run has written last. Without one, delete what an earlier run has left."""
+    latest = read_whole_summary(store, log)
+    if latest is not None and latest.key == run.key:
+        return latest
+    # An earlier run wrote it, and a killed --overwrite or a late process left it.
+    if run.generation:
+        from voxbatch.output.erase import erase_leftovers
+
+        erase_leftovers(store, run, owner)
+    return None
+
+
+def known_files(store: Store, entries: Entries, latest: Summary | None) -> OwnFiles:
+    """Return the files that a merge may replace: those of the logs of digests, those from which corrections were taken,
+    and the merged outputs of the latest summary."""
+    own = OwnFiles(store, latest.digests if latest else 0)
+    for keys, number in entries.corrections.taken_files if entries.corrections else ():
+        own.know(keys, number)
+    if latest is not None:
+        own.know((key_of(name, digest.sha256) for name, digest in latest.outputs.items()), max(1, latest.digests))
+    return own
+
+
 def _check_second_pass(store: Store, run: Run) -> None:
-    """Raise CheckpointError if the run is a cascade whose second pass is not complete."""
-    if (second_pass := run.second_pass) and not second_pass.is_complete(store, run):
+    """Raise CheckpointError if the run is a cascade whose second pass is not complete, or has lost a part."""
+    if (second_pass := run.second_pass) and (missing := second_pass.missing(store, run)) != 0:
         reason = "the second pass of the cascade is not done yet"
+        if missing:
+            reason = f"a part of the second pass of the cascade is missing, with {counted(missing, 'item')}"
         raise CheckpointError(f"{store.place}: {reason}; run again to finish it", reason)
 
 
-def _change_of(store: Store, name: str, run: Run, recorded: Summary | None) -> Change:
+def _advice(store: Store, run: Run) -> str:
+    """Return what takes in the changes of files, for the end of a message; "" if nothing does."""
+    return f"; to take the changes in: {correct_command(store)}" if run.takes_corrections else ""
+
+
+def correct_command(store: Store) -> str:
+    """Return the command that takes in what people have changed in OUT."""
+    return f"voxbatch correct {shlex.quote(store.place)}"
+
+
+def _change_of(store: Store, name: str, recorded: Summary | None, own: OwnFiles) -> Change:
     """Return how a merge writes a merged output.
 
     Args:
-        recorded: the summary of this run and list, if the run has finished before.
+        recorded: the summary of this run and list, if the run has finished before. Then the file probably has the
+            lines of this merge already.
     """
     if not store.exists(name):
         return Change.CREATE
-    return Change.REPLACE if _may_be_of_earlier(run, recorded) else Change.KEEP
+    if recorded is None and own.has(name, digest_of(store, name).sha256):
+        return Change.REPLACE
+    return Change.KEEP
 
 
-def _may_be_of_earlier(run: Run, recorded: Summary | None) -> bool:
-    """Return whether a process of an earlier list, or of an earlier run, may have written a merged output."""
-    return recorded is None and (run.list_number > 1 or bool(run.generation))
+def _put_merged(
+    store: Store,
+    run: Run,
+    merged: Mapping[str, MergedFile],
+    wanted: Mapping[str, FileDigest],
+    entries: Entries,
+    owner: Ownership,
+    own: OwnFiles,
+    log: Log,
+) -> list[CheckpointError]:
+    """Write the merged outputs. Return an error for each that somebody has changed, and which stays as it is."""
+    own.record((name, digest.sha256) for name, digest in wanted.items())
+    present = [name for name, file in merged.items() if not file.finish()]
+    ended = [_put_again(store, run, name, wanted[name], entries, owner, own, log) for name in present]
+    errors = [error for error in ended if error is not None]
+    if not errors:
+        own.mark((name, mark) for name, digest in wanted.items() if (mark := _same(store, name, digest)))
+    return errors
 
 
 def _put_again(
@@ -150,34 +208,50 @@ def _put_again(
     wanted: FileDigest,
     entries: Entries,
     owner: Ownership,
-    recorded: Summary | None,
+    own: OwnFiles,
     log: Log,
-) -> None:
-    """Write a merged output that existed, unless it has the wanted content.
-
-    Args:
-        recorded: the summary of this run and list, if the run has finished before.
-
-    Raises:
-        CheckpointError: somebody changed the file: no run has written it.
-    """
+) -> CheckpointError | None:
+    """Write a merged output that existed, unless it has the wanted content. If somebody has changed it, leave it, and
+    return the error with which the merge ends."""
+    if own.has_mark(name, _same(store, name, wanted)):
+        return None
     present = digest_of(store, name)
     if present == wanted:
-        return
-    is_known = recorded is not None and present == recorded.outputs.get(name)
+        return None
     if not present.bytes:
         log.warning("output", text=f"{store.place}/{name} is empty; it is written again from the parts")
-    elif not is_known and not _may_be_of_earlier(run, recorded):
-        raise CheckpointError(
+    elif not own.has(name, present.sha256):
+        return CheckpointError(
             f"{store.place}/{name} was changed or damaged: it has {present.bytes:,} bytes, and the run's file has "
-            f"{wanted.bytes:,} and another checksum. Keep a copy if the change is yours; then remove the file and run "
-            f"again, so that it is written again from the parts: {remove_command(store.place, name)}"
+            f"{wanted.bytes:,} and another checksum. It stays as it is{_advice(store, run)}. If it is moved away, the "
+            "next run writes it again from the parts"
         )
-    # Parts were removed since, and their items were transcribed again; or an earlier process has created the file late.
+    # An earlier list wrote it, or parts were removed since and their items were transcribed again.
     with MergedFile(store, name, kinds_of(run)[name], owner, Change.REPLACE) as file:
         for entry in entries:
             file.add(entry)
         file.finish()
+    return None
+
+
+def _same(store: Store, name: str, digest: FileDigest) -> str:
+    """Return the mark of a merged output that has a digest: the checksum that the store keeps of it. By the mark, a
+    later merge knows the file without reading it. A local file has none, and is read."""
+    checksum = store.checksum(name)
+    return f"{digest.sha256} is {checksum}" if checksum else ""
+
+
+def _put_report(store: Store, page: bytes, owner: Ownership, own: OwnFiles) -> None:
+    """Write the report, unless somebody has changed the one that is there."""
+    own.record([(REPORT, sha256(page))])
+    if store.create(REPORT, [page], durable=False):
+        return
+    from voxbatch.output.report import may_replace
+
+    if may_replace(own, store.read(REPORT), page):
+        store.write(REPORT, owner.checked([page]), durable=False)
+    else:
+        own.leave(REPORT)
 
 
 def lines_of(
@@ -197,7 +271,8 @@ def lines_of(
         yield entry, line
     if missing:
         reason = f"{missing:,} of {run.items:,} items are not done yet"
-        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason)
+        present = f"{run.items - missing:,} of {run.items:,} items"
+        raise CheckpointError(f"{store.place}: {reason}; run again (each shard) to finish them", reason, present)
 
 
 class Sink(Protocol):
@@ -210,9 +285,8 @@ class Sink(Protocol):
 def _put_summary(
     store: Store, owner: Ownership, summary: Summary, recorded: Summary | None, config: Mapping[str, Any]
 ) -> Summary:
-    """Create summary.json, or replace one that is damaged, or of an earlier run, or of parts that were removed. Return
-    the stored summary, which another shard may have written first, with the settings of the files of single items in
-    `config`."""
+    """Create summary.json, or replace one that has other figures than the parts. Return the stored summary, which
+    another shard may have written first, with the settings of the files of single items in `config`."""
     stored = recorded
     if stored is None and store.create(SUMMARY, [_summary_bytes(summary)]):
         stored = summary
@@ -224,7 +298,9 @@ def _put_summary(
         and stored.outputs in ({}, summary.outputs)
     ):
         facts = replace(stored.facts, config={**stored.facts.config, **config})
-        summary = replace(stored, facts=facts, estimated_wer=summary.estimated_wer or stored.estimated_wer)
+        written = summary if recorded is not None else stored
+        estimated = summary.estimated_wer or stored.estimated_wer
+        summary = replace(written, facts=facts, estimated_wer=estimated, digests=summary.digests)
     if summary != stored:
         store.write(SUMMARY, owner.checked([_summary_bytes(summary)]))
     owner.check_again()  # another run may have deleted outputs meanwhile

@@ -39,13 +39,17 @@ def merge_again(
         summary = read_whole_summary(store)
         latest = summary if summary is not None and summary.key == run.key else run
         files = ItemFiles.of({**latest.facts.config, **(changes or {})})
+        if files.formats:
+            run.check_reader("formats", store.place)
         if files.beside:
+            run.check_reader("beside", store.place)
+        if files.beside and changes:
             check_beside(files.formats)
         calibrated = None
         if calibration:
             from voxbatch.scoring.calibration import calibration_for
 
-            run.require_one_model(store.place)
+            run.check_reader("calibrate", store.place)
             engine = run.facts.engine
             calibrated = calibration_for(calibration, engine.name, engine.model, engine.decoding, stores)
         return merge(store, run, files, log, stores, calibrated)

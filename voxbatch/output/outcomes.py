@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from voxbatch.failure_kinds import FailureKind
@@ -9,24 +10,32 @@ from voxbatch.languages import primary_subtag
 from voxbatch.records import Failure, Flag, Outcome, Segment, Transcript, Word
 
 
-def read_transcript(line: dict[str, Any]) -> Transcript:
+def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Transcript:
     """Return the Transcript of the line of an item that has not failed. It is empty if the kind of work writes no text.
-    Its words have lost their leading spaces; its text keeps them."""
+    Its words have lost their leading spaces; its text keeps them.
+
+    Args:
+        text_key: Products.text_key of the run.
+    """
     given_words, given_segments = line.get("words", ()), line.get("segments", ())
     words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in given_words)
     segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in given_segments)
     language = primary_subtag(line.get("lang") or "") or None
-    flags = tuple(Flag(flag["kind"], flag["reason"], flag["start"], flag["end"]) for flag in line["flags"])
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
-    text, confidence = line.get("pred_text") or "", line.get("confidence")
-    return Transcript(text, words, segments, duration, warnings, language, flags, confidence)
+    text, confidence = line.get(text_key) or "", line.get("confidence")
+    return Transcript(text, words, segments, duration, warnings, language, flags_of(line), confidence)
 
 
-def read_failure(line: dict[str, Any]) -> Failure:
+def flags_of(line: Mapping[str, Any]) -> tuple[Flag, ...]:
+    """Return the flags of the line of a transcript, or of a text that was spoken."""
+    return tuple(Flag(flag["kind"], flag["reason"], flag["start"], flag["end"]) for flag in line["flags"])
+
+
+def read_failure(line: Mapping[str, Any]) -> Failure:
     """Return the Failure of a line that `failure_line` wrote."""
     return Failure(FailureKind.of_line(line), line["message"], line["retryable"])
 
 
-def outcome_of(kind: str, line: dict[str, Any]) -> Outcome:
+def outcome_of(kind: str, line: Mapping[str, Any], text_key: str = "pred_text") -> Outcome:
     """Return the outcome of an entry. Its kind decides, because a manifest may have keys of both kinds of lines."""
-    return read_transcript(line) if kind == "transcript" else read_failure(line)
+    return read_transcript(line, text_key) if kind == "transcript" else read_failure(line)

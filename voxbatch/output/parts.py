@@ -95,6 +95,12 @@ class PartHeader:
     """Estimated seconds of work that the process had left. None if it was unknown."""
     sha256: str
     """SHA-256 of the lines after the header, in hexadecimal digits."""
+    taken: tuple[tuple[int, int], ...] = ()
+    """Of corrections, the keys of the files from which they were taken; see own_files.Key."""
+    taken_number: Count = 0
+    """Number of the merge from which on these files are voxbatch's; see the module `own_files`."""
+    header_sha256: str = ""
+    """SHA-256 of the header's line up to this key. Empty in parts of earlier versions of voxbatch."""
 
     @property
     def key(self) -> RunKey:
@@ -114,8 +120,10 @@ class PartHeader:
 
     def to_bytes(self) -> bytes:
         """Return the header's line in a part, with its line end."""
-        stored = {name: getattr(self, name) for name in self.__slots__}
-        return json_bytes({**stored, "latency": self.latency and self.latency.to_dict()}) + b"\n"
+        left_out = {"header_sha256"} if self.taken else {"header_sha256", "taken", "taken_number"}
+        stored = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
+        line = json_bytes({**stored, "latency": self.latency and self.latency.to_dict()})[:-1]
+        return b'%b, "header_sha256": "%b"}\n' % (line, hashlib.sha256(line).hexdigest().encode())
 
 
 @dataclass(slots=True)
@@ -210,6 +218,8 @@ def _parse_header(store: Store, name: str, line: bytes, run: RunKey | None) -> P
         raise CheckpointError(f"{store.place}/{name}: {reason}; {remedy}", reason)
     if name.rpartition("/")[0] != header.folder:
         raise damaged_part(store, name, f"its header says that it belongs to {header.folder}/")
+    if (written := header.header_sha256) and hashlib.sha256(line.rpartition(b",")[0]).hexdigest() != written:
+        raise damaged_part(store, name, "its header does not match its own checksum")
     return header
 
 

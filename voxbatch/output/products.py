@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from voxbatch.output.entries import Entries
     from voxbatch.output.item_files import ItemFiles
     from voxbatch.output.lines import DoneLine
+    from voxbatch.output.own_files import OwnFiles
     from voxbatch.output.parts import PartEntry
     from voxbatch.output.run_file import Ownership, Run
     from voxbatch.output.summary import Summary
+    from voxbatch.scoring.counts import ErrorCounts
     from voxbatch.storage import Store
     from voxbatch.storage.columns import ItemSet
 
@@ -41,10 +43,21 @@ class Products:
     counts_missing = True
     """True if an item that failed counts as a transcript without words, if it has a reference."""
 
+    text_key = "pred_text"
+    """The key of a line with the text of its recording. Lines of a kind of work without texts have no such key."""
+
     def text_of(self, line: Mapping[str, Any]) -> str:
         """Return the text of a line that is shown to people."""
-        text: str = line["pred_text"]
+        text: str = line[self.text_key]
         return text
+
+    def counts(self, line: Mapping[str, Any]) -> ErrorCounts | None:
+        """Return the errors of the text of a line; None without a reference, or if no text was recognised."""
+        if line.get("text") is None or line.get("reference_length") is None:
+            return None
+        from voxbatch.scoring.counts import ErrorCounts
+
+        return ErrorCounts.of_line(line)
 
     def sums(self) -> OwnSums | None:
         """Return sums without lines; None if the kind of work has none of its own."""
@@ -62,8 +75,10 @@ class Products:
         """Return what makes further files of single items; None if there are none."""
         return None
 
-    def finish(self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
-        """Write the files of all items together."""
+    def finish(
+        self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership, own: OwnFiles
+    ) -> None:
+        """Write the files of all items together, and leave those that somebody changed."""
 
     def recordings_place(self, place: str) -> str:
         """Return the place from which the lines of an OUT name recordings; "" if they have their whole places."""
@@ -76,20 +91,6 @@ class Products:
             ConfigError: there are no errors to show.
         """
 
-    def check_score(self, place: str) -> None:
-        """Check that the texts of an OUT can be scored.
-
-        Raises:
-            ConfigError: they are no transcripts.
-        """
-
-    def check_data_set(self, place: str) -> None:
-        """Check that a data set can be made of an OUT.
-
-        Raises:
-            ConfigError: it has no transcripts.
-        """
-
 
 PRODUCTS = Products()
 
@@ -97,11 +98,11 @@ PRODUCTS = Products()
 class SecondPassFiles(Protocol):
     """The files in OUT of a second pass, in which another model does some of the items again."""
 
-    def is_complete(self, store: Store, run: Run) -> bool:
-        """Return whether the second pass is complete.
+    def missing(self, store: Store, run: Run) -> int | None:
+        """Return the number of chosen items that no part of the second pass has; None before the pass is complete.
 
         Raises:
-            CheckpointError: the record of it is damaged, or another run wrote it.
+            CheckpointError: the record that it is complete, or a part, is damaged, or another run wrote it.
         """
 
     def overlaid(self, first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterator[PartEntry]:

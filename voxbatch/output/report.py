@@ -6,7 +6,9 @@ The entries are read in one pass that keeps a bounded number of items. The merge
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.entries import Entries, Part
 from voxbatch.output.layout import REPORT
 from voxbatch.output.lines import parse_line
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, Totals, summarise
@@ -25,11 +28,28 @@ from voxbatch.report import Report, RunTitle
 from voxbatch.report.figures import PartSpeed
 from voxbatch.storage import Store, is_remote
 
+_END = b"</html>\n"
+_SEAL = re.compile(rb"<!-- sha256 ([0-9a-f]{64}) -->" + re.escape(_END) + rb"\Z")
+
 
 def is_report_of(store: Store, run: Run) -> bool:
     """Return whether OUT has a whole report of a run that was finished, with any groups."""
     page = store.read(REPORT) or b""
-    return f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page and page.endswith(b"</html>\n")
+    is_whole = page.endswith(_END)
+    if match := _SEAL.search(page):
+        is_whole = is_whole and hashlib.sha256(page[: match.start()]).hexdigest().encode() == match[1]
+    return is_whole and f'<meta name="voxbatch-run" content="{run}, finished">'.encode() in page
+
+
+def may_replace(own: OwnFiles, present: bytes | None, page: bytes) -> bool:
+    """Return whether the report in OUT may be replaced: it or its end is missing, or voxbatch has written it."""
+    return present is None or not present.endswith(_END) or own.may_replace(REPORT, present, page)
+
+
+def _sealed(page: bytes) -> bytes:
+    """Return a page with the checksum of its content before its last tag."""
+    content = page.removesuffix(_END)
+    return b"%b<!-- sha256 %b -->%b" % (content, hashlib.sha256(content).hexdigest().encode(), _END)
 
 
 class RunReport:
@@ -70,7 +90,7 @@ class RunReport:
             shard, _, shards = part.shard.partition("/")
             process, audio_s = f"{shard}/{part.worker}", self._audio_s[part.name]
             speeds.append(PartSpeed(shards, process, part.wall_s, audio_s, part.committed_at))
-        return self._report.render(summary.to_dict(), speeds)
+        return _sealed(self._report.render(summary.to_dict(), speeds))
 
 
 def render_report(

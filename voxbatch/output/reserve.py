@@ -69,8 +69,7 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False, l
         ConfigError: OUT holds merged outputs that no run of voxbatch made.
         RunMismatchError: OUT belongs to another run, which this one does not continue.
         TakenOverError: another run took OUT over meanwhile.
-        CheckpointError: somebody changed a merged output, which the continued run would replace; or run.json, the
-            latest list or a part is damaged.
+        CheckpointError: run.json, the latest list or a part is damaged.
         StorageError: OUT cannot be read or written, or does not show a list that exists.
     """
     log = log or Log(quiet=True)
@@ -100,7 +99,7 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False, l
         is_known = (changes is not None or listing.shards > 1) and owner.items == len(listing.keys)
         if has_all and retried is None and (is_known or _has_all_parts(store, owner, names)):
             return Reservation(owner, before, is_new, changes)
-        from voxbatch.output.further_list import check_is_one_task, check_unchanged, further, plan
+        from voxbatch.output.further_list import check_is_one_task, further, plan
 
         if not has_all:
             check_is_one_task(store, listing.shards)
@@ -114,7 +113,6 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False, l
         if owner.list_number and is_same and is_complete and not has_retried:
             return Reservation(owner, before, is_new, changes)
         check_is_one_task(store, listing.shards)
-        check_unchanged(store, owner)
         if _has_created(store, further(owner, run, planned, retried), planned.keys, log):
             retried, changes, planned_names = None, changes or planned.changes, names
 

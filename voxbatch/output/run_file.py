@@ -187,6 +187,11 @@ class Run:
         return products
 
     @property
+    def takes_corrections(self) -> bool:
+        """True if `voxbatch correct` takes what a person has changed; see Work.refused."""
+        return "correct" not in work_of(self.identity).refused
+
+    @property
     def second_pass(self) -> SecondPassFiles | None:
         """Its second pass, if another model does some of the items again."""
         return next((work.resolve("overlay") for work in additions_of(self.identity) if work.overlay), None)
@@ -204,14 +209,18 @@ class Run:
             **{f"decoding {name}": value for name, value in options.items()},
         }
 
-    def require_one_model(self, place: str) -> None:
-        """Check that the confidences of the run are those of one model, because a calibration is of one.
+    def check_reader(self, reader: str, place: str) -> None:
+        """Check that the run has something for a command or an option.
+
+        Args:
+            reader: a name from work.READERS.
 
         Raises:
-            ConfigError: the run is a cascade.
+            ConfigError: the kind of the run has nothing for it.
         """
-        if self.second_pass:
-            raise ConfigError(f"{place}: a calibration is of one model, and this run is a cascade of two")
+        for kind in (work_of(self.identity), *additions_of(self.identity)):
+            if reason := kind.refused.get(reader):
+                raise ConfigError(f"{place} {reason.format(out=place)}")
 
     @property
     def transcripts(self) -> str:
@@ -245,7 +254,7 @@ class RunFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredList:
+class StoredList:
     """The first line of a list."""
 
     version: Literal[1]
@@ -289,8 +298,7 @@ def read(store: Store) -> Run | None:
     names = [] if stored is None else list_names(store, stored.generation)
     if stored is None or not names:
         return None
-    with contextlib.closing(store.lines(names[-1])) as lines:
-        header = _parse_list(store, names[-1], stored.key, next(lines, b""))
+    header = read_list(store, names[-1], stored.key)
     return Run(
         run_id=stored.run,
         generation=stored.generation,
@@ -320,6 +328,16 @@ def read_existing(store: Store) -> Run:
         raise ConfigError(f"{store.place}: no run was started there (it has no {RUN_FILE})")
     reason = f"the list of the items of run {stored.key} is missing"
     raise CheckpointError(f"{store.place}: {reason}; run again with the same recordings", reason)
+
+
+def read_list(store: Store, name: str, run: RunKey) -> StoredList:
+    """Return the facts of a list of a run.
+
+    Raises:
+        CheckpointError: the list is damaged, or belongs to another run.
+    """
+    with contextlib.closing(store.lines(name)) as lines:
+        return _parse_list(store, name, run, next(lines, b""))
 
 
 ItemKeys = NDArray[np.uint64]
@@ -370,9 +388,9 @@ def read_keys(store: Store, name: str, run: RunKey) -> ItemKeys:
 _KEY_BYTES = 16
 
 
-def _parse_list(store: Store, name: str, run: RunKey, line: bytes) -> _StoredList:
+def _parse_list(store: Store, name: str, run: RunKey, line: bytes) -> StoredList:
     try:
-        header = read_json(line, _StoredList)
+        header = read_json(line, StoredList)
     except ValueError as e:
         raise _damaged_list(store, name, run) from e
     if RunKey(header.run, header.generation) != run:

@@ -140,11 +140,10 @@ class Totals:
         self.flags.add({flag["kind"] for flag in line["flags"]})
         if self.estimator is not None:
             self.estimator.add(scored_language(lang), word_confidences(line))
-        if line.get("text") is not None and "pred_text" in line:
-            from voxbatch.scoring.counts import ErrorCounts, count_characters
+        if counts := self.products.counts(line):
+            from voxbatch.scoring.counts import count_characters
 
             characters = count_characters(line["text"], line["pred_text"], lang)
-            counts = ErrorCounts.of_line(line)
             self._corpus_score().add(lang, counts, characters=characters)
         if self.sums is not None:
             self.sums.add(line)
@@ -191,6 +190,8 @@ class Summary:
     """Run.list_number."""
     outputs: Mapping[str, FileDigest] = field(default_factory=dict)
     """Size and checksum of transcripts.jsonl and failures.jsonl, by name."""
+    digests: Count = 0
+    """Number of the merge in the logs of digests; see the module `own_files`."""
     items: Count
     done: Count
     failed: Count

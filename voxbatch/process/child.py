@@ -14,8 +14,7 @@ without a use for it.
 | ffmpeg | those that any program may need |
 
 A decoder gets the variables of a list and no others, because no list of names can hold all secrets (DATABASE_URL, JWT).
-This keeps secrets out of core dumps and logs of code that parses untrusted files. It is no sandbox: a process of the
-same user can read the files and the memory of the others.
+This keeps secrets out of core dumps and logs of code that parses untrusted files. It is no sandbox: see `confinement`.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class Report:
         }
         template = environment().get_template("page.html.jinja")
         empty = template.render(page, items="", with_text=0).encode("utf-8", "replace")
-        room = (MAX_BYTES - len(empty) - 64) * 3 // 4
+        room = (MAX_BYTES - len(empty) - 160) * 3 // 4
         block, with_text = _fit(head, {row.index: at for at, row in enumerate(rows)}, self._texts(rows), room)
         items = base64.b64encode(block).decode()
         text: str = template.render(page, items=items, with_text=with_text)

@@ -30,6 +30,7 @@ from voxbatch.runner.prepare import items_of_shard, prepare
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message, resume, transcribe
+from voxbatch.safe_text import counted
 
 __all__ = ["Progress", "RunResult", "Stop", "StopRequested", "Usage", "run"]
 
@@ -80,7 +81,7 @@ def run(
             if job.is_new and job.config.shards == 1:  # other shards may still load their models
                 resources.enter_context(released_if_empty(store, job.run))
             resources.enter_context(takeover_explained(store, job.run))
-            work = resume(job, items_of_shard(job.durations, job.config), started_at)
+            work = _rescored(job, resume(job, items_of_shard(job.durations, job.config), started_at), stop, log)
             progress = work.progress
             if progress.resumed:
                 done = f"{progress.resumed:,} of {progress.items:,} items were done before"
@@ -94,7 +95,7 @@ def run(
                 resources.enter_context(sampling(job, work.items, progress))
             usage = _transcribe_all(job, work, engine_cache, stop, on_progress, log)
             if (second := job.second) is not None and is_complete(work):
-                job, work = second.job, second.remaining(store, log)
+                job, work = second.job, _rescored(second.job, second.remaining(store, log), stop, log)
                 on_progress(work.progress)
                 text = f"second pass: {job.config.model} does {work.items.count():,} items again"
                 log.info("second_pass", text=text)
@@ -115,9 +116,22 @@ def _exits_are_run_errors() -> Iterator[None]:
         raise RunError(f"something in the run called sys.exit({e.code!r})") from e
 
 
+def _rescored(job: Job, work: RemainingWork, stop: Stop, log: Log) -> RemainingWork:
+    """Score the items again of which only the reference has changed, and return the work that remains."""
+    if job.run.list_number == 1:
+        return work
+    from voxbatch.runner.rescoring import rescore
+
+    if count := rescore(job, work, stop):
+        text = f"{counted(count, 'changed item')} with only another reference: scored again, and not transcribed again"
+        log.info("rescored", text=text)
+        return resume(job, work.assigned, work.progress.started_at)
+    return work
+
+
 def is_complete(work: RemainingWork) -> bool:
     """Record that every item of the shard is in a part, and return whether that is true of all shards."""
-    work.checkpoint.mark_complete(work.progress.items)
+    work.checkpoint.mark_complete(work.assigned)
     return work.checkpoint.are_all_complete()
 
 
@@ -135,24 +149,22 @@ def _transcribe_all(
     if job.second is not None and not left.any():  # an attempt that is recorded may be of the second pass
         return None
     attempts = Attempts(work.checkpoint.store, job.run, work.checkpoint.folder)
-    try:
-        for attempt, items in attempts.plan(work.items):
-            left -= items
-            present = replace(job, attempt=attempts.record(attempt, is_last=not left.any()))
-            group = replace(work, items=items)
-            if attempt.is_suspect:
-                log.warning("attempt", text=attempt.describe())
-            if min(len(job.worker_environments), attempt.items) > 1 and not attempt.is_suspect:
-                from voxbatch.runner import workers
+    for attempt, items in attempts.plan(work.items):
+        left -= items
+        present = replace(job, attempt=attempts.record(attempt, is_last=not left.any()))
+        group, is_on_trial = replace(work, items=items), attempt.width is not None
+        if is_on_trial:
+            log.warning("attempt", text=attempt.describe())
+        if min(len(job.worker_environments), attempt.items) > 1 and not is_on_trial:
+            from voxbatch.runner import workers
 
-                engine_cache.close()  # suspects were transcribed in this process
-                added = workers.transcribe(present, group, stop, on_progress, log)
-            else:
-                on_engine_message = functools.partial(log_engine_message, log)
-                added = transcribe(present, group, engine_cache, stop, on_progress, on_engine_message)
-            usage = _sum(usage, added)
-    finally:
-        attempts.clear()
+            engine_cache.close()  # suspects were transcribed in this process
+            added = workers.transcribe(present, group, stop, on_progress, log)
+        else:
+            on_engine_message = functools.partial(log_engine_message, log)
+            added = transcribe(present, group, engine_cache, stop, on_progress, on_engine_message)
+        usage = _sum(usage, added)
+    attempts.clear()
     return usage
 
 

@@ -16,6 +16,7 @@ from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.languages import primary_subtag
+from voxbatch.output.attempts import Gate
 from voxbatch.process.limits import max_tasks
 from voxbatch.records import Chunk, Failure, Hints, Hypothesis, Item
 from voxbatch.runner.shared import ChunkResult, DecodingEnded, EventQueue, InProgress
@@ -54,6 +55,7 @@ class DecodeThread(threading.Thread):
         in_progress: gets the items and chunks.
         feed: gets the chunks. The thread closes it at its end, unless questions about answers may follow.
         events: gets the final messages of the items.
+        gate: decides when items may begin.
         failure: the outcome of every item, none of which is decoded. None decodes them.
         diarization: the way in which the decoders tell speakers apart. None if they do not.
     """
@@ -68,13 +70,14 @@ class DecodeThread(threading.Thread):
         in_progress: InProgress,
         feed: Feed,
         events: EventQueue,
+        gate: Gate,
         failure: Failure | None = None,
         diarization: Diarization | None = None,
     ) -> None:
         super().__init__(daemon=True, name="decode")
         self._items, self._spec, self._options, self._breaker = items, spec, options, breaker
         self._in_progress, self._feed, self._events = in_progress, feed, events
-        self._failure, self._diarization, self._steps = failure, diarization, steps
+        self._gate, self._failure, self._diarization, self._steps = gate, failure, diarization, steps
         self._pool: DecoderPool | None = None
         """The decoders, while they are at work."""
         self.cpu_s = 0.0
@@ -112,11 +115,12 @@ class DecodeThread(threading.Thread):
         return self._steps.messages(self._with_language(pool), decode, self._spec, self._in_progress)
 
     def _with_language(self, pool: DecoderPool) -> Iterator[tuple[Item, str | None] | None]:
-        """Yield each item that has not failed yet, and its language. None means: no item while the rows of the items in
-        progress fill the memory."""
+        """Yield each item that has not failed yet, and its language. None means: no item while the gate is closed, or
+        the rows of the items in progress fill the memory."""
         for item in self._items:
             while self._must_wait(item, pool):
                 yield None
+            self._gate.enter(item.index)
             self._in_progress.start(item)
             tag = item.lang or self._options.language
             lang = primary_subtag(tag) if tag else None
@@ -158,12 +162,12 @@ class DecodeThread(threading.Thread):
                 )
 
     def _must_wait(self, item: Item, pool: DecoderPool) -> bool:
-        """Return whether an item must wait for the end of others, because their rows fill the memory.
+        """Return whether an item must wait for the end of others, by the gate or because their rows fill the memory.
 
         If nothing is in progress, no end can come: the remaining items are held back until their place answers.
         """
         in_progress, events = self._in_progress, self._events
-        if events.is_over.is_set() or in_progress.has_room(item):
+        if events.is_over.is_set() or (self._gate.admits(item.index) and in_progress.has_room(item)):
             return False
         return bool(
             not pool.is_idle()

@@ -12,7 +12,7 @@ import math
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,6 +69,8 @@ class RunEstimate:
     rtfx: float | None
     """Audio seconds of long recordings per second, from the profile or calculated. None if nothing is known."""
     usd_per_hour: float | None
+    is_about: bool = False
+    """See Workload."""
     speed: ExpectedSpeed | None = None
     """The calculated speed that `rtfx` comes from. None if `rtfx` is not calculated."""
 
@@ -107,6 +109,9 @@ class Workload:
     """Number of items whose duration the manifest does not give."""
     unknown_items: int
     """Number of these items for which there is no estimate, because no header of the sample tells a duration."""
+    is_about: bool
+    """True if a duration is the mean of a sample, or is from a header that may be wrong: that of a video, for example,
+    is the length of its picture, and of a recording without a header, some frames are counted."""
 
     @property
     def items(self) -> int:
@@ -175,6 +180,7 @@ def _estimate(
         work_s=workload.work_s(spec.windows),
         rtfx=speed.rtfx if speed else known.rtfx,
         usd_per_hour=known.usd_per_hour,
+        is_about=workload.is_about,
         speed=speed,
     )
 
@@ -192,9 +198,15 @@ def measure_workload(config: Config) -> Workload:
         return measure(survey(source, steps_of(config).path_policy(), config.limit), source, config)
 
 
-def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = True) -> Workload:
+def measure(
+    surveyed: Survey, source: Source, config: Config, read_seconds: Callable[[Recording], float | None] = probe
+) -> Workload:
     """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
     read.
+
+    Args:
+        read_seconds: reads the duration from the header of an open recording; None if it does not tell. What another
+            function than `probe` reads is not certain.
 
     Raises:
         StorageError: a place is unreachable or refuses access.
@@ -206,18 +218,23 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
     # Rows of 10 MB each would fill the memory.
     sample = [replace(item, row=b"", text=None, given=None) for item in every]
 
-    def read_header(item: Item) -> tuple[float | None, Report | None]:
-        """Return the seconds of a recording, None if they cannot be read; and the report about its place."""
+    def read_header(item: Item) -> tuple[float | None, bool, Report | None]:
+        """Return the seconds of a recording, None if they cannot be read; whether they are certain; and the report
+        about its place."""
         try:
             with _header(item.audio, config.stores) as recording:
-                return probe(recording, by_ffmpeg=by_ffmpeg), report_success(item.audio, recording.last_arrival)
+                seconds = read_seconds(recording)
+                is_certain = read_seconds is probe and seconds is not None and seconds == probe(recording, certain=True)
+                return seconds, is_certain, report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
-            return None, report_error(item.index, item.audio, e)
+            return None, False, report_error(item.index, item.audio, e)
 
     breaker = CircuitBreaker[None](config.fail_unreachable, threshold=min(MAX_UNREACHABLE, len(sample)))
     headers = parallel_map(PROBE_THREADS, read_header, sample)
     seconds_of: dict[int, float] = {}
-    for item, (seconds, report) in zip(sample, headers, strict=True):
+    num_certain = 0
+    for item, (seconds, is_certain, report) in zip(sample, headers, strict=True):
+        num_certain += is_certain
         if isinstance(report, Reachable):
             breaker.reachable(report)
         elif report is not None:
@@ -233,7 +250,7 @@ def measure(surveyed: Survey, source: Source, config: Config, by_ffmpeg: bool = 
             block[index - start] = seconds_of[index]
         block[np.isnan(block)] = mean
         durations.append(block[is_in])
-    return Workload(durations, num_unknown, 0 if seconds_of else num_unknown)
+    return Workload(durations, num_unknown, 0 if seconds_of else num_unknown, num_certain < num_unknown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ class Job:
 class RemainingWork:
     """The items that a process has to transcribe, and the record of those that are done."""
 
+    assigned: ItemSet
+    """The items of this process, also those that are done."""
     items: ItemSet
     """The items to transcribe."""
     checkpoint: Checkpoint

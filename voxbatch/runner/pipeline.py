@@ -20,6 +20,7 @@ from voxbatch.decoding import Undecodable
 from voxbatch.decoding.messages import Diarization
 from voxbatch.engines import Engine, EngineMessage, Feed
 from voxbatch.errors import EngineError, RunError
+from voxbatch.output.attempts import Gate, OpenGate
 from voxbatch.records import Failure, Item
 from voxbatch.runner.decode_thread import DecodeThread
 from voxbatch.runner.engine_thread import EngineThread, GpuMemoryThread
@@ -56,7 +57,7 @@ class Pipeline:
         folder: place that relative paths of the manifest become absolute with in the output lines. None takes the
             places of the items.
         is_last: the engine is used for no other run after this one.
-        on_first: called before the engine takes its first chunk.
+        gate: decides when items may begin.
         failure: the outcome of every item, none of which is decoded. None transcribes them.
         diarization: see DecodeThread.
     """
@@ -73,14 +74,14 @@ class Pipeline:
         breaker: CircuitBreaker[Undecodable] | None = None,
         folder: str | None = None,
         is_last: bool = False,
-        on_first: Callable[[], None] = lambda: None,
+        gate: Gate | None = None,
         failure: Failure | None = None,
         diarization: Diarization | None = None,
     ):
         self._engine, self._checkpoint, self._options, self._breaker = engine, checkpoint, options, breaker
         self._progress, self._on_progress, self._stop = progress, on_progress, stop
         self._on_engine_message, self._folder, self._is_last = on_engine_message, folder, is_last
-        self._on_first, self._failure, self._diarization = on_first, failure, diarization
+        self._gate, self._failure, self._diarization = gate or OpenGate(), failure, diarization
 
     def run(self, items: Iterator[Item]) -> Usage:
         """Turn every item into an entry of a part.
@@ -91,12 +92,13 @@ class Pipeline:
         """
         spec, options, progress, stop = self._engine.spec, self._options, self._progress, self._stop
         progress.concurrency = spec.concurrency
-        feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples, self._is_last, self._on_first)
+        feed = Feed((spec.prefetch or spec.concurrency) * spec.max_chunk_samples, self._is_last, self._gate.begin)
         steps = steps_of(options)
         events, in_progress = EventQueue(steps.max_queued_events), InProgress()
         decode_thread = DecodeThread(
-            items, spec, options, steps, self._breaker, in_progress, feed, events, self._failure, self._diarization
-        )
+            items, spec, options, steps, self._breaker, in_progress, feed, events, self._gate, self._failure,
+            self._diarization,
+        )  # fmt: skip
         engine_thread, memory = EngineThread(self._engine, feed, events), GpuMemoryThread(self._engine, events)
         part = NextPart(self._checkpoint, options, memory, progress)
         results = Results(
@@ -158,7 +160,7 @@ class Pipeline:
             if not is_decoding:
                 results.end_questions()
             monitor.show()
-            if part.is_due():
+            if part.is_due() or self._gate.is_closed:
                 part.commit()
         if in_progress.items:
             part.commit()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from voxbatch.config import RunOptions
@@ -35,7 +36,7 @@ class PartWriter(Protocol):
         self,
         entries: Iterable[PartEntry],
         wall_s: float,
-        latency: Latency | None = None,
+        latencies: Mapping[int, Latency] | None = None,
         peak_gpu_bytes: int | None = None,
         remaining_s: float | None = None,
     ) -> list[PartEntry]:
@@ -52,8 +53,8 @@ class NextPart:
         self._entries: list[PartEntry] = []
         self._num_bytes = 0
         self._committed_at = progress.started_at
-        self.latency = Latency()
-        """Latencies of the items in this part."""
+        self.latencies = defaultdict[int, Latency](Latency)
+        """Latencies of the finished items that are not committed, by Item.index."""
         self.has_loaded = False
         """True if the engine has given a result, or has ended well."""
 
@@ -79,10 +80,11 @@ class NextPart:
         now = time.monotonic()
         wall_s = now - self._committed_at
         remaining_s = self._progress.remaining_s
-        written = self._checkpoint.commit(self._entries, wall_s, self.latency, self._memory.peak_bytes, remaining_s)
+        latencies = {e.index: self.latencies.pop(e.index) for e in self._entries if e.index in self.latencies}
+        written = self._checkpoint.commit(self._entries, wall_s, latencies, self._memory.peak_bytes, remaining_s)
         self._progress.parts += bool(written)
         self._progress.committed += len(self._entries)
-        self._entries, self._num_bytes, self._committed_at, self.latency = [], 0, now, Latency()
+        self._entries, self._num_bytes, self._committed_at = [], 0, now
 
 
 class Results:
@@ -196,11 +198,11 @@ class Results:
             return  # the stop may have killed a child process; the resumed run does the item
         item = pending.item
         del self._in_progress.items[item.index]
-        latency = self._part.latency
         for taken_at, ended_at in pending.times:
-            latency.chunk.add(ended_at - taken_at)
+            self._part.latencies[item.index].chunk.add(ended_at - taken_at)
         if pending.times:
-            latency.item.add(time.monotonic() - min(taken_at for taken_at, _ in pending.times))
+            first_taken_at = min(taken_at for taken_at, _ in pending.times)
+            self._part.latencies[item.index].item.add(time.monotonic() - first_taken_at)
         if item.duration is None:
             self._progress.measure(item.index, pending.decoded.seconds if pending.decoded else 0.0)
         elif pending.decoded is None:

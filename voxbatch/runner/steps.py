@@ -129,6 +129,8 @@ class Steps:
     proof_prompt: str | None = None
     has_known_speed = True
     """True if the speed of an engine is that of transcribing: a profile or a calculation tells it."""
+    scores_by_reference = True
+    """True if `text` of a row has no effect but on the errors that are counted."""
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options

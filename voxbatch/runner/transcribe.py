@@ -14,7 +14,7 @@ from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.log import Log
 from voxbatch.manifest import items
-from voxbatch.output.attempts import Acquittal
+from voxbatch.output.attempts import Acquittal, AttemptRecorder
 from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.run_file import takeover_explained
 from voxbatch.process.limits import limits_are_run_errors
@@ -66,7 +66,7 @@ def resume(job: Job, assigned: ItemSet, started_at: float, worker: int = 0) -> R
         committed=num_items - num_remaining,
         started_at=started_at,
     )
-    return RemainingWork(remaining, checkpoint, progress)
+    return RemainingWork(assigned, remaining, checkpoint, progress)
 
 
 def transcribe(
@@ -97,8 +97,9 @@ def transcribe(
     engine = steps.engine(engine, resources)
     breaker = breaker or circuit_breaker(job)
     checkpoint: PartWriter = work.checkpoint
-    if record.attempt.is_suspect and record.attempt.items == 1 and record.attempt.failure is None:
-        checkpoint = Acquittal(work.checkpoint, record)
+    recorder = AttemptRecorder(record, work.items, work.checkpoint, engine.spec.concurrency)
+    if record.attempt.width is not None and record.attempt.failure is None:
+        checkpoint = Acquittal(work.checkpoint, recorder)
         if steps.reads_recordings:
             from voxbatch.runner.one_recording import transcribe_noise
 
@@ -115,12 +116,15 @@ def transcribe(
         breaker,
         folder=job.folder if steps.reads_recordings else None,
         is_last=engine_cache.one_run and record.is_last,
-        on_first=functools.partial(record.create, work.checkpoint.store),
+        gate=recorder,
         failure=record.attempt.failure,
         diarization=diarization,
     )
     with limits_are_run_errors(), resources, replace(job.source, fd=os.dup(job.source.fd)).open() as source:
-        return pipeline.run(items(source, job.path_policy, job.config.limit, work.items))
+        try:
+            return pipeline.run(items(source, job.path_policy, job.config.limit, work.items))
+        finally:
+            recorder.clear()
 
 
 def circuit_breaker(job: Job, earlier: Iterable[Report] = ()) -> CircuitBreaker[Undecodable]:

@@ -22,11 +22,11 @@ from voxbatch.sources.references import References, file_line
 SUBTITLED = ".subtitled"
 """End of the stem of a copy of a video with subtitles, which a folder walk does not list."""
 _OTHER_SUFFIXES = (
-    ".ass .cha .csv .ctm .db .doc .docx .eaf .gif .gz .heic .htm .html .jpeg .jpg .json .jsonl .lab .lock .log .lrc"
-    " .m3u .m3u8 .md .mid .mlf .npy .npz .parquet .pdf .phn .pls .png .py .rttm .seglst .sh .srt .stm .sub .tar"
+    ".ass .bin .cha .csv .ctm .db .doc .docx .eaf .gif .gz .heic .htm .html .jpeg .jpg .json .jsonl .lab .lock .log"
+    " .lrc .m3u .m3u8 .md .mid .mlf .npy .npz .parquet .pdf .phn .pls .png .py .rttm .seglst .sh .srt .stm .sub .tar"
     " .textgrid .toml .trn .trs .tsv .ttml .txt .vtt .webp .wrd .xls .xlsx .xml .yaml .yml .zip"
 )
-"""Extensions of texts, tables, pictures and archives, which a folder of recordings holds, too."""
+"""Extensions of texts, tables, pictures and archives, which a folder of recordings holds, too, and of files in OUT."""
 _KNOWN_SUFFIXES = RECORDING_SUFFIXES.union(_OTHER_SUFFIXES.split())
 SHOWN_KINDS = 5
 """Number of extensions that a note about left out files names."""

@@ -91,6 +91,13 @@ class BucketStore:
             return False
         return True
 
+    def checksum(self, name: str) -> str:
+        """See storage.Store."""
+        try:
+            return self._objects.stat(self._prefix + name).checksum
+        except ObjectNotFound:
+            return ""
+
     def lines(self, name: str) -> Generator[bytes]:
         """Yield the object's lines, from reads of HEAD_BYTES and then BLOCK_BYTES.
 

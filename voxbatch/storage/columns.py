@@ -125,6 +125,23 @@ class ItemSet:
         if is_full and size % 8:
             self._bits[-1] = (1 << size % 8) - 1
 
+    @classmethod
+    def of_bytes(cls, size: int, bits: bytes) -> ItemSet:
+        """Return the set of the items 0 to size - 1 that `to_bytes` gave.
+
+        Raises:
+            ValueError: the set has another size.
+        """
+        items = cls(size)
+        if len(bits) != len(items._bits):
+            raise ValueError(f"{len(bits)} bytes are not the bits of {size} items")
+        items._bits[:] = bits
+        return items
+
+    def to_bytes(self) -> bytes:
+        """Return the bits of the items, the first one in the lowest bit of the first byte."""
+        return bytes(self._bits)
+
     def __getitem__(self, index: int) -> bool:
         """Return whether an item is in the set."""
         return bool(self._bits[index >> 3] >> (index & 7) & 1)

@@ -33,6 +33,7 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: {alternative}",
     errno.ENOTDIR: "a file stands where a folder is needed: {alternative}",
     errno.EEXIST: "a file stands where a folder is needed: {alternative}",
+    errno.EISDIR: "a folder stands where a file is needed: move it away, or {alternative}",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
 """Advice for each error number, for messages."""
@@ -103,6 +104,10 @@ class LocalStore:
                 return any(True for _ in self._files(name))
             return (self._root / name).exists()
 
+    def checksum(self, name: str) -> str:
+        """Return "": a file system keeps none."""
+        return ""
+
     def lines(self, name: str) -> Generator[bytes]:
         """See storage.Store. A missing file raises StorageError."""
         with self._errors("read", name), open(self._root / name, "rb") as file:
@@ -150,7 +155,11 @@ class LocalStore:
             except FileExistsError:
                 temporary = f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
                 _link(file, folder, temporary)
-                os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                try:
+                    os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                except OSError:
+                    os.unlink(temporary, dir_fd=folder)
+                    raise
             if durable:
                 os.fsync(folder)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from voxbatch.settings import SWITCHES
 from voxbatch.storage import waits
 from voxbatch.storage.errors import TransientError
 from voxbatch.storage.waits import RetryWait, sleep
@@ -117,7 +118,7 @@ class Retries:
         """
         self.failed += 1
         self._first_failed_at = self._first_failed_at or time.monotonic()
-        if os.environ.get(NO_WAIT):
+        if SWITCHES.get(os.environ.get(NO_WAIT, "").lower()):
             return 0.0
         if waits.deadline.at < math.inf:
             return random.uniform(0, LONGEST_WAIT_BEFORE_DEADLINE_S)

@@ -7,6 +7,7 @@ A parameter counts only beside the others of its scheme: `?id=17` and `?expires=
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -49,6 +50,11 @@ _SCHEMES = (
     _scheme("temp_url_sig temp_url_expires", "temp_url_ip_range"),
 )  # fmt: skip
 
+SIGNATURE_REFUSED = "the signature of the address was refused: get a new one"
+"""Message about an object of a signed address whose server answers that it may not be read."""
+_ADDRESS = re.compile(r"https?://[^\s\"'<>]*", re.IGNORECASE)
+"""Address inside a text."""
+
 
 def unsigned(uri: str) -> str:
     """Return an http(s) address without the parameters of its signature. Any other text stays as it is."""
@@ -80,3 +86,21 @@ def without_signatures(value: Any) -> Any:
         case dict():
             return {key: without_signatures(element) for key, element in value.items()}
     return value
+
+
+def unsigned_texts(value: Any) -> Any:
+    """Return a value of JSON without the signatures of the addresses that its texts are, or hold somewhere."""
+    match value:
+        case str():
+            return _ADDRESS.sub(lambda match: _unsigned_in_text(match[0]), unsigned(value)) if "?" in value else value
+        case list():
+            return [unsigned_texts(element) for element in value]
+        case dict():
+            return {key: unsigned_texts(element) for key, element in value.items()}
+    return value
+
+
+def _unsigned_in_text(uri: str) -> str:
+    """Return an address of a sentence without its signature, and with the punctuation that follows it."""
+    address = uri.rstrip(".,;:!?)]}")
+    return unsigned(address) + uri[len(address) :]

@@ -30,6 +30,9 @@ class Store(Protocol):
     def exists(self, name: str) -> bool:
         """Return whether the object exists, or, for a name that ends in /, whether anything exists below it."""
 
+    def checksum(self, name: str) -> str:
+        """Return the checksum that the place keeps of an object, such as "crc32c:…"; "" if there is none."""
+
     def lines(self, name: str) -> Generator[bytes]:
         """Yield the object's lines as a stream. Close the generator if it is not exhausted."""
 

@@ -88,7 +88,7 @@ def _blocks(member: TarMember, read: ReadRange) -> Iterator[bytes]:
 
 def changed(archive: str, name: str) -> UnusableObject:
     """Return the error of an archive that no longer has the file with this name at its place."""
-    advice = "restore it, or start again with --overwrite"
+    advice = "restore it, or start again with another OUT (-o)"
     return UnusableObject(
         f"cannot read {name} in {redacted(archive)}: the archive was changed: {advice}", FailureKind.CHANGED
     )

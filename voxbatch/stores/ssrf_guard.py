@@ -15,6 +15,7 @@ import re
 import socket
 import ssl
 import time
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any, cast
 
@@ -53,6 +54,22 @@ _GLOBAL = ip_network("2000::/3")
 """Part of IPv6 that has been assigned for use between networks."""
 _NAT64 = ip_network("64:ff9b::/96")
 """Prefix under which an IPv6-only network reaches IPv4 addresses. The last 32 bits are the IPv4 address (RFC 6052)."""
+_MACHINE = (
+    ip_network("169.254.0.0/16"), ip_network("fe80::/10"),
+    ip_network("fd00:ec2::/32"),  # AWS
+    ip_network("fd20:ce::254/128"),  # Google Cloud
+    ip_network("168.63.129.16/32"),  # Azure
+    ip_network("100.100.100.200/32"),  # Alibaba Cloud
+    ip_network("192.0.0.192/32"),  # Oracle Cloud
+)  # fmt: skip
+"""Link-local addresses, and others at which a cloud tells a machine about itself, with its credentials. No recording is
+there."""
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+"""Prefix for the same in one's own network (RFC 8215)."""
+_TRANSLATED = (
+    ip_network("::/96"), ip_network("::ffff:0:0/96"), ip_network("::ffff:0:0:0/96"), _NAT64, _LOCAL_NAT64,
+)  # fmt: skip
+"""Prefixes under which the last 32 bits may be an IPv4 address (RFC 4291, 7915, 6052, 8215)."""
 
 
 class ForbiddenAddress(Exception):
@@ -69,6 +86,30 @@ def forbidden_kind(address: str) -> str:
         if parsed in network:
             return kind
     return "" if parsed.version == 4 or parsed in _GLOBAL else "a reserved address"
+
+
+def machine_kind(address: str) -> str:
+    """Return the kind of an address that is never admitted: link-local addresses and the metadata servers of clouds,
+    also as an IPv4 address inside an IPv6 address; "" for any other one."""
+    parsed = ip_address(address)
+    candidates = [parsed, *(_embedded(parsed) if isinstance(parsed, IPv6Address) else ())]
+    is_machine = any(candidate in network for candidate in candidates for network in _MACHINE)
+    return "a link-local address or a cloud's metadata server" if is_machine else ""
+
+
+def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+    """Yield the IPv4 addresses that gateways and tunnels may take an IPv6 address for."""
+    value, mask = int(address), 0xFFFFFFFF
+    if any(address in network for network in _TRANSLATED) or value >> 32 & 0xFDFFFFFF == 0x5EFE:  # ISATAP, RFC 5214
+        yield IPv4Address(value & mask)
+    if address.teredo:
+        yield from address.teredo
+    if address.sixtofour:
+        yield address.sixtofour
+    if address in _LOCAL_NAT64:  # RFC 6052, section 2.2: prefixes of 48, 56 and 64 bits go around bits 64 to 71
+        yield IPv4Address(value >> 64 << 16 & mask | value >> 40 & 0xFFFF)
+        yield IPv4Address(value >> 64 << 24 & mask | value >> 32 & 0xFFFFFF)
+        yield IPv4Address(value >> 24 & mask)
 
 
 def pool(scheme: str, host: str, port: int, allow_private: bool) -> HTTPConnectionPool:
@@ -94,16 +135,19 @@ class _Connection(TimedConnection, HTTPConnection):
             candidates = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
         except socket.gaierror as e:
             raise NameResolutionError(self.host, self, e) from e
-        if self._allow_private:
-            return self._connect(candidates)
-        kinds = {address: forbidden_kind(address) for address in (str(candidate[4][0]) for candidate in candidates)}
+        addresses = [str(candidate[4][0]) for candidate in candidates]
+        kinds = {
+            address: machine_kind(address) or ("" if self._allow_private else forbidden_kind(address))
+            for address in addresses
+        }
         admitted = [candidate for candidate in candidates if not kinds[str(candidate[4][0])]]
         if not admitted:
             address, kind = next(iter(kinds.items()))
             shown = address if address == self.host else f"{self.host} ({address})"
-            raise ForbiddenAddress(
-                f"{shown} is {kind}: only public addresses are read, unless --allow-private-addresses is given"
-            )
+            rule = "no recording is read from there"
+            if not all(map(machine_kind, kinds)):
+                rule = "only public addresses are read, unless --allow-private-addresses is given"
+            raise ForbiddenAddress(f"{shown} is {kind}: {rule}")
         return self._connect(admitted)
 
     def _connect(self, candidates: list[Any]) -> socket.socket:

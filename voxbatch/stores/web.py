@@ -30,6 +30,7 @@ from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage.address import HTTP_SCHEMES, StoreOptions, place_of, redacted, scheme_of
 from voxbatch.storage.errors import TransientError, UnknownHost, UnusableObject, stored_compressed
 from voxbatch.storage.objects import RangeReply, Stat
+from voxbatch.storage.signatures import SIGNATURE_REFUSED, is_signed
 from voxbatch.stores.http_errors import connection_failed, one_line, parse_retry_after, status_error
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class WebServer:
         with self._follow_redirects(self._where(key), self.place + key, headers) as (where, reply):
             if not (reply.status == 400 and byte_range and byte_range[0] == 0):
                 if reply.status not in ((200, 206, 416) if byte_range else (200,)):
-                    raise _status_error(where, reply)
+                    raise _status_error(where, reply, is_signed(self.place + key))
                 if tag and reply.status != 416 and _tag(reply, tag) != tag:
                     raise UnusableObject(_changed(where), FailureKind.CHANGED)
                 self._check_size(where, _size(reply))
@@ -277,7 +278,7 @@ def _root(error: BaseException) -> BaseException:
     return _root(inner) if inner else error
 
 
-def _status_error(where: str, reply: BaseHTTPResponse) -> StorageError:
+def _status_error(where: str, reply: BaseHTTPResponse, was_signed: bool) -> StorageError:
     """Return the error for an HTTP status.
 
     A refusal says nothing about other addresses on the same server, unless the server is down. The server's own text
@@ -288,10 +289,8 @@ def _status_error(where: str, reply: BaseHTTPResponse) -> StorageError:
     with contextlib.suppress(ValueError):
         reason += f" {HTTPStatus(status).phrase}"
     if status in (401, 403):
-        return UnusableObject(
-            f"cannot read {where}: permission denied ({reason}): if the address was signed, get a new one",
-            FailureKind.NO_ACCESS,
-        )
+        advice = SIGNATURE_REFUSED if was_signed else "if the address was signed, get a new one"
+        return UnusableObject(f"cannot read {where}: permission denied ({reason}): {advice}", FailureKind.NO_ACCESS)
     if status in (404, 408, 410, 412, 429) or status >= 500:
         status = 404 if status == 410 else status
         return status_error("read", where, status, reason, "", parse_retry_after(reply.headers.get("Retry-After")))

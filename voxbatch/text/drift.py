@@ -116,8 +116,8 @@ def _values(asked: str) -> dict[str, float]:
     for: it may be an abbreviation, or what an apostrophe leaves.
     """
     own = COMMON_WORDS.get(asked, frozenset[str]())
-    close = frozenset[str]().union(*(words for other, words in COMMON_WORDS.items() if _is_close(other, asked)))
-    others = frozenset[str]().union(*(words for other, words in COMMON_WORDS.items() if not _is_close(other, asked)))
+    close = frozenset[str]().union(*(words for other, words in COMMON_WORDS.items() if is_close(other, asked)))
+    others = frozenset[str]().union(*(words for other, words in COMMON_WORDS.items() if not is_close(other, asked)))
     return (
         dict.fromkeys(others, 1.0)
         | dict.fromkeys(close | _CONSONANTS, 0.0)
@@ -126,7 +126,8 @@ def _values(asked: str) -> dict[str, float]:
     )
 
 
-def _is_close(language: str, other: str) -> bool:
+def is_close(language: str, other: str) -> bool:
+    """Return whether two languages are the same, or are not told from each other."""
     return language == other or any({language, other} <= group for group in _CLOSE)
 
 
@@ -152,7 +153,7 @@ def _drifts(tokens: Sequence[_Token], asked: str) -> Iterator[_Drift]:
         start, end = _widened(tokens, first, last)
         for block_start, block_end in pairwise((start, *inner, end)):
             block = tokens[max(block_start, first) : min(block_end, last)]
-            if (language := _language_of(block)) and not _is_close(language, asked) and _is_known(asked):
+            if (language := _language_of(block)) and not is_close(language, asked) and _is_known(asked):
                 yield _Drift(block_start, block_end, language)
 
 
@@ -199,7 +200,7 @@ def _language_of(block: Sequence[_Token]) -> str | None:
     words = Counter(token.text.lower() for token in block)
     common = {other: sum(words[word] for word in listed & words.keys()) for other, listed in COMMON_WORDS.items()}
     language = max(common, key=lambda other: common[other])
-    return language if _is_close(language, _SAME.get(label, label)) else None
+    return language if is_close(language, _SAME.get(label, label)) else None
 
 
 def _is_known(language: str) -> bool:

@@ -21,6 +21,7 @@ Artifact Registry repository and a bucket for weights. Only named members may ca
   ENGINE_OPTIONS options of the engine: NAME=VALUE NAME=VALUE
                             of ctx512: max_model_len=8192 gpu_memory_utilization=0.9; of others: none
   CONCURRENCY    requests at a time of an instance, in Cloud Run and in vLLM (max_num_seqs)     8
+  RATE_LIMIT     requests of one address in a period, such as 60/minute; more are answered 429   no limit
   MAX_INSTANCES  each takes one L4 of the quota                                                 1
   START_DELAY    seconds until the first look at a start, 0 to 240; a start may take 420 in all  0
   INGRESS        from where: all, internal, or internal-and-cloud-load-balancing                all
@@ -64,12 +65,14 @@ CONCURRENCY="${CONCURRENCY:-8}"
 MAX_INSTANCES="${MAX_INSTANCES:-1}"
 START_DELAY="${START_DELAY:-0}"
 INGRESS="${INGRESS:-all}"
+RATE_LIMIT="${RATE_LIMIT:-}"
 INVOKERS="${INVOKERS:-}"
 
 [[ -e "$HERE/../../voxbatch/profiles/$PROFILE.yaml" ]] || die "PROFILE=$PROFILE: see voxbatch profiles"
 number CONCURRENCY "$CONCURRENCY" 1 1000
 number MAX_INSTANCES "$MAX_INSTANCES" 1 100
 number START_DELAY "$START_DELAY" 0 240
+[[ "$RATE_LIMIT" =~ ^([1-9][0-9]*/(second|minute|hour|day))?$ ]] || die "RATE_LIMIT=$RATE_LIMIT: it is N/PERIOD, such as 60/minute"
 one_of INGRESS "$INGRESS" all internal internal-and-cloud-load-balancing
 [[ "$ENGINE_OPTIONS" =~ ^[A-Za-z0-9_=.\ :/-]*$ ]] ||
     die "ENGINE_OPTIONS=$ENGINE_OPTIONS: it is NAME=VALUE NAME=VALUE, such as max_model_len=8192"
@@ -125,7 +128,7 @@ main() {
     esac
     export TF_VAR_ingress TF_VAR_image="$IMAGE" TF_VAR_model="$MODEL" TF_VAR_profile="$PROFILE"
     export TF_VAR_engine_options="$ENGINE_OPTIONS" TF_VAR_concurrency="$CONCURRENCY"
-    export TF_VAR_max_instances="$MAX_INSTANCES" TF_VAR_start_delay="$START_DELAY"
+    export TF_VAR_max_instances="$MAX_INSTANCES" TF_VAR_start_delay="$START_DELAY" TF_VAR_rate_limit="$RATE_LIMIT"
     open_module service
     apply service
     [[ "$BUILD" == no ]] || scan_image

@@ -46,6 +46,17 @@ class Unlucky(_Counting):
                 signal.raise_signal(signal.SIGKILL)
 
 
+class Terminated(_Counting):
+    """Scheduler whose first engine gets SIGTERM at its 40th step, as from `systemctl stop` or a terminal. vLLM then
+    ends each request that it has with "abort"."""
+
+    def look(self) -> None:
+        """Raise the signal at step 40, in the first engine."""
+        if self.steps == 40 and not _deaths():
+            _note("terminated")
+            signal.raise_signal(signal.SIGTERM)
+
+
 class Poisoned(_Counting):
     """Scheduler that dies whenever a chunk of exactly 5.0 s is running."""
 

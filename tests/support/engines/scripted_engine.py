@@ -31,6 +31,8 @@ REGISTRATION = Registration(class_path="scripted_engine:ScriptedTestEngine", ans
 WORD_SECONDS = 0.5
 SHORTEST_LIMIT_S = 14.0
 """Minimum of `max_chunk_s`, because cutting in pauses needs it (see chunk.cut)."""
+KILL_ALL = -2
+"""See `crash_signal`."""
 HOLD_POLL_S = 0.01
 """Seconds between two looks for the folder `hold`."""
 MISHEARD = 0.3
@@ -70,7 +72,8 @@ class ScriptedOptions:
     crash_items: str = ""
     """Indexes of the items at which the process of the engine crashes, separated by commas."""
     crash_signal: int = signal.SIGSEGV
-    """Number of the signal with which it crashes. 0 means that it hangs, -1 that it ends with exit code 0."""
+    """Number of the signal with which it crashes. 0 means that it hangs, -1 that it ends with exit code 0, and -2 that
+    SIGKILL ends it, and with it the run that it is a worker of, as the kernel ends a container without memory."""
     lose_items: str = ""
     """Indexes of the items whose chunks get no result, separated by commas."""
     raise_items: str = ""
@@ -258,7 +261,15 @@ def _error(name: str) -> BaseException:
 
 
 def _crash(number: int) -> None:
-    """End this process with a signal, as native code does that crashes, or with exit code 0, or hang."""
+    """End this process: see `crash_signal`."""
+    if number == KILL_ALL:
+        pids = [os.getpid()]
+        if WORKER in os.environ:
+            run = os.getppid()
+            with open(f"/proc/{run}/task/{run}/children") as children:
+                pids = [run, *sorted(map(int, children.read().split()), key=os.getpid().__eq__)]  # this one is last
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
     if number < 0:
         os._exit(0)
     if number:

@@ -36,7 +36,7 @@ class Execution:
     tasks_done: int = 0
     tasks_failed: int = 0
     machine: str | None = None
-    """The machine of a task: an entry of prices.price_table."""
+    """The machine of a task: an entry of prices.machines()."""
     machine_s: float = 0.0
     """Seconds of all machines within the time that is looked at."""
     reason: str = ""

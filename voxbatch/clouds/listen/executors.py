@@ -8,9 +8,10 @@ from typing import ClassVar
 from voxbatch import engines, runner
 from voxbatch.clouds.listen import starts
 from voxbatch.clouds.listen.message import RunRequest
-from voxbatch.clouds.submit import CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
+from voxbatch.clouds.submit import Ceiling, CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.config import Config, RunOptions
 from voxbatch.decoding import warm_pool
+from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.display import log_result, progress_events
 from voxbatch.engines import EngineCache
 from voxbatch.engines.choice import choose
@@ -114,6 +115,7 @@ class CloudRunExecutor:
         out: str | None,
         tasks: int | None,
         usd_per_hour: float | None,
+        ceiling: Ceiling,
         log: Log,
     ):
         """Check that executions can be started.
@@ -124,6 +126,7 @@ class CloudRunExecutor:
             out: folder of all outputs; None: messages name their outputs.
             tasks: number of tasks of each execution; None: as many as the hours of audio need.
             usd_per_hour: price of a machine of the job; None: the known one.
+            ceiling: limits of each run; a run above them is refused.
 
         Raises:
             ConfigError: the job does not exist, cannot write to `out`, or the number of its tasks cannot be calculated.
@@ -135,18 +138,20 @@ class CloudRunExecutor:
             raise ConfigError(f"-o {out} is a folder of this machine, which the job cannot see: give gs://… or s3://…")
         job.connect().check_job_exists()
         self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
-        self._usd_per_hour, self._log = usd_per_hour, log
+        self._usd_per_hour, self._ceiling, self._log = usd_per_hour, ceiling, log
+        self._read_header = HeaderReader()
 
     def execute(self, request: RunRequest) -> float | None:
         """Start an execution, unless the run is finished or being started, or one with the same arguments is running.
 
-        Of several dispatchers exactly one starts it; see output.starts. Nothing of a recording but its header is read.
+        Of several dispatchers exactly one starts it; see output.starts. Nothing of a recording but its header is read,
+        in a process without credentials.
 
         Returns:
             None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
 
         Raises:
-            UsageError: the manifest is invalid, or OUT belongs to another manifest.
+            UsageError: the manifest is invalid, the run is above the ceiling, or OUT belongs to another manifest.
             RunError: nothing can be started here and now.
         """
         config, log = self._options.config(request), self._log.with_fields(out=request.out)
@@ -173,12 +178,13 @@ class CloudRunExecutor:
             if running:
                 self._log_start(request, running, log)
                 return None
-            workload = measure(surveyed, source, config, by_ffmpeg=False)
+            workload = measure(surveyed, source, config, self._read_header)
         # Several tasks cannot change the list of a run together.
         tasks = 1 if is_done is None else self._tasks
         submission, _ = size_run(
-            submission, config, self._job, tasks, usd_per_hour=self._usd_per_hour, tasks_if_unknown=1, workload=workload
-        )
+            submission, config, self._job, tasks, usd_per_hour=self._usd_per_hour, tasks_if_unknown=1,
+            workload=workload, ceiling=self._ceiling,
+        )  # fmt: skip
         if (claimed := starts.claim_start(store, latest, manifest)) is None:
             return START_CHECK_S
         try:
@@ -203,7 +209,8 @@ class CloudRunExecutor:
         log.info("run_submitted", execution=started.name, tasks=tasks, url=started.url, text=text)
 
     def close(self) -> None:
-        """Do nothing: the executions go on."""
+        """End the process that reads headers. The executions go on."""
+        self._read_header.close()
 
 
 Executor = LocalExecutor | CloudRunExecutor

@@ -131,12 +131,16 @@ def _run(fields: Mapping[str, Any], rules: PlaceRules) -> RunRequest:
     if fields.get("output") is None:
         if is_folder(source):
             raise MessageError(f"manifest {source} is a folder, and no output is named for it; {_FORM}")
-        return RunRequest(source, rules.out_of(_stem(source)))
-    out = _given(fields, "output")
-    if not is_bucket_address(out):
-        raise MessageError(f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder")
-    if rules.out and not f"{out}/".startswith(rules.out):
-        raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")
+        out = rules.out_of(_stem(source))
+    else:
+        out = _given(fields, "output")
+        if not is_bucket_address(out):
+            text = f"output {out} is no address in a bucket; write gs://bucket/folder or s3://bucket/folder"
+            raise MessageError(text)
+        if rules.out and not f"{out}/".startswith(rules.out):
+            raise MessageError(f"output {out} does not lie in {rules.out}, the -o of voxbatch listen")
+    if rules.out and out.rstrip("/") == rules.out.rstrip("/"):
+        raise MessageError(f"output {out} is the -o of voxbatch listen, which holds all runs: name a folder in it")
     return RunRequest(source, out.rstrip("/"))
 
 

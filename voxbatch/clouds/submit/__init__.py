@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from voxbatch.clouds.submit.ceiling import Ceiling
 from voxbatch.clouds.submit.cloudrun import CloudRun
 from voxbatch.clouds.submit.sagemaker import SageMaker
 from voxbatch.clouds.submit.sizing import (
@@ -34,6 +35,7 @@ from voxbatch.storage.retry import RUN_START, Retries
 
 __all__ = [
     "ApiRequest",
+    "Ceiling",
     "CloudRun",
     "Forecast",
     "SageMaker",

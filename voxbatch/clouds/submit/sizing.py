@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, replace
 
 from voxbatch import prices
+from voxbatch.clouds.submit.ceiling import DEFAULT_CEILING, Ceiling
 from voxbatch.clouds.submit.cloudrun import CloudRun
 from voxbatch.clouds.submit.sagemaker import SageMaker
 from voxbatch.clouds.submit.submission import StartTime, Submission
@@ -66,6 +67,8 @@ class Forecast:
     """Seconds of audio per second of a task that has many recordings."""
     second: SecondForecast | None = None
     """The second pass of a cascade, which the last task makes alone."""
+    is_about: bool = False
+    """See runner.forecast.Workload."""
 
     @property
     def work_s(self) -> float | None:
@@ -161,6 +164,7 @@ def size_run(
     usd_per_hour: float | None = None,
     tasks_if_unknown: int | None = None,
     workload: Workload | None = None,
+    ceiling: Ceiling = DEFAULT_CEILING,
 ) -> tuple[Submission, Forecast]:
     """Return the submission with its number of tasks and their time limit, and the forecast of the run.
 
@@ -171,10 +175,11 @@ def size_run(
         usd_per_hour: price of one machine; None: the price table's.
         tasks_if_unknown: number of tasks if no recording's duration is known; None: this is an error.
         workload: the measured workload of the config; None: it is measured here.
+        ceiling: limits of the calculated number of tasks, and of the price.
 
     Raises:
-        UsageError: the config or the manifest is invalid, the target does not take so many tasks, or the speed of a
-            machine is unknown.
+        UsageError: the config or the manifest is invalid, the target does not take so many tasks, the speed of a
+            machine is unknown, or the run is above the ceiling.
         StorageError: this machine cannot read the manifest or the recordings.
     """
     check_tasks(config, target, tasks, task_hours)
@@ -190,13 +195,15 @@ def size_run(
             raise ConfigError(f"the duration of none of {workload.items:,} recordings is known: give --tasks N")
         start_s = start.average_s if start else None
         count = task_count(workload.audio_s, workload.items, rtfx or 0.0, hours, target.max_tasks, start_s)
+        ceiling.check_tasks(count, hours)
     listed = prices.usd_per_hour(target.machine(engine))
     price = listed if usd_per_hour is None else usd_per_hour
     second = _second_pass(config, target, engine, workload)
     forecast = Forecast(
         workload.items, workload.audio_s, workload.estimated_items, workload.unknown_items, count, rtfx, price, None,
-        start, speed, full_speed.rtfx if full_speed else rtfx, second,
+        start, speed, full_speed.rtfx if full_speed else rtfx, second, workload.is_about,
     )  # fmt: skip
+    ceiling.check_usd(forecast.usd)
     limit_s = target.limit_s(engine, hours, forecast.known_task_s)
     return replace(submission, tasks=count, limit_s=limit_s), replace(forecast, limit_s=limit_s)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from voxbatch.errors import ConfigError
+from voxbatch.platforms.tasks import unknown
 from voxbatch.platforms.tasks.known import (
     AUTO,
     MAX_TASKS,
@@ -51,7 +52,7 @@ def find(
 
     Raises:
         ConfigError: a variable has an invalid value, a variable is missing, two platforms contradict each other, or a
-            platform that is not read says that this process is one of several.
+            platform that is not read, or not known, says that this process is one of several.
     """
     if platform == NONE:
         return None
@@ -61,26 +62,41 @@ def find(
 
     candidates = list(PLATFORMS) if platform == AUTO else [platform]
     platforms = [name for name in candidates if any(map(is_sign, PLATFORMS[name].signs or (PLATFORMS[name].index,)))]
-    unread = [name for name in UNREAD if is_sign(name)] if platform == AUTO and count is None else []
+    asks_all = platform == AUTO and count is None
+    unread = [name for name in UNREAD if is_sign(name)] if asks_all else []
     if platform == AUTO and not platforms and not unread and not is_sign(TASK_COUNT):
+        if asks_all:
+            unknown.refuse(environ)
         return None
     from voxbatch.platforms.tasks import readers
 
     env = readers.Environment(environ, root, count)
+    if any(PLATFORMS[name].on_kubernetes for name in platforms) and not env.is_set(TASK_COUNT):
+        platforms = [name for name in platforms if name != "kubernetes"]
     reported: list[Task] = [task for name in platforms if (task := getattr(readers, PLATFORMS[name].reader)(env, name))]
-    if not any(task.count > 1 for task in reported):
+    if asks_all and not any(task.count > 1 for task in reported):
         readers.refuse_unread(env, unread)
-    if not reported and platform != AUTO:
+        unknown.refuse(environ)
+    if reported:
+        return _agreed(reported)
+    if platform != AUTO:
         title, variable = PLATFORMS[platform].title, PLATFORMS[platform].index
         raise ConfigError(f"--tasks {platform}: no {title} has started this process: {variable} is missing")
-    if not reported:
-        if count is None and env.is_set(TASK_COUNT) and (tasks := env.integer(TASK_COUNT, 1, MAX_TASKS)) > 1:
-            variables = f"{PLATFORMS['kubernetes'].index} and {PLATFORMS['aws-batch'].index}"
-            raise ConfigError(
-                f"{TASK_COUNT} is {tasks}, but the number of this task is unknown: {variables} are not set; "
-                f"make the job an indexed one, give --shard I/{tasks}, or leave {TASK_COUNT} out"
-            )
-        return None
+    if count is None and env.is_set(TASK_COUNT) and (tasks := env.integer(TASK_COUNT, 1, MAX_TASKS)) > 1:
+        variables = f"{PLATFORMS['kubernetes'].index} and {PLATFORMS['aws-batch'].index}"
+        raise ConfigError(
+            f"{TASK_COUNT} is {tasks}, but the number of this task is unknown: {variables} are not set; "
+            f"make the job an indexed one, give --shard I/{tasks}, or leave {TASK_COUNT} out"
+        )
+    return None
+
+
+def _agreed(reported: list[Task]) -> Task:
+    """Return the task that the platforms report. Those that report a single task do not count beside others.
+
+    Raises:
+        ConfigError: two platforms contradict each other.
+    """
     several = [task for task in reported if task.count > 1] or reported
     for other in several[1:]:
         if (other.index, other.count) != (several[0].index, several[0].count):

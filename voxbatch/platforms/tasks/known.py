@@ -48,6 +48,8 @@ class Platform:
     """True if a shell or a script of a task passes the variables on to each command that it starts."""
     shares_no_folder: bool = False
     """True if the tasks share no folder, unless one is mounted."""
+    on_kubernetes: bool = False
+    """True if its tasks may be pods of jobs of Kubernetes, whose own index then says nothing about the tasks."""
 
 
 PLATFORMS = {
@@ -73,6 +75,21 @@ PLATFORMS = {
     "skypilot-pool": Platform(
         "SkyPilot pool", "SKYPILOT_JOB_RANK", ("SKYPILOT_NUM_JOBS",), ("SKYPILOT_NUM_JOBS",),
         execution="SKYPILOT_TASK_ID", shares_no_folder=True,
+    ),
+    "dstack": Platform(
+        "dstack task", "DSTACK_NODE_RANK", ("DSTACK_NODES_NUM",), execution="DSTACK_RUN_ID", name="DSTACK_RUN_NAME",
+        shares_no_folder=True, on_kubernetes=True,
+    ),
+    "kubeflow": Platform(
+        "Kubeflow TrainJob", "PET_NODE_RANK", ("PET_NNODES",), reader="kubeflow", on_kubernetes=True
+    ),
+    "metaflow": Platform(
+        "Metaflow step", "MF_PARALLEL_NODE_INDEX", ("MF_PARALLEL_NUM_NODES",), shares_no_folder=True,
+        on_kubernetes=True,
+    ),
+    "lepton": Platform(
+        "DGX Cloud Lepton job", "LEPTON_JOB_WORKER_INDEX", ("LEPTON_JOB_TOTAL_WORKERS",),
+        attempt="LEPTON_JOB_FAILURE_COUNT", name="LEPTON_JOB_NAME", on_kubernetes=True,
     ),
     "kubernetes": Platform("Kubernetes job", "JOB_COMPLETION_INDEX", (TASK_COUNT, "JOB_COMPLETIONS")),
     "slurm": Platform("Slurm array", "SLURM_ARRAY_TASK_ID", reader="slurm", inherited=True),

@@ -100,6 +100,13 @@ def numbered(env: Environment, platform: str) -> Task:
     return Task(env.index(entry.index, count), count, platform, attempt, execution or None, env.optional(entry.name))
 
 
+def kubeflow(env: Environment, platform: str) -> Task | None:
+    """Return the task of a TrainJob of Kubeflow. Its nodes are the tasks, unless torchrun has started several processes
+    on each: then `torchrun` reads them.
+    """
+    return None if env.is_set("TORCHELASTIC_RUN_ID") else numbered(env, platform)
+
+
 def sagemaker_host(env: Environment, platform: str) -> Task | None:
     """Return the task of a SageMaker job: its hosts are the tasks."""
     if (position := sagemaker.host(env.root)) is None:

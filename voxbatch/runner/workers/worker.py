@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 
 from voxbatch.engines import EngineCache, EngineMessage
 from voxbatch.errors import RunError, StorageError, VoxbatchError
+from voxbatch.process import confinement
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.runner.job import Job
@@ -146,6 +147,7 @@ def _receive_assignments(connection: Connection, assignments: queue.SimpleQueue[
 
 def main(connection: Connection) -> None:
     """Execute assignments until the parent sends None or ends."""
+    confinement.hide_memory()
     assignments: queue.SimpleQueue[Assignment | None] = queue.SimpleQueue()
     stop, reporter = Stop(), _Reporter(connection)
     stop.graceful = True  # without an assignment there is nothing to interrupt; None in the queue ends the wait for one

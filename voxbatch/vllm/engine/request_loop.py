@@ -341,7 +341,8 @@ class RequestLoop:
                 raise EngineError(f"vLLM ran out of memory with one request at a time: {death}")
             self._concurrency //= 2
             with_requests = f", with {self._concurrency} requests at a time"
-        again, guilty = self._suspects.died(lost, Cause.MACHINE if death.out_of_memory else Cause.CRASH)
+        cause = Cause.MACHINE if death.out_of_memory or death.is_stopped else Cause.CRASH
+        again, guilty = self._suspects.died(lost, cause)
         if guilty is not None:
             self._accused = self._given_up(guilty, f"vllm died of this chunk: {death.cause}", crashes=True)
         for pending in again:

@@ -27,6 +27,7 @@ from voxbatch.vllm.engine.model import complete, download, locate
 from voxbatch.vllm.engine.settings import TRUE
 from voxbatch.vllm.engine.vllm_process import set_environment, threads
 from voxbatch.vllm.plugin import LOAD_FORMAT
+from voxbatch.vllm.plugin.server_guards import ALLOW_PRIVATE, CONNECTOR, CONNECTOR_VARIABLE, ServerGuards
 from voxbatch.vllm.plugin.server_middleware import RATE_LIMIT, AccessLog, RateLimit
 
 SERVER = "vllm.entrypoints.openai.api_server"
@@ -118,19 +119,27 @@ class Server:
         return [sys.executable, "-m", *server, *place, *as_flags(arguments), *extra_arguments]
 
 
-def middleware(rate_limit: str | None, logs_json: bool) -> list[str]:
+def middleware(rate_limit: str | None, logs_json: bool, allow_private: bool) -> list[str]:
     """Return the flags that add our middleware to the server, and set the environment that it needs in this process.
 
     The last one is the outermost, so that the log has the requests that the limit refuses.
+
+    Args:
+        allow_private: the addresses that requests name may lead to this machine and to private networks.
     """
-    flags = []
+    os.environ.setdefault(CONNECTOR_VARIABLE, CONNECTOR)
+    os.environ[ALLOW_PRIVATE] = str(int(allow_private))
+    flags = ["--middleware", _path_of(ServerGuards)]
     if rate_limit:
         os.environ[RATE_LIMIT] = rate_limit
-        flags += ["--middleware", f"{RateLimit.__module__}.{RateLimit.__qualname__}"]
+        flags += ["--middleware", _path_of(RateLimit)]
     if logs_json:
-        log = f"{AccessLog.__module__}.{AccessLog.__qualname__}"
-        flags += ["--disable-uvicorn-access-log", "--middleware", log]
+        flags += ["--disable-uvicorn-access-log", "--middleware", _path_of(AccessLog)]
     return flags
+
+
+def _path_of(middleware_class: type) -> str:
+    return f"{middleware_class.__module__}.{middleware_class.__qualname__}"
 
 
 def as_flags(arguments: Mapping[str, Any]) -> list[str]:

@@ -55,6 +55,9 @@ HANG_S = 600.0
 kernels for minutes."""
 LOOK_S = 1.0
 """Seconds between two looks at whether the engine is alive."""
+ABORTED = "abort"
+"""The reason with which vLLM ends all requests when SIGTERM or SIGINT reaches its process, as from `systemctl stop` or
+a terminal. Nothing here aborts a request."""
 TOGETHER = 1 / 16
 """Share of a speaking engine's requests whose samples are fetched together when they have finished. The codec decodes
 them in full batches, and the engine pauses once for all of them."""
@@ -94,10 +97,11 @@ class EngineDied(Exception):
     """Report that the engine has ended, and with it all requests that it held.
 
     `cause` goes into the failures of items, so it does not name the log, whose path differs from run to run. The text
-    of the exception names it."""
+    of the exception names it. `is_stopped` is true if a signal told the engine to end, so that no request is to
+    blame."""
 
-    def __init__(self, cause: str, log: Path | None = None):
-        self.cause = cause
+    def __init__(self, cause: str, log: Path | None = None, is_stopped: bool = False):
+        self.cause, self.is_stopped = cause, is_stopped
         self.out_of_memory = "out of memory" in cause.lower()
         super().__init__(f"{cause} (its log: {log})" if log else cause)
 
@@ -278,6 +282,8 @@ class VllmProcess:
             for output in outputs
             if output.finished
         ]
+        if any(request.finish_reason == ABORTED for request in finished):
+            raise EngineDied("a signal told its process to end", self._log.file, is_stopped=True)
         if self._free_slots is None:
             return finished
         self._without_samples += finished

@@ -28,6 +28,7 @@ this: vLLM calls `register` without arguments, and in some processes before it h
 | `loader`, `weights` | the load format |
 | `token_scores`, `score_kernel` | log-probability of each sampled token, with the plugin or without it |
 | `preload`, `lazy_imports` | what the engine's process imports, and what it imports only when it is used |
+| `server_guards` | addresses, samples and plain text of requests to `voxbatch serve` |
 | `server_middleware` | rate limit and access log of `voxbatch serve` |
 | `product_check` | the check of a reproducible run |
 | `parent_watchdog`, `worker_extension` | used by the engine with the plugin or without it |

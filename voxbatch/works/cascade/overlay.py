@@ -14,17 +14,20 @@ item, unless only that text is in another language, and the key `cascade` of its
 
 from __future__ import annotations
 
+import base64
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from voxbatch.output.checkpoint import is_complete
-from voxbatch.output.layout import SECOND, complete_name, shard_folder
+from voxbatch.output.checkpoint import read_complete, unreadable_record
+from voxbatch.output.layout import SECOND, complete_name, part_names, shard_folder
 from voxbatch.output.lines import CASCADE_KEY, word_confidences
+from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
@@ -113,14 +116,26 @@ def chosen(entries: Iterable[PartEntry], amount: Amount, num_items: int, size: i
     return items
 
 
-def is_second_pass_complete(store: Store, run: Run) -> bool:
-    """Return whether the second pass of a cascade is complete.
+def missing_items(store: Store, run: Run) -> int | None:
+    """Return the number of chosen items that no part of the second pass has; None if no record says that the pass is
+    complete.
 
     Raises:
-        CheckpointError: the record of it is damaged, or another run wrote it.
+        CheckpointError: the record or a part is damaged, or another run wrote it.
     """
     name = complete_name(shard_folder(0, 1, run.generation), run.list_number, SECOND)
-    return is_complete(store, name, run.key)
+    if (record := read_complete(store, name, run.key)) is None:
+        return None
+    done, latest = ItemSet(run.items), ItemList(store, run)
+    for entry in chain.from_iterable(map(latest.read_part, part_names(store, run.generation, SECOND))):
+        done[entry.index] = True
+    if not record.chosen:
+        return max(0, record.items - done.count())
+    try:
+        chosen_items = ItemSet.of_bytes(run.items, base64.b64decode(record.chosen, validate=True))
+    except ValueError as e:
+        raise unreadable_record(store, name, "its items are not those of the list") from e
+    return (chosen_items - done).count()
 
 
 def overlaid(first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterator[PartEntry]:
@@ -189,8 +204,8 @@ def _with_key(line: bytes, record: Mapping[str, Any] | None) -> bytes:
 class _SecondPass:
     """See products.SecondPassFiles."""
 
-    def is_complete(self, store: Store, run: Run) -> bool:
-        return is_second_pass_complete(store, run)
+    def missing(self, store: Store, run: Run) -> int | None:
+        return missing_items(store, run)
 
     def overlaid(self, first: Iterable[PartEntry], second: Iterator[PartEntry]) -> Iterator[PartEntry]:
         return overlaid(first, second)

@@ -14,7 +14,6 @@ from voxbatch.output.products import Products
 from voxbatch.output.stored_json import Number
 from voxbatch.output.summary import Summary
 from voxbatch.scoring.units import UNDETERMINED
-from voxbatch.works.language import LANGUAGES
 
 BY_LANGUAGE = "languages"
 """Key of summary.json for the sums for each language."""
@@ -70,6 +69,9 @@ class DetectedLanguages(Products):
         """See Products."""
         return f"{line['language']} ({line['language_probability']:.2f})" if line["language"] else ""
 
+    def counts(self, line: Mapping[str, Any]) -> None:
+        """See Products. A row may have the text, and the counts, of another program."""
+
     def sums(self) -> LanguageSums:
         """See Products."""
         return LanguageSums()
@@ -85,28 +87,14 @@ class DetectedLanguages(Products):
         yield f"languages: {', '.join([*shown, *more])}"
 
     def item_files(self, files: ItemFiles, config: Mapping[str, Any]) -> ItemFiles:
-        """See Products.
-
-        Raises:
-            ConfigError: files with texts are asked for.
-        """
-        if files.formats:
-            raise ConfigError(f"{_WITHOUT_TEXTS.format(config['out'])}; leave out --formats and --beside")
+        """See Products."""
         return replace(files, report=False)
 
     def check_report(self, place: str, identity: Mapping[str, Any]) -> None:
         """See Products."""
         table = f"voxbatch report {place} --export languages.csv"
-        raise ConfigError(f"{_WITHOUT_TEXTS.format(place)}; for a table of all recordings: {table}")
-
-    def check_score(self, place: str) -> None:
-        """See Products."""
-        raise ConfigError(f"{_WITHOUT_TEXTS.format(place)}; transcribe them first: voxbatch run {place}/{LANGUAGES}")
-
-    def check_data_set(self, place: str) -> None:
-        """See Products."""
-        self.check_score(place)
+        reason = f"{place} has the languages of recordings, and no texts"
+        raise ConfigError(f"{reason}; for a table of all recordings: {table}")
 
 
-_WITHOUT_TEXTS = "{} has the languages of recordings, and no texts"
 PRODUCTS = DetectedLanguages()

@@ -119,6 +119,7 @@ class Detect(Steps):
     """Detect the language of each recording."""
 
     engines = DETECTORS
+    scores_by_reference = False
     has_known_speed = False
 
     @property

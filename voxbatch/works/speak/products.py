@@ -10,12 +10,12 @@ from voxbatch.errors import ConfigError
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.lines import DoneLine, SegmentKeys
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.products import FilesOfEntry, Products
 from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.summary import Summary
 from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.storage import Store
-from voxbatch.works.speak import RECORDINGS
 
 BY_VOICE = "wer_by_voice"
 """Key of summary.json for the word error rate of each voice."""
@@ -37,9 +37,9 @@ class VoiceErrors:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add the errors of a line, if an engine listened."""
-        if "pred_text" in line:
+        if counts := PRODUCTS.counts(line):
             voice = line["voice"]
-            self._counts[voice] = self._counts.get(voice, ErrorCounts()) + ErrorCounts.of_line(line)
+            self._counts[voice] = self._counts.get(voice, ErrorCounts()) + counts
 
     def to_dict(self) -> dict[str, Any]:
         """Return the word error rate of each voice."""
@@ -53,11 +53,7 @@ class SpokenProducts(Products):
     line = SpokenLine
     counts_missing = False
     """A text that could not be spoken is no transcript with errors."""
-
-    def text_of(self, line: Mapping[str, Any]) -> str:
-        """See Products."""
-        text: str = line["text"]
-        return text
+    text_key = "text"
 
     def sums(self) -> VoiceErrors:
         """See Products."""
@@ -80,11 +76,13 @@ class SpokenProducts(Products):
 
         return RecordingEncoder(store, files.audio).files
 
-    def finish(self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership) -> None:
+    def finish(
+        self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership, own: OwnFiles
+    ) -> None:
         """See Products."""
         from voxbatch.works.speak.recordings import finish
 
-        finish(store, run, entries, files.audio, owner)
+        finish(store, run, entries, files.audio, owner, own)
 
     def recordings_place(self, place: str) -> str:
         """See Products: the lines name them from OUT."""
@@ -94,16 +92,6 @@ class SpokenProducts(Products):
         """See Products."""
         if not identity["speech"]["verify"]:
             raise ConfigError(f"{place} holds recordings that no engine has heard; add --verify to voxbatch speak")
-
-    def check_score(self, place: str) -> None:
-        """See Products."""
-        raise ConfigError(
-            f"{place} holds spoken texts; transcribe them, and score that OUT: voxbatch run {place}/{RECORDINGS}"
-        )
-
-    def check_data_set(self, place: str) -> None:
-        """See Products."""
-        raise ConfigError(f"{place}: its recordings are spoken by voxbatch, and parts/ has them with their texts")
 
 
 PRODUCTS = SpokenProducts()

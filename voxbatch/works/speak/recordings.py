@@ -7,6 +7,7 @@ at their times. Both are made at the merge, in the order of the list.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -25,8 +26,10 @@ from voxbatch.errors import RunError
 from voxbatch.output.audio_archive import AudioReader, erase_orphans, place_of
 from voxbatch.output.entries import Entries
 from voxbatch.output.layout import item_file
+from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.summary import digest_of
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store
 from voxbatch.works.speak import BOOK, TRACK
@@ -85,8 +88,8 @@ def _wav(flac: bytes) -> bytes:
     return file.getvalue()
 
 
-def finish(store: Store, run: Run, entries: Entries, formats: Iterable[str], owner: Ownership) -> None:
-    """Write the files of all items together, and delete the archives that no part names.
+def finish(store: Store, run: Run, entries: Entries, formats: Iterable[str], owner: Ownership, own: OwnFiles) -> None:
+    """Write the files of all items together, unless somebody changed them, and delete the archives that no part names.
 
     Raises:
         CheckpointError: a recording is missing or damaged.
@@ -106,10 +109,10 @@ def finish(store: Store, run: Run, entries: Entries, formats: Iterable[str], own
             if line.get(CUE_END) is not None:
                 cues.append(_TrackCue(line[CUE_START], line["duration"]))
     if "m4b" in formats and chapters:
-        _put(store, owner, BOOK, lambda path: _write_book(path, _decoded(reader, entries), rate, chapters, at))
+        _put(store, owner, own, BOOK, lambda path: _write_book(path, _decoded(reader, entries), rate, chapters, at))
     if cues:
         spoken = _decoded(reader, entries, only_cues=True)
-        _put(store, owner, TRACK, lambda path: _write_track(path, spoken, rate, cues))
+        _put(store, owner, own, TRACK, lambda path: _write_track(path, spoken, rate, cues))
     erase_orphans(store, run, owner, archives)
 
 
@@ -138,12 +141,20 @@ def _decoded(reader: AudioReader, entries: Entries, only_cues: bool = False) -> 
             yield samples
 
 
-def _put(store: Store, owner: Ownership, name: str, write: Callable[[str], None]) -> None:
-    """Write or replace a file of OUT that a function writes to a local path."""
+def _put(store: Store, owner: Ownership, own: OwnFiles, name: str, write: Callable[[str], None]) -> None:
+    """Write or replace a file of OUT that a function writes to a local path, unless somebody has changed it."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, os.path.basename(name))
         write(path)
         with open(path, "rb") as file:
+            wanted, present = hashlib.file_digest(file, "sha256").hexdigest(), digest_of(store, name)
+            if present.sha256 == wanted:
+                return
+            if present.bytes and not own.has(name, present.sha256):
+                own.leave(name)
+                return
+            own.record([(name, wanted)])
+            file.seek(0)
             store.write(name, owner.checked(iter(lambda: file.read(_BLOCK_BYTES), b"")), durable=False)
 
 

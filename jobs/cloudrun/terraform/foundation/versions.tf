@@ -1,10 +1,10 @@
 terraform {
-  required_version = ">= 1.9" # validation of a variable that reads other variables
+  required_version = ">= 1.5" # that of Cloud Shell
 
   required_providers {
     google = {
       source  = "hashicorp/google"
-      version = ">= 7.31" # a disk of a job
+      version = "~> 7.31" # a disk of a job
     }
   }
 

@@ -44,15 +44,13 @@ locals {
       ],
       [for schedule in values(local.schedules) : { who = "start", role = "roles/run.invoker", on = schedule.job }],
     )
-    # These roles have no smaller scope. Eventarc creates its own topic for the bucket's events; its name is not known
-    # in advance.
+    # These roles have no smaller scope.
     project = concat(
       [for agent in local.agents : { who = "${agent}-agent", role = "roles/${agent}.serviceAgent", on = var.project }],
       var.uploads != "workflow" ? [] : [
         { who = "start", role = "roles/workflows.invoker", on = var.project },
         { who = "start", role = "roles/eventarc.eventReceiver", on = var.project },
         { who = "start", role = "roles/logging.logWriter", on = var.project },
-        { who = "storage-agent", role = "roles/pubsub.publisher", on = var.project },
       ],
     )
     secret = [

@@ -28,7 +28,7 @@ locals {
   by_job  = ["resource.label.job_name"]
 
   # The defaults of a condition.
-  usual = { threshold = 0, aligner = "ALIGN_SUM", reducer = "REDUCE_SUM", by = null }
+  usual = { threshold = 0, duration = "0s", aligner = "ALIGN_SUM", reducer = "REDUCE_SUM", by = null }
   alerts = {
     "failed items" = {
       text = <<-END
@@ -40,6 +40,21 @@ locals {
         "a job's run has failed items"    = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"cloud_run_job\"", by = local.by_job }
         "a worker's run has failed items" = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"cloud_run_worker_pool\"" }
         "an execution failed"             = { filter = "${local.ended} AND metric.labels.result=\"failed\" AND resource.labels.job_name=starts_with(\"voxbatch\")", by = local.by_job }
+      }
+    }
+    "long executions" = {
+      text = <<-END
+        An execution has been running for 12 hours. It goes on, and costs: gcloud run jobs executions list --job=voxbatch
+        --region=${var.region} shows it, voxbatch status OUT how far its run is, and gcloud run jobs executions cancel
+        EXECUTION ends it. What is committed stays, and the same run started again continues.
+      END
+      conditions = {
+        "an execution has been running for 12 hours" = {
+          filter   = "metric.type=\"run.googleapis.com/job/running_executions\" AND resource.type=\"cloud_run_job\" AND resource.labels.job_name=\"voxbatch\""
+          duration = "43200s"
+          aligner  = "ALIGN_MAX"
+          by       = local.by_job
+        }
       }
     }
     "gpu idle" = {
@@ -156,7 +171,7 @@ resource "google_monitoring_alert_policy" "alert" {
         filter          = conditions.value.filter
         comparison      = "COMPARISON_GT"
         threshold_value = conditions.value.threshold
-        duration        = "0s"
+        duration        = conditions.value.duration
         trigger {
           count = 1
         }
@@ -171,6 +186,40 @@ resource "google_monitoring_alert_policy" "alert" {
   }
 
   depends_on = [time_sleep.known_everywhere] # a policy is refused while its log metric is not known
+}
+
+locals {
+  pending_executions = <<-END
+    An execution has had no running task for 30 minutes: it waits for an L4, or for a quota. Nothing is lost, and a waiting
+    task costs nothing. Look at: gcloud run jobs executions list --job=voxbatch --region=${var.region}. Without a free L4,
+    wait, or deploy in another region; too small a quota is raised in the console.
+  END
+}
+
+# An execution whose tasks have no machine has no attempt that is running.
+resource "google_monitoring_alert_policy" "pending_executions" {
+  count = var.alerts ? 1 : 0
+
+  project               = var.project
+  display_name          = "voxbatch: pending executions"
+  combiner              = "OR"
+  notification_channels = [var.channel]
+
+  documentation {
+    mime_type = "text/markdown"
+    content   = trimspace(replace(local.pending_executions, "\n", " "))
+  }
+  conditions {
+    display_name = "an execution has no running task"
+    condition_prometheus_query_language {
+      query = join(" unless on (job_name) ", [
+        for metric in ["job_running_executions", "job_running_task_attempts"] :
+        "(sum by (job_name) (run_googleapis_com:${metric}{monitored_resource=\"cloud_run_job\",job_name=~\"voxbatch.*\"}) > 0)"
+      ])
+      duration            = "1800s"
+      evaluation_interval = "60s"
+    }
+  }
 }
 
 locals {
@@ -216,6 +265,12 @@ resource "google_monitoring_alert_policy" "failed_schedules" {
     auto_close = "7200s"
     notification_rate_limit {
       period = "3600s"
+    }
+  }
+  lifecycle {
+    precondition {
+      condition     = var.channel != ""
+      error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
     }
   }
 }

@@ -27,9 +27,11 @@ locals {
 
   # The jobs that start runs: they pull the uploads from a subscription, count the hours of each, and execute the job
   # "voxbatch" with as many tasks as they need. They have no GPU, and cost next to nothing without uploads.
-  to_voxbatch = [
-    "--drain", "--to", "cloudrun", "--project", var.project, "--region", var.region, "--job", "voxbatch", "--tasks", "auto",
-  ]
+  to_voxbatch = concat(
+    ["--drain", "--to", "cloudrun", "--project", var.project, "--region", var.region, "--job", "voxbatch"],
+    ["--tasks", "auto", "--max-tasks", tostring(var.max_tasks)],
+    var.max_usd == 0 ? [] : ["--max-usd", tostring(var.max_usd), "--usd-per-hour", tostring(var.usd_per_hour)],
+  )
   dispatchers = merge(
     var.uploads != "workflow" ? {} : {
       # The workflow (at an upload) and the schedule voxbatch-sweep (every hour) execute this job.
@@ -179,6 +181,7 @@ resource "google_cloud_run_v2_worker_pool" "listen" {
       args = [
         "listen", "--subscription", google_pubsub_subscription.uploads["voxbatch-uploads"].id, "-o", local.out,
         "--prefix", local.place.uploads, "--recordings", "${local.place.uploads}each/",
+        "--batch-window", tostring(var.batch_window),
       ]
       resources {
         limits = local.gpu.limits

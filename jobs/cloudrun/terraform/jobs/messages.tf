@@ -50,6 +50,12 @@ resource "google_pubsub_subscription" "uploads" {
     minimum_backoff = "60s"
     maximum_backoff = "600s"
   }
+  lifecycle {
+    precondition {
+      condition     = !startswith(var.prefix_uploads, var.prefix_nightly) && !startswith(var.prefix_nightly, var.prefix_uploads)
+      error_message = "prefix_uploads and prefix_nightly lie in each other, so that an upload would be run twice."
+    }
+  }
 }
 
 resource "google_pubsub_subscription" "dead" {

@@ -37,13 +37,16 @@ resource "google_eventarc_trigger" "trigger" {
   name            = each.key
   service_account = google_service_account.account["start"].email
 
+  # The topic has only the uploads of our folders. An event of the bucket has no prefix: each object anywhere in it would
+  # start the workflow.
   matching_criteria {
     attribute = "type"
-    value     = "google.cloud.storage.object.v1.finalized"
+    value     = "google.cloud.pubsub.topic.v1.messagePublished"
   }
-  matching_criteria {
-    attribute = "bucket"
-    value     = google_storage_bucket.bucket["in"].name
+  transport {
+    pubsub {
+      topic = google_pubsub_topic.topic["voxbatch-uploads"].id
+    }
   }
   destination {
     workflow = google_workflows_workflow.workflow[each.key].id

@@ -76,10 +76,6 @@ variable "prefix_uploads" {
     condition     = can(regex("^([A-Za-z0-9_.=-]+/)+$", var.prefix_uploads))
     error_message = "prefix_uploads is a folder of the bucket, such as in/; this is \"${var.prefix_uploads}\"."
   }
-  validation {
-    condition     = !startswith(var.prefix_uploads, var.prefix_nightly) && !startswith(var.prefix_nightly, var.prefix_uploads)
-    error_message = "prefix_uploads and prefix_nightly lie in each other, so that an upload would be run twice."
-  }
 }
 
 variable "nightly" {
@@ -121,6 +117,52 @@ variable "tasks" {
   validation {
     condition     = var.tasks >= 1 && var.tasks <= 10000 && floor(var.tasks) == var.tasks
     error_message = "tasks is a whole number from 1 to 10000; this is ${var.tasks}."
+  }
+}
+
+variable "max_tasks" {
+  description = "Tasks that the dispatcher may give a run. A run that needs more is a dead letter."
+  type        = number
+  default     = 100
+  validation {
+    condition     = var.max_tasks >= 1 && var.max_tasks <= 10000 && floor(var.max_tasks) == var.max_tasks
+    error_message = "max_tasks is a whole number from 1 to 10000; this is ${var.max_tasks}."
+  }
+}
+
+variable "max_usd" {
+  description = "The price that a run may be expected to have. A dearer run is a dead letter. 0: no limit."
+  type        = number
+  default     = 0
+  validation {
+    condition     = var.max_usd >= 0
+    error_message = "max_usd is a price, or 0 for no limit; this is ${var.max_usd}."
+  }
+}
+
+variable "budget_usd" {
+  description = "A budget of the project for a month, in the currency of the billing account. 0: no budget."
+  type        = number
+  default     = 0
+  validation {
+    condition     = var.budget_usd >= 0 && floor(var.budget_usd) == var.budget_usd
+    error_message = "budget_usd is a whole number, or 0 for no budget; this is ${var.budget_usd}."
+  }
+}
+
+variable "billing_account" {
+  description = "The billing account that budget_usd belongs to, such as 012345-6789AB-CDEF01."
+  type        = string
+  default     = ""
+}
+
+variable "batch_window" {
+  description = "Seconds in which a worker collects recordings for one run. 0: each recording is one run."
+  type        = number
+  default     = 60
+  validation {
+    condition     = var.batch_window >= 0 && var.batch_window <= 86400 && floor(var.batch_window) == var.batch_window
+    error_message = "batch_window is a whole number of seconds from 0 to 86400; this is ${var.batch_window}."
   }
 }
 
@@ -188,10 +230,6 @@ variable "alerts" {
   description = "Make the log metrics, the alert policies and the dashboard."
   type        = bool
   default     = true
-  validation {
-    condition     = !var.alerts || var.channel != ""
-    error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
-  }
 }
 
 variable "channel" {

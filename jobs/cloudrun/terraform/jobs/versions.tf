@@ -1,18 +1,18 @@
 terraform {
-  required_version = ">= 1.9" # validation of a variable that reads other variables
+  required_version = ">= 1.5" # that of Cloud Shell
 
   required_providers {
     google = {
       source  = "hashicorp/google"
-      version = ">= 7.31" # a disk of a job
+      version = "~> 7.31" # a disk of a job
     }
     google-beta = { # only for google_project_service_identity
       source  = "hashicorp/google-beta"
-      version = ">= 7.31"
+      version = "~> 7.31"
     }
     time = {
       source  = "hashicorp/time"
-      version = ">= 0.9"
+      version = "~> 0.9"
     }
   }
 

@@ -100,4 +100,10 @@ resource "google_monitoring_alert_policy" "alert" {
       }
     }
   }
+  lifecycle {
+    precondition {
+      condition     = var.channel != ""
+      error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
+    }
+  }
 }

@@ -6,7 +6,10 @@ locals {
   # downloads from the hub, and may do nothing else.
   bucket_models = coalesce(var.bucket_models, "${var.project}-voxbatch-models")
   reads_bucket  = startswith(var.model, "gs://${local.bucket_models}/")
-  reads_hub     = var.hub_token && can(regex("^[^/:]+/[^/]+$", var.model))
+  # A caller is the last address that Google's front end writes into X-Forwarded-For. It reaches the container from a
+  # link-local address; the addresses that a caller writes itself stay unread.
+  limit     = var.rate_limit == "" ? {} : { VOXBATCH_RATE_LIMIT = var.rate_limit, FORWARDED_ALLOW_IPS = "169.254.0.0/16" }
+  reads_hub = var.hub_token && can(regex("^[^/:]+/[^/]+$", var.model))
 }
 
 resource "google_service_account" "serve" {
@@ -66,6 +69,13 @@ resource "google_cloud_run_v2_service" "serve" {
       env {
         name  = "VOXBATCH_ENGINE_OPTION"
         value = trimspace("${var.engine_options} max_num_seqs=${var.concurrency}")
+      }
+      dynamic "env" {
+        for_each = local.limit
+        content {
+          name  = env.key
+          value = env.value
+        }
       }
       dynamic "env" {
         for_each = var.model == "" ? [] : [var.model]

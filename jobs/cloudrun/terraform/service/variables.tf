@@ -101,14 +101,20 @@ variable "ingress" {
   }
 }
 
+variable "rate_limit" {
+  description = "Requests that one address may send to an instance in a period, such as 60/minute; more are answered 429. Empty: no limit."
+  type        = string
+  default     = ""
+  validation {
+    condition     = can(regex("^([1-9][0-9]*/(second|minute|hour|day))?$", var.rate_limit))
+    error_message = "rate_limit is N/PERIOD, such as 60/minute; this is \"${var.rate_limit}\"."
+  }
+}
+
 variable "alerts" {
   description = "Make the alert policies."
   type        = bool
   default     = true
-  validation {
-    condition     = !var.alerts || var.channel != ""
-    error_message = "alerts need a receiver: set channel, or alerts = false if nobody is to be told of lost or failed runs."
-  }
 }
 
 variable "channel" {

@@ -1,0 +1,133 @@
+"""Score items again of which only the reference has changed since an earlier list, with the transcripts that they have.
+
+A further list has other keys for such items, so that their earlier entries do not count any more. Their rows are
+compared with the earlier output lines, which hold the rows. If all but the reference is the same, the line with the new
+reference and its errors is committed: the recording is neither decoded nor transcribed. Before it, the correction of
+the item is committed again, if a person has made one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from voxbatch.languages import DETECTED_LANGUAGE
+from voxbatch.manifest import items
+from voxbatch.output.corrections import CorrectedItem, commit, latest_by_keys
+from voxbatch.output.layout import FIRST, part_names
+from voxbatch.output.lines import (
+    REFERENCE_SEGMENTS_KEY,
+    REFERENCE_TEXT_KEY,
+    REFERENCE_WORDS_KEY,
+    RESULT_KEYS,
+    line_bytes,
+    manifest_keys,
+    parse_line,
+    score_keys,
+)
+from voxbatch.output.lists import ItemIndex
+from voxbatch.output.own_files import MARKS
+from voxbatch.output.parts import PartEntry, open_part, read_headers
+from voxbatch.records import TRANSLATE, Item
+from voxbatch.runner.job import Job, RemainingWork
+from voxbatch.runner.progress import Stop
+from voxbatch.runner.steps import steps_of
+from voxbatch.scoring.counts import count_errors
+from voxbatch.storage.columns import ItemSet
+
+MAX_BATCH, MAX_BATCH_BYTES = 1000, 16 << 20
+"""A batch of earlier lines ends with the line that reaches one of these. The manifest is read once for each batch."""
+_REFERENCE_KEYS = {"text", REFERENCE_TEXT_KEY, REFERENCE_WORDS_KEY, REFERENCE_SEGMENTS_KEY}
+_NO_FACTS = {*_REFERENCE_KEYS, *RESULT_KEYS, "id", "lang"}
+"""Keys of an output line that are not compared. The languages are compared by themselves."""
+
+Earlier = dict[int, tuple[PartEntry, CorrectedItem | None]]
+"""The earlier transcript of each item and its correction, by its index in the latest list."""
+
+
+def rescore(job: Job, work: RemainingWork, stop: Stop) -> int:
+    """Commit the remaining items of which only the reference has changed. Return their number.
+
+    Raises:
+        TakenOverError, CheckpointError, StorageError: see Checkpoint.commit.
+    """
+    if job.run.list_number == 1 or not work.items.any() or not steps_of(job.config).scores_by_reference:
+        return 0
+    count, started_at = 0, time.monotonic()
+    for earlier in _batches(job, work.items):
+        if stop.requested.is_set():
+            break
+        if entries := list(_rescored(job, earlier)):
+            corrections = (earlier[entry.index][1] for entry in entries)
+            commit(job.config.stores.out(job.config.out), job.run, filter(None, corrections), MARKS)
+            now = time.monotonic()
+            count += len(work.checkpoint.commit(entries, now - started_at))
+            started_at = now
+    return count
+
+
+def _batches(job: Job, remaining: ItemSet) -> Iterator[Earlier]:
+    """Yield the transcripts of earlier lists whose items remain because their rows have changed, the latest list first.
+    Each item comes once."""
+    store, run = job.config.stores.out(job.config.out), job.run
+    index, seen = ItemIndex(np.asarray(job.keys)), ItemSet(remaining.size)
+    names = part_names(store, run.generation, run.pass_name)
+    numbers = [header.list_number for header in read_headers(store, names, run.key)]
+    corrections = latest_by_keys(store, run) if run.pass_name == FIRST else {}
+    batch, size = Earlier(), 0
+    for number, name in sorted(zip(numbers, names, strict=True), reverse=True):
+        if number == run.list_number:
+            continue
+        header, entries = open_part(store, name, run.key)
+        with closing(entries):
+            where, has_id, is_same = index.find(header.item_keys)
+            has_changed = has_id & ~is_same
+            for at, entry in enumerate(entries if has_changed.any() else ()):
+                item = int(where[at])
+                if has_changed[at] and remaining[item] and not seen[item]:
+                    seen[item] = True
+                    if entry.kind == "transcript":
+                        correction = corrections.get(tuple(header.item_keys[at].tolist()))
+                        corrected = CorrectedItem(item, correction, ()) if correction else None
+                        batch[item], size = (entry, corrected), size + len(entry.line)
+                if len(batch) >= MAX_BATCH or size >= MAX_BATCH_BYTES:
+                    yield batch
+                    batch, size = Earlier(), 0
+    if batch:
+        yield batch
+
+
+def _rescored(job: Job, earlier: Earlier) -> Iterator[PartEntry]:
+    """Yield the entries of the items of a batch of which only the reference has changed."""
+    wanted, store = ItemSet(job.run.items), job.config.stores.out(job.config.out)
+    for index in earlier:
+        wanted[index] = True
+    with replace(job.source, fd=os.dup(job.source.fd)).open() as source:
+        for item in items(source, job.path_policy, job.config.limit, wanted):
+            before = parse_line(store, earlier[item.index][0], job.run.products)
+            if (line := _line(item, before, job)) is not None:
+                yield PartEntry(item.index, "transcript", line_bytes(line))
+
+
+def _line(item: Item, before: Mapping[str, Any], job: Job) -> dict[str, Any] | None:
+    """Return the output line of an item with its present reference and its earlier transcript. None if more than the
+    reference has changed, or if the reference does not score the text, as with a translation."""
+    keys = manifest_keys(item, job.folder)
+    given = None if before.get(DETECTED_LANGUAGE) else before.get("lang")
+    facts, facts_before = ({k: v for k, v in row.items() if k not in _NO_FACTS} for row in (keys, before))
+    # As JSON, 1 and 1.0 and true differ.
+    is_same = json.dumps(facts, sort_keys=True) == json.dumps(facts_before, sort_keys=True)
+    if item.task == TRANSLATE or not is_same or given != (item.lang or job.run.language):
+        return None
+    counts = None
+    if item.text is not None:
+        counts = count_errors(item.text, before["pred_text"], before.get("lang"))
+    results = {name: value for name, value in before.items() if name in RESULT_KEYS or name in ("id", "lang")}
+    return {**keys, **results, **score_keys(counts)}

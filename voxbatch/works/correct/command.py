@@ -1,0 +1,86 @@
+"""`voxbatch correct`: take in what a person has corrected in the outputs of a run, or drop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from voxbatch.cli.options import FolderOrAddress, option, store_options
+from voxbatch.log import Log
+from voxbatch.safe_text import counted, escape_controls
+from voxbatch.storage import Stores
+
+if TYPE_CHECKING:
+    from voxbatch.works.correct.taking import TextChanges
+
+SHOWN = 10
+"""Number of corrected items that are shown."""
+
+
+@click.command(short_help="Take in what a person has corrected in OUT.")
+@click.argument("out", type=FolderOrAddress())
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--dry-run", is_flag=True, help="Show what would be taken in, and change nothing.")
+@option(
+    "--engine", default="auto", metavar="NAME", help="Engine that finds the times of new words, as for align; none."
+)
+@option("--model", metavar="MODEL", help="Its model: a folder, gs:// or s3:// with a CTC network. English needs none.")
+@click.option("--drop", is_flag=True, help="Drop the changes of FILE, or of all files: write them again as they were.")
+@store_options
+def correct(
+    out: str, files: tuple[str, ...], dry_run: bool, engine: str, model: str | None, drop: bool, stores: Stores
+) -> None:
+    """Take in corrected subtitles, texts or lines of transcripts.jsonl of the run in OUT.
+
+    \b
+    Examples:
+      voxbatch correct out                  all that was changed in the outputs
+      voxbatch correct out fixed/talk.srt   a copy: .srt, .vtt, .ass, .ttml, .txt
+      voxbatch correct out texts.jsonl      lines with `id` and `text`
+
+    Words keep their times where the text is the same. New words get theirs from the audio, as by voxbatch align, or
+    else between their neighbours. All formats, the report, the scores and videos with subtitles follow, and further
+    runs keep the correction.
+    """
+    from voxbatch.analysis.videos import write_videos
+    from voxbatch.cli.outcome import print_outcome
+    from voxbatch.output import run_file
+    from voxbatch.works.correct.dropping import drop as drop_changes
+    from voxbatch.works.correct.taking import find_changes, take_in
+    from voxbatch.works.correct.times import Aligner
+
+    store, log = stores.out(out), Log()
+    run = run_file.read_existing(store)
+    with run_file.takeover_explained(store, run):
+        if drop:
+            print_outcome(drop_changes(store, run, stores, files, log), out, stores)
+            return
+        run.check_reader("correct", store.place)
+        changes = find_changes(store, run, stores, files)
+        for line in _lines(changes, "to correct" if dry_run else "corrected"):
+            click.echo(escape_controls(line))
+        if not dry_run:
+            aligner = Aligner(engine, model, run.identity.get("audio_stream"), stores)
+            summary = take_in(store, run, changes, aligner, log)
+            write_videos(store, None, log)
+            print_outcome(summary, out, stores)
+
+
+def _lines(changes: TextChanges, verb: str) -> Iterator[str]:
+    """Yield the lines about the changes for people."""
+    yield f"{counted(len(changes.taken), 'item')} {verb}"
+    for taken in changes.taken[:SHOWN]:
+        yield f"  {taken.item.line['id']}, in {taken.edit.file}: {counted(taken.draft.num_changes, 'change')}"
+    if len(changes.taken) > SHOWN:
+        yield f"  … and {len(changes.taken) - SHOWN:,} more"
+    if changes.note:
+        yield changes.note
+    for names, text in (
+        (changes.retimed, "subtitles with cues at other times, which stay as they are"),
+        (changes.untaken, "not taken in, because only readable texts are"),
+    ):
+        if names:
+            more = ", …" if len(names) > SHOWN else ""
+            yield f"{text}: {', '.join(names[:SHOWN])}{more}"

@@ -1,0 +1,306 @@
+"""Make the words of a corrected text: a word that is the same keeps its times, its confidence and its segment.
+
+    "the cat sat" → "The black cat sat."
+        The [0.0, 0.2]   black [?]   cat [0.2, 0.5]   sat. [0.5, 0.9]
+
+Words are the same if they differ in case and punctuation alone. In scripts without spaces, such as Chinese, the
+characters are compared. Line breaks mean nothing: a word that a subtitle has broken is whole again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+
+import regex
+
+from voxbatch.formats.document import complete_sources, visible_text
+from voxbatch.records import Segment, Transcript, Word
+from voxbatch.scoring.alignment import edit_blocks
+from voxbatch.text.stitching import SENTENCE_END
+from voxbatch.works.correct.passages import Passage
+
+_NO_SPACES = (
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+    r"\u3000-\u303f\uff00-\uffef]"
+)
+"""Characters of scripts without spaces, and their punctuation."""
+_UNIT = regex.compile(rf"(?P<space>\s*)(?P<text>{_NO_SPACES}\p{{M}}*|(?:(?!{_NO_SPACES})\S)+)")
+_NEEDS_NO_SPACE = regex.compile(_NO_SPACES)
+_SAID = regex.compile(r"[\p{L}\p{M}\p{N}]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A word of a text, or a character of a script without spaces."""
+
+    text: str
+    space: str
+    """White space before it."""
+    follows_break: bool = False
+    """True if it begins a line."""
+    speaker: str | None = None
+    """The speaker of the latest label."""
+    is_labelled: bool = False
+    """True if the label is in the same cue or line."""
+
+    def speaker_after(self, before: str | None) -> str | None:
+        """Return its speaker, who was another one before: a label is that of what follows, too, up to the next one.
+        Words that were nobody's get only a label of their own."""
+        return self.speaker if self.speaker and (self.is_labelled or before) else before
+
+    @property
+    def key(self) -> str:
+        """What is said: the unit without case and punctuation; a unit of punctuation alone as it is."""
+        return "".join(_SAID.findall(self.text)).casefold() or self.text
+
+
+@dataclass(slots=True, eq=False)
+class DraftPiece:
+    """A stretch of the corrected text that has whole words."""
+
+    text: str
+    space: str
+    """White space before it."""
+    segment: int
+    """Index of its segment in the transcript."""
+    speaker: str | None
+    speaker_before: str | None
+    """The speaker of the transcript."""
+    words: tuple[Word, ...] = ()
+    """Its words with times. A new piece has none before its times are known."""
+    is_new: bool = False
+    low: float | None = None
+    high: float | None = None
+    """Seconds between which a new piece is spoken, by the words that it replaces, or else by its neighbours."""
+
+    def append(self, mark: DraftPiece) -> None:
+        """Append punctuation, which nobody speaks."""
+        tail = mark.space + mark.text
+        self.text += tail
+        self.words = (*self.words[:-1], *(replace(word, text=word.text + tail) for word in self.words[-1:]))
+
+
+@dataclass(slots=True)
+class Draft:
+    """The corrected text of an item, whose new words may lack times."""
+
+    pieces: list[DraftPiece]
+    transcript: Transcript
+    """The transcript before."""
+    has_words: bool
+    """True if the transcript has words that spell its text."""
+
+    @property
+    def text(self) -> str:
+        """The corrected text."""
+        return "".join(piece.space + piece.text for piece in self.pieces).strip()
+
+    @property
+    def differs(self) -> bool:
+        """True if the text or a speaker is another one than before."""
+        has_other_speaker = any(piece.speaker != piece.speaker_before for piece in self.pieces)
+        return has_other_speaker or self.text != self.transcript.text.strip()
+
+    @property
+    def said(self) -> list[tuple[str, str | None]]:
+        """What is said by whom, by which the texts of two files of an item are the same."""
+        return [(piece.text, piece.speaker) for piece in self.pieces]
+
+    @property
+    def num_changes(self) -> int:
+        """The number of words, and of characters of scripts without spaces, that are new or left out."""
+        before, after = units(self.transcript.text), units(self.text)
+        blocks = edit_blocks([unit.text for unit in before], [unit.text for unit in after])
+        return sum(length for kind, _, _, length in blocks if kind != "equal")
+
+    @property
+    def new_pieces(self) -> list[DraftPiece]:
+        """The pieces whose times are looked for."""
+        return [piece for piece in self.pieces if piece.is_new] if self.has_words else []
+
+    def words(self) -> list[Word]:
+        """Return the words of the corrected text, those of each piece with its speaker."""
+        return [replace(word, speaker=piece.speaker) for piece in self.pieces for word in piece.words]
+
+    def segments(self) -> list[Segment]:
+        """Return the segments of the corrected text: those of the transcript, each with what its text is now, divided
+        where the speaker changes."""
+        groups = [[*group] for _, group in groupby(self.pieces, lambda piece: (piece.segment, piece.speaker))]
+        counts = Counter(group[0].segment for group in groups)
+        return [self._segment(group, is_whole=counts[group[0].segment] == 1) for group in groups]
+
+    def _segment(self, group: Sequence[DraftPiece], is_whole: bool) -> Segment:
+        """Return the segment of pieces. One that is as before, or that has no words, keeps its times."""
+        text = "".join(piece.space + piece.text for piece in group).strip()
+        words = [word for piece in group for word in piece.words]
+        segments, at = self.transcript.segments, group[0].segment
+        before = segments[at] if at < len(segments) else Segment("", 0.0, self.transcript.audio_duration)
+        start, end = before.start, before.end
+        if words and not (is_whole and visible_text(before.text) == visible_text(text)):
+            start, end = words[0].start, max(word.end for word in words)
+        return Segment(text, start, end, group[0].speaker)
+
+
+def draft_of(transcript: Transcript, passages: Sequence[Passage]) -> Draft:
+    """Return the draft of a corrected text.
+
+    Args:
+        transcript: the present transcript of the item, as `read_transcript` gives it.
+        passages: the corrected text.
+    """
+    before, after = units(transcript.text), list(_units_of(passages))
+    has_words = bool(complete_sources(transcript.words, transcript.text))
+    blocks = edit_blocks([unit.key for unit in before], [unit.key for unit in after])
+    same = {i + k: j + k for kind, i, j, length in blocks if kind == "equal" for k in range(length)}
+    pieces, waiting, reached = list[DraftPiece](), list[_Atom](), 0
+    for atom in _atoms(before, transcript, has_words):
+        places = [same.get(at, -1) for at in atom.units]
+        if places[0] < reached or places != [*range(places[0], places[0] + len(places))]:
+            waiting.append(atom)
+            continue
+        pieces += _changed(waiting, before, after[reached : places[0]], pieces[-1:], atom)
+        pieces.append(_kept(atom, before, [after[at] for at in places], follows_kept=not waiting))
+        waiting, reached = [], places[-1] + 1
+    pieces += _changed(waiting, before, after[reached:], pieces[-1:], None)
+    draft = Draft(_joined(pieces), transcript, has_words)
+    _set_bounds(draft)
+    return draft
+
+
+def units(text: str) -> list[Unit]:
+    """Return the units of a text."""
+    matches = (match for match in _UNIT.finditer(text) if visible_text(match["text"]))
+    return [Unit(match["text"], match["space"]) for match in matches]
+
+
+def _units_of(passages: Sequence[Passage]) -> Iterator[Unit]:
+    """Yield the units of passages. Between two lines is a space, except in scripts without spaces."""
+    speaker, previous = None, ""
+    for passage in passages:
+        speaker = passage.speaker or speaker
+        for line in passage.lines:
+            for number, unit in enumerate(units(line.strip())):
+                space = " " if unit.space else ""
+                if not number and previous:
+                    divides = _NEEDS_NO_SPACE.match(previous[-1]) and _NEEDS_NO_SPACE.match(unit.text)
+                    space = "" if divides else " "
+                yield Unit(unit.text, space, not number, speaker, bool(passage.speaker))
+                previous = unit.text
+
+
+@dataclass(frozen=True, slots=True)
+class _Atom:
+    """Units of a transcript that have whole words: usually one unit and one word."""
+
+    units: range
+    words: tuple[Word, ...]
+    segment: int
+    speaker: str | None
+
+
+def _atoms(before: Sequence[Unit], transcript: Transcript, has_words: bool) -> Iterator[_Atom]:
+    """Yield the atoms of a transcript. Words and segments are found by the visible characters."""
+    words = _of_characters(transcript.words) if has_words else []
+    segments = _of_characters(complete_sources(transcript.segments, transcript.text))
+    first, begin, at = 0, 0, 0
+    for number, unit in enumerate(before):
+        at += len(visible_text(unit.text))
+        if words and at < len(words) and words[at] == words[at - 1]:
+            continue  # the word goes on in the next unit
+        present = transcript.words[words[begin] : words[at - 1] + 1] if words else ()
+        segment = segments[begin] if segments else 0
+        speaker = transcript.segments[segment].speaker if segments else None
+        yield _Atom(range(first, number + 1), present, segment, present[0].speaker if present else speaker)
+        first, begin = number + 1, at
+
+
+def _of_characters(sources: Sequence[Word] | Sequence[Segment]) -> list[int]:
+    """Return the index of the source of each visible character."""
+    lengths = (len(visible_text(source.text)) for source in sources)
+    return [index for index, length in enumerate(lengths) for _ in range(length)]
+
+
+def _kept(atom: _Atom, before: Sequence[Unit], after: Sequence[Unit], follows_kept: bool) -> DraftPiece:
+    """Return the piece of an atom that is the same in the corrected text.
+
+    Args:
+        after: its units in the corrected text, which may differ in case and punctuation.
+        follows_kept: the atom before it is the same, too, so that the white space between them is.
+    """
+    present = [before[at] for at in atom.units]
+    text = after[0].text + "".join(unit.space + unit.text for unit in after[1:])
+    words = atom.words
+    if words and [unit.text for unit in after] != [unit.text for unit in present]:
+        words = (Word(text, words[0].start, words[-1].end, words[0].confidence),)
+    space = present[0].space if follows_kept else after[0].space
+    return DraftPiece(text, space, atom.segment, after[0].speaker_after(atom.speaker), atom.speaker, words)
+
+
+def _changed(
+    atoms: Sequence[_Atom],
+    before: Sequence[Unit],
+    after: Sequence[Unit],
+    previous: Sequence[DraftPiece],
+    following: _Atom | None,
+) -> Iterator[DraftPiece]:
+    """Yield the pieces of units of the corrected text that stand in the place of atoms; of none that were left out.
+
+    Args:
+        atoms: the atoms that are not the same. Empty if the units were added.
+        previous: the piece before them, if there is one.
+    """
+    present = [before[at] for atom in atoms for at in atom.units]
+    is_broken = any(unit.follows_break for unit in after[1:])
+    if is_broken and "".join(unit.text for unit in after) == "".join(unit.text for unit in present):
+        spoken = _with_speakers(present, after)
+        for atom in atoms:
+            yield _kept(atom, before, [*islice(spoken, len(atom.units))], follows_kept=True)
+        return
+    segment, speaker = (following.segment, following.speaker) if following else (0, None)
+    if previous and not (following and previous[0].text.endswith(SENTENCE_END)):
+        segment, speaker = previous[0].segment, previous[0].speaker
+    if atoms:
+        segment, speaker = atoms[0].segment, atoms[0].speaker
+    words = [word for atom in atoms for word in atom.words]
+    low, high = min((word.start for word in words), default=None), max((word.end for word in words), default=None)
+    for unit in after:
+        new_speaker = unit.speaker_after(speaker)
+        yield DraftPiece(unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high)
+
+
+def _with_speakers(present: Sequence[Unit], after: Sequence[Unit]) -> Iterator[Unit]:
+    """Yield units of a transcript with the speakers of those of the corrected text, which have the same characters."""
+    sources, at = [unit for unit in after for _ in unit.text], 0
+    for unit in present:
+        yield replace(unit, speaker=sources[at].speaker, is_labelled=sources[at].is_labelled)
+        at += len(unit.text)
+
+
+def _joined(pieces: Iterable[DraftPiece]) -> list[DraftPiece]:
+    """Return the pieces; new ones without a space between them are one, and punctuation belongs to the piece before."""
+    joined = list[DraftPiece]()
+    for piece in pieces:
+        before = joined[-1] if joined else None
+        if before and piece.is_new and not _SAID.search(piece.text):
+            before.append(piece)
+        elif before and before.is_new and piece.is_new and not piece.space and before.speaker == piece.speaker:
+            before.text += piece.text
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _set_bounds(draft: Draft) -> None:
+    """Set the times between which those new pieces are spoken that replace no words: the times of their neighbours."""
+    latest = 0.0
+    for piece in draft.pieces:
+        piece.low = latest if piece.low is None else piece.low
+        latest = max([latest, *(word.end for word in piece.words)])
+    words = draft.transcript.words
+    earliest = words[-1].end if words else draft.transcript.audio_duration
+    for piece in reversed(draft.pieces):
+        piece.high = max(piece.low or 0.0, earliest) if piece.high is None else piece.high
+        earliest = piece.words[0].start if piece.words else earliest

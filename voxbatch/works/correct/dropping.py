@@ -1,0 +1,81 @@
+"""Drop what somebody has changed in the files of a run: delete these files, and merge, which writes them again."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from voxbatch.errors import ConfigError
+from voxbatch.formats import WRITERS
+from voxbatch.log import Log
+from voxbatch.output.beside import BESIDE
+from voxbatch.output.entries import Entries
+from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_writer import item_files
+from voxbatch.output.layout import FAILURES, REPORT
+from voxbatch.output.merge import known_files, lines_of
+from voxbatch.output.merge_again import merge_again
+from voxbatch.output.own_files import OwnFiles, sha256
+from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.summary import Summary, digest_of, read_whole_summary
+from voxbatch.safe_text import counted
+from voxbatch.storage import Store, Stores
+from voxbatch.works.correct.given import name_in_out
+
+
+def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log) -> Summary:
+    """Write the changed files of a run again as the log gives them.
+
+    Args:
+        names: files of OUT or beside its recordings, and folders of OUT, which end in /; see given.name_in_out. Empty
+            for all.
+
+    Raises:
+        ConfigError: nobody has changed such a file.
+        CheckpointError: the run is not finished.
+    """
+    summary, entries, owner = read_whole_summary(store), Entries(store, run), Ownership(store, run)
+    latest = summary if summary is not None and summary.key == run.key else None
+    settings = ItemFiles.of((latest or run).facts.config)
+    formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
+    own = known_files(store, entries, latest)
+    changed = _changed_files(store, run, entries, replace(settings, formats=formats), own, stores)
+    dropped = [(place, name) for place, name in changed if _is_named(store, place, name, names)]
+    if missing := [name for name in names if not any(_is_named(store, place, file, [name]) for place, file in dropped)]:
+        raise ConfigError(f"{missing[0]}: nobody has changed such a file of {store.place}")
+    for place, name in dropped:
+        place.delete(name, owner.check_again)
+    log.info("dropped", text=f"changes dropped: {counted(len(dropped), 'file')}")
+    return merge_again(store, None, log, stores)
+
+
+def _changed_files(
+    store: Store, run: Run, entries: Entries, files: ItemFiles, own: OwnFiles, stores: Stores
+) -> Iterator[tuple[Store, str]]:
+    """Yield the store and the name of each file that somebody has changed."""
+    for file in item_files(store, run, files, entries, lines_of(store, entries, run, ())):
+        places = [(store, file.name)]
+        if file.beside and own.has_mark(file.beside, BESIDE):
+            folder, name = posixpath.split(file.beside)
+            places.append((stores.out(folder), name))
+        for place, name in places:
+            present = place.read(name)
+            if present is not None and present != file.content and not own.has(file.name, sha256(present)):
+                yield place, name
+    for name in (run.transcripts, FAILURES):
+        if (digest := digest_of(store, name)).bytes and not own.has(name, digest.sha256):
+            yield store, name
+    if (page := store.read(REPORT)) is not None and not own.has(REPORT, sha256(page)):
+        yield store, REPORT
+
+
+def _is_named(store: Store, place: Store, name: str, names: Sequence[str]) -> bool:
+    """Return whether a file has one of the names; any file has if there are none."""
+    if place.place != store.place:
+        return not names or f"{place.place}/{name}" in (os.path.abspath(given) for given in names)
+    inner = [name_in_out(store, given) or "" for given in names]
+    return (
+        not names or name in inner or name.startswith(tuple(folder for folder in inner if folder.endswith("/")) or "/")
+    )

@@ -1,0 +1,189 @@
+"""Find the files of a run that somebody has changed, and the texts in them.
+
+A file in OUT, or beside a recording, is changed if no log of digests has it; see `output.own_files`. Any other file can
+be given by name: a subtitle or plain text belongs to the item whose files have its name, and a line of JSON to the item
+with its `id` or `audio_filepath`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxbatch.formats import WRITERS
+from voxbatch.formats.document import Document
+from voxbatch.manifest.encoding import TextDecoder
+from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output.beside import BESIDE
+from voxbatch.output.entries import Entries
+from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_writer import names_of_files
+from voxbatch.output.layout import TRANSCRIPTS, item_file
+from voxbatch.output.lines import parse_line
+from voxbatch.output.outcomes import read_transcript
+from voxbatch.output.own_files import Key, OwnFiles, key_of, sha256
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import Run
+from voxbatch.storage import Store, Stores, parallel_map
+from voxbatch.works.correct.draft import Draft, draft_of
+from voxbatch.works.correct.given import Given, TextInFile
+from voxbatch.works.correct.passages import READERS, Passage, is_readable, passages
+
+SAME_TIME_S = 0.015
+"""Seconds by which the time of a cue may differ from that of voxbatch: ASS has hundredths."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextEdit:
+    """The text of one item in a file that somebody has changed."""
+
+    file: str
+    """Name of the file in OUT, or its path or address, for people."""
+    draft: Draft
+    key: Key | None = None
+    """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
+    is_retimed: bool = False
+    """True if the times of a cue are not those of voxbatch. Such a file stays as it is."""
+
+
+@dataclass(slots=True)
+class EditedItem:
+    """An item, with what changed files say about it."""
+
+    index: int
+    line: Mapping[str, Any]
+    edits: list[TextEdit] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Edits:
+    """The changes in the files of a run."""
+
+    items: list[EditedItem] = field(default_factory=list)
+    untaken: list[str] = field(default_factory=list)
+    """Changed files of formats from which nothing is taken."""
+
+
+class EditFinder:
+    """Finds the changes in one pass over the entries of a run.
+
+    Args:
+        own: the files that voxbatch has written.
+        files: the settings of the files of single items.
+        given: the files that are taken in.
+        lines: changed texts of transcripts.jsonl, by the ids of their items.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: Run,
+        entries: Entries,
+        own: OwnFiles,
+        files: ItemFiles,
+        stores: Stores,
+        given: Given,
+        lines: Mapping[str, str],
+    ) -> None:
+        self._store, self._run, self._entries, self._own = store, run, entries, own
+        self._stores, self._given = stores, given
+        formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
+        self._files = ItemFiles(formats or ("srt",), files.limits, files.beside)
+        self._has_formats, self._lines = bool(formats), lines
+        self.decoder = TextDecoder()
+        """Decoder of the files, whose note says which of them are not in UTF-8."""
+
+    def find(self) -> Edits:
+        """Return the changes.
+
+        Raises:
+            ConfigError: a given file belongs to several items.
+            CheckpointError: a part is damaged.
+        """
+        edits = Edits()
+        ids, recordings = names_of_files(self._store, self._run, self._entries, self._files)
+        assert ids is not None
+        products = self._run.products
+        lines = ((entry.index, parse_line(self._store, entry, products)) for entry in self._entries)
+        self._given.match((index, ids.name(line["id"])) for index, line in lines)
+
+        def look(entry: PartEntry) -> tuple[EditedItem, list[str]]:
+            line = parse_line(self._store, entry, products)
+            place = recordings.place_beside(line) if recordings and entry.kind == "transcript" else None
+            return self._item(entry, line, ids.name(line["id"]), place)
+
+        for item, untaken in parallel_map(self._store.concurrency, look, self._entries):
+            edits.untaken += untaken
+            if item.edits:
+                edits.items.append(item)
+        return edits
+
+    def _item(
+        self, entry: PartEntry, line: dict[str, Any], name: str, place: str | None
+    ) -> tuple[EditedItem, list[str]]:
+        """Return an item with the changes of its files, and the changed files from which nothing is taken.
+
+        Args:
+            name: name of its files.
+            place: place beside its recording, without the extension.
+        """
+        item, untaken = EditedItem(entry.index, line), list[str]()
+        if entry.kind != "transcript":  # a text that is given for it has no item
+            return item, untaken
+        document = Document(line["id"], read_transcript(line), name, self._files.limits)
+        for form in self._files.formats:
+            for file, key, content in self._changed(document, form, name, place):
+                text = TextInFile(file, self.decoder.decode(content, file), form)
+                if form in READERS and is_readable(form, text.text):
+                    item.edits.append(self._edit(document, text, key))
+                else:
+                    untaken.append(file)
+        texts = self._given.texts_of(entry.index, line["id"], line[AUDIO_KEY])
+        if (merged := self._lines.get(line["id"])) is not None:
+            texts.append(TextInFile(TRANSCRIPTS, merged))
+        item.edits += (self._edit(document, text) for text in texts)
+        return item, untaken
+
+    def _changed(self, document: Document, form: str, name: str, place: str | None) -> Iterator[tuple[str, Key, bytes]]:
+        """Yield the name, the key and the content of the item's files in a format that somebody has changed: in OUT and
+        beside the recording."""
+        own_name, places = item_file(name, form), list[tuple[str, Store, str]]()
+        if self._has_formats and self._given.includes(own_name):
+            places.append((own_name, self._store, own_name))
+        beside = place and form in self._files.formats_beside and f"{place}.{WRITERS[form].extension}"
+        if beside and self._given.includes(beside) and self._own.has_mark(beside, BESIDE):
+            folder, base = posixpath.split(beside)
+            places.append((beside, self._stores.out(folder), base))
+        for file, store, stored_name in places:
+            content = store.read(stored_name) or b""
+            # An empty file, or one of zeros, is what a loss of power leaves.
+            if not content.strip(b"\0") or self._own.has(own_name, digest := sha256(content)):
+                continue
+            if content != document.written(form).encode("utf-8", "surrogateescape"):
+                self._given.take(file)
+                yield file, key_of(own_name, digest), content
+
+    def _edit(self, document: Document, text: TextInFile, key: Key | None = None) -> TextEdit:
+        """Return the edit of a text. That of a file of voxbatch has a key."""
+        transcript = document.transcript
+        if text.form is None:
+            return TextEdit(text.file, draft_of(transcript, [Passage(tuple(text.text.split("\n")))]), key)
+        speakers = {word.speaker for word in transcript.words} | {part.speaker for part in transcript.segments}
+        named = [speaker for speaker in speakers if speaker]
+        edited = passages(text.form, text.text, named, transcript.text)
+        is_retimed = key is not None and _is_retimed(edited, passages(text.form, document.written(text.form)))
+        return TextEdit(text.file, draft_of(transcript, edited), key, is_retimed)
+
+
+def _is_retimed(edited: Sequence[Passage], ours: Sequence[Passage]) -> bool:
+    """Return whether a cue has times that none of ours has. Both are in the order of their starts."""
+    starts = [cue.start or 0.0 for cue in ours]
+    for cue in edited:
+        if cue.start is not None and cue.end is not None:
+            near = bisect_left(starts, cue.start - SAME_TIME_S), bisect_right(starts, cue.start + SAME_TIME_S)
+            if not any(abs((candidate.end or 0.0) - cue.end) <= SAME_TIME_S for candidate in ours[slice(*near)]):
+                return True
+    return False

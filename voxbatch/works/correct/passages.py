@@ -1,0 +1,204 @@
+"""Read the text of an item's file as a person or a program has saved it, with its times and speakers.
+
+    1
+    00:00:00,120 --> 00:00:02,040          →   Passage(["He has known her", "all her life."], 0.12, 2.04, "Anna")
+    Anna: He has known her
+    all her life.
+
+Numbers, styles and positions are left out. The module reads the formats that voxbatch writes, as other programs save
+them: with other line ends, a byte order mark, tags, and in the order of their times or not. It keeps line breaks, which
+the readers of `sources.transcripts` drop, because only they tell a word that a subtitle has broken from two words.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from voxbatch.sources.cues import read_cues
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A cue, or a line of plain text."""
+
+    lines: tuple[str, ...]
+    """The lines without markup."""
+    start: float | None = None
+    end: float | None = None
+    """Seconds. None for plain text."""
+    speaker: str | None = None
+    """The speaker that it names. None if it names none."""
+
+
+_TAG = re.compile(r"</?[^\W\d_][^<>]*>|<[\d:.]+>|\{\\[^{}]*\}")
+"""Tags, the times of words, and the overrides of SubStation. Text of voxbatch has a WORD JOINER after "<" and "{"."""
+_ESCAPED_BRACE = re.compile(r"\\([{}])(?:\{\})?")
+_WORD_JOINER = "\u2060"
+_VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^<>]*)>")
+_PARAGRAPH = re.compile(r"<(?:\w+:)?p\b(?P<attributes>[^>]*?)(?:/>|>(?P<text>.*?)</(?:\w+:)?p>)", re.DOTALL)
+_BREAK = re.compile(r"<(?:\w+:)?br\b[^>]*>")
+_XML_TAG = re.compile(r"<[^<>]*>")
+_XML_TIME = re.compile(r'\b(begin|end|dur)\s*=\s*["\']([^"\']*)["\']')
+_OVERRIDE = re.compile(r"(?<!\\)\{(?P<codes>[^{}]*)(?<!\\)\}")
+_DRAWING = re.compile(r"\\p[1-9]")
+_FIELDS_OF_DIALOGUE: tuple[str, ...] = (
+    "Layer",
+    "Start",
+    "End",
+    "Style",
+    "Name",
+    "MarginL",
+    "MarginR",
+    "MarginV",
+    "Effect",
+    "Text",
+)
+_WITH_VOICES = ("vtt", "vtt-words")
+"""Formats in which speakers are voices and not labels."""
+_LABEL = re.compile(r"(?P<speaker>[^\s:][^:\n]{0,59}):\s+(?=\S)")
+"""The label of a speaker at the begin of a text. A label of voxbatch has up to a line."""
+
+
+_BEGINNINGS = {
+    **dict.fromkeys(("srt", "txt"), re.compile(r"\A\s*\Z")),
+    **dict.fromkeys(("vtt", "vtt-words"), re.compile(r"\A\s*WEBVTT")),
+    "ass": re.compile(r"^\[(?:Script Info|Events)\]", re.MULTILINE),
+    "ttml": re.compile(r"<(?:\w+:)?tt\b"),
+}
+"""What a file without any text has in each format."""
+
+
+def passages(form: str, text: str, speakers: Collection[str] = (), recognised: str = "") -> list[Passage]:
+    """Return the passages of a file, in the order of their times.
+
+    Args:
+        form: the name of its format, one of READERS.
+        text: its text.
+        speakers: the speakers of the transcript. If there are some, texts begin with labels, except in _WITH_VOICES.
+        recognised: the text of the transcript, which may have "Note: " where a label could be.
+    """
+    found = _read(form, text)
+    ordered = sorted(found, key=lambda passage: passage.start or 0.0) if form != "txt" else list(found)
+    if not speakers or form in _WITH_VOICES:
+        return ordered
+    return [_labelled(passage, speakers, recognised) for passage in ordered]
+
+
+def is_readable(form: str, text: str) -> bool:
+    """Return whether a text is a file of a format, which may say nothing: a person has deleted all cues."""
+    return any(True for _ in _read(form, text)) or bool(_BEGINNINGS[form].search(text))
+
+
+def _read(form: str, text: str) -> Iterator[Passage]:
+    for passage in READERS[form](text.replace("\r\n", "\n").replace("\r", "\n")):
+        # Another program may have brought a joiner from a format that needs it into one that does not.
+        yield replace(passage, lines=tuple(line.replace(_WORD_JOINER, "") for line in passage.lines))
+
+
+def _labelled(passage: Passage, speakers: Collection[str], recognised: str) -> Passage:
+    """Return a passage with the speaker that a label at its begin names, and without the label."""
+    match = _LABEL.match("\n".join(passage.lines))
+    is_label = match and (match["speaker"] in speakers or f"{match['speaker']}:" not in recognised)
+    if match and is_label:
+        rest = "\n".join(passage.lines)[match.end() :]
+        return replace(passage, speaker=match["speaker"], lines=tuple(rest.split("\n")))
+    return passage
+
+
+def _subrip(text: str) -> Iterator[Passage]:
+    """Yield the cues of SubRip."""
+    for cue in read_cues(text.split("\n"), is_vtt=False):
+        if cue.start is not None:
+            yield Passage(_lines(cue.lines), cue.start, cue.end)
+
+
+def _webvtt(text: str) -> Iterator[Passage]:
+    """Yield the cues of WebVTT, with their voices."""
+    for cue in read_cues(text.split("\n"), is_vtt=True):
+        if cue.start is not None:
+            voice = _VOICE.search("\n".join(cue.lines))
+            speaker = html.unescape(voice[1]).strip() if voice else None
+            lines = tuple(html.unescape(line) for line in _lines(cue.lines))
+            yield Passage(lines, cue.start, cue.end, speaker or None)
+
+
+def _lines(lines: list[str]) -> tuple[str, ...]:
+    """Return the lines of a cue without tags, and with the braces that ffmpeg has escaped."""
+    return tuple(_ESCAPED_BRACE.sub(r"\1", _TAG.sub("", line)) for line in lines if line.strip())
+
+
+def _substation(text: str) -> Iterator[Passage]:
+    """Yield the dialogues of (Advanced) SubStation Alpha, without comments and drawings."""
+    fields = _FIELDS_OF_DIALOGUE
+    for line in text.split("\n"):
+        kind, _, value = line.partition(":")
+        if kind == "Format" and "Text" in value:
+            fields = tuple(name.strip() for name in value.split(","))
+        elif kind == "Dialogue":
+            values = dict(zip(fields, value.split(",", len(fields) - 1), strict=False))
+            lines = re.split(r"\\[Nn]", _without_overrides(values.get("Text", "")).replace(r"\h", " "))
+            start, end = (_clock(values.get(name, "").strip()) for name in ("Start", "End"))
+            yield Passage(tuple(lines), start, end)
+
+
+def _without_overrides(text: str) -> str:
+    """Return the text of a dialogue without overrides and drawings; "\\{" is a brace."""
+    shown, is_drawing, at = "", False, 0
+    for match in _OVERRIDE.finditer(text):
+        shown += "" if is_drawing else text[at : match.start()]
+        if r"\p" in match["codes"]:
+            is_drawing = bool(_DRAWING.search(match["codes"]))
+        at = match.end()
+    shown += "" if is_drawing else text[at:]
+    return re.sub(r"\\([{}])", r"\1", shown)
+
+
+def _ttml(text: str) -> Iterator[Passage]:
+    """Yield the paragraphs of TTML. No XML is parsed, so that no entity is expanded."""
+    rate = re.search(r'frameRate="(\d+)"', text)
+    ticks = re.search(r'tickRate="(\d+)"', text)
+    for match in _PARAGRAPH.finditer(text):
+        times = {name: _ttml_time(value, rate, ticks) for name, value in _XML_TIME.findall(match["attributes"])}
+        start, end = times.get("begin"), times.get("end")
+        if start is not None and end is None and times.get("dur") is not None:
+            end = start + (times["dur"] or 0.0)
+        lines = (" ".join(_XML_TAG.sub("", line).split()) for line in _BREAK.split(match["text"] or ""))
+        yield Passage(tuple(map(html.unescape, lines)), start, end)
+
+
+def _ttml_time(value: str, rate: re.Match[str] | None, ticks: re.Match[str] | None) -> float | None:
+    """Return the seconds of a time of TTML: "00:00:01.500", "00:00:01:12" with frames, "1.5s", "36t"."""
+    if match := re.fullmatch(r"([\d.]+)(h|m|s|ms|f|t)", value):
+        per_second = {"f": float(rate[1]) if rate else 30.0, "t": float(ticks[1]) if ticks else 1.0}
+        factors = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+        return float(match[1]) * factors.get(match[2], 1 / per_second.get(match[2], 1.0))
+    clock, _, frames = value.rpartition(":") if value.count(":") == 3 else (value, "", "")
+    seconds = _clock(clock)
+    return None if seconds is None else seconds + (int(frames) / (float(rate[1]) if rate else 30.0) if frames else 0.0)
+
+
+def _clock(time: str) -> float | None:
+    """Return the seconds of H:MM:SS.ss; None of anything else."""
+    if not re.fullmatch(r"(?:\d+:)?\d+:\d+(?:[.,]\d+)?", time):
+        return None
+    hours, minutes, seconds = f"0:{time}".replace(",", ".").split(":")[-3:]
+    return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+def _plain(text: str) -> Iterator[Passage]:
+    """Yield the lines of plain text."""
+    return (Passage((line,)) for line in text.split("\n") if line.strip())
+
+
+READERS: Mapping[str, Callable[[str], Iterator[Passage]]] = {
+    "srt": _subrip,
+    "vtt": _webvtt,
+    "vtt-words": _webvtt,
+    "ass": _substation,
+    "ttml": _ttml,
+    "txt": _plain,
+}
+"""The formats from which corrections are taken."""
