@@ -64,7 +64,8 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "terraform").symlink_to("/bin/true")  # settings.sh looks for it
+    (terraform := tmp_path / "bin" / "terraform").write_text("#!/bin/sh\necho Terraform v1.5.7\n")  # see settings.sh
+    terraform.chmod(0o755)
     with gcloud(tmp_path / "bin", tmp_path / "files") as stub:
         yield Project(tmp_path / "bin", stub)
 
