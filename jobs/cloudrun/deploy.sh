@@ -5,7 +5,7 @@ set -euo pipefail
 
 usage() {
     cat <<'END'
-usage: [NAME=VALUE …] jobs/cloudrun/deploy.sh [--dry-run]
+usage: [NAME=VALUE …] jobs/cloudrun/deploy.sh [--dry-run] [--defaults]
 
 Makes, in one project and region: an Artifact Registry repository, buckets, a topic with its dead letters, service
 accounts with the least roles, the job "voxbatch" (one L4 a task), what starts it (an upload, or the night), and alerts.
@@ -150,7 +150,7 @@ main() {
     fi
     export TF_VAR_image="$IMAGE" TF_VAR_model="$MODEL"
     apply jobs
-    remember
+    remember settings
     [[ "$VERIFY" == no ]] || verify_deployment
     [[ "$BUILD" == no ]] || scan_image
     say "By hand: gcloud run jobs execute voxbatch --region=$REGION --tasks=8 \\"

@@ -53,7 +53,8 @@ settings() {
     BUCKET_STATE="${BUCKET_STATE:-$PROJECT-voxbatch-state}"
     WORK="$(mktemp -d)"
     trap 'rm -rf "$WORK"' EXIT
-    recall
+    [[ -z "$OWN_SETTINGS" ]] || recall "$OWN_SETTINGS" "$REMEMBERED $REMEMBERED_IF_GIVEN"
+    recall settings "$RECALLED"
     REGION="${REGION:-europe-west1}"
     BUCKET_IN="${BUCKET_IN:-$PROJECT-voxbatch-in}"
     BUCKET_OUT="${BUCKET_OUT:-$PROJECT-voxbatch-out}"
@@ -100,14 +101,16 @@ TIME_ZONE TASKS PARALLELISM MAX_TASKS MAX_USD BUDGET_USD BATCH_WINDOW MAX_RETRIE
 ALERTS ALERT_EMAIL SCAN"
 REMEMBERED_IF_GIVEN="IMAGE BASE_IMAGE MODEL MODEL_REVISION USD_PER_HOUR CHANNEL" # without them, each run finds them anew
 RECALLED="REGION BUCKET_IN BUCKET_OUT BUCKET_MODELS BUCKET_KERNELS" # what the service and teardown.sh need; deploy.sh recalls all
+OWN_SETTINGS="" # the object that a script has besides
 DEFAULTS=no
 
-# recall: give each setting of RECALLED that is not given its value of the last deployment.
+# recall OBJECT NAMES: give each of these settings that is not given its value of the last deployment, which is in an object
+# of BUCKET_STATE.
 recall() {
     local name value changed="" given=""
-    if [[ "$DEFAULTS" == no ]] && ask gcloud storage cat "gs://$BUCKET_STATE/voxbatch/settings"; then
+    if [[ "$DEFAULTS" == no ]] && ask gcloud storage cat "gs://$BUCKET_STATE/voxbatch/$1"; then
         while IFS='=' read -r name value; do
-            [[ " ${RECALLED//$'\n'/ } " == *" $name "* && -n "$value" ]] || continue
+            [[ " ${2//$'\n'/ } " == *" $name "* && -n "$value" ]] || continue
             [[ "$name" != IMAGE || "${BUILD:-no}" == no ]] || continue # a build makes another one
             if [[ -z "${!name:-}" ]]; then
                 printf -v "$name" '%s' "$value"
@@ -123,16 +126,16 @@ recall() {
     GIVEN="$given"
 }
 
-# remember: write the settings of this deployment to BUCKET_STATE.
+# remember OBJECT: write the settings of this deployment to an object of BUCKET_STATE.
 remember() {
-    local name
+    local name object="gs://$BUCKET_STATE/voxbatch/$1"
     for name in $REMEMBERED; do printf '%s=%s\n' "$name" "${!name:-}"; done >"$WORK/settings"
     printf '%s' "$GIVEN" >>"$WORK/settings"
-    if ask gcloud storage cat "gs://$BUCKET_STATE/voxbatch/settings" && [[ "$ANSWER" == "$(<"$WORK/settings")" ]]; then
+    if ask gcloud storage cat "$object" && [[ "$ANSWER" == "$(<"$WORK/settings")" ]]; then
         return
     fi
     change "remember the settings for the next deployment" \
-        gcloud storage cp "$WORK/settings" "gs://$BUCKET_STATE/voxbatch/settings"
+        gcloud storage cp "$WORK/settings" "$object"
 }
 
 # option "$@": read the options of a deploy.sh, which has a function usage.

@@ -64,6 +64,24 @@ def test_deploy_applies_the_modules_with_every_setting(cloud: Cloud) -> None:
 
 
 @pytest.mark.slow
+def test_settings_live_with_the_service(cloud: Cloud) -> None:
+    """One setting changes nothing else, also where the jobs are not deployed; another profile has its own options, and
+    --defaults forgets the settings."""
+    cloud.put(**CURRENT)
+    settings = {"REGION": "us-central1", "CONCURRENCY": "16", "RATE_LIMIT": "60/minute", "INGRESS": "internal"}
+    cloud.deploy("service/deploy.sh", **settings)
+    before = given(cloud, "service")
+    output = cloud.deploy("service/deploy.sh", MAX_INSTANCES="4")
+    assert given(cloud, "service") == before | {"max_instances": "4"}
+    assert "= settings of the last deployment, except MAX_INSTANCES=4 (was 1)" in output
+    cloud.deploy("service/deploy.sh", PROFILE="mini-3b")
+    assert given(cloud, "service") == before | {"max_instances": "4", "profile": "mini-3b", "engine_options": ""}
+    cloud.deploy("service/deploy.sh", "--defaults")
+    kept = given(cloud, "service")
+    assert (kept["region"], kept["rate_limit"], kept["profile"]) == ("europe-west1", "", "ctx512")
+
+
+@pytest.mark.slow
 def test_only_named_members_may_call_the_service(cloud: Cloud) -> None:
     """INVOKERS is the list of callers: others lose the role. Without INVOKERS, the callers stay, also those that a
     person added by hand. allUsers is refused, with the command for those who want it.

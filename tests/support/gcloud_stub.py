@@ -190,7 +190,7 @@ def copy_object(call: Call, world: World, stdin: str) -> None:
     for source in call.names[:-1]:
         place = call.names[-1].removeprefix("gs://")
         name = place + Path(source).name if place.endswith("/") else place
-        text = Path(source).read_text() if place.endswith("/voxbatch/settings") else Path(source).name
+        text = Path(source).read_text() if place.endswith(("/settings", "/service-settings")) else Path(source).name
         world.things[f"object {name}"] = text
 
 

@@ -167,9 +167,9 @@ class _Records(pickle.Unpickler):  # noqa: S301 find_class admits records alone
             return _member
         if f"{module}.{name}" in self.OTHERS:
             return super().find_class(module, name)
-        found = super().find_class(module, name) if module.startswith("voxbatch.") and "." not in name else None
-        if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum)):
-            return found
+        loaded = super().find_class(module, name) if module.startswith("voxbatch.") and "." not in name else None
+        if isinstance(loaded, type) and (is_dataclass(loaded) or issubclass(loaded, Enum)):
+            return loaded
         raise pickle.UnpicklingError(f"{module}.{name} is no record of a message")
 
 

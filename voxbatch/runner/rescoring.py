@@ -120,11 +120,11 @@ def _line(item: Item, before: Mapping[str, Any], job: Job) -> dict[str, Any] | N
     """Return the output line of an item with its present reference and its earlier transcript. None if more than the
     reference has changed, or if the reference does not score the text, as with a translation."""
     keys = manifest_keys(item, job.folder)
-    given = None if before.get(DETECTED_LANGUAGE) else before.get("lang")
+    asked_for = None if before.get(DETECTED_LANGUAGE) else before.get("lang")
     facts, facts_before = ({k: v for k, v in row.items() if k not in _NO_FACTS} for row in (keys, before))
     # As JSON, 1 and 1.0 and true differ.
     is_same = json.dumps(facts, sort_keys=True) == json.dumps(facts_before, sort_keys=True)
-    if item.task == TRANSLATE or not is_same or given != (item.lang or job.run.language):
+    if item.task == TRANSLATE or not is_same or asked_for != (item.lang or job.run.language):
         return None
     counts = None
     if item.text is not None:

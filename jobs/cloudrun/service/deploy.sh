@@ -6,7 +6,7 @@ set -euo pipefail
 
 usage() {
     cat <<'END'
-usage: [NAME=VALUE …] jobs/cloudrun/service/deploy.sh [--dry-run]
+usage: [NAME=VALUE …] jobs/cloudrun/service/deploy.sh [--dry-run] [--defaults]
 
 Makes, in one project and region: the service "voxbatch-serve" (vLLM's OpenAI server, one L4 an instance, none without
 requests), its service account, which may only read the weights, and alerts. Where ../deploy.sh has not made them: an
@@ -39,7 +39,11 @@ Artifact Registry repository and a bucket for weights. Only named members may ca
   CHANNEL        another notification channel: projects/…/notificationChannels/…                made for ALERT_EMAIL
   RETRY_S        seconds until what Google does not know yet is tried again, for ten minutes    10
 
+The settings of the last run are the defaults of the next one: BUCKET_STATE remembers all but BUILD, HF_TOKEN and INVOKERS,
+which the service itself has. To change one, give only it.
+
   --dry-run      show what would be changed
+  --defaults     take no notice of the settings of the last run
   --help         this
 
 Remove it all with teardown.sh.
@@ -54,6 +58,9 @@ source "$HERE/terraform.sh"
 source "$HERE/build.sh"
 
 option "$@"
+OWN_SETTINGS=service-settings
+REMEMBERED="REGION BUCKET_MODELS PROFILE CONCURRENCY MAX_INSTANCES START_DELAY INGRESS WEIGHTS ALERTS ALERT_EMAIL SCAN"
+REMEMBERED_IF_GIVEN="ENGINE_OPTIONS RATE_LIMIT IMAGE BASE_IMAGE MODEL MODEL_REVISION CHANNEL" # of the profile, or found anew
 settings
 settings_of_deployment
 PROFILE="${PROFILE:-ctx512}"
@@ -131,6 +138,7 @@ main() {
     export TF_VAR_max_instances="$MAX_INSTANCES" TF_VAR_start_delay="$START_DELAY" TF_VAR_rate_limit="$RATE_LIMIT"
     open_module service
     apply service
+    remember "$OWN_SETTINGS"
     [[ "$BUILD" == no ]] || scan_image
     if [[ "$DRY_RUN" == yes ]] || ! output service url; then return 0; fi
     say "Try it:  curl -H \"Authorization: Bearer \$(gcloud auth print-identity-token)\" $ANSWER/v1/models"

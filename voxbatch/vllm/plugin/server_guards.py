@@ -48,8 +48,8 @@ def install() -> None:
     """Register the connector, and replace what vLLM's own version lacks. Another version than the proven one gets the
     connector alone, which is an interface of vLLM."""
     _register_connector()
-    found = vllm_version.find()
-    if found and vllm_version.is_proven(found[1]):
+    installed = vllm_version.find()
+    if installed and vllm_version.is_proven(installed[1]):
         _check_samples()
         _answer_text()
 
@@ -60,9 +60,9 @@ def _register_connector() -> None:
     from vllm.exceptions import VLLMValidationError
     from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
 
-    def new_socket(found: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
+    def new_socket(info: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
         """Return a socket for an address that is about to be connected, of a name or of a redirect."""
-        family, kind, protocol, _, address = found
+        family, kind, protocol, _, address = info
         if reason := refusal(str(address[0])):
             raise VLLMValidationError(reason)
         return socket.socket(family, kind, protocol)

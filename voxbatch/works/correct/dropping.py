@@ -22,15 +22,15 @@ from voxbatch.output.run_file import Ownership, Run
 from voxbatch.output.summary import Summary, digest_of, read_whole_summary
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores
-from voxbatch.works.correct.given import name_in_out
+from voxbatch.works.correct.chosen_files import name_in_out
 
 
 def drop(store: Store, run: Run, stores: Stores, names: Sequence[str], log: Log) -> Summary:
     """Write the changed files of a run again as the log gives them.
 
     Args:
-        names: files of OUT or beside its recordings, and folders of OUT, which end in /; see given.name_in_out. Empty
-            for all.
+        names: files of OUT or beside its recordings, and folders of OUT, which end in /; see
+            chosen_files.name_in_out. Empty for all.
 
     Raises:
         ConfigError: nobody has changed such a file.
@@ -74,8 +74,8 @@ def _changed_files(
 def _is_named(store: Store, place: Store, name: str, names: Sequence[str]) -> bool:
     """Return whether a file has one of the names; any file has if there are none."""
     if place.place != store.place:
-        return not names or f"{place.place}/{name}" in (os.path.abspath(given) for given in names)
-    inner = [name_in_out(store, given) or "" for given in names]
+        return not names or f"{place.place}/{name}" in map(os.path.abspath, names)
+    inner = [name_in_out(store, own_name) or "" for own_name in names]
     return (
         not names or name in inner or name.startswith(tuple(folder for folder in inner if folder.endswith("/")) or "/")
     )

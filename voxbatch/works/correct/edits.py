@@ -28,8 +28,8 @@ from voxbatch.output.own_files import Key, OwnFiles, key_of, sha256
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.storage import Store, Stores, parallel_map
+from voxbatch.works.correct.chosen_files import ChosenFiles, TextInFile
 from voxbatch.works.correct.draft import Draft, draft_of
-from voxbatch.works.correct.given import Given, TextInFile
 from voxbatch.works.correct.passages import READERS, Passage, is_readable, passages
 
 SAME_TIME_S = 0.015
@@ -73,7 +73,7 @@ class EditFinder:
     Args:
         own: the files that voxbatch has written.
         files: the settings of the files of single items.
-        given: the files that are taken in.
+        chosen: the files that are taken in.
         lines: changed texts of transcripts.jsonl, by the ids of their items.
     """
 
@@ -85,11 +85,11 @@ class EditFinder:
         own: OwnFiles,
         files: ItemFiles,
         stores: Stores,
-        given: Given,
+        chosen: ChosenFiles,
         lines: Mapping[str, str],
     ) -> None:
         self._store, self._run, self._entries, self._own = store, run, entries, own
-        self._stores, self._given = stores, given
+        self._stores, self._chosen = stores, chosen
         formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
         self._files = ItemFiles(formats or ("srt",), files.limits, files.beside)
         self._has_formats, self._lines = bool(formats), lines
@@ -100,7 +100,7 @@ class EditFinder:
         """Return the changes.
 
         Raises:
-            ConfigError: a given file belongs to several items.
+            ConfigError: a named file belongs to several items.
             CheckpointError: a part is damaged.
         """
         edits = Edits()
@@ -108,7 +108,7 @@ class EditFinder:
         assert ids is not None
         products = self._run.products
         lines = ((entry.index, parse_line(self._store, entry, products)) for entry in self._entries)
-        self._given.match((index, ids.name(line["id"])) for index, line in lines)
+        self._chosen.match((index, ids.name(line["id"])) for index, line in lines)
 
         def look(entry: PartEntry) -> tuple[EditedItem, list[str]]:
             line = parse_line(self._store, entry, products)
@@ -141,7 +141,7 @@ class EditFinder:
                     item.edits.append(self._edit(document, text, key))
                 else:
                     untaken.append(file)
-        texts = self._given.texts_of(entry.index, line["id"], line[AUDIO_KEY])
+        texts = self._chosen.texts_of(entry.index, line["id"], line[AUDIO_KEY])
         if (merged := self._lines.get(line["id"])) is not None:
             texts.append(TextInFile(TRANSCRIPTS, merged))
         item.edits += (self._edit(document, text) for text in texts)
@@ -151,10 +151,10 @@ class EditFinder:
         """Yield the name, the key and the content of the item's files in a format that somebody has changed: in OUT and
         beside the recording."""
         own_name, places = item_file(name, form), list[tuple[str, Store, str]]()
-        if self._has_formats and self._given.includes(own_name):
+        if self._has_formats and self._chosen.includes(own_name):
             places.append((own_name, self._store, own_name))
         beside = place and form in self._files.formats_beside and f"{place}.{WRITERS[form].extension}"
-        if beside and self._given.includes(beside) and self._own.has_mark(beside, BESIDE):
+        if beside and self._chosen.includes(beside) and self._own.has_mark(beside, BESIDE):
             folder, base = posixpath.split(beside)
             places.append((beside, self._stores.out(folder), base))
         for file, store, stored_name in places:
@@ -163,7 +163,7 @@ class EditFinder:
             if not content.strip(b"\0") or self._own.has(own_name, digest := sha256(content)):
                 continue
             if content != document.written(form).encode("utf-8", "surrogateescape"):
-                self._given.take(file)
+                self._chosen.take(file)
                 yield file, key_of(own_name, digest), content
 
     def _edit(self, document: Document, text: TextInFile, key: Key | None = None) -> TextEdit:

@@ -80,8 +80,8 @@ def passages(form: str, text: str, speakers: Collection[str] = (), recognised: s
         speakers: the speakers of the transcript. If there are some, texts begin with labels, except in _WITH_VOICES.
         recognised: the text of the transcript, which may have "Note: " where a label could be.
     """
-    found = _read(form, text)
-    ordered = sorted(found, key=lambda passage: passage.start or 0.0) if form != "txt" else list(found)
+    passages = _read(form, text)
+    ordered = sorted(passages, key=lambda passage: passage.start or 0.0) if form != "txt" else list(passages)
     if not speakers or form in _WITH_VOICES:
         return ordered
     return [_labelled(passage, speakers, recognised) for passage in ordered]

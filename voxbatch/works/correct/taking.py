@@ -20,9 +20,9 @@ from voxbatch.output.own_files import Key, OwnFiles
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.storage import Store, Stores
+from voxbatch.works.correct.chosen_files import ChosenFiles
 from voxbatch.works.correct.draft import Draft
 from voxbatch.works.correct.edits import EditedItem, EditFinder, TextEdit
-from voxbatch.works.correct.given import Given
 from voxbatch.works.correct.merged_lines import ChangedLines, changed_lines
 from voxbatch.works.correct.times import Aligner, set_times
 
@@ -70,29 +70,29 @@ class TextChanges:
 
 
 def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -> TextChanges:
-    """Return what somebody has changed in the files of a run, or in the given files.
+    """Return what somebody has changed in the files of a run, or in the files that a person has named.
 
     Raises:
-        ConfigError: a given file cannot be read, or has no item; or two files of an item differ.
+        ConfigError: a named file cannot be read, or has no item; or two files of an item differ.
         CheckpointError: a part is damaged.
     """
     summary = read_whole_summary(store)
     latest = summary if summary is not None and summary.key == run.key else None
-    entries, given = Entries(store, run), Given(names, store, stores)
+    entries, chosen = Entries(store, run), ChosenFiles(names, store, stores)
     own = known_files(store, entries, latest)
     merged = None
-    if given.includes(TRANSCRIPTS):
+    if chosen.includes(TRANSCRIPTS):
         merged = changed_lines(store, entries, own, latest.list if latest else run.list_number)
     if merged:
-        given.take(TRANSCRIPTS)
+        chosen.take(TRANSCRIPTS)
     files = ItemFiles.of((latest or run).facts.config)
-    finder = EditFinder(store, run, entries, own, files, stores, given, merged.texts if merged else {})
-    found = finder.find()
-    if unmatched := given.unmatched():
+    finder = EditFinder(store, run, entries, own, files, stores, chosen, merged.texts if merged else {})
+    edits = finder.find()
+    if unmatched := chosen.unmatched():
         shown = ", ".join(unmatched[:3])
         raise ConfigError(f"{shown}: no item with a transcript has this name, or nobody has changed the file")
-    changes = TextChanges(own, untaken=found.untaken, merged=merged)
-    conflicts = [conflict for item in found.items if (conflict := _add(changes, item))]
+    changes = TextChanges(own, untaken=edits.untaken, merged=merged)
+    conflicts = [conflict for item in edits.items if (conflict := _add(changes, item))]
     if conflicts:
         first, second = conflicts[0]
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The files that are given to `voxbatch correct`: files of the run, copies of them, and lines of JSON with texts."""
+"""The files that `voxbatch correct` takes in: files of the run, copies of them, and lines of JSON with texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXT_KEYS = ("pred_text", "text")
 
 @dataclass(frozen=True, slots=True)
 class TextInFile:
-    """The corrected text of an item in a given file."""
+    """The corrected text of an item in a file that a person has named."""
 
     file: str
     text: str
@@ -33,8 +33,8 @@ class TextInFile:
     """The format of the file. None for the text of a line of JSON."""
 
 
-class Given:
-    """The files that are taken in: those of the run, or the given ones.
+class ChosenFiles:
+    """The files that are taken in: those of the run, or those that a person has named.
 
     Several threads may ask for texts.
     """
@@ -71,7 +71,7 @@ class Given:
         self._taken.add(name)
 
     def match(self, names: Iterable[tuple[int, str]]) -> None:
-        """Find the items of the given files that are not of the run.
+        """Find the items of the files that are not of the run.
 
         Args:
             names: index of each item, and the name of its files.
@@ -82,13 +82,13 @@ class Given:
         if not self._files:
             return
         stems = [posixpath.splitext(text.file)[0].split("/") for text in self._files]
-        found = [list[tuple[int, int, str]]() for _ in stems]
+        items = [list[tuple[int, int, str]]() for _ in stems]
         for index, name in names:
             parts = name.split("/")
-            for stem, candidates in zip(stems, found, strict=True):
+            for stem, candidates in zip(stems, items, strict=True):
                 if stem[-1] == parts[-1]:
                     candidates.append((stem[-len(parts) :] == parts, index, name))
-        for text, candidates in zip(self._files, found, strict=True):
+        for text, candidates in zip(self._files, items, strict=True):
             best = [pair for pair in candidates if pair[0]] or candidates
             if len(best) > 1:
                 shown = ", ".join(name for _, _, name in best[:3])
@@ -112,7 +112,7 @@ class Given:
 
 
 def name_in_out(store: Store, name: str) -> str | None:
-    """Return the name in OUT of a file or folder that is given by its path or address, or by that name; None of any
+    """Return the name in OUT of a file or folder by its path or address, or by that name; None of any
     other file."""
     place = name if is_remote(name) else os.path.abspath(name) + "/" * name.endswith("/")
     inner = place.removeprefix(f"{store.place}/")
