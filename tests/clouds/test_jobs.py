@@ -328,7 +328,7 @@ def test_task_of_a_broker_runs_a_command_of_voxbatch_on_each_node(file: str, com
     understood(*arguments)
     assert "--shard" not in arguments
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (installed,) = re.findall(r"'(?:\.|voxbatch)\[(.*)\]'", text)
+    (installed,) = re.findall(r"'(?:\.|/src)\[(.*)\]'", text)
     assert set(installed.split(",")) <= set(extras)
 
 

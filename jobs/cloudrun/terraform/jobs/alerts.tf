@@ -34,7 +34,7 @@ locals {
       text = <<-END
         A run finished with failed items, or an execution failed. Which items, and why, stands in failures.jsonl of the
         run's output folder; why an execution failed, in the last lines of its log. Starting the same run again tries only
-        what is not committed; failed items are tried again with --overwrite, or in a manifest of their own.
+        what is not committed; to try failed items again, mend them, and upload failures.jsonl under another name.
       END
       conditions = {
         "a job's run has failed items"    = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"cloud_run_job\"", by = local.by_job }
@@ -75,7 +75,7 @@ locals {
     "dead letters" = {
       text = <<-END
         Something was uploaded or sent that cannot be run. Look at it, and at why (attribute voxbatch_reason), with:
-        gcloud pubsub subscriptions pull voxbatch-dead --limit=10 ; once it is mended, upload it again, and add --auto-ack.
+        gcloud pubsub subscriptions pull voxbatch-dead --limit=10 ; once it is mended, replay it: docs/runbook.md, Dead letters.
       END
       conditions = {
         "messages wait in voxbatch-dead" = {
@@ -90,7 +90,7 @@ locals {
         The workflow could not execute the dispatcher after an upload. Nothing is lost: the upload waits in the subscription
         voxbatch-uploads, and the schedule voxbatch-sweep executes the dispatcher at the next full hour. Why it failed:
         gcloud workflows executions list voxbatch --location=${var.region} --filter="state=FAILED" --limit=5, and then
-        gcloud workflows executions describe EXECUTION.
+        gcloud workflows executions describe EXECUTION --workflow=voxbatch --location=${var.region}.
       END
       conditions = {
         "an execution of the workflow failed" = {
@@ -192,7 +192,7 @@ locals {
   pending_executions = <<-END
     An execution has had no running task for 30 minutes: it waits for an L4, or for a quota. Nothing is lost, and a waiting
     task costs nothing. Look at: gcloud run jobs executions list --job=voxbatch --region=${var.region}. Without a free L4,
-    wait, or deploy in another region; too small a quota is raised in the console.
+    wait, or run it on Google Batch (docs/runbook.md); too small a quota is raised in the console.
   END
 }
 
