@@ -593,10 +593,10 @@ def place_of_copies(
 @pytest.mark.parametrize(
     ("place_of_copies", "stride"),
     [
-        ("local", 1),
-        ("google", 5),
-        ("amazon", 5),
-        *(pytest.param(name, 1, marks=pytest.mark.long) for name in ("google", "amazon", "seaweed")),
+        ("local", 2),
+        ("google", 8),
+        ("amazon", 8),
+        *(pytest.param(name, 1, marks=pytest.mark.long) for name in ("local", "google", "amazon", "seaweed")),
     ],
     indirect=["place_of_copies"],
 )
