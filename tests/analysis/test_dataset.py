@@ -201,7 +201,7 @@ def test_a_damaged_shard_is_written_again(out: Path, voxbatch: Voxbatch, tmp_pat
             done = voxbatch(*command)
             assert files(tmp_path / "set") == sound
             assert done.returncode == 0
-            is_shard = not name.startswith("digests/")
+            is_shard = not name.startswith("_digests/")
             assert (f"{name} was damaged, and is written again" in done.stdout) == is_shard
 
 

@@ -462,7 +462,7 @@ def with_ttconv(form: str) -> Callable[[Path], None]:
 
     def convert(path: Path) -> None:
         pytest.importorskip("ttconv")
-        source = path.with_name(f"source.{form}")
+        source = path.parents[2] / f"source.{form}"
         source.write_text((path.parents[1] / form / f"a.{form}").read_text().replace("sentence", "phrase"))
         command = [sys.executable, "-m", "ttconv.tt", "convert", "-i", str(source), "-o", str(path)]
         subprocess.run(command, check=True, capture_output=True)

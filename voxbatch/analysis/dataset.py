@@ -7,7 +7,7 @@ list. Its files are created if they are absent, and their bytes follow from its 
 continues, and writes the same files. `dataset.json` comes first, and its digest is that of all cuts: an export of other
 cuts to the same place is refused. At the end, it gets the numbers of cuts that are there.
 
-    digests/train-000000.json    the checksums of the files of a shard, and its numbers: written after these files
+    _digests/train-000000.digest  the checksums of the files of a shard, and its numbers: written after these files
 
 A shard whose files have these checksums is finished. The files of any other are made again, and replaced if they
 differ. A recording that is gone, or that has another length than it had, gives no cut.
@@ -49,7 +49,7 @@ MAX_THREADS = 4
 """Number of shards that are made at a time, at most."""
 LENGTH_TOLERANCE_S = 0.1
 """Seconds by which the length of a recording may differ: a decoder that seeks to a cut may be off by a frame or two."""
-DESCRIPTION, DIGESTS = "dataset.json", "digests"
+DESCRIPTION, DIGESTS = "dataset.json", "_digests"
 _VERSION = 1
 _ANYWHERE = PathPolicy(allow_outside=True)
 """The paths of a run were checked when its manifest was read."""
@@ -197,7 +197,7 @@ def _write(
     """Write the files of a shard, unless they are there as its record says."""
     write, names = LAYOUT_FILES[layout]
     paths = [name.format(split=shard.split, number=shard.number, count=shards[shard.split]) for name in names]
-    record_name = f"{DIGESTS}/{shard.split}-{shard.number:06}.json"
+    record_name = f"{DIGESTS}/{shard.split}-{shard.number:06}.digest"
     damaged = list[str]()
     with suppress(ValueError):
         record = read_json(target.read(record_name) or b"", ShardRecord)

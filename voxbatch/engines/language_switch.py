@@ -12,8 +12,9 @@ and the next window begins there with a detection of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -37,6 +38,9 @@ SHORT_PART, SHORT_STEP = 5 * POSITIONS_PER_SECOND // 2, POSITIONS_PER_SECOND // 
 PART_PROBABILITY, PART_SHARE = 0.3, 0.7
 """Probability of a language from which a part is in it, and its share of the probability of all candidates. In 186
 windows of recordings in one language, one part had another language."""
+
+Detect = Callable[[NDArray[np.float32], Sequence[int], int], list[dict[str, float]]]
+"""`_languages` of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,12 @@ def find_switch(model: Any, encoded: Any, num_positions: int, probabilities: Map
         return None
     positions: NDArray[np.float32] = np.array(encoded)[0, :num_positions]
     starts = range(0, num_positions - PART + 1, STEP)
-    parts = _languages(model, positions, starts, PART)
+    detect = partial(_languages, model, type(encoded).from_array)
+    parts = detect(positions, starts, PART)
     named = [(start, code) for start, part in zip(starts, parts, strict=True) if (code := _main(part, candidates))]
     for (before, first), (after, second) in pairwise(named):
         if not is_close(first, second):
-            return Switch(first, _border(model, positions, before, after, first, second) / POSITIONS_PER_SECOND)
+            return Switch(first, _border(detect, positions, before, after, first, second) / POSITIONS_PER_SECOND)
     return None
 
 
@@ -78,7 +83,7 @@ def _main(part: Mapping[str, float], candidates: Sequence[str]) -> str | None:
     return code if is_certain else None
 
 
-def _border(model: Any, positions: NDArray[np.float32], before: int, after: int, first: str, second: str) -> int:
+def _border(detect: Detect, positions: NDArray[np.float32], before: int, after: int, first: str, second: str) -> int:
     """Return the position at which the language changes: the part before it is in the first language, and the part
     after it is in the second one.
 
@@ -87,7 +92,7 @@ def _border(model: Any, positions: NDArray[np.float32], before: int, after: int,
         after: start of the first part in the second language, as a position, too.
     """
     starts = range(before, min(after + PART, len(positions)) - SHORT_PART + 1, SHORT_STEP)
-    parts = _languages(model, positions, starts, SHORT_PART)
+    parts = detect(positions, starts, SHORT_PART)
     by_start = dict(zip(starts, parts, strict=True))
     return max(
         (start for start in starts if start - SHORT_PART in by_start),
@@ -95,12 +100,19 @@ def _border(model: Any, positions: NDArray[np.float32], before: int, after: int,
     )
 
 
-def _languages(model: Any, positions: NDArray[np.float32], starts: Sequence[int], size: int) -> list[dict[str, float]]:
-    """Return the probabilities of the languages of parts, which have `size` positions from each of `starts` on."""
-    from ctranslate2 import StorageView
+def _languages(
+    model: Any,
+    storage: Callable[[NDArray[np.float32]], Any],
+    positions: NDArray[np.float32],
+    starts: Sequence[int],
+    size: int,
+) -> list[dict[str, float]]:
+    """Return the probabilities of the languages of parts, which have `size` positions from each of `starts` on.
 
+    Args:
+        storage: makes a ctranslate2.StorageView of an array.
+    """
     batch = np.stack([positions[start : start + size] for start in starts])
     return [
-        {token[2:-2]: probability for token, probability in ranked}
-        for ranked in model.detect_language(StorageView.from_array(batch))
+        {token[2:-2]: probability for token, probability in ranked} for ranked in model.detect_language(storage(batch))
     ]

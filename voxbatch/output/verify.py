@@ -185,7 +185,9 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
     digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
     yield from _problems_in_merged(store, digests)
     if latest.report and not is_report_of(store, run):
-        yield Problem(REPORT, "missing, damaged, or of another run", (f"voxbatch report {shlex.quote(store.place)}",))
+        removed = (remove_command(store.place, REPORT),) if store.exists(REPORT) else ()
+        again = f"voxbatch report {shlex.quote(store.place)}"
+        yield Problem(REPORT, "missing, damaged, or of another run", (*removed, again))
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
         if run.takes_corrections:
