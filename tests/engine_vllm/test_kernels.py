@@ -144,6 +144,7 @@ def flash_attention(q, k, v, *, cu_seqlens_q, cu_seqlens_k, softmax_scale, windo
 graphed._attention = attention = Flash.__new__(Flash)
 attention._function, attention._window, attention._scale, attention._version = (
     flash_attention, [WINDOW - 1, 0], tower.HEAD**-0.5, None)
+attention._expected_length, attention._num_splits = 0, 0
 graphed._rotate_and_lay_out = rotary_kernel.rotate_and_lay_out
 graphed._graphs = graphs = graphed._make_graphs()
 silence = graphed._silence.frames

@@ -457,12 +457,12 @@ def test_a_signal_ends_the_server(live: Served) -> None:
     from websockets.exceptions import InvalidStatus
     from websockets.sync.client import connect
 
+    client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)  # before the limit allows one more
     codes: list[int] = []
     while 429 not in codes:
         codes.append(httpx2.get(f"{live.url}/v1/models").status_code)
     assert {*codes[:-1]} == {200}
     assert len(codes) < 2 * RATE_LIMIT
-    client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
     with client, pytest.raises(RateLimitError, match="too many requests; try again in") as refused:
         client.models.list()
     assert 0 < int(refused.value.response.headers["retry-after"]) <= 3600 / RATE_LIMIT
