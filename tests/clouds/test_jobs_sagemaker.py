@@ -409,16 +409,22 @@ def statements(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_policies_name_actions_and_resources() -> None:
-    """Each statement allows named actions on named resources, but for the one that denies buckets without TLS. "*" is
-    used only for actions that support no resource, and the condition of each trust policy limits the service to this
-    account. Without the optional settings, a stack has fewer statements and no empty resource.
+    """Each statement allows named actions on named resources, but for those that deny: buckets without TLS, and to the
+    build what others execute. "*" is used only for actions that support no resource, and the condition of each trust
+    policy limits the service to this account. Without the optional settings, a stack has fewer statements and no empty
+    resource.
     """
     few, every = list(statements(jobs_stack())), list(statements(jobs_stack(**OPTIONAL)))
     assert len(few) < len(every)
     assert all(statement.get("Resource", "x") for _, statement in few)
     for name, statement in every:
         if statement["Effect"] == "Deny":
-            assert (name[-6:], statement["Action"]) == ("Policy", "s3:*")
+            if name == "BuildRole":
+                assert statement["Action"] == "s3:PutObject"
+                names = [resource.rpartition(":::")[2].partition("/")[2] for resource in statement["Resource"]]
+                assert names == ["kernels/*", "source.zip"]
+            else:
+                assert (name[-6:], statement["Action"]) == ("Policy", "s3:*")
             continue
         actions = {statement["Action"]} if isinstance(statement["Action"], str) else set(statement["Action"])
         assert all(re.fullmatch(r"[a-z0-9]+:[A-Z][A-Za-z0-9]+", action) for action in actions)
