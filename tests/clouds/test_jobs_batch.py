@@ -21,7 +21,7 @@ TEMPLATE = ROOT / "jobs" / "aws-batch" / "template.yaml"
 PARAMETERS = {"InBucket": "calls-in", "OutBucket": "calls-out", "Vpc": "vpc-1", "Subnets": "subnet-1,subnet-2"}
 IMAGE = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/voxbatch-batch:latest"
 MOST_ATTEMPTS = 10
-"""Of a job of AWS Batch: https://docs.aws.amazon.com/batch/latest/APIReference/API_RetryStrategy.html"""
+"""Retries of a job of AWS Batch: https://docs.aws.amazon.com/batch/latest/APIReference/API_RetryStrategy.html"""
 
 
 def documented(folder: Path) -> list[list[str]]:

@@ -306,8 +306,8 @@ def test_every_reader_has_the_correction(recording: Recorder, voxbatch: Voxbatch
 
 
 def test_a_file_without_a_text_is_no_correction(out: Path, voxbatch: Voxbatch, again: Callable[..., str]) -> None:
-    """What a loss of power or another program has left is not taken for a text that was deleted; a subtitle without
-    cues is."""
+    """An empty file that a loss of power or another program has left is not taken for a text that was deleted; a
+    subtitle without cues is."""
     for name, content in (("srt/a.srt", b""), ("vtt/a.vtt", b"\0" * 80), ("srt/b.srt", b"PK\3\4 no subtitle")):
         (out / name).write_bytes(content)
     done = voxbatch("correct", "out", *ESTIMATED)
@@ -545,8 +545,8 @@ def test_files_of_other_programs_are_taken_in(
 
 
 def test_new_words_get_their_times_from_the_audio(voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """What Whisper tiny.en has misheard and a person has corrected is aligned with the recording. The other words keep
-    their times and confidences."""
+    """Words that Whisper tiny.en has misheard and a person has corrected are aligned with the recording. The others
+    keep their times and confidences."""
     pytest.importorskip("faster_whisper")
     pytest.importorskip("pocketsphinx")
     shutil.copy(ROOT / "examples" / "recordings" / "weather.flac", tmp_path)
@@ -653,7 +653,7 @@ def test_killed_at_every_step_of_a_correction(
 
 @pytest.mark.parametrize("stride", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_a_correction_continues_after_a_loss_of_power(out: Path, voxbatch: Voxbatch, stride: int) -> None:
-    """Whatever a loss of power leaves of OUT, the same command ends with the files of an undisturbed one."""
+    """After any loss of power, the same command ends with the files of an undisturbed one."""
     replace_in(out / "srt" / "a.srt", ("w1 w2", "one"))
     arguments = ["correct", str(out), *ESTIMATED]
     code, states = power_loss.states([sys.executable, "-m", "voxbatch", *arguments], out, environment())

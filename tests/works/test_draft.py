@@ -167,7 +167,7 @@ def test_what_nobody_was_told_to_say_stays_so(form: str) -> None:
 
 
 def test_a_colon_in_the_text_is_no_label() -> None:
-    """What the recogniser has written before a colon is text, unless a speaker has that name."""
+    """Words of the recogniser before a colon are text, unless a speaker has that name."""
     before = transcript("Note: it works well now", speakers=SPEAKERS)
     text = Document("x", before).written("srt")
     assert not draft_of(before, passages("srt", text, SPEAKERS, before.text)).differs
@@ -201,7 +201,7 @@ TEXTS = st.lists(WORDS, max_size=12)
 @settings(max_examples=400)
 @given(TEXTS, TEXTS)
 def test_a_draft_has_the_text_and_times_in_order(before: list[str], after: list[str]) -> None:
-    """Whatever the texts are, the draft has the corrected one, its segments spell it, and its words are in order,
+    """The draft of any texts has the corrected one, its segments spell it, and its words are in order,
     within the recording, and not longer than the transcript's own."""
     present = transcript(" ".join(before))
     draft = corrected(present, " ".join(after))

@@ -111,7 +111,7 @@ class Entries:
         self.measurements = Measurements()
         """Sums over all parts."""
         self.taken_files = list[tuple[Sequence[Key], int]]()
-        """Of corrections, the keys of the files from which they were taken, with the number of their digests."""
+        """Keys of the files from which the corrections were taken, with the number of their digests."""
         is_corrected = run.pass_name == CORRECTED
         if is_corrected:
             names = correction_names(store, run.generation)

@@ -96,7 +96,7 @@ class PartHeader:
     sha256: str
     """SHA-256 of the lines after the header, in hexadecimal digits."""
     taken: tuple[tuple[int, int], ...] = ()
-    """Of corrections, the keys of the files from which they were taken; see own_files.Key."""
+    """Keys of the files from which the corrections were taken; see own_files.Key."""
     taken_number: Count = 0
     """Number of the merge from which on these files are voxbatch's; see the module `own_files`."""
     header_sha256: str = ""

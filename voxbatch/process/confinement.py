@@ -83,7 +83,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What the kernel has granted."""
+    """The restrictions that the kernel has granted."""
 
     landlock: int = 0
     """Version of Landlock; 0 without it."""
@@ -92,7 +92,7 @@ class Confinement:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a confined thread and the programs that it starts may do."""
+    """The rights of a confined thread and of the programs that it starts."""
 
     rules: tuple[tuple[int | str, int], ...]
     """Files or folders, as paths or open descriptors, and the rights on them and on all below them."""

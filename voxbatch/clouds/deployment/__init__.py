@@ -64,7 +64,7 @@ class WorkerPool:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a platform says about a deployment."""
+    """The state of a deployment, as its platform tells it."""
 
     place: str
     now: float

@@ -47,9 +47,9 @@ def read(settings: CloudRun, since: float, now: float) -> Deployment:
     api = settings.connect()
     with api.errors("list"):
         parent = f"projects/{api.project}/locations/{api.region}"
-        with api.client(api.library.JobsClient) as client:
+        with api.client(api.run_v2.JobsClient) as client:
             jobs = _named(client.list_jobs(parent=parent, timeout=TIMEOUT_S), settings.job)
-        with api.client(api.library.WorkerPoolsClient) as client:
+        with api.client(api.run_v2.WorkerPoolsClient) as client:
             pools = _named(client.list_worker_pools(parent=parent, timeout=TIMEOUT_S), settings.job)
         if not jobs and not pools:
             raise ConfigError(
@@ -87,7 +87,7 @@ def _machine(resource: Any) -> str:
 
 def _executions(api: CloudRunApi, job: str, since: float, now: float) -> Iterator[Execution]:
     """Yield the executions of a job that ran in the time. The API lists the latest one first."""
-    with api.client(api.library.ExecutionsClient) as client, api.client(api.library.TasksClient) as tasks:
+    with api.client(api.run_v2.ExecutionsClient) as client, api.client(api.run_v2.TasksClient) as tasks:
         for execution in client.list_executions(parent=job, timeout=TIMEOUT_S):
             begun, ended = execution.create_time.timestamp(), execution.completion_time
             if begun < min(since, now - LIMIT_S):

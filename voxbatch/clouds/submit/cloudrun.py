@@ -157,7 +157,7 @@ class CloudRunApi:
             from google.cloud import run_v2
 
             self.credentials, default_project = google.auth.default(scopes=[_SCOPE])
-            self.library = run_v2
+            self.run_v2 = run_v2
         project = settings.project or os.environ.get(GOOGLE_PROJECT) or default_project
         if not project:
             raise ConfigError(
@@ -173,9 +173,9 @@ class CloudRunApi:
             return execution
         from google.protobuf.json_format import ParseDict
 
-        request = self.library.RunJobRequest(name=self._name)
-        ParseDict(_body(submission), self.library.RunJobRequest.pb(request))
-        with self.errors("start"), self.client(self.library.JobsClient) as client:
+        request = self.run_v2.RunJobRequest(name=self._name)
+        ParseDict(_body(submission), self.run_v2.RunJobRequest.pb(request))
+        with self.errors("start"), self.client(self.run_v2.JobsClient) as client:
             operation = client.run_job(request, timeout=TIMEOUT_S)
             return self._started(getattr(operation.metadata, "name", "") or operation.operation.name)
 
@@ -185,7 +185,7 @@ class CloudRunApi:
         Raises:
             StartError: the executions cannot be listed.
         """
-        with self.errors("look at"), self.client(self.library.ExecutionsClient) as client:
+        with self.errors("look at"), self.client(self.run_v2.ExecutionsClient) as client:
             for execution in client.list_executions(parent=self._name, timeout=TIMEOUT_S):
                 containers = execution.template.containers
                 if not execution.completion_time and containers and list(containers[0].args) == submission.arguments:
@@ -199,7 +199,7 @@ class CloudRunApi:
             ConfigError: the job does not exist.
             StartError: the job cannot be looked at.
         """
-        with self.errors("look at"), self.client(self.library.JobsClient) as client:
+        with self.errors("look at"), self.client(self.run_v2.JobsClient) as client:
             client.get_job(name=self._name, timeout=TIMEOUT_S)
 
     def client(self, kind: Any) -> Any:

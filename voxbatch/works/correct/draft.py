@@ -53,7 +53,7 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """What is said: the unit without case and punctuation; a unit of punctuation alone as it is."""
+        """The word as it is spoken: the unit without case and punctuation; a unit of punctuation alone as it is."""
         return "".join(_SAID.findall(self.text)).casefold() or self.text
 
 
@@ -106,7 +106,7 @@ class Draft:
 
     @property
     def said(self) -> list[tuple[str, str | None]]:
-        """What is said by whom, by which the texts of two files of an item are the same."""
+        """The texts and speakers of all pieces, by which two files of an item are compared."""
         return [(piece.text, piece.speaker) for piece in self.pieces]
 
     @property

@@ -68,7 +68,7 @@ _BEGINNINGS = {
     "ass": re.compile(r"^\[(?:Script Info|Events)\]", re.MULTILINE),
     "ttml": re.compile(r"<(?:\w+:)?tt\b"),
 }
-"""What a file without any text has in each format."""
+"""The content of a file without any text in each format."""
 
 
 def passages(form: str, text: str, speakers: Collection[str] = (), recognised: str = "") -> list[Passage]:

@@ -58,7 +58,7 @@ class TextChanges:
     retimed: list[str] = field(default_factory=list)
     """Subtitles with cues at other times, which stay as they are."""
     untaken: list[str] = field(default_factory=list)
-    """What is not taken in, for people."""
+    """Changes that are not taken in, for people."""
     merged: ChangedLines | None = None
     note: str = ""
     """The sentence about files that are not in UTF-8, or ""."""
