@@ -67,8 +67,8 @@ ADDITIONS: Mapping[str, Kind] = {
 FOLDERS: Mapping[str, str] = {"channels": "speakers"}
 """The folders that have another name than their kind."""
 READERS = frozenset(("beside", "calibrate", "compare", "correct", "export", "formats", "score", "videos"))
-"""Readers for which a kind may have nothing in its OUT: commands; files of single items, also beside the recordings; and
-copies of videos, with --mux and --burn. All other commands take the OUT of each kind."""
+"""Readers for which a kind may have nothing in its OUT: commands; files of single items, also beside the recordings;
+and copies of videos, with --mux and --burn. All other commands take the OUT of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
