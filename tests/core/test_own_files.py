@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.own_files import OwnFiles, key_of, sha256
 from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import create_list
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Store, Stores
 
@@ -131,8 +133,8 @@ def test_digests_are_those_of_the_content(store: Store) -> None:
 
 
 def test_a_second_merge_in_a_bucket_reads_no_output(place: Place) -> None:
-    """The store's own checksums tell that the merged outputs and the files of items are as they were written. A changed
-    output is read, and stays."""
+    """The store's own checksums tell that the merged outputs and the files of items are as they were written, also when
+    a further list replaces the merged outputs. A changed output is read, and stays."""
     store = place.store()
     line: dict[str, Any] = {
         "audio_filepath": "/a.wav",
@@ -143,9 +145,12 @@ def test_a_second_merge_in_a_bucket_reads_no_output(place: Place) -> None:
         "segments": [],
     }
     line |= {"audio_duration": 1.0, "flags": [], "warnings": [], "confidence": None}
-    Checkpoint(store, owned(store, items=1), keys(1)).commit([PartEntry(0, "transcript", json_bytes(line))], 1.0)
+    run = owned(store, items=1)
+    Checkpoint(store, run, keys(1)).commit([PartEntry(0, "transcript", json_bytes(line))], 1.0)
     merge_again(store, {"formats": ["txt"]})
-    for _ in range(2):
+    for has_further_list in (False, False, True):
+        if has_further_list:
+            assert create_list(store, replace(run, list_number=2), keys(1))
         place.proxy.forget()
         merge_again(store)
         read = {key for verb, key in place.proxy.counts() if verb == "get"}

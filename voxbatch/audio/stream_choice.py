@@ -230,12 +230,10 @@ class _Sound:
                     if heard_s >= VOICE_SEARCH_S and voice_s:
                         break
                     heard_s += len(block) / stream.rate
-                    levels += loudness(
-                        soxr.resample(block.mean(axis=1), stream.rate, SAMPLING_RATE, quality="QQ")
-                    ).tolist()
+                    mono = soxr.resample(block.mean(axis=1), stream.rate, SAMPLING_RATE, quality="QQ")
+                    levels += loudness(mono).tolist()
                     if np.abs(block).max(initial=0.0) > SILENCE_LEVEL:
                         is_audible = True
-                        mono = soxr.resample(block.mean(axis=1), stream.rate, SAMPLING_RATE, quality="QQ")
                         voice_s += voice_seconds(mono)
         except AudioError as e:
             return cls(voice_s, is_audible, tuple(levels), "" if heard_s else str(e))

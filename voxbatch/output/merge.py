@@ -83,7 +83,9 @@ def merge(
     own = known_files(store, entries, latest)
     with contextlib.ExitStack() as stack:
         merged = {
-            name: stack.enter_context(MergedFile(store, name, kind, owner, _change_of(store, name, recorded, own)))
+            name: stack.enter_context(
+                MergedFile(store, name, kind, owner, _change_of(store, name, latest, recorded, own))
+            )
             for name, kind in kinds.items()
         }
         sinks: list[Sink] = [totals, *merged.values()]
@@ -167,17 +169,22 @@ def correct_command(store: Store) -> str:
     return f"voxbatch correct {shlex.quote(store.place)}"
 
 
-def _change_of(store: Store, name: str, recorded: Summary | None, own: OwnFiles) -> Change:
+def _change_of(store: Store, name: str, latest: Summary | None, recorded: Summary | None, own: OwnFiles) -> Change:
     """Return how a merge writes a merged output.
 
     Args:
+        latest: the summary of this run and of any list, if there is one. A file in a bucket that is marked as the one
+            that it names is not read.
         recorded: the summary of this run and list, if the run has finished before. Then the file probably has the
             lines of this merge already.
     """
     if not store.exists(name):
         return Change.CREATE
-    if recorded is None and own.has(name, digest_of(store, name).sha256):
-        return Change.REPLACE
+    if recorded is None:
+        named = latest.outputs.get(name) if latest else None
+        is_marked = named is not None and own.has_mark(name, _same(store, name, named))
+        if is_marked or own.has(name, digest_of(store, name).sha256):
+            return Change.REPLACE
     return Change.KEEP
 
 

@@ -223,9 +223,9 @@ def measure(
         about its place."""
         try:
             with _header(item.audio, config.stores) as recording:
-                seconds = read_seconds(recording)
-                is_certain = read_seconds is probe and seconds is not None and seconds == probe(recording, certain=True)
-                return seconds, is_certain, report_success(item.audio, recording.last_arrival)
+                certain = probe(recording, certain=True) if read_seconds is probe else None
+                seconds = read_seconds(recording) if certain is None else certain
+                return seconds, certain is not None, report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, False, report_error(item.index, item.audio, e)
 
