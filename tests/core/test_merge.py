@@ -32,7 +32,8 @@ from voxbatch.output.parts import Measurements, PartEntry
 from voxbatch.output.reserve import reserve
 from voxbatch.output.run_file import Ownership
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.output.summary import Summary, Totals, read_summary, summarise
+from voxbatch.output.summary import Summary, read_summary, summarise
+from voxbatch.output.totals import Totals
 from voxbatch.scoring.corpus import CorpusScore, Tally
 from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import ItemSet
