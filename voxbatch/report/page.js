@@ -60,7 +60,7 @@ function rowsOf(items) {
 function searchable(row) {
   const [words, , , reference] = row.texts || [[], [], [], []];
   const flags = row.flags.map(kindName);
-  return [row.id, row.audio, row.lang, ...flags, row.failure, words.join(" "), reference.join(" ")].join("\n").toLowerCase();
+  return [row.id, row.audio, row.lang, ...flags, row.failure, words.join(""), reference.join(" ")].join("\n").toLowerCase();
 }
 
 const FILTERS = {
@@ -161,8 +161,8 @@ function wordsOf(row, audio) {
     const parts = [start === null ? "" : `${start.toFixed(2)} to ${(end / 100).toFixed(2)} s`,
       confidence === null ? "" : `confidence ${confidence.toFixed(2)}`];
     const title = parts.filter(Boolean).join(", ") || null;
-    if (start === null) return element("span", { class: `w${shade}`, title }, word);
-    const button = element("button", { type: "button", class: `w${shade}`, title, tabindex: "-1", "data-start": start, "data-end": end / 100 }, word);
+    if (start === null) return element("span", { class: `w${shade}`, title }, word.trimStart());
+    const button = element("button", { type: "button", class: `w${shade}`, title, tabindex: "-1", "data-start": start, "data-end": end / 100 }, word.trimStart());
     button.addEventListener("click", () => playFrom(audio, start));
     return button;
   });
@@ -180,30 +180,31 @@ function labelsOf(row) {
 
 // Return the transcript with the reference where they differ.
 function textOf(row, words) {
-  const [, , , reference, cells] = row.texts;
+  const [texts, , , reference, cells] = row.texts;
   const labels = labelsOf(row);
   const parts = [];
   let [wanted, found] = [0, 0];
-  const spaced = (nodes) => nodes.flatMap((node, at) => (at ? [" ", node] : [node]));
-  for (const [, run, kind, more, fewer] of cells.matchAll(/(\d*)([=SDI.])(?:(\d+):(\d+);)?/g)) {
+  // A word comes after the white space that its text begins with.
+  const spaceBefore = (at) => (at && texts[at] !== texts[at].trimStart() ? " " : "");
+  const shownWord = (at) => [labels.get(at) ?? spaceBefore(at), words[at]];
+  for (const [, run, kind, more, fewer] of (cells || `${words.length}.`).matchAll(/(\d*)([=SDI.])(?:(\d+):(\d+);)?/g)) {
     const [fromReference, fromWords] = more === undefined ? USUAL[kind] : [Number(more), Number(fewer)];
     for (let left = Number(run || 1); left > 0; left -= 1) {
       const missed = reference.slice(wanted, wanted + fromReference).join(" ");
-      const written = words.slice(found, found + fromWords);
-      for (let at = found; at < found + fromWords; at += 1) if (labels.has(at)) parts.push(labels.get(at));
+      const written = Array.from({ length: fromWords }, (_, at) => shownWord(found + at));
       [wanted, found] = [wanted + fromReference, found + fromWords];
       if (kind in KINDS) {
+        const before = written.length ? written[0].shift() : " ";
         const struck = missed && element("del", {}, missed);
-        const shown = written.length ? element("ins", {}, ...spaced(written)) : null;
+        const shown = written.length ? element("ins", {}, ...written.flat()) : null;
         const mark = element("b", { title: KINDS[kind] }, kind);
-        parts.push(element("span", { class: `cell ${kind.toLowerCase()}` }, struck || null, shown, mark));
+        parts.push(before, element("span", { class: `cell ${kind.toLowerCase()}` }, struck || null, shown, mark));
       } else {
-        parts.push(...spaced(written));
+        parts.push(...written.flat());
       }
-      if (kind in KINDS || written.length) parts.push(" ");
     }
   }
-  return cells ? parts : words.flatMap((word, at) => [labels.get(at) ?? (at ? " " : ""), word]);
+  return parts;
 }
 
 // Let the arrow keys move among the words, as in one control with one tab stop.
