@@ -2,6 +2,10 @@
 "use strict";
 
 const PAGE_ROWS = 50;
+const PART_S = 12; // a part of a text ends with a sentence, after this time …
+const PART_WORDS = 40; // … or, without times, after so many words
+const SENTENCE_END = /[.?!…。？！।؟]["'”’»)\]」』）]*$/;
+const VIDEO = /\.(mp4|m4v|mov|mkv|webm|ogv|avi)$/i;
 const SHAPES = ["●", "▲", "■", "◆", "★", "▼", "✚", "✖"]; // of speakers
 const KINDS = { S: "substitution", D: "deletion", I: "insertion" };
 const USUAL = { "=": [1, 1], S: [1, 1], D: [1, 0], I: [0, 1], ".": [0, 1] };
@@ -123,7 +127,10 @@ function encodePath(path) {
 function playerOf(row, places) {
   const name = element("bdi", {}, row.audio);
   const note = element("span", {}, name);
-  const audio = element("audio", { controls: true, preload: "none", "aria-label": "Recording", hidden: !places.length });
+  // A video shows its own picture, which costs the page nothing.
+  const isVideo = VIDEO.test(row.audio);
+  const audio = element(isVideo ? "video" : "audio", { controls: true, preload: isVideo ? "metadata" : "none", "aria-label": "Recording", hidden: !places.length });
+  audio.addEventListener("loadeddata", () => audio.classList.toggle("picture", audio.videoHeight > 0));
   if (!places.length) {
     note.prepend(/^\w+:\/\//.test(row.audio) ? "A browser cannot reach this address: " : "The recording cannot be reached from here: ");
     return { audio, view: element("div", { class: "player" }, audio, note) };
@@ -178,18 +185,40 @@ function labelsOf(row) {
   }));
 }
 
-// Return the transcript with the reference where they differ.
+// Return "1:04:09", or "4:09", of seconds.
+function clock(time) {
+  const [hours, minutes, rest] = [Math.floor(time / 3600), Math.floor(time / 60) % 60, Math.floor(time % 60)];
+  return [...(hours ? [hours, String(minutes).padStart(2, "0")] : [minutes]), String(rest).padStart(2, "0")].join(":");
+}
+
+// Return the transcript in parts of some sentences, each with its time and its part of the reference beside it.
 function textOf(row, words) {
   const [texts, , , reference, cells] = row.texts;
   const labels = labelsOf(row);
   const parts = [];
-  let [wanted, found] = [0, 0];
+  let [wanted, found, begin, nodes] = [0, 0, [0, 0], []];
+  const startOf = (at) => Number(words[at]?.dataset.start ?? NaN);
+  const endPart = () => {
+    if (!nodes.length) return;
+    const time = startOf(Math.min(begin[1], words.length - 1));
+    parts.push(element("div", { class: reference.length ? "part pair" : "part" },
+      Number.isNaN(time) ? null : element("span", { class: "time" }, clock(time)),
+      element("span", { class: "found", dir: "auto" }, ...nodes),
+      reference.length ? element("span", { class: "reference", dir: "auto" }, reference.slice(begin[0], wanted).join(" ")) : null));
+    [begin, nodes] = [[wanted, found], []];
+  };
+  const isFull = () => {
+    const [first, next] = [startOf(begin[1]), startOf(found)];
+    return found > begin[1] && found < words.length && (labels.has(found) || (SENTENCE_END.test(texts[found - 1])
+      && (Number.isNaN(first) ? found - begin[1] >= PART_WORDS : next - first >= PART_S)));
+  };
   // A word comes after the white space that its text begins with.
-  const spaceBefore = (at) => (at && texts[at] !== texts[at].trimStart() ? " " : "");
+  const spaceBefore = (at) => (nodes.length && texts[at] !== texts[at].trimStart() ? " " : "");
   const shownWord = (at) => [labels.get(at) ?? spaceBefore(at), words[at]];
   for (const [, run, kind, more, fewer] of (cells || `${words.length}.`).matchAll(/(\d*)([=SDI.])(?:(\d+):(\d+);)?/g)) {
     const [fromReference, fromWords] = more === undefined ? USUAL[kind] : [Number(more), Number(fewer)];
     for (let left = Number(run || 1); left > 0; left -= 1) {
+      if (fromWords && isFull()) endPart();
       const missed = reference.slice(wanted, wanted + fromReference).join(" ");
       const written = Array.from({ length: fromWords }, (_, at) => shownWord(found + at));
       [wanted, found] = [wanted + fromReference, found + fromWords];
@@ -198,12 +227,13 @@ function textOf(row, words) {
         const struck = missed && element("del", {}, missed);
         const shown = written.length ? element("ins", {}, ...written.flat()) : null;
         const mark = element("b", { title: KINDS[kind] }, kind);
-        parts.push(before, element("span", { class: `cell ${kind.toLowerCase()}` }, struck || null, shown, mark));
+        nodes.push(before, element("span", { class: `cell ${kind.toLowerCase()}` }, struck || null, shown, mark));
       } else {
-        parts.push(...written.flat());
+        nodes.push(...written.flat());
       }
     }
   }
+  endPart();
   return parts;
 }
 
@@ -332,12 +362,12 @@ function detailOf(row, folder) {
   }
   const [, , , reference, , warnings, flags, isCut] = row.texts;
   const text = element("div", { class: "text", dir: "auto", role: "group", "aria-label": "Transcript" }, ...textOf(row, wordsOf(row, player.audio)));
+  if (reference.length) text.prepend(element("div", { class: "part pair head" }, element("span", { class: "found" }, "Transcript"), element("span", { class: "reference" }, "Reference")));
   if (!text.textContent) text.append(element("em", {}, "no text"));
   box.append(text);
   addArrowKeys(text);
   followAudio(player.audio, text);
   addWave(row, places, player, text);
-  if (reference.length) box.append(element("p", { class: "reference", dir: "auto" }, "Reference: ", element("bdi", {}, reference.join(" "))));
   if (isCut) box.append(element("p", { class: "facts" }, "Only the begin of the text is shown; transcripts.jsonl has all of it."));
   const reasons = flags.map(([kind, reason, start, end]) => {
     const span = start === null ? "" : ` (${seconds(start)}${end === null ? "" : ` to ${seconds(end)}`})`;
@@ -390,7 +420,7 @@ function show(items) {
     const toggle = () => {
       detail.hidden = !detail.hidden;
       open.setAttribute("aria-expanded", String(!detail.hidden));
-      if (detail.hidden) for (const audio of detail.querySelectorAll("audio")) audio.pause();
+      if (detail.hidden) for (const audio of detail.querySelectorAll("audio, video")) audio.pause();
       else if (!detail.firstChild) detail.append(element("td", { class: "detail-cell", colspan: columns.length }, detailOf(row, items.folder)));
     };
     line.addEventListener("click", () => { if (!String(getSelection())) toggle(); });
