@@ -27,8 +27,9 @@ from voxbatch.output.layout import SUMMARY
 from voxbatch.output.lines import parse_line
 from voxbatch.output.merged_outputs import MergedOutputs, correction_advice, put_report
 from voxbatch.output.own_files import OwnFiles, key_of
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.output.summary import Summary, read_whole_summary, summarise
 from voxbatch.output.totals import Totals

@@ -14,8 +14,9 @@ from voxbatch.output.file_digest import FileDigest, digest_of
 from voxbatch.output.layout import FAILURES, REPORT
 from voxbatch.output.merged_file import Change, MergedFile
 from voxbatch.output.own_files import OwnFiles, sha256
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary
 from voxbatch.storage import Store
 

@@ -19,7 +19,8 @@ from voxbatch.output.layout import FAILURES, REPORT
 from voxbatch.output.merge import known_files, lines_of
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.own_files import OwnFiles, sha256
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.ownership import Ownership
+from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores
