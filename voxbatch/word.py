@@ -1,10 +1,11 @@
-"""The record of a word. It is a msgspec.Struct, because a fast run makes 40,000 words a second: making a word takes 0.1
-µs, and 1.2 µs as a frozen dataclass.
+"""The record of a word, and the white space between words. The record is a msgspec.Struct, because a fast run makes
+40,000 words a second: making a word takes 0.1 µs, and 1.2 µs as a frozen dataclass.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -34,3 +35,28 @@ _SAME_FIELDS = dataclasses.make_dataclass("_SAME_FIELDS", [
     for field in msgspec.structs.fields(Word)
 ])  # fmt: skip
 Word.__dataclass_fields__ |= vars(_SAME_FIELDS)["__dataclass_fields__"]
+
+
+def spaces_before(words: Sequence[str], text: str) -> list[str]:
+    """Return the white space before each word of a text, so that spaces and words, joined, are the text. Only the text
+    says where spaces are. Words that do not spell the text get one space each, except the first.
+
+        spaces_before(["他", "说", "hello"], "他说 hello")  →  ["", "", " "]
+
+    Args:
+        words: the words without white space around them.
+        text: the text without white space around it.
+    """
+    usual = ["", *[" "] * (len(words) - 1)][: len(words)]
+    if " ".join(words) == text:
+        return usual
+    spaces, at = list[str](), 0
+    for word in words:
+        begin = at
+        while text[at : at + 1].isspace():
+            at += 1
+        if not text.startswith(word, at):
+            return usual
+        spaces.append(text[begin:at])
+        at += len(word)
+    return spaces if at == len(text) else usual

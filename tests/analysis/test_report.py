@@ -24,6 +24,7 @@ from outputs import RUN, owned, problems
 from web_server import served_folder
 
 from voxbatch.analysis.report import write_report
+from voxbatch.audio.ffmpeg import executable
 from voxbatch.cli import cli
 from voxbatch.cli.options import parsed_run_options
 from voxbatch.cli.run_command import run
@@ -151,7 +152,9 @@ def test_an_item_shows_its_errors_by_marks_and_not_by_colour_alone(shown: Browse
     open_item(shown, "bad")
     cells = shown.evaluate("[...document.querySelectorAll('.text .cell')].map((cell) => cell.innerText.split(/\\s+/))")
     assert cells == [["x1", "w1", "S"], ["gone", "D"], ["w5", "I"]]
-    assert "Reference: w0 x1 w2 gone w3 w4" in shown.evaluate("document.body.innerText")
+    beside = shown.evaluate("document.querySelector('.part:not(.head) .reference').textContent")
+    assert beside == "w0 x1 w2 gone w3 w4"
+    assert shown.evaluate("document.querySelector('.part .time').textContent") == "0:00"
     lines = "getComputedStyle(document.querySelector('.text .cell.{} {}')).textDecorationLine"
     assert [shown.evaluate(lines.format(*each)) for each in (("s", "ins .w"), ("d", "del"), ("i", "ins .w"))] == [
         "underline", "line-through", "underline",
@@ -374,6 +377,56 @@ def test_recordings_that_no_browser_may_reach(shown: Browser, tmp_path: Path, au
 
 
 @pytest.mark.slow
+def test_a_video_shows_its_picture(shown: Browser, tmp_path: Path) -> None:
+    """The player of a video shows the video itself, so that the page holds no picture."""
+    picture = ["-f", "lavfi", "-i", "testsrc=s=64x48:r=5:d=2", "-f", "lavfi", "-i", "sine=d=2"]
+    subprocess.run([executable(), "-v", "error", *picture, tmp_path / "talk.webm"], check=True)
+    line = json.loads(hostile(0, "word").line) | {"id": "a", "audio_filepath": str(tmp_path / "talk.webm")}
+    write_report(store_with(tmp_path / "out", [PartEntry(0, "transcript", json_bytes(line))]), str(tmp_path / "r.html"))
+    opened(shown, tmp_path / "r.html")
+    open_item(shown, "a")
+    shown.wait("!!document.querySelector('video.picture')")
+    assert shown.evaluate("document.querySelector('video').videoWidth") == 64
+    assert shown.evaluate("document.querySelector('video').clientHeight") > 100
+    assert shown.complaints == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_long_text_has_parts_with_times_and_its_reference_beside_them(
+    shown: Browser, tmp_path: Path, width: int
+) -> None:
+    """A part ends with a sentence. Its reference is beside it on a phone, too."""
+    texts = [*["so"] * 9, "long.", "The", "U.S.", "is", "here."]
+    timed = [{"word": word, "start": 2.0 * at, "end": 2.0 * at + 1} for at, word in enumerate(texts)]
+    reference = f"{'so ' * 9}long. The U.S. is there."
+    text = f"{'so ' * 9}long. The U.S. is here."
+    line = json.loads(hostile(0, "word").line) | {"id": "a", "words": timed, "text": reference, "pred_text": text}
+    line |= {"substitutions": 1, "reference_length": 14, "lang": "en"}
+    write_report(store_with(tmp_path / "out", [PartEntry(0, "transcript", json_bytes(line))]), str(tmp_path / "r.html"))
+    opened(shown, tmp_path / "r.html", width=width)
+    open_item(shown, "a")
+    parts = "[...document.querySelectorAll('.part:not(.head)')].map((part) => [...part.children].map((e) => {})).at(-1)"
+    time, found, beside = shown.evaluate(parts.format("e.textContent"))
+    assert (time, beside) == ("0:20", "The U.S. is there.")
+    assert "U.S. is" in found
+    boxes = shown.evaluate(parts.format("e.getBoundingClientRect().toJSON()"))
+    assert boxes[1]["right"] <= boxes[2]["left"] < boxes[2]["right"] <= width
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "text"), [(("U", ".S.", "is"), "U.S. is"), (("他", "说", "hello"), "他说 hello")])
+def test_a_text_is_joined_as_it_was_written(shown: Browser, tmp_path: Path, words: tuple[str, ...], text: str) -> None:
+    """The text says where spaces are, also in an OUT whose words are divided."""
+    timed = [{"word": word, "start": at, "end": at + 1} for at, word in enumerate(words)]
+    line = {**json.loads(hostile(0, "word").line), "id": "a", "words": timed, "text": None, "pred_text": text}
+    write_report(store_with(tmp_path / "out", [PartEntry(0, "transcript", json_bytes(line))]), str(tmp_path / "r.html"))
+    opened(shown, tmp_path / "r.html")
+    open_item(shown, "a")
+    assert shown.evaluate("document.querySelector('.found').textContent") == text
+
+
+@pytest.mark.slow
 def test_each_speaker_has_a_colour_and_a_shape(shown: Browser, tmp_path: Path) -> None:
     """The label of a speaker stands before each turn, also before a word that is marked as wrong."""
     line = json.loads(hostile(0, "word").line)
@@ -383,8 +436,8 @@ def test_each_speaker_has_a_colour_and_a_shape(shown: Browser, tmp_path: Path) -
     write_report(store_with(tmp_path / "out", [PartEntry(0, "transcript", json_bytes(line))]), str(tmp_path / "r.html"))
     opened(shown, tmp_path / "r.html")
     open_item(shown, "a")
-    text = shown.evaluate("document.querySelector('.text').innerText")
-    assert text.split() == ["●", "Ann", "hi", "you", "▲", "Bo", "a", "b", "S", "●", "Ann", "c"]
+    shown_parts = "[...document.querySelectorAll('.part:not(.head) .found')].map((part) => part.innerText).join(' ')"
+    assert shown.evaluate(shown_parts).split() == ["●", "Ann", "hi", "you", "▲", "Bo", "a", "b", "S", "●", "Ann", "c"]
     colours = "[...document.querySelectorAll('.speaker')].map((label) => getComputedStyle(label).color)"
     first, second, third = shown.evaluate(colours)
     assert first == third != second
@@ -471,7 +524,7 @@ def test_cells_by_hand(reference: str, transcript: str, lang: str, expected: str
 def test_a_chart_is_the_same_where_lxml_is_installed() -> None:
     """Pygal takes lxml where it is installed, and its elements cannot be changed in the same way."""
     pytest.importorskip("lxml", reason="lxml is not installed")
-    script = "from voxbatch.report import charts; print(charts.bars(['1', '2'], [0.1, 0.2], ['a', 'b'], str))"
+    script = "from voxbatch.report import charts; print(charts.bars(['1', '2'], [0.1, 0.2], ['a', 'b'], '%'))"
     drawn = [
         subprocess.run([sys.executable, "-c", script], env=environment(**env), capture_output=True, text=True)
         for env in ({}, {"NO_LXML": "1"})
@@ -482,10 +535,34 @@ def test_a_chart_is_the_same_where_lxml_is_installed() -> None:
 
 def test_a_chart_is_only_shapes_and_texts() -> None:
     """A chart has no script, style sheet, date or address, escapes its texts, and is the same each time."""
-    drawn = [charts.bars(["<b>", "2"], [0.1, 0.2], ["<i>", "b"], "{:.0%}".format) for _ in range(2)]
+    drawn = [charts.bars(["<b>", "2"], [0.1, 0.2], ["<i>", "b"], "%") for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert "&lt;b&gt;" in drawn[0]
     assert not any(each in drawn[0] for each in ("<script", "<style", "style=", "http", "<!--", "href"))
+
+
+@given(st.floats(0, 1e9), st.sampled_from(("", "%", "min")))
+def test_the_numbers_of_an_axis_differ(largest: float, unit: str) -> None:
+    """An axis reaches from 0 to the largest value in a few steps, and no two of its numbers are the same."""
+    found = charts.ticks(largest, unit)
+    labels, values = [tick["label"] for tick in found], [tick["value"] for tick in found]
+    assert len({*labels}) == len(labels)
+    assert 2 <= len(labels) <= charts.MOST_STEPS + 2
+    assert values[0] == 0
+    assert values[-1] >= largest * (1 - 1e-6)
+
+
+def test_axes_by_hand() -> None:
+    """Counts have whole numbers; small rates have as many digits as they need."""
+    axes = (1, ""), (7, ""), (0.004, "%"), (0.07, "%"), (5.2, "min"), (0.0, "")
+    assert [[tick["label"] for tick in charts.ticks(*axis)] for axis in axes] == [
+        ["0", "1"],
+        ["0", "2", "4", "6", "8"],
+        ["0.0%", "0.1%", "0.2%", "0.3%", "0.4%"],
+        ["0%", "2%", "4%", "6%", "8%"],
+        ["0 min", "2 min", "4 min", "6 min"],
+        ["0", "1"],
+    ]
 
 
 # ── how the page is written ───────────────────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from voxbatch.records import Segment, Transcript, Word
 from voxbatch.rounding import rounded
+from voxbatch.word import spaces_before
 
 if TYPE_CHECKING:
     from voxbatch.formats.document import Document
@@ -23,7 +24,7 @@ def to_json(document: Document) -> str:
     segment."""
     transcript = document.transcript
     segments = [
-        {"id": number, **_segment(segment), "words": _words(words, "confidence")}
+        {"id": number, **_segment(segment), "words": _words(words, "confidence", segment.text)}
         for number, (segment, words) in enumerate(document.words_by_segment())
     ]
     content = {"version": 1, "id": document.item_id, **transcript_dict(transcript), "segments": segments}
@@ -57,33 +58,39 @@ def openai_json(document: Document) -> str:
 
 
 def transcript_dict(transcript: Transcript) -> dict[str, Any]:
-    """Return the transcript as values for JSON. Seconds and confidences have 3 decimals; words have no leading space.
-    Words and segments have a `speaker` if speakers are told apart.
+    """Return the transcript as values for JSON. Seconds and confidences have 3 decimals. Words and segments have a
+    `speaker` if speakers are told apart. A word that does not follow one space has its `space_before`.
 
     {"text": "Hi.", "words": [{"word": "Hi.", "start": 0.5, "end": 0.8, "confidence": 0.93}],
      "segments": [{"text": "Hi.", "start": 0.5, "end": 0.8}], "audio_duration": 1.0, "warnings": []}
     """
     return {
         "text": transcript.text,
-        "words": _words(transcript.words, "confidence"),
+        "words": _words(transcript.words, "confidence", transcript.text),
         "segments": [_segment(segment) for segment in transcript.segments],
         "audio_duration": _rounded(transcript.audio_duration),
         "warnings": list(transcript.warnings),
     }
 
 
-def _words(words: Sequence[Word], confidence: str) -> list[dict[str, str | float]]:
-    """Return words. `confidence` is the name of that key."""
+def _words(words: Sequence[Word], confidence: str, text: str = "") -> list[dict[str, str | float]]:
+    """Return words.
+
+    Args:
+        confidence: the name of that key.
+        text: the text that they spell. "" leaves out the key `space_before`.
+    """
     columns = (word.start for word in words), (word.end for word in words), (word.confidence or 0.0 for word in words)
-    numbers = rounded([*chain(*columns)])
-    entries = []
-    for at, word in enumerate(words):
+    numbers, texts, entries = rounded([*chain(*columns)]), [word.text.strip() for word in words], []
+    for at, (word, space) in enumerate(zip(words, spaces_before(texts, text.strip()), strict=True)):
         start, end, score = numbers[at :: len(words)]
-        entry: dict[str, str | float] = {"word": word.text.strip(), "start": start, "end": end}
+        entry: dict[str, str | float] = {"word": texts[at], "start": start, "end": end}
         if word.confidence is not None:
             entry[confidence] = score
         if word.speaker is not None:
             entry["speaker"] = word.speaker
+        if space != " " and at:
+            entry["space_before"] = space
         entries.append(entry)
     return entries
 

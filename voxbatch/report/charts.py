@@ -7,35 +7,66 @@ figures give the same bytes.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 WIDTH, HEIGHT = 480, 180
 """Units of the drawing. The page scales it to the column's width."""
+MOST_STEPS = 5
+"""Most steps of an axis."""
+LEAST = 1e-9
+"""Value below which an axis shows no difference from 0."""
 
 
-def bars(labels: Sequence[str], values: Sequence[float | None], titles: Sequence[str], show: Callable[[float], str],
-         every: int = 1) -> str:  # fmt: skip
+def bars(labels: Sequence[str], values: Sequence[float], titles: Sequence[str], unit: str = "", every: int = 1) -> str:
     """Return a bar chart.
 
     Args:
         titles: text of each bar for a pointer that rests on it.
-        show: text of a value on the axis.
+        unit: of the values on their axis: "" for counts, "%" for rates.
         every: one label in so many is shown.
     """
-    chart = _chart(_pygal().Bar, show, margin_bottom=4)
+    chart = _chart(_pygal().Bar, margin_bottom=4)
     chart.x_labels = [label if i % every == 0 else "" for i, label in enumerate(labels)]
+    chart.y_labels = ticks(max(values), unit)
     chart.add("", list(values))
     return _svg(chart, titles)
 
 
-def area(points: Sequence[tuple[float, float]], show_x: Callable[[float], str], show: Callable[[float], str]) -> str:
-    """Return a filled line through the points."""
-    chart = _chart(_pygal().XY, show, fill=True, show_dots=False, x_value_formatter=show_x, include_x_axis=True)
+def area(points: Sequence[tuple[float, float]], unit_x: str, unit: str) -> str:
+    """Return a filled line through the points, whose last one has the largest values.
+
+    Args:
+        unit_x, unit: of the two axes.
+    """
+    chart = _chart(_pygal().XY, fill=True, show_dots=False, include_x_axis=True)
+    chart.x_labels, chart.y_labels = ticks(points[-1][0], unit_x), ticks(points[-1][1], unit)
     chart.add("", list(points))
     return _svg(chart, [])
+
+
+def ticks(largest: float, unit: str) -> list[dict[str, Any]]:
+    """Return the values of an axis from 0, and their texts, which differ: they have the digits of the step.
+
+        ticks(0.07, "%")  →  0 %, 2 %, 4 %, 6 %, 8 %        ticks(1, "")  →  0, 1
+
+    Args:
+        unit: "" for counts, whose steps are whole numbers.
+    """
+    scale = 100 if unit == "%" else 1
+    largest = largest * scale if largest > LEAST else 1.0
+    power = 10.0 ** math.floor(math.log10(largest / MOST_STEPS))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if largest / step <= MOST_STEPS)
+    step = max(1.0, step) if not unit else step
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    space = "" if unit in ("", "%") else " "
+    return [
+        {"value": number * step / scale, "label": f"{number * step:,.{digits}f}{space}{unit}"}
+        for number in range(math.ceil(largest / step - 1e-9) + 1)
+    ]
 
 
 @cache
@@ -53,10 +84,9 @@ def _pygal() -> Any:
     return pygal
 
 
-def _chart(kind: Any, show: Callable[[float], str], **settings: Any) -> Any:
+def _chart(kind: Any, **settings: Any) -> Any:
     return kind(
-        width=WIDTH, height=HEIGHT, js=[], show_legend=False, margin=8, spacing=6, truncate_label=-1, min_scale=3,
-        max_scale=5, value_formatter=show, **settings,
+        width=WIDTH, height=HEIGHT, js=[], show_legend=False, margin=8, spacing=6, truncate_label=-1, **settings,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from voxbatch.report.selection import Row
 from voxbatch.scoring.units import error_unit
 from voxbatch.storage.address import is_remote, redacted
+from voxbatch.word import spaces_before
 
 if TYPE_CHECKING:
     from voxbatch.scoring.counts import ErrorCounts
@@ -67,11 +68,13 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
     It is the list [words, times, confidences, reference, cells, warnings, flags, is_cut, speakers].
     Times are pairs of hundredths of a second: from the end of the word before to the start, and from the start to the
     end. Confidences are hundredths. Both are empty without word times. The cells (see `cells`) and the reference's
-    words are empty without a reference. The speakers are [name, index of the first word] of each turn, or empty.
+    words are empty without a reference. The speakers are [name, index of the first word] of each turn, or empty. A word
+    has the white space before it.
     """
     timed = line.get("words", [])
     words = [str(word["word"]) for word in timed] or written_words(line["pred_text"], lang)
     reference = written_words(line["text"], lang) if line.get("text") is not None else []
+    spaces = spaces_before(words, line["pred_text"].strip())[:MAX_WORDS]
     is_cut = len(words) > MAX_WORDS or len(reference) > MAX_WORDS
     words, reference, timed = words[:MAX_WORDS], reference[:MAX_WORDS], timed[:MAX_WORDS]
     cells = ""
@@ -91,7 +94,7 @@ def encode_texts(line: Mapping[str, Any], lang: str | None) -> str:
         for flag in line["flags"][:MAX_NOTES]
     ]
     texts = [
-        [_cut(word, MAX_WORD_CHARACTERS) for word in words],
+        [space + _cut(word, MAX_WORD_CHARACTERS) for space, word in zip(spaces, words, strict=True)],
         times,
         [] if set(confidences) <= {-1} else confidences,
         [_cut(word, MAX_WORD_CHARACTERS) for word in reference],

@@ -2,6 +2,10 @@
 "use strict";
 
 const PAGE_ROWS = 50;
+const PART_S = 12; // a part of a text ends with a sentence, after this time …
+const PART_WORDS = 40; // … or, without times, after so many words
+const SENTENCE_END = /[.?!…。？！।؟]["'”’»)\]」』）]*$/;
+const VIDEO = /\.(mp4|m4v|mov|mkv|webm|ogv|avi)$/i;
 const SHAPES = ["●", "▲", "■", "◆", "★", "▼", "✚", "✖"]; // of speakers
 const KINDS = { S: "substitution", D: "deletion", I: "insertion" };
 const USUAL = { "=": [1, 1], S: [1, 1], D: [1, 0], I: [0, 1], ".": [0, 1] };
@@ -60,7 +64,7 @@ function rowsOf(items) {
 function searchable(row) {
   const [words, , , reference] = row.texts || [[], [], [], []];
   const flags = row.flags.map(kindName);
-  return [row.id, row.audio, row.lang, ...flags, row.failure, words.join(" "), reference.join(" ")].join("\n").toLowerCase();
+  return [row.id, row.audio, row.lang, ...flags, row.failure, words.join(""), reference.join(" ")].join("\n").toLowerCase();
 }
 
 const FILTERS = {
@@ -123,7 +127,10 @@ function encodePath(path) {
 function playerOf(row, places) {
   const name = element("bdi", {}, row.audio);
   const note = element("span", {}, name);
-  const audio = element("audio", { controls: true, preload: "none", "aria-label": "Recording", hidden: !places.length });
+  // A video shows its own picture, which costs the page nothing.
+  const isVideo = VIDEO.test(row.audio);
+  const audio = element(isVideo ? "video" : "audio", { controls: true, preload: isVideo ? "metadata" : "none", "aria-label": "Recording", hidden: !places.length });
+  audio.addEventListener("loadeddata", () => audio.classList.toggle("picture", audio.videoHeight > 0));
   if (!places.length) {
     note.prepend(/^\w+:\/\//.test(row.audio) ? "A browser cannot reach this address: " : "The recording cannot be reached from here: ");
     return { audio, view: element("div", { class: "player" }, audio, note) };
@@ -161,8 +168,8 @@ function wordsOf(row, audio) {
     const parts = [start === null ? "" : `${start.toFixed(2)} to ${(end / 100).toFixed(2)} s`,
       confidence === null ? "" : `confidence ${confidence.toFixed(2)}`];
     const title = parts.filter(Boolean).join(", ") || null;
-    if (start === null) return element("span", { class: `w${shade}`, title }, word);
-    const button = element("button", { type: "button", class: `w${shade}`, title, tabindex: "-1", "data-start": start, "data-end": end / 100 }, word);
+    if (start === null) return element("span", { class: `w${shade}`, title }, word.trimStart());
+    const button = element("button", { type: "button", class: `w${shade}`, title, tabindex: "-1", "data-start": start, "data-end": end / 100 }, word.trimStart());
     button.addEventListener("click", () => playFrom(audio, start));
     return button;
   });
@@ -178,32 +185,56 @@ function labelsOf(row) {
   }));
 }
 
-// Return the transcript with the reference where they differ.
+// Return "1:04:09", or "4:09", of seconds.
+function clock(time) {
+  const [hours, minutes, rest] = [Math.floor(time / 3600), Math.floor(time / 60) % 60, Math.floor(time % 60)];
+  return [...(hours ? [hours, String(minutes).padStart(2, "0")] : [minutes]), String(rest).padStart(2, "0")].join(":");
+}
+
+// Return the transcript in parts of some sentences, each with its time and its part of the reference beside it.
 function textOf(row, words) {
-  const [, , , reference, cells] = row.texts;
+  const [texts, , , reference, cells] = row.texts;
   const labels = labelsOf(row);
   const parts = [];
-  let [wanted, found] = [0, 0];
-  const spaced = (nodes) => nodes.flatMap((node, at) => (at ? [" ", node] : [node]));
-  for (const [, run, kind, more, fewer] of cells.matchAll(/(\d*)([=SDI.])(?:(\d+):(\d+);)?/g)) {
+  let [wanted, found, begin, nodes] = [0, 0, [0, 0], []];
+  const startOf = (at) => Number(words[at]?.dataset.start ?? NaN);
+  const endPart = () => {
+    if (!nodes.length) return;
+    const time = startOf(Math.min(begin[1], words.length - 1));
+    parts.push(element("div", { class: reference.length ? "part pair" : "part" },
+      Number.isNaN(time) ? null : element("span", { class: "time" }, clock(time)),
+      element("span", { class: "found", dir: "auto" }, ...nodes),
+      reference.length ? element("span", { class: "reference", dir: "auto" }, reference.slice(begin[0], wanted).join(" ")) : null));
+    [begin, nodes] = [[wanted, found], []];
+  };
+  const isFull = () => {
+    const [first, next] = [startOf(begin[1]), startOf(found)];
+    return found > begin[1] && found < words.length && (labels.has(found) || (SENTENCE_END.test(texts[found - 1])
+      && (Number.isNaN(first) ? found - begin[1] >= PART_WORDS : next - first >= PART_S)));
+  };
+  // A word comes after the white space that its text begins with.
+  const spaceBefore = (at) => (nodes.length && texts[at] !== texts[at].trimStart() ? " " : "");
+  const shownWord = (at) => [labels.get(at) ?? spaceBefore(at), words[at]];
+  for (const [, run, kind, more, fewer] of (cells || `${words.length}.`).matchAll(/(\d*)([=SDI.])(?:(\d+):(\d+);)?/g)) {
     const [fromReference, fromWords] = more === undefined ? USUAL[kind] : [Number(more), Number(fewer)];
     for (let left = Number(run || 1); left > 0; left -= 1) {
+      if (fromWords && isFull()) endPart();
       const missed = reference.slice(wanted, wanted + fromReference).join(" ");
-      const written = words.slice(found, found + fromWords);
-      for (let at = found; at < found + fromWords; at += 1) if (labels.has(at)) parts.push(labels.get(at));
+      const written = Array.from({ length: fromWords }, (_, at) => shownWord(found + at));
       [wanted, found] = [wanted + fromReference, found + fromWords];
       if (kind in KINDS) {
+        const before = written.length ? written[0].shift() : " ";
         const struck = missed && element("del", {}, missed);
-        const shown = written.length ? element("ins", {}, ...spaced(written)) : null;
+        const shown = written.length ? element("ins", {}, ...written.flat()) : null;
         const mark = element("b", { title: KINDS[kind] }, kind);
-        parts.push(element("span", { class: `cell ${kind.toLowerCase()}` }, struck || null, shown, mark));
+        nodes.push(before, element("span", { class: `cell ${kind.toLowerCase()}` }, struck || null, shown, mark));
       } else {
-        parts.push(...spaced(written));
+        nodes.push(...written.flat());
       }
-      if (kind in KINDS || written.length) parts.push(" ");
     }
   }
-  return cells ? parts : words.flatMap((word, at) => [labels.get(at) ?? (at ? " " : ""), word]);
+  endPart();
+  return parts;
 }
 
 // Let the arrow keys move among the words, as in one control with one tab stop.
@@ -331,12 +362,12 @@ function detailOf(row, folder) {
   }
   const [, , , reference, , warnings, flags, isCut] = row.texts;
   const text = element("div", { class: "text", dir: "auto", role: "group", "aria-label": "Transcript" }, ...textOf(row, wordsOf(row, player.audio)));
+  if (reference.length) text.prepend(element("div", { class: "part pair head" }, element("span", { class: "found" }, "Transcript"), element("span", { class: "reference" }, "Reference")));
   if (!text.textContent) text.append(element("em", {}, "no text"));
   box.append(text);
   addArrowKeys(text);
   followAudio(player.audio, text);
   addWave(row, places, player, text);
-  if (reference.length) box.append(element("p", { class: "reference", dir: "auto" }, "Reference: ", element("bdi", {}, reference.join(" "))));
   if (isCut) box.append(element("p", { class: "facts" }, "Only the begin of the text is shown; transcripts.jsonl has all of it."));
   const reasons = flags.map(([kind, reason, start, end]) => {
     const span = start === null ? "" : ` (${seconds(start)}${end === null ? "" : ` to ${seconds(end)}`})`;
@@ -389,7 +420,7 @@ function show(items) {
     const toggle = () => {
       detail.hidden = !detail.hidden;
       open.setAttribute("aria-expanded", String(!detail.hidden));
-      if (detail.hidden) for (const audio of detail.querySelectorAll("audio")) audio.pause();
+      if (detail.hidden) for (const audio of detail.querySelectorAll("audio, video")) audio.pause();
       else if (!detail.firstChild) detail.append(element("td", { class: "detail-cell", colspan: columns.length }, detailOf(row, items.folder)));
     };
     line.addEventListener("click", () => { if (!String(getSelection())) toggle(); });

@@ -225,14 +225,14 @@ def _charts(figures: Figures, parts: Sequence[PartSpeed]) -> Iterable[_Chart]:
         labels = [f"{at / CONFIDENCE_CLASSES:g}" for at in classes_shown]
         texts = [f"{at / CONFIDENCE_CLASSES:.2f} to {(at + 1) / CONFIDENCE_CLASSES:.2f}: {count:,} items"
                  for at, count in zip(classes_shown, counts, strict=True)]  # fmt: skip
-        svg = charts.bars(labels, counts, texts, lambda value: f"{value:,.0f}", every=-(-len(counts) // 6))
+        svg = charts.bars(labels, counts, texts, every=-(-len(counts) // 6))
         yield _Chart("Confidence of items", "Number of items by the mean confidence of their words.", svg,
                      "; ".join(text for text, count in zip(texts, counts, strict=True) if count))  # fmt: skip
     if points := work_over_time(parts):
         total, audio_s = points[-1]
         (time_unit, scale), (audio_unit, audio_scale) = _time_unit(total), _time_unit(audio_s)
         scaled = [(seconds / scale, done_s / audio_scale) for seconds, done_s in points]
-        svg = charts.area(scaled, lambda at: f"{at:g} {time_unit}", lambda done: f"{done:,.3g} {audio_unit}")
+        svg = charts.area(scaled, time_unit, audio_unit)
         yield _Chart("Work over time", "Audio that was done, by the time in which work was committed.", svg,
                      f"{_duration(audio_s)} of audio in {_duration(total)}")  # fmt: skip
 
@@ -248,7 +248,7 @@ def _rate_charts(errors: Errors) -> Iterable[_Chart]:
             labels = [duration_class(at) for at, *_ in rates]
             texts = [f"{label}: {name} {rate:.2%}, {tally.items:,} items"
                      for label, (_, tally, rate) in zip(labels, rates, strict=True)]  # fmt: skip
-            svg = charts.bars(labels, [rate for *_, rate in rates], texts, lambda value: f"{value:.1%}")
+            svg = charts.bars(labels, [rate for *_, rate in rates], texts, "%", every=-(-len(rates) // 6))
             yield _Chart(f"{name} by duration", "Error rate of the items by the duration of their audio.", svg,
                          "; ".join(texts))  # fmt: skip
     if errors.rates:
@@ -256,7 +256,7 @@ def _rate_charts(errors: Errors) -> Iterable[_Chart]:
         labels = ["0", *(f"{at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), ">100%"]
         rate_names = ["no errors", *(f"up to {at * RATE_STEP:.0%}" for at in range(1, RATE_CLASSES + 1)), "above 100%"]
         texts = [f"{rate_name}: {count:,} items" for rate_name, count in zip(rate_names, counts, strict=True)]
-        svg = charts.bars(labels, counts, texts, lambda value: f"{value:,.0f}", every=5)
+        svg = charts.bars(labels, counts, texts, every=5)
         yield _Chart("Error rates of items", "Number of items by error rate; the first bar is without errors.",
                      svg, "; ".join(text for text, count in zip(texts, counts, strict=True) if count))  # fmt: skip
 

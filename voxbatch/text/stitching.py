@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 
 from voxbatch.records import SAMPLING_RATE, Flag, Hypothesis, Segment, Span, Transcript, Word
 from voxbatch.rounding import rounded
+from voxbatch.text.word_boundaries import whole_words, with_space
 
 PAUSE_SECONDS = 1.0
 """A segment ends at a pause of this length …"""
@@ -47,7 +48,7 @@ def stitch(spans: Sequence[Span], hypotheses: Sequence[Hypothesis], warnings: Se
     duration = (spans[-1].core_end - spans[0].core_start) / SAMPLING_RATE if spans else 0.0
     if has_times:
         on_clock = [_on_recording_clock(span, hypothesis) for span, hypothesis in zip(spans, timed, strict=True)]
-        words = without_overlaps([*_joined_words(spans, on_clock)])
+        words = without_overlaps(whole_words([*_joined_words(spans, on_clock)]))
         parts, sure = tuple(segments(words)), [word.confidence for word in words if word.confidence is not None]
         return Transcript(text_of(words), words, parts, duration, notes, language, flags, mean(sure))
     pieces = [h.text.strip() for h in timed]
@@ -114,7 +115,9 @@ def with_word_times(span: Span, hypothesis: Hypothesis) -> Hypothesis:
     if hypothesis.words or not tokens:
         return hypothesis
     step = (span.end - span.start) / SAMPLING_RATE / len(tokens)
-    words = tuple(Word(f" {token}", i * step, (i + 1) * step) for i, token in enumerate(tokens))
+    words = tuple(
+        Word(f" {token}" if i else with_space(token), i * step, (i + 1) * step) for i, token in enumerate(tokens)
+    )
     return replace(hypothesis, words=words, warnings=(*hypothesis.warnings, "no word times: spread evenly"))
 
 

@@ -16,31 +16,31 @@ operations of numpy. A word then takes 4 µs, of which 1 µs makes the `Word` (o
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voxbatch.records import Word
+from voxbatch.text.word_boundaries import (
+    HELD,
+    LETTER_END,
+    LETTER_START,
+    OPENING,
+    SOLID_END,
+    SOLID_START,
+    SPACED,
+    TIMED,
+    facts_of,
+    with_space,
+)
 
 SPACE = "▁"
 _SPECIAL = re.compile(r"<[^<>]+>")
 """A piece that is no text: <unk>, <pad>, <blk>, </s>, <|en|>, …"""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_DICTIONARY_SCRIPTS = ("THAI", "LAO", "KHMER", "MYANMAR")
-_ATTACHED = "\u0e33\u0eb3"
-"""Vowels of Thai and Lao that are letters for Unicode, and parts of the character before them."""
-_LEADING = "เแโใไເແໂໃໄ"
-"""Vowels of Thai and Lao that are written before their consonant."""
-_OPENING = "¿¡"
 _INVALID_BYTES = dict.fromkeys(range(0xDC80, 0xDD00), "\N{REPLACEMENT CHARACTER}")
 """Half surrogates, by which Python decodes invalid bytes."""
-
-SPACED, HELD, SOLID_START, SOLID_END, LETTER_START, LETTER_END, OPENING, TIMED = (1 << bit for bit in range(8))
-"""Facts about a piece: it begins with a space; the next piece belongs to the same word (this one is spaces alone, or
-ends with a vowel of _LEADING); its first or last character is of a script without spaces, or a letter or digit of one
-with spaces; it is punctuation that stands before a word; it has more than punctuation, so that its times count."""
 
 
 class Vocabulary:
@@ -60,7 +60,7 @@ class Vocabulary:
         self._is_text[list(self._bytes)] = True
         self._is_byte = np.zeros(len(given), bool)
         self._is_byte[list(self._bytes)] = True
-        self._facts = np.array([_facts(text) for text in self._texts], np.uint8)
+        self._facts = np.array([facts_of(text) for text in self._texts], np.uint8)
 
     def words(
         self,
@@ -89,7 +89,7 @@ class Vocabulary:
         begins, stops = _times(at, facts, np.asarray(starts, float)[shown], np.asarray(ends, float)[shown], duration_s)
         joined, places = "".join(texts), np.cumsum([0, *map(len, texts)])[at].tolist()
         cut = [joined[i:j] for i, j in zip(places, [*places[1:], None], strict=True)]
-        cut[0] = _with_space(cut[0])
+        cut[0] = with_space(cut[0])
         confidences: Sequence[float | None] = [None] * len(at)
         if probabilities is not None:
             sums = np.add.reduceat(np.asarray(probabilities, float)[shown], at)
@@ -101,7 +101,7 @@ class Vocabulary:
         """Return the text of tokens without times, as the tokenizer decodes it behind one space."""
         tokens = np.asarray(ids, np.int64)
         joined = "".join(self._pieces(tokens[self._is_text[tokens]])[0])
-        return _with_space(joined) if joined.strip() else ""
+        return with_space(joined) if joined.strip() else ""
 
     def _pieces(self, tokens: NDArray[np.int64]) -> tuple[list[str], NDArray[np.uint8]]:
         """Return the text of each token and the facts about it. The first byte of a character has its text."""
@@ -113,7 +113,7 @@ class Vocabulary:
                 for char in raw.decode("utf-8", "surrogateescape"):
                     size = len(char.encode("utf-8", "surrogateescape"))
                     texts[at] = char.translate(_INVALID_BYTES)
-                    facts[at] = _facts(texts[at])
+                    facts[at] = facts_of(texts[at])
                     facts[at + 1 : at + size] = facts[at] & (SOLID_END | LETTER_END | TIMED)
                     at += size
         return texts, facts
@@ -151,48 +151,3 @@ def _times(
     first = np.minimum(np.maximum.accumulate(np.maximum(np.round(first, 3), 0.0)), limit)
     end = np.minimum(np.maximum(np.round(end, 3), first), np.append(first[1:], limit))
     return first.tolist(), end.tolist()
-
-
-def _with_space(text: str) -> str:
-    """Return a text with a space before it, as all other words have one. Otherwise it would stick to the chunk before.
-    Scripts without spaces stay as they are."""
-    return text if text[:1].isspace() or _is_solid(text[:1]) else f" {text}"
-
-
-def _facts(text: str) -> int:
-    """Return the facts about a piece whose "▁" are spaces."""
-    if not text:
-        return 0
-    core, first, last = text.strip(), text[0], text[-1]
-    facts = SPACED if first == " " else 0
-    if not core:
-        return facts | HELD
-    if not _is_punctuation(core):
-        facts |= TIMED
-    elif all(char in _OPENING or unicodedata.category(char) in ("Ps", "Pi") for char in core):
-        facts |= OPENING
-    for char, solid, letter in ((first, SOLID_START, LETTER_START), (last, SOLID_END, LETTER_END)):
-        if _is_solid(char):
-            facts |= solid
-        elif char.isalnum() and char not in _ATTACHED:
-            facts |= letter
-    if unicodedata.category(last)[0] == "M" or last in _ATTACHED:  # a sign of the character before
-        facts |= SOLID_END if _is_of_dictionary_script(last) else LETTER_END
-    return facts | HELD if last in _LEADING else facts
-
-
-def _is_solid(char: str) -> bool:
-    """Return whether a character can begin a word without a space: of Chinese, Japanese, Thai, Lao, Khmer, Burmese."""
-    if not char or char in _ATTACHED or unicodedata.category(char)[0] not in "LN":
-        return False
-    if unicodedata.east_asian_width(char) in "WF":
-        return "HANGUL" not in unicodedata.name(char, "")  # Korean has spaces
-    return _is_of_dictionary_script(char)
-
-
-def _is_of_dictionary_script(char: str) -> bool:
-    return unicodedata.name(char, "").startswith(_DICTIONARY_SCRIPTS)
-
-
-def _is_punctuation(text: str) -> bool:
-    return all(unicodedata.category(char)[0] == "P" for char in text)

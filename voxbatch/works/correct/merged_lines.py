@@ -14,8 +14,8 @@ from voxbatch.output.layout import TRANSCRIPTS
 from voxbatch.output.own_files import Key, OwnFiles, key_of
 from voxbatch.storage import Store
 
-_REPEATING = {"words": "word", "segments": "text"}
-"""Keys that repeat the text in pieces, each with the key of the text there."""
+_REPEATING = {"words": ("word", "space_before"), "segments": ("text",)}
+"""Keys that repeat the text in pieces, each with the keys of the text there."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ def _times(row: Mapping[str, Any], key: str) -> object:
     values = row.get(key)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         return values
-    return [{name: value for name, value in piece.items() if name != _REPEATING[key]} for piece in values]
+    return [{name: value for name, value in piece.items() if name not in _REPEATING[key]} for piece in values]
 
 
 def _lines(store: Store) -> Iterator[dict[str, Any]]:
