@@ -21,6 +21,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import click
 import pubsub
 import pytest
 import servers
@@ -707,7 +708,8 @@ def test_invalid_options_give_one_error_line(setup: ListenSetup) -> None:
 
 def test_every_option_can_be_a_variable() -> None:
     """Every option can be set by an environment variable."""
-    options = [option for option in cli.commands["listen"].params if option.name != "help"]
+    params = cli.commands["listen"].params
+    options = [option for option in params if isinstance(option, click.Option) and option.name != "help"]
     assert [option.name for option in options if not str(option.envvar).startswith("VOXBATCH_")] == []
 
 
