@@ -1,8 +1,8 @@
 """An interpreter for the part of the Google Cloud Workflows syntax that jobs/cloudrun/workflow.yaml uses; it rejects
 other steps and functions.
 
-Steps: assign, call, switch, try (one call, with except and perhaps retry), raise, return. Calls: a connector, sys.sleep,
-and http.post for an object of Cloud Storage. A predicate of a retry is a subworkflow. Python evaluates the expressions,
+Steps: assign, call, switch, try (one call, with except and perhaps retry), raise, return. Calls: a connector,
+sys.sleep, and http.post for an object of Cloud Storage. A predicate of a retry is a subworkflow. Python evaluates the expressions,
 because the two languages agree in what the file uses, except for the function `not`. Google's runtime is not available
 for tests: this module follows its documentation.
 """
@@ -90,10 +90,9 @@ class Run:
     """
 
     def __init__(self, environment: dict[str, str], cloud: Cloud):
+        self.now, self.steps = 1_795_212_030.5, 0
         clock = Map(get_env=environment.__getitem__, now=lambda: self.now)
         self._known = {"__builtins__": {}, "sys": clock, **FUNCTIONS}
-        self.now = 1_795_212_030.5
-        self.steps = 0
         self.cloud = cloud
         self.workflow: dict[str, Any] = {}
         self.waited: list[float] = []
