@@ -2,9 +2,9 @@
 other steps and functions.
 
 Steps: assign, call, switch, try (one call, with except and perhaps retry), raise, return. Calls: a connector,
-sys.sleep, and http.post for an object of Cloud Storage. A predicate of a retry is a subworkflow. Python evaluates the expressions,
-because the two languages agree in what the file uses, except for the function `not`. Google's runtime is not available
-for tests: this module follows its documentation.
+sys.sleep, and http.post for an object of Cloud Storage. A predicate of a retry is a subworkflow. Python evaluates the
+expressions, because the two languages agree in what the file uses, except for the function `not`. Google's runtime is
+not available for tests: this module follows its documentation.
 """
 
 from __future__ import annotations
