@@ -33,7 +33,7 @@ accounts with the least roles, the job "voxbatch" (one L4 a task), what starts i
   MAX_TASKS      tasks that the dispatcher may give a run; a run that needs more is a dead letter  100
   MAX_USD        what a run may be expected to cost; a dearer one is a dead letter. 0: no limit   0
   BUDGET_USD     a month in the project: a budget that tells at 50, 90 and 100 % of it. 0: none   0
-  BATCH_WINDOW   seconds in which a worker collects recordings for one run                        60
+  BATCH_WINDOW   seconds of uploads that are started together; 0: each by itself                  60
   PARALLELISM    tasks at a time; 0: as many as the quotas allow                                0
   MAX_RETRIES    new attempts of a task, each of which goes on where the last one stopped       5
   TASK_TIMEOUT   seconds for an attempt, 43200 at most; over an hour is in preview              3600

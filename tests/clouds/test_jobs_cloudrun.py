@@ -561,12 +561,13 @@ def test_check_of_gcloud_commands_finds_faults() -> None:
 
 BUCKET = f"{PROJECT}-voxbatch-in"
 JOB = "projects/p/locations/europe-west1/jobs/voxbatch-dispatch"
-SETTINGS = {"JOB": JOB, "BUCKET": "p-in", "PREFIX": "in/"}
+SETTINGS = {"JOB": JOB, "BUCKET": "p-in", "PREFIX": "in/", "LOCKS": "p-out", "WINDOW": "0"}
 WORKFLOW = yaml.safe_load((JOBS / "terraform/jobs/workflow.yaml").read_text())
 
 
 class Executions:
-    """A fake of Cloud Run that first fails with `faults`, and then counts the executions that it starts.
+    """A fake of Cloud Run that first fails with `faults`, and then counts the executions that it starts; and of the
+    bucket of the locks.
 
     With `forever`, the last fault is repeated.
     """
@@ -574,8 +575,17 @@ class Executions:
     def __init__(self, *faults: dict[str, Any], forever: bool = False):
         self.faults, self.forever = list(faults), forever
         self.started = 0
+        self.locks: set[str] = set()
+        self.lock_fault: dict[str, Any] | None = None
 
     def __call__(self, id: str, arguments: dict[str, Any]) -> None:
+        if id == "storage.objects.insert":
+            name = arguments.pop("name")
+            assert arguments == {"bucket": "p-out", "uploadType": "media", "ifGenerationMatch": "0"}
+            if fault := self.lock_fault or (status(412) if name in self.locks else None):
+                raise workflows.Error(fault)
+            self.locks.add(name)
+            return
         assert (id, arguments) == ("run.projects.locations.jobs.run", {"name": JOB, "body": {}})
         if self.faults:
             raise workflows.Error(self.faults[0] if self.forever else self.faults.pop(0))
@@ -635,6 +645,26 @@ def test_workflow_fails_if_a_call_fails_for_ever(fault: dict[str, Any]) -> None:
     assert 900 <= sum(run.waited) <= 3600
 
 
+def test_uploads_of_a_window_wake_one_dispatcher() -> None:
+    """500 manifests within a minute wake the dispatcher once, after the minute, so that it finds all their messages.
+    Later ones wake it again. A fault of the lock costs a dispatcher, and leaves no upload without one.
+    """
+    cloud = Executions()
+    runs = [workflows.Run({**SETTINGS, "WINDOW": "60"}, cloud) for _ in range(500)]
+    end = (runs[0].now // 60 + 1) * 60
+    returned = [run.main(WORKFLOW, event(f"in/{i}.jsonl")) for i, run in enumerate(runs)]
+    assert returned.count("dispatched gs://p-in/in/0.jsonl") == cloud.started == 1
+    assert returned[1:] == [f"woken with others gs://p-in/in/{i}.jsonl" for i in range(1, 500)]
+    assert runs[0].now >= end
+    late = workflows.Run({**SETTINGS, "WINDOW": "60"}, cloud)
+    late.now = end + 1
+    assert late.main(WORKFLOW, event("in/late.jsonl")) == "dispatched gs://p-in/in/late.jsonl"
+    cloud.lock_fault = status(403)
+    assert late.main(WORKFLOW, event("in/last.jsonl")) == "dispatched gs://p-in/in/last.jsonl"
+    assert cloud.started == 3
+    assert sum(run.steps for run in runs) < 20 * len(runs)  # billed, see docs/costs.md
+
+
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 409])
 def test_workflow_fails_at_once_if_a_retry_cannot_help(code: int) -> None:
     """A missing role or a missing job fails the execution at once."""
@@ -674,7 +704,10 @@ def test_each_upload_is_kept_until_the_right_dispatcher_runs_it() -> None:
         rules[name] = PlaceRules.from_options(option["-o"], *places)
     notified = [each["object_name_prefix"] for each in of_kind(plan, "google_storage_notification")]
     (workflow,) = of_kind(plan, "google_workflows_workflow")
-    assert workflow["user_env_vars"] == {"JOB": JOB.replace("/p/", f"/{PROJECT}/"), "BUCKET": BUCKET, "PREFIX": "in/"}
+    assert workflow["user_env_vars"] == {
+        "JOB": JOB.replace("/p/", f"/{PROJECT}/"), "BUCKET": BUCKET, "PREFIX": "in/", "WINDOW": "60",
+        "LOCKS": f"{PROJECT}-voxbatch-out",
+    }  # fmt: skip
 
     names = ["call.flac", "day.json", ".day.jsonl", "day.jsonl/", "a/day.jsonl", "day.jsonl.bak", "talk.MP3", "jsonl"]
     names += [".jsonl", "day.jsonl/part.flac", "a.b c.jsonl", "x"]
@@ -695,8 +728,9 @@ def test_each_upload_is_kept_until_the_right_dispatcher_runs_it() -> None:
 
 @pytest.mark.slow
 def test_uploads_elsewhere_start_no_workflow() -> None:
-    """The workflow's events are the messages of the topic, to which the bucket reports only uploads to our folders:
-    100,000 uploads elsewhere start nothing. No account may publish to all topics of the project.
+    """The workflow's events are the messages of the topic, to which the bucket reports only uploads to its folder:
+    100,000 uploads elsewhere, or to the folder of the night, start nothing. An object in the folder that is no manifest
+    costs one step. No account may publish to all topics of the project.
     """
     plan = planned("jobs")
     (trigger,) = of_kind(plan, "google_eventarc_trigger")
@@ -705,8 +739,10 @@ def test_uploads_elsewhere_start_no_workflow() -> None:
     assert trigger["transport"] == [{"pubsub": [{"topic": topic}]}]
     notifications = of_kind(plan, "google_storage_notification")
     assert {(each["topic"], each["object_name_prefix"]) for each in notifications} == {
-        (topic, "in/"), (topic, "nightly/"),
+        (topic, "in/"), (f"projects/{PROJECT}/topics/voxbatch-nightly", "nightly/"),
     }  # fmt: skip
+    recording = workflows.Run(SETTINGS, Executions())
+    assert (recording.main(WORKFLOW, event("in/call.wav")), recording.steps) == ("not a manifest", 1)
     assert not [
         who for who, role, on in bindings(plan) if (role, on) == ("roles/pubsub.publisher", f"projects/{PROJECT}")
     ]

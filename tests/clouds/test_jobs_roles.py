@@ -138,7 +138,16 @@ def of_services(deployed: Deployed) -> dict[str, set[Need]]:
     uris = [each["http_target"][0]["uri"] for each in of_kind(plan, "google_cloud_scheduler_job")]
     (workflow,) = of_kind(plan, "google_workflows_workflow")
     text = yaml.safe_load((JOBS / "terraform/jobs/workflow.yaml").read_text())
-    assert [each for each in _values(text, "call") if "." in each] == ["googleapis.run.v2.projects.locations.jobs.run"]
+    calls = [call for call in _values(text, "call") if "." in call]
+    assert calls == ["http.post", "sys.sleep", "googleapis.run.v2.projects.locations.jobs.run"]
+    locks = workflow["user_env_vars"]["LOCKS"]
+    needs.add((f"storage buckets/{locks}", "storage.objects.create"))
+    (grant,) = [
+        grant for grant in of_kind(plan, "google_storage_bucket_iam_member") if "voxbatch-start" in grant["member"]
+    ]
+    assert (
+        grant["condition"][0]["expression"] == f'resource.name.startsWith("projects/_/buckets/{locks}/objects/wake/")'
+    )
     for job in [*uris, f"/v2/{workflow['user_env_vars']['JOB']}:run"]:
         method = discovery.api("run.v2").called("POST", urlsplit(job).path)
         assert method

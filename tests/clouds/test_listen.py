@@ -21,6 +21,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import click
 import pubsub
 import pytest
 import servers
@@ -34,7 +35,8 @@ from voxbatch.audio.ffmpeg import executable
 from voxbatch.cli import cli
 from voxbatch.clouds.listen import lease, starts
 from voxbatch.clouds.listen.batch_window import GRACE_S, batch_window_of
-from voxbatch.clouds.listen.executors import CloudRunExecutor, SharedOptions
+from voxbatch.clouds.listen.cloud_run_executor import CloudRunExecutor
+from voxbatch.clouds.listen.executors import SharedOptions
 from voxbatch.clouds.listen.message import RunRequest, UploadedRecording
 from voxbatch.clouds.listen.subscription import Subscription
 from voxbatch.clouds.submit import Ceiling, CloudRun
@@ -706,7 +708,8 @@ def test_invalid_options_give_one_error_line(setup: ListenSetup) -> None:
 
 def test_every_option_can_be_a_variable() -> None:
     """Every option can be set by an environment variable."""
-    options = [option for option in cli.commands["listen"].params if option.name != "help"]
+    params = cli.commands["listen"].params
+    options = [option for option in params if isinstance(option, click.Option) and option.name != "help"]
     assert [option.name for option in options if not str(option.envvar).startswith("VOXBATCH_")] == []
 
 
@@ -763,7 +766,7 @@ def cloud_run(setup: ListenSetup, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert not api.endpoint.wrong
 
 
-THERE = ("--to", "cloudrun", "--engine", "vllm")
+THERE = ("--to", "cloudrun", "--engine", "vllm", "--manifest-window", "0")
 
 
 def arguments(execution: dict[str, Any]) -> list[str]:
@@ -805,6 +808,71 @@ def test_number_of_tasks_follows_from_the_audio(setup: ListenSetup, cloud_run: C
     assert "in/bad.jsonl: line 1: " in letters[0]
     assert "in/none.jsonl.gz: is not gzip" in letters[1]
     assert not setup.pubsub.unacked()
+
+
+def test_small_manifests_are_one_execution(
+    setup: ListenSetup, cloud_run: CloudRunApi, alone: Alone, voxbatch: Voxbatch
+) -> None:
+    """Manifests that arrive together, and that one task can do, are one execution, which transcribes each into its own
+    OUT. A large one has its own, and a bad one is dead-lettered. A message that comes again starts nothing.
+    """
+    names = [f"m{i}" for i in range(9)]
+    for name in names:
+        setup.manifest(name, duration=3)
+    setup.manifest("long", 800, duration=3600)
+    setup.put("in/bad.jsonl", b"no json\n")
+    setup.told(len(names) + 2)
+    options = (*THERE[:-1], "5")
+    setup.drained(*options)
+    large, together = sorted(cloud_run.executions, key=lambda execution: -execution["taskCount"])
+    assert (large["taskCount"], together["taskCount"]) == (8, 1)
+    command, messages, *rest = arguments(together)
+    assert (command, rest) == ("listen", ["-o", OUT, "--engine", "vllm"])
+    assert messages.startswith(f"{OUT}/batches/")
+    (letter,) = setup.pubsub.dead_letters()
+    assert "in/bad.jsonl: line 1: " in letter.attributes["voxbatch_reason"]
+    assert not setup.pubsub.unacked()
+    setup.pubsub.notify("calls", "in/m0.jsonl")
+    assert "found voxbatch-" in setup.drained(*options).said
+    assert len(cloud_run.executions) == 2
+
+    done = voxbatch("listen", messages, "-o", OUT, *SCRIPTED)  # the execution
+    assert done.returncode == 0, done.stderr
+    for name in names:
+        prove(setup, name, alone)
+    cloud_run.end_all()
+    setup.pubsub.notify("calls", "in/m0.jsonl")
+    assert "done before" in setup.drained(*options).said
+    assert len(cloud_run.executions) == 2
+
+
+def test_execution_of_several_runs_continues_after_a_fault(setup: ListenSetup, alone: Alone, start: Starter) -> None:
+    """A task that is killed is followed by an attempt that does the rest and begins with another run, so that one run
+    that always ends the task keeps no other from its end. A run that is refused fails the task, after the others.
+    """
+    names = [f"k{i}" for i in range(3)]
+    messages = [{"manifest": setup.manifest(name), "output": f"{OUT}/{name}"} for name in names]
+    setup.put("out/batches/a.jsonl", "".join(f"{json.dumps(message)}\n" for message in messages).encode())
+    listen = ("listen", f"{OUT}/batches/a.jsonl", "-o", OUT)
+    task = {"CLOUD_RUN_TASK_INDEX": "0", "CLOUD_RUN_TASK_COUNT": "1", "VOXBATCH_LOG_FORMAT": "json"}
+
+    first = Listening(start(*listen, *SCRIPTED, *SLOWLY, env={**task, "CLOUD_RUN_TASK_ATTEMPT": "0"}))
+    first.until(lambda: setup.done("k0") and setup.parts("k1"))
+    first.send(signal.SIGKILL)
+    first.ended()
+    second = Listening(start(*listen, *SCRIPTED, env={**task, "CLOUD_RUN_TASK_ATTEMPT": "1"}))
+    assert second.ended() == 0
+    order = [event["out"].rpartition("/")[2] for event in second.told("run_started")]
+    assert sorted(order) == names
+    assert order.index("k2") < order.index("k0")
+    for name in names:
+        prove(setup, name, alone)
+
+    setup.put("in/k1.jsonl", b"no json\n")
+    refused = Listening(start(*listen, *SCRIPTED, env=task))
+    assert refused.ended() == 2
+    assert "in/k1.jsonl: line 1: " in refused.told("message_refused")[0]["text"]
+    assert len(refused.told("messages_done")) == 2
 
 
 def test_run_above_the_ceiling_is_dead_lettered(setup: ListenSetup, cloud_run: CloudRunApi) -> None:
@@ -979,7 +1047,7 @@ def test_killed_dispatcher_starts_one_execution(setup: ListenSetup, cloud_run: C
 def dispatcher(setup: ListenSetup, cloud_run: CloudRunApi) -> Iterator[CloudRunExecutor]:
     """Yield what a dispatcher does with the request of a message."""
     shared, job = SharedOptions(RunOptions(engine="vllm")), CloudRun(project=setup.pubsub.project)
-    executor = CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Ceiling(), Log(True, True))
+    executor = CloudRunExecutor(shared, job, ("--engine", "vllm"), OUT, None, None, Ceiling(), 0.0, Log(True, True))
     with closing(executor) as dispatcher:
         yield dispatcher
 

@@ -91,10 +91,14 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
         "objectId": "in/it's a, b.jsonl",
         "objectGeneration": "7",
     }
+    of_night = {"voxbatch_subscription": "projects/p/subscriptions/voxbatch-nightly"}
     asked = {"manifest": "gs://b/in/day 1.jsonl", "output": "gs://o/out/day"}
     letters = [
         {"attributes": {"voxbatch_reason": "no JSON"}, "data": base64.b64encode(b"day.jsonl").decode()},
-        {"attributes": {**notification, "voxbatch_reason": "no\nitems"}, "data": base64.b64encode(b"{\n}").decode()},
+        {
+            "attributes": {**notification, **of_night, "voxbatch_reason": "no\nitems"},
+            "data": base64.b64encode(b"{\n}").decode(),
+        },
         {
             "attributes": {"voxbatch_reason": "x"},
             "data": base64.b64encode(json.dumps(asked, indent=1).encode()).decode(),
@@ -113,7 +117,7 @@ def test_dead_letters_are_replayed(tmp_path: Path) -> None:
     first, second, _ = (tmp_path / "published").read_text().split("END\n")
     attributes = "~~".join(f"{name}={value}" for name, value in notification.items())
     publish = ["pubsub", "topics", "publish", "voxbatch-uploads"]
-    assert first.splitlines() == [*publish, "--message={}", f"--attribute=^~~^{attributes}"]
+    assert first.splitlines() == [*publish[:3], "voxbatch-nightly", "--message={}", f"--attribute=^~~^{attributes}"]
     *words, message = second.splitlines()
     assert words == publish
     assert json.loads(message.removeprefix("--message=")) == asked

@@ -84,6 +84,7 @@ def test_googles_own_accounts_have_their_roles() -> None:
         ("gcp-sa-pubsub", "roles/pubsub.publisher", f"{topics}-dead"),
         ("gcp-sa-pubsub", "roles/pubsub.subscriber", "pubsub subscriptions/voxbatch-uploads"),
         ("gs-project-accounts", "roles/pubsub.publisher", f"{topics}-uploads"),
+        ("gs-project-accounts", "roles/pubsub.publisher", f"{topics}-nightly"),
     }  # fmt: skip
     without = {agent for agent, role, _ in bindings(planned("jobs", **WORKER)) if role.endswith("serviceAgent")}
     assert without == {"gcp-sa-cloudscheduler", "gcp-sa-pubsub"}

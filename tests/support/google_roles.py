@@ -33,6 +33,7 @@ ROLES = {
     "roles/storage.objectUser": {
         "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list",
     },
+    "roles/storage.objectCreator": {"storage.objects.create"},
     "roles/pubsub.subscriber": {"pubsub.subscriptions.consume"},
     "roles/pubsub.viewer": {"pubsub.subscriptions.get"},
     "roles/pubsub.publisher": {"pubsub.topics.publish"},

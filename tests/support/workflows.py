@@ -1,9 +1,10 @@
 """An interpreter for the part of the Google Cloud Workflows syntax that jobs/cloudrun/workflow.yaml uses; it rejects
 other steps and functions.
 
-Steps: assign, call, switch, try (one call, with retry and except), raise, return. A predicate of a retry is a
-subworkflow. Python evaluates the expressions, because the two languages agree in what the file uses, except for the
-function `not`. Google's runtime is not available for tests: this module follows its documentation.
+Steps: assign, call, switch, try (one call, with except and perhaps retry), raise, return. Calls: a connector,
+sys.sleep, and http.post for an object of Cloud Storage. A predicate of a retry is a subworkflow. Python evaluates the
+expressions, because the two languages agree in what the file uses, except for the function `not`. Google's runtime is
+not available for tests: this module follows its documentation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import discovery
 
@@ -24,8 +26,9 @@ Cloud = Callable[[str, dict[str, Any]], None]
 
 EXPRESSION = re.compile(r"^\$\{(.*)\}$", re.DOTALL)
 LONGEST = 400  # Google's limit on the characters of an expression
-KEYS = ({"assign"}, {"call", "args"}, {"switch"}, {"try", "retry", "except"}, {"raise"}, {"return"})
+KEYS = ({"assign"}, {"call", "args"}, {"switch"}, {"try", "retry", "except"}, {"try", "except"}, {"raise"}, {"return"})
 """The keys of each kind of step."""
+NO_RETRY: Step = {"max_retries": 0, "backoff": {}, "predicate": ""}
 
 
 class Map(dict[str, Any]):
@@ -45,8 +48,10 @@ FUNCTIONS = {
     "default": lambda value, other: other if value is None else value,
     "map": SimpleNamespace(get=_value_at),
     "json": Map(encode_to_string=lambda value: json.dumps(value, separators=(",", ":"), sort_keys=True)),
+    "int": int,
     "len": len,
     "not_": operator.not_,
+    "string": str,
     "text": Map(
         match_regex=lambda source, pattern: re.search(pattern, source) is not None,
         substring=lambda source, start, end: source[start:end],
@@ -80,10 +85,14 @@ class Run:
 
     Attributes:
         waited: the seconds before each retry, which pass at once.
+        now: the time in seconds since 1970, which sys.sleep puts forward.
+        steps: the number of steps that Google bills: each assignment, call and step of another kind.
     """
 
     def __init__(self, environment: dict[str, str], cloud: Cloud):
-        self._known = {"__builtins__": {}, "sys": Map(get_env=environment.__getitem__), **FUNCTIONS}
+        self.now, self.steps = 1_795_212_030.5, 0
+        clock = Map(get_env=environment.__getitem__, now=lambda: self.now)
+        self._known = {"__builtins__": {}, "sys": clock, **FUNCTIONS}
         self.cloud = cloud
         self.workflow: dict[str, Any] = {}
         self.waited: list[float] = []
@@ -114,6 +123,7 @@ class Run:
 
     def step(self, step: Step, names: dict[str, Any]) -> None:
         assert any(step.keys() <= keys for keys in KEYS), f"no step of Workflows: {sorted(step)}"
+        self.steps += len(step.get("assign", "1"))
         if "try" in step:
             self.attempt(step, names)
         for condition in step.get("switch", []):
@@ -134,7 +144,7 @@ class Run:
 
     def attempt(self, step: Step, names: dict[str, Any]) -> None:
         """Run the call of a try step: first, then as often as its retry allows; at last, its except steps."""
-        retry, handler = step["retry"], step["except"]
+        retry, handler = step.get("retry", NO_RETRY), step["except"]
         backoff, predicate = retry["backoff"], EXPRESSION.sub(r"\1", retry["predicate"])
         for retries in itertools.count():
             try:
@@ -160,7 +170,13 @@ class Run:
         return eval(re.sub(r"\bnot\(", "not_(", match[1]), {**self._known, **names})
 
     def call(self, name: str, arguments: dict[str, Any]) -> None:
-        """Check a connector call against the discovery document, then make it."""
+        """Check a call against the discovery document of the API, then make it."""
+        if name == "sys.sleep":
+            self.now += arguments["seconds"]
+            return
+        if name == "http.post":
+            self.post(**arguments)
+            return
         googleapis, service, version, *rest = name.split(".")  # googleapis.run.v2.projects.x: run.projects.x of run.v2
         assert googleapis == "googleapis"
         api, called = discovery.api(f"{service}.{version}"), ".".join([service, *rest])
@@ -172,3 +188,13 @@ class Run:
         for key in sent.keys() - {"body"}:
             assert re.match(takes["parameters"][key].get("pattern", ""), sent[key]), f"{name}: {key}={sent[key]}"
         self.cloud(called, sent)
+
+    def post(self, url: str, query: dict[str, str], auth: dict[str, str]) -> None:
+        """Check a request that uploads an object of Cloud Storage, then make it."""
+        assert auth == {"type": "OAuth2"}
+        host, path = "https://storage.googleapis.com/upload", urlsplit(url).path.removeprefix("/upload")
+        assert url == f"{host}{path}"
+        method = discovery.api("storage.v1").called("POST", path.removeprefix("/storage/v1/"))
+        assert method
+        assert query.keys() - {"uploadType"} <= method["parameters"].keys()
+        self.cloud(method["id"], {"bucket": path.split("/")[4], **query})

@@ -1,4 +1,4 @@
-"""`voxbatch listen`: run what the messages ask for, one run at a time.
+"""`voxbatch listen`: run what the messages of a subscription or a file ask for, one run at a time.
 
 The runs happen in this process, with an engine that stays loaded, or as executions of a Cloud Run job.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +25,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.clouds.submit_command import ceiling_options, forwarded, tasks_option
 from voxbatch.config import RunOptions
-from voxbatch.errors import RunError, UsageError
+from voxbatch.errors import ConfigError, RunError, UsageError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import find, in_job
 from voxbatch.platforms.tasks.known import sagemaker_root
@@ -34,8 +34,11 @@ from voxbatch.settings import settings_of
 
 if TYPE_CHECKING:
     from voxbatch.clouds.listen import ListenerOptions
-    from voxbatch.clouds.listen.executors import Executor
+    from voxbatch.clouds.listen.cloud_run_executor import Executor
+    from voxbatch.clouds.listen.message_file import MessageFile
+    from voxbatch.clouds.listen.subscription import Subscription
     from voxbatch.runner import Stop
+    from voxbatch.storage import Stores
 
 HERE, CLOUD_RUN = "here", "cloudrun"
 _OUR_OWN = ("include", "quiet", "log_format")
@@ -47,9 +50,9 @@ _OUR_OWN = ("include", "quiet", "log_format")
     short_help="Run what Pub/Sub messages name.",
     epilog="Each option can also be given as an environment variable: VOXBATCH_OUT, …",
 )
+@click.argument("messages", required=False)
 @option(
     "--subscription",
-    required=True,
     metavar="S",
     help="Pub/Sub subscription: NAME, or projects/PROJECT/subscriptions/NAME.",
 )
@@ -83,6 +86,15 @@ _OUR_OWN = ("include", "quiet", "log_format")
     default=0.0,
     metavar="SECONDS",
     help="Make one run of the recordings that are uploaded within this time. Default: one run for each recording.",
+)
+@option(
+    "--manifest-window",
+    type=click.FloatRange(min=0, max=3600),
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Cloud Run: start one execution for the manifests that arrive within this time of each other, if one task can "
+    "do them. 0: one execution for each manifest.",
 )
 @setting_option(
     replace(
@@ -127,13 +139,15 @@ _OUR_OWN = ("include", "quiet", "log_format")
 def listen(
     ctx: click.Context,
     /,
-    subscription: str,
+    messages: str | None,
+    subscription: str | None,
     project: str | None,
     out: str | None,
     prefix: tuple[str, ...],
     recordings: tuple[str, ...],
     include: tuple[str, ...],
     batch_window: float,
+    manifest_window: float,
     dead_letter: str | None,
     drain: bool,
     backfills: bool,
@@ -148,10 +162,11 @@ def listen(
     exit_zero: bool,
     **settings: Any,
 ) -> None:
-    """Run manifests and recordings that Pub/Sub messages name: uploads to a bucket, and {"manifest": …, "output": …}.
+    """Run manifests and recordings that messages name: uploads to a bucket, and {"manifest": …, "output": …}.
 
-    Each uploaded manifest is one run. A recording that is uploaded below --recordings is one run, or all recordings
-    within --batch-window are one run together.
+    The messages are those of a Pub/Sub subscription, or the lines of the file MESSAGES. Each uploaded manifest is one
+    run. A recording that is uploaded below --recordings is one run, or all recordings within --batch-window are one run
+    together.
 
     A message is acknowledged when its run is committed. With --to cloudrun it is acknowledged when the execution has
     started, because Cloud Run then retries the execution itself. A message that can never be run goes to the
@@ -159,7 +174,8 @@ def listen(
     """
     from voxbatch.cli.session import leave, refuse
     from voxbatch.clouds.listen import ListenerOptions
-    from voxbatch.clouds.listen.executors import CloudRunExecutor, LocalExecutor, SharedOptions
+    from voxbatch.clouds.listen.cloud_run_executor import CloudRunExecutor
+    from voxbatch.clouds.listen.executors import LocalExecutor, SharedOptions
     from voxbatch.clouds.listen.rules import PlaceRules
     from voxbatch.clouds.submit import Ceiling, CloudRun
     from voxbatch.runner import Stop
@@ -175,31 +191,70 @@ def listen(
     executor: Executor
     try:
         rules = PlaceRules.from_options(out, prefix, recordings)
-        options = ListenerOptions(rules, run_options.stores, include, batch_window, drain)
+        options = ListenerOptions(rules, run_options.stores, include, batch_window, drain or messages is not None)
+        queue = _Queue(subscription, project, dead_letter, messages, (task.attempt or 0) if task else 0)
         if backfills:
-            leave(_backfill(options, (subscription, project, dead_letter), log))
+            leave(_backfill(options, queue, log))
         steps_of(run_options).path_policy()  # an invalid policy is an error of the options, not of a message
         if to == HERE:
             executor = LocalExecutor(shared, stop, log)
         else:
-            target = CloudRun(job, project, region)
             executor = CloudRunExecutor(
-                shared, target, forwarded(ctx, _OUR_OWN), out, tasks, asked_price, Ceiling(max_tasks, max_usd), log
-            )
+                shared, CloudRun(job, project, region), forwarded(ctx, _OUR_OWN), out, tasks, asked_price,
+                Ceiling(max_tasks, max_usd), manifest_window, log,
+            )  # fmt: skip
         with closing(executor):
-            code = _serve(options, (subscription, project, dead_letter), executor, stop, log)
+            code = _serve(options, queue, executor, stop, log)
     except UsageError as e:
         code = refuse(e, log)
     leave(code)
 
 
-def _backfill(options: ListenerOptions, source: tuple[str, str | None, str | None], log: Log) -> int:
-    """Send the messages of objects that are there, and return the exit code; see `_serve` for the arguments."""
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The place of the messages.
+
+    Raises:
+        ConfigError: it is not exactly one place.
+    """
+
+    subscription: str | None
+    project: str | None
+    dead_letter: str | None
+    messages: str | None
+    attempt: int
+    """Number of earlier attempts of this task."""
+
+    def __post_init__(self) -> None:
+        if (self.subscription is None) == (self.messages is None):
+            number = "neither" if self.messages is None else "both"
+            raise ConfigError(
+                f"give --subscription NAME, or MESSAGES, a file with one message a line; {number} is given"
+            )
+
+    def open_subscription(self, log: Log) -> Subscription:
+        """Connect to the subscription; see Subscription."""
+        from voxbatch.clouds.listen.subscription import Subscription
+
+        if self.subscription is None:
+            raise ConfigError("--backfill sends its messages to a subscription's topic: give --subscription NAME")
+        return Subscription(self.subscription, self.project, self.dead_letter, log)
+
+    def open(self, stores: Stores, log: Log) -> Subscription | MessageFile:
+        """Connect to the subscription, or read the file; see Subscription and MessageFile."""
+        from voxbatch.clouds.listen.message_file import MessageFile
+
+        if self.messages is None:
+            return self.open_subscription(log)
+        return MessageFile(self.messages, stores, self.attempt, log)
+
+
+def _backfill(options: ListenerOptions, queue: _Queue, log: Log) -> int:
+    """Send the messages of objects that are there, and return the exit code."""
     from voxbatch.clouds.listen.backfill import backfill
-    from voxbatch.clouds.listen.subscription import Subscription
 
     try:
-        with closing(Subscription(*source, log)) as messages:
+        with closing(queue.open_subscription(log)) as messages:
             count = backfill(options.rules, options.stores, messages)
     except RunError as e:
         log.error("backfill_failed", text=f"{e}\nsome messages may have been sent; those that come twice do no harm")
@@ -208,13 +263,10 @@ def _backfill(options: ListenerOptions, source: tuple[str, str | None, str | Non
     return 0
 
 
-def _serve(
-    options: ListenerOptions, source: tuple[str, str | None, str | None], executor: Executor, stop: Stop, log: Log
-) -> int:
+def _serve(options: ListenerOptions, queue: _Queue, executor: Executor, stop: Stop, log: Log) -> int:
     """Listen until the queue is drained or the process is stopped, and return the exit code."""
     from voxbatch.cli.session import leave, on_signals
     from voxbatch.clouds.listen import Listener
-    from voxbatch.clouds.listen.subscription import Subscription
     from voxbatch.runner import StopRequested
 
     signals: list[int] = []
@@ -227,7 +279,7 @@ def _serve(
 
     on_signals(stop, signals, lambda: leave(interrupted()))
     try:
-        messages = Subscription(*source, log)
+        messages = queue.open(options.stores, log)
         text = f"listening to {messages.name} for {options.rules}; refused messages go to {messages.dead_letter_topic}"
         log.info("listening", text=text)
         Listener(options, messages, executor, log).serve()
@@ -236,4 +288,4 @@ def _serve(
     except RunError as e:
         log.error("listen_failed", text=f"{e}\nno message is lost: start voxbatch listen again to continue")
         return e.exit_code
-    return 0
+    return messages.exit_code

@@ -1,5 +1,5 @@
 """Messages → runs, one run at a time: `message` (the request in a message), `batch_window` (recordings that arrive one
-by one), `subscription` (Pub/Sub).
+by one), `manifest_window` (small manifests that arrive together), `subscription` (Pub/Sub), `message_file`.
 
 A message is acknowledged when its run is committed, or when its run has started on a platform that sees to its end. It
 is not acknowledged earlier. So if a worker dies, another worker receives the message and finds the committed items.
@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 from voxbatch.clouds.listen import lease
 from voxbatch.clouds.listen.batch_window import BatchWindow, UploadRuns, batch_window_of
-from voxbatch.clouds.listen.executors import Executor
+from voxbatch.clouds.listen.cloud_run_executor import Executor
 from voxbatch.clouds.listen.message import Ignored, ReceivedMessage, RunRequest, UploadedRecording, read
+from voxbatch.clouds.listen.message_file import MessageFile
 from voxbatch.clouds.listen.rules import PlaceRules
 from voxbatch.clouds.listen.subscription import Subscription
 from voxbatch.errors import ConfigError, RunError, UsageError
@@ -95,7 +96,9 @@ class _WaitingRun:
 class Listener:
     """Pull messages and execute the runs that they ask for."""
 
-    def __init__(self, options: ListenerOptions, subscription: Subscription, executor: Executor, log: Log):
+    def __init__(
+        self, options: ListenerOptions, subscription: Subscription | MessageFile, executor: Executor, log: Log
+    ):
         """Store the options; nothing is pulled before `serve`.
 
         Args:

@@ -1,4 +1,4 @@
-"""Perform the runs of messages: in this process, or as executions of a Cloud Run job."""
+"""The options that all runs of a listener share, and their performance in this process."""
 
 from __future__ import annotations
 
@@ -6,29 +6,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from voxbatch import engines, runner
-from voxbatch.clouds.listen import starts
 from voxbatch.clouds.listen.message import RunRequest
-from voxbatch.clouds.submit import Ceiling, CloudRun, StartedRun, Submission, check_tasks, size_run, start_with_retries
 from voxbatch.config import Config, RunOptions
 from voxbatch.decoding import warm_pool
-from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.display import log_result, progress_events
 from voxbatch.engines import EngineCache
 from voxbatch.engines.choice import choose
-from voxbatch.errors import BusyError, ConfigError, StartError
 from voxbatch.log import Log
-from voxbatch.manifest import survey
-from voxbatch.output.summary import is_finished
 from voxbatch.runner import Stop
-from voxbatch.runner.forecast import measure
 from voxbatch.runner.prepare import worker_environments
 from voxbatch.runner.steps import steps_of
 from voxbatch.storage import redacted
-from voxbatch.storage.address import is_bucket_address, is_folder
-
-START_CHECK_S = 4.0
-"""Seconds until the next look at an execution that another dispatcher is starting. The value is less than a pull
-without a message takes, so that a look follows each pull."""
+from voxbatch.storage.address import is_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,118 +89,3 @@ class LocalExecutor:
         """Unload the engine, and end the decoder processes."""
         warm_pool.close()
         self._engine_cache.close()
-
-
-class CloudRunExecutor:
-    """Starts one execution of a Cloud Run job for each run."""
-
-    is_local: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        options: SharedOptions,
-        job: CloudRun,
-        arguments: tuple[str, ...],
-        out: str | None,
-        tasks: int | None,
-        usd_per_hour: float | None,
-        ceiling: Ceiling,
-        log: Log,
-    ):
-        """Check that executions can be started.
-
-        Args:
-            options: the options of all runs, as this machine needs them to estimate a run.
-            arguments: the options of all runs, as arguments of `voxbatch run`.
-            out: folder of all outputs; None: messages name their outputs.
-            tasks: number of tasks of each execution; None: as many as the hours of audio need.
-            usd_per_hour: price of a machine of the job; None: the known one.
-            ceiling: limits of each run; a run above them is refused.
-
-        Raises:
-            ConfigError: the job does not exist, cannot write to `out`, or the number of its tasks cannot be calculated.
-                The options are at fault, and not a message.
-            StartError: the job cannot be looked at.
-        """
-        check_tasks(options.run, job, tasks)
-        if out and not is_bucket_address(out):
-            raise ConfigError(f"-o {out} is a folder of this machine, which the job cannot see: give gs://… or s3://…")
-        job.connect().check_job_exists()
-        self._options, self._job, self._arguments, self._tasks = options, job, arguments, tasks
-        self._usd_per_hour, self._ceiling, self._log = usd_per_hour, ceiling, log
-        self._read_header = HeaderReader()
-
-    def execute(self, request: RunRequest) -> float | None:
-        """Start an execution, unless the run is finished or being started, or one with the same arguments is running.
-
-        Of several dispatchers exactly one starts it; see output.starts. Nothing of a recording but its header is read,
-        in a process without credentials.
-
-        Returns:
-            None if the messages of the run may be acknowledged; otherwise the seconds after which to try again.
-
-        Raises:
-            UsageError: the manifest is invalid, the run is above the ceiling, or OUT belongs to another manifest.
-            RunError: nothing can be started here and now.
-        """
-        config, log = self._options.config(request), self._log.with_fields(out=request.out)
-        store = config.stores.out(request.out)
-        arguments = (
-            *(argument for argument in self._arguments if not (request.only_under and argument == "--allow-outside")),
-            *(text for place in request.only_under for text in ("--only-under", place)),
-            *(text for pattern in config.include for text in ("--include", pattern)),
-        )
-        submission = Submission(request.source, request.out, arguments)
-        latest, running = starts.latest_start(store), None
-        if latest and latest.is_recent:
-            running = self._job.connect().running(submission)
-            if running is None and not is_finished(store):
-                log.info("start_awaited", text=f"{request.out}: {latest.dispatcher} is starting an execution")
-                return START_CHECK_S
-        with steps_of(config).open(config) as source:
-            surveyed = survey(source, steps_of(config).path_policy(), config.limit)
-            manifest = surveyed.fingerprint
-            is_done = starts.is_manifest_done(store, manifest, source.grows, latest)
-            if is_done:
-                log.info("done_before", text=f"{request.out}: done before")
-                return None
-            if running:
-                self._log_start(request, running, log)
-                return None
-            workload = measure(surveyed, source, config, self._read_header)
-        # Several tasks cannot change the list of a run together.
-        tasks = 1 if is_done is None else self._tasks
-        submission, _ = size_run(
-            submission, config, self._job, tasks, usd_per_hour=self._usd_per_hour, tasks_if_unknown=1,
-            workload=workload, ceiling=self._ceiling,
-        )  # fmt: skip
-        if (claimed := starts.claim_start(store, latest, manifest)) is None:
-            return START_CHECK_S
-        try:
-            started = start_with_retries(
-                submission, self._job, lambda reason: log.warning("start_postponed", text=reason)
-            )
-        except BusyError:  # a start whose reply was lost may have begun: the next dispatcher looks for it
-            raise
-        except (ConfigError, StartError) as e:  # for example, the job was deleted: the message is not at fault
-            starts.withdraw_start(store, claimed)
-            raise StartError(str(e)) from e
-        if started.was_running:
-            starts.withdraw_start(store, claimed)
-        self._log_start(request, started, log, submission.tasks)
-        return None
-
-    @staticmethod
-    def _log_start(request: RunRequest, started: StartedRun, log: Log, tasks: int | None = None) -> None:
-        """Log the execution that a message has started or found."""
-        verb = "found" if started.was_running else "started"
-        text = f"{redacted(request.source)} → {request.out}: {verb} {started.name}"
-        log.info("run_submitted", execution=started.name, tasks=tasks, url=started.url, text=text)
-
-    def close(self) -> None:
-        """End the process that reads headers. The executions go on."""
-        self._read_header.close()
-
-
-Executor = LocalExecutor | CloudRunExecutor
-"""Brings the runs of messages to their end, or starts them on a platform that does."""

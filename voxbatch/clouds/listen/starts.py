@@ -48,6 +48,8 @@ class Start:
     """Host name of the process, for people."""
     manifest: str
     """Digest of the manifest's lines; see manifest.Survey."""
+    messages: str = ""
+    """Address of the messages of an execution that does several runs; "": the execution does this run alone."""
 
     @property
     def name(self) -> str:
@@ -84,16 +86,18 @@ def latest_start(store: Store) -> Start | None:
         raise CheckpointError(f"{store.place}/{name} was not written by this version of voxbatch: {e}") from e
 
 
-def claim_start(store: Store, latest: Start | None, manifest: str) -> Start | None:
+def claim_start(store: Store, latest: Start | None, manifest: str, messages: str = "") -> Start | None:
     """Create the start after the latest one; return None if another dispatcher was faster.
 
     Args:
         manifest: digest of the manifest's lines.
+        messages: see Start.
 
     Raises:
         StorageError: OUT cannot be written.
     """
-    start = Start(latest.number + 1 if latest else 1, time.time(), socket.gethostname(), manifest)
+    number = latest.number + 1 if latest else 1
+    start = Start(number, time.time(), socket.gethostname(), manifest, messages)
     return start if store.create(start.name, [start.to_bytes()]) else None
 
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from voxbatch.clouds.listen.message import ReceivedMessage
 from voxbatch.errors import ConfigError, QueueError
@@ -56,6 +56,9 @@ _UNCOUNTED = (
 
 class Subscription:
     """A Pub/Sub subscription. Thread-safe except for `pull`. `close` gives the held messages back."""
+
+    exit_code: ClassVar[int] = 0
+    """A message that can never be run is reported by the dead-letter topic."""
 
     def __init__(self, name: str, project: str | None, dead_letter: str | None, log: Log):
         """Connect to the subscription and start the thread that extends deadlines.

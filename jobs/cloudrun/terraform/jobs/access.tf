@@ -25,6 +25,8 @@ locals {
       [for who in concat(local.transcribers, ["kernels"]) : { who = who, role = "roles/storage.objectViewer", on = "models" }],
       [for who in local.transcribers : { who = who, role = "roles/storage.objectViewer", on = "kernels" }],
       [{ who = "kernels", role = "roles/storage.objectUser", on = "kernels" }],
+      # One lock for each window of uploads.
+      [for name in local.workflows : { who = "start", role = "roles/storage.objectCreator", on = "out", below = "wake/" }],
     )
     # A listener also reads where its dead letters go. Pub/Sub itself moves a message after its last delivery.
     subscription = concat(
@@ -33,7 +35,7 @@ locals {
       [{ who = "pubsub-agent", role = "roles/pubsub.subscriber", on = "voxbatch-uploads" }],
     )
     topic = concat(
-      [{ who = "storage-agent", role = "roles/pubsub.publisher", on = "voxbatch-uploads" }],
+      [for topic in distinct(values(local.topic_of)) : { who = "storage-agent", role = "roles/pubsub.publisher", on = topic }],
       [{ who = "pubsub-agent", role = "roles/pubsub.publisher", on = "voxbatch-dead" }],
       [for who in distinct(local.listeners[*].who) : { who = who, role = "roles/pubsub.publisher", on = "voxbatch-dead" }],
     )
@@ -71,6 +73,14 @@ resource "google_storage_bucket_iam_member" "grant" {
   bucket = each.value.on == "models" ? local.bucket_models : google_storage_bucket.bucket[each.value.on].name
   role   = each.value.role
   member = local.member[each.value.who]
+
+  dynamic "condition" {
+    for_each = [for folder in [try(each.value.below, "")] : folder if folder != ""]
+    content {
+      title      = "below ${condition.value}"
+      expression = "resource.name.startsWith(\"projects/_/buckets/${google_storage_bucket.bucket[each.value.on].name}/objects/${condition.value}\")"
+    }
+  }
 }
 
 resource "google_pubsub_subscription_iam_member" "grant" {

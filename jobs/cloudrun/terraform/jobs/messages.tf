@@ -1,7 +1,8 @@
 # Every upload is a message that waits until its run has started.
 
 resource "google_pubsub_topic" "topic" {
-  for_each = toset(["voxbatch-uploads", "voxbatch-dead"])
+  # The night has a topic of its own, because each message of voxbatch-uploads starts the workflow.
+  for_each = toset(["voxbatch-uploads", "voxbatch-nightly", "voxbatch-dead"])
 
   project    = var.project
   name       = each.key
@@ -17,10 +18,10 @@ locals {
   }
   retention = "2678400s" # 31 days, the maximum: an upload waits until somebody has repaired the fault
 
-  prefixes = toset(concat(
-    var.uploads == "none" ? [] : [var.prefix_uploads],
-    var.nightly ? [var.prefix_nightly] : [],
-  ))
+  topic_of = merge( # by the folder of the uploads
+    var.uploads == "none" ? {} : { (var.prefix_uploads) = "voxbatch-uploads" },
+    var.nightly ? { (var.prefix_nightly) = "voxbatch-nightly" } : {},
+  )
 }
 
 resource "google_pubsub_subscription" "uploads" {
@@ -28,7 +29,7 @@ resource "google_pubsub_subscription" "uploads" {
 
   project                    = var.project
   name                       = each.key
-  topic                      = google_pubsub_topic.topic["voxbatch-uploads"].id
+  topic                      = google_pubsub_topic.topic[each.key].id
   filter                     = each.value
   ack_deadline_seconds       = 600 # the time in which a listener may be too busy to extend its lease
   message_retention_duration = local.retention
@@ -71,10 +72,10 @@ resource "google_pubsub_subscription" "dead" {
 }
 
 resource "google_storage_notification" "uploads" {
-  for_each = local.prefixes
+  for_each = local.topic_of
 
   bucket             = google_storage_bucket.bucket["in"].name
-  topic              = google_pubsub_topic.topic["voxbatch-uploads"].id
+  topic              = google_pubsub_topic.topic[each.value].id
   event_types        = ["OBJECT_FINALIZE"]
   object_name_prefix = each.key
   payload_format     = "JSON_API_V1"

@@ -26,6 +26,8 @@ resource "google_workflows_workflow" "workflow" {
     JOB    = google_cloud_run_v2_job.dispatcher["voxbatch-dispatch"].id
     BUCKET = google_storage_bucket.bucket["in"].name
     PREFIX = var.prefix_uploads
+    LOCKS  = google_storage_bucket.bucket["out"].name
+    WINDOW = tostring(var.batch_window)
   }
 }
 
@@ -37,7 +39,7 @@ resource "google_eventarc_trigger" "trigger" {
   name            = each.key
   service_account = google_service_account.account["start"].email
 
-  # The topic has only the uploads of our folders. An event of the bucket has no prefix: each object anywhere in it would
+  # The topic has only the uploads to one folder. An event of the bucket has no prefix: each object anywhere in it would
   # start the workflow.
   matching_criteria {
     attribute = "type"

@@ -157,7 +157,7 @@ variable "billing_account" {
 }
 
 variable "batch_window" {
-  description = "Seconds in which a worker collects recordings for one run. 0: each recording is one run."
+  description = "Seconds of uploads that are started together: manifests by one dispatcher, recordings of a worker in one run. 0: each by itself."
   type        = number
   default     = 60
   validation {
