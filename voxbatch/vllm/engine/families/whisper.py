@@ -47,6 +47,7 @@ class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
     name, profile = WHISPER, "whisper"
+    why_not_reproducible = "also in vLLM's batch-invariant mode its results depend on the other requests"
     uses_language = True
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
