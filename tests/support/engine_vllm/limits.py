@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from voxbatch.engines import create
 from voxbatch.errors import ConfigError
@@ -25,7 +26,7 @@ def _refusal(model: Path, options: dict[str, str]) -> tuple[str, str]:
     from vllm.multimodal.encoder_budget import MultiModalBudget
 
     try:
-        engine = create("vllm", str(model), options)
+        engine: Any = create("vllm", str(model), options)
     except ConfigError as e:
         return str(e), ""
     folder = engine._family.serving_folder(engine._model, engine._settings)
