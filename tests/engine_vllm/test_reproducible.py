@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import Linear, Sequential, functional  # noqa: E402
 from tower import tower  # noqa: E402
 
 from voxbatch.vllm.plugin.encoder import Encoder  # noqa: E402
+from voxbatch.vllm.plugin.patches.flash_attn_varlen_func import unsplit  # noqa: E402
 from voxbatch.vllm.plugin.patches.linear_batch_invariant import wrap  # noqa: E402
 from voxbatch.vllm.plugin.product_check import first_dependent_product  # noqa: E402
 
@@ -56,6 +58,13 @@ def test_only_bfloat16_is_multiplied_by_cublas() -> None:
     assert len(vllms) == 1
     assert multiply(x.bfloat16(), torch.ones(4, 3).bfloat16(), torch.ones(4).bfloat16()).eq(4).all()
     assert len(vllms) == 1
+
+
+def test_encoders_split_no_sum() -> None:
+    """FlashAttention gets one split from callers that name none, and the number of those that name one."""
+    module = SimpleNamespace(flash_attn_varlen_func=lambda q, num_splits=0: num_splits)
+    unsplit(module)
+    assert (module.flash_attn_varlen_func(0), module.flash_attn_varlen_func(0, num_splits=4)) == (1, 4)
 
 
 def test_convolutions_see_one_chunk_at_a_time() -> None:

@@ -18,8 +18,8 @@ from voxbatch.vllm.engine import compat, prefill, vllm_process
 from voxbatch.vllm.engine.arguments import small_job_chunks
 from voxbatch.vllm.engine.checks import check
 from voxbatch.vllm.engine.families.realtime import Realtime
-from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, WHISPER, Model
-from voxbatch.vllm.engine.settings import VllmSettings
+from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, SPEECH, TRANSCRIPTION, WHISPER, Model
+from voxbatch.vllm.engine.settings import ASK, SPEAK, VllmSettings
 from voxbatch.vllm.plugin import BATCH_INVARIANT, REPRODUCIBLE_SWITCH
 
 ON = prefill.Decision(on=True)
@@ -36,8 +36,12 @@ def model(folder: Path, family: str = REALTIME, **others: Any) -> Model:
 @pytest.mark.parametrize(
     ("others", "family", "plugin", "reason"),
     [
-        ({}, WHISPER, True, "was not compared for a model"),
-        ({}, INSTRUCT, True, "was not compared for a model"),
+        ({"dtype": "float16"}, WHISPER, False, "also in vLLM's batch-invariant mode its results depend"),
+        ({}, TRANSCRIPTION, False, "its results were not compared"),
+        ({"task": SPEAK}, SPEECH, True, "its results were not compared"),
+        ({"task": ASK}, INSTRUCT, False, "its results were not compared"),
+        ({}, INSTRUCT, True, "with prefill_encoder=true"),
+        ({"dtype": "float16"}, INSTRUCT, False, "with dtype=float16"),
         ({}, REALTIME, False, "the plugin that runs it so is off"),
         ({"tensor_parallel_size": 2}, REALTIME, True, "with tensor_parallel_size=2"),
         ({"dtype": "float16"}, REALTIME, True, "with dtype=float16"),
@@ -54,6 +58,7 @@ def test_what_was_not_compared_is_refused(
     with pytest.raises(ConfigError, match=f"reproducible=true: .*{reason}"):
         check(model(tmp_path, family), settings, decision)
     check(model(tmp_path), REPRODUCIBLE, ON)
+    check(model(tmp_path, INSTRUCT), REPRODUCIBLE, prefill.Decision(on=False))
     with pytest.raises(ConfigError, match="with weights in 8 bits"):
         check(model(tmp_path, quantization={"qformat_weight": "fp8_e4m3"}), REPRODUCIBLE, ON)
 

@@ -298,7 +298,7 @@ _OF_RUN = {
     "reproducible": option(
         "--reproducible", is_flag=True, cls=ForwardedOption, group=MODEL,
         help="Make the text, times and confidences of an item depend on the item alone: not on the other items, "
-        "their order, kills or workers. For Voxtral Realtime on an H200.",
+        "their order, kills or workers. For transcripts of Voxtral on an H200.",
     ),
     **{name: setting_option(_DECLARED[name]) for name in ("kernel_cache", "language", "audio_stream", *_DECLARED)},
 }  # fmt: skip

@@ -78,14 +78,17 @@ def _why_not_reproducible(
 
     Only what was compared is allowed (benchmarks/RESULTS.md).
     """
-    if not family_of(model.family, settings.task).is_reproducible:
-        return f"this holds for transcripts of Voxtral Realtime, and was not compared for {model.name}"
-    if not plugin.on:
+    family = family_of(model.family, settings.task)
+    if not family.reproducible_dtype:
+        return f"this holds for transcripts of Voxtral, and not for {model.name}: {family.why_not_reproducible}"
+    if family.plugin_by_default and not plugin.on:
         return "this holds for the encoder once per chunk alone, and the plugin that runs it so is off"
+    if plugin.on and not (family.plugin_by_default or family.runs_in_plugin_alone):
+        return f"this was not compared for {model.name} with prefill_encoder=true; leave one of the two options out"
     if settings.tensor_parallel_size > 1:
         return f"this was not compared with tensor_parallel_size={settings.tensor_parallel_size}; give 1"
-    if gpus and settings.dtype != "bfloat16":
-        return f"this was not compared with dtype={settings.dtype}; give bfloat16"
+    if gpus and settings.dtype != family.reproducible_dtype:
+        return f"this was not compared with dtype={settings.dtype}; give {family.reproducible_dtype}"
     for name in ("fp8", "quantization", "attention_backend"):
         if value := getattr(settings, name):
             return f"this was not compared with {name}={value}; leave one of the two options out"

@@ -124,7 +124,7 @@ class VllmSettings:
     quantization: str = setting(
         "",
         help="one of vLLM's quantization methods, for all layers to which the method applies. Most methods need "
-        "weights that were made for the method",
+        "weights that were made for the method. `fp8` raised the WER of Whisper tiny from 12.85 to 14.29 %",
     )  # fmt: skip
     fp8: str = setting(
         "",

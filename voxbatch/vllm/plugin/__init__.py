@@ -90,7 +90,7 @@ def is_installed() -> bool:
 
 
 def register() -> None:
-    """Replace vLLM's model and its batch-invariant products with ours, and add our load format to vLLM, each only if
+    """Replace vLLM's model and its batch-invariant operations with ours, and add our load format to vLLM, each only if
     its environment variable is set.
 
     The engine sets the first one for VERSION of `vllm_version` alone.
@@ -98,7 +98,8 @@ def register() -> None:
     if os.environ.get(LOADER_SWITCH) == ON:
         importlib.import_module("voxbatch.vllm.plugin.loader")
     if is_reproducible():
-        importlib.import_module("voxbatch.vllm.plugin.patches.linear_batch_invariant").replace()
+        for name in ("linear_batch_invariant", "flash_attn_varlen_func"):
+            importlib.import_module(f"voxbatch.vllm.plugin.patches.{name}").replace()
     if is_switched_on():
         from vllm import ModelRegistry
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend

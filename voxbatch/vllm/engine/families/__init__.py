@@ -56,8 +56,11 @@ class Family(ABC):
     """The reason why the plugin cannot run the family. Empty if it can."""
     has_plugin_attention = False
     """True if the plugin's attention can run the family."""
-    is_reproducible = False
-    """True if the results of the family were compared in any company of requests; see the option `reproducible`."""
+    reproducible_dtype = ""
+    """The number format in which the results of the family were the same in any company of requests; see the option
+    `reproducible`. Empty if they were not, or differed."""
+    why_not_reproducible = "its results were not compared in other company"
+    """The reason if there is no such format."""
     takes_fp8 = False
     """True if the option `fp8` knows the parts of the model."""
     encoder_has_kv = False

@@ -58,6 +58,7 @@ class WindowedVoxtral(Voxtral):
 class Instruct(WindowedVoxtral):
     """The family of Voxtral Mini 3B and Small 24B that transcribe: see `Family` for its methods."""
 
+    reproducible_dtype = "bfloat16"
     languages = ISO_639_1
     uses_language = True
     max_chunk_samples = WINDOW

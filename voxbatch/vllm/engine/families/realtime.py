@@ -34,7 +34,7 @@ class Realtime(Voxtral):
 
     name, profile = REALTIME, "ctx512-batch"
     plugin_by_default = True
-    is_reproducible = True
+    reproducible_dtype = "bfloat16"
     encoder_has_kv = True
     has_speed_forecast = True
     memory_type = memory.StreamingFootprint

@@ -33,6 +33,7 @@ ENGLISH_VOCABULARY = 51_864
 """Number of tokens of an English-only Whisper (openai/whisper, tokenizer.py). Multilingual ones have more."""
 TEXT_TOKENS = CONTEXT // 2
 """Number of tokens allowed for the text of a window, as in openai/whisper (decoding.py: sample_len)."""
+MIN_CONTEXT = TEXT_TOKENS + 1
 START_TOKENS = 5
 """Largest number of tokens with a meaning of their own before the text: startofprev, startoftranscript, the language,
 the task and notimestamps."""
@@ -46,11 +47,18 @@ class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
     name, profile = WHISPER, "whisper"
+    why_not_reproducible = "also in vLLM's batch-invariant mode its results depend on the other requests"
     uses_language = True
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
     prompt_tokens = ENCODER_POSITIONS
     computes_spectrograms = True
+
+    @classmethod
+    def step_tokens(cls, requests: int, prefilled: bool, on_cpu: bool) -> int:
+        """Return a whole window for a few requests, whose contexts together are shorter, and which vLLM would take as
+        the step; see `Family.step_tokens`."""
+        return ENCODER_POSITIONS if requests * MIN_CONTEXT < ENCODER_POSITIONS else 0
 
     def __init__(self, model: Model, settings: VllmSettings):
         super().__init__(model, settings)
@@ -59,9 +67,9 @@ class Whisper(Family):
         if model.shape().get("vocab_size") == ENGLISH_VOCABULARY:
             self.languages = frozenset({"en"})
         self.translates = self.languages is None and is_trained_to_translate(model.name)
-        if not TEXT_TOKENS < settings.max_model_len <= CONTEXT:
+        if not MIN_CONTEXT <= settings.max_model_len <= CONTEXT:
             raise ConfigError(
-                f"max_model_len is {settings.max_model_len}; a Whisper decoder takes {TEXT_TOKENS + 1} to {CONTEXT}"
+                f"max_model_len is {settings.max_model_len}; a Whisper decoder takes {MIN_CONTEXT} to {CONTEXT}"
             )
 
     def load(self, folder: Path) -> None:
