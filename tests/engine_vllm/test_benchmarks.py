@@ -55,6 +55,12 @@ def test_rehearsal(script: str, model: str, flags: str, request: pytest.FixtureR
     assert '"failed": "' not in said
 
 
+@pytest.mark.slow
+def test_reading_needs_no_engine(tmp_path: Path) -> None:
+    """The cost of reading results is measured over real tokens, and a second measurement has equal hypotheses."""
+    assert "equal hypotheses" in ran(tmp_path, "bench_reading.py", "--chunks", "3", "--times", "2")
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_speech(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,24 +39,29 @@ def spelt(text: str) -> list[int]:
     return [FIRST_TEXT_ID + byte for byte in text.encode()]
 
 
-def bytewise(ids: Sequence[int]) -> str:
+def byte(token: int) -> bytes:
+    """Return the byte of a token."""
+    return bytes([token - FIRST_TEXT_ID])
+
+
+def decoded(ids: Sequence[int]) -> str:
     """Decode the bytes of the tokens."""
-    return bytes(each - FIRST_TEXT_ID for each in ids).decode(errors="replace")
+    return b"".join(map(byte, ids)).decode(errors="replace")
 
 
 def test_text_after_eos_is_counted() -> None:
     """All text characters after the first EOS count; white space alone and control tokens are no text."""
     ids = [W, *spelt("one"), P, EOS, P, W, *spelt(" two"), EOS, *spelt(" 你")]
-    assert text_after_end(ids, decode_groups(ids, bytewise)) == (5, 5)
+    assert text_after_end(ids, decode_groups(ids, byte)) == (5, 5)
     for ids in ([W, *spelt("one"), P], [W, *spelt("one"), EOS], [*spelt("one"), EOS, P, W, *spelt(" ")]):
-        assert text_after_end(ids, decode_groups(ids, bytewise)) is None
+        assert text_after_end(ids, decode_groups(ids, byte)) is None
 
 
 def test_word_times_of_an_example() -> None:
     """[STREAMING_WORD] at k means that the word ended 80 × (k + 1) ms after the start, and began 70 ms a character
     before."""
     pieces = [(9, " one"), (24, " three"), (30, " four")]
-    assert list(timed_words(pieces, 10.0)) == [
+    assert timed_words(pieces, 10.0) == [
         Word(" one", 0.52, 0.8),
         Word(" three", 1.58, 2.0),
         Word(" four", 2.13, 2.48),
@@ -65,15 +71,15 @@ def test_word_times_of_an_example() -> None:
 def test_the_words_of_a_group_share_its_time() -> None:
     """The words of a group share its time by their length, up to its end; fast words begin at the end of the word
     before."""
-    pair = list(timed_words([(24, " one three")], 10.0))
+    pair = timed_words([(24, " one three")], 10.0)
     assert pair == [Word(" one", 1.3, 1.58), Word(" three", 1.58, 2.0)]
-    close = list(timed_words([(9, " zero"), (10, " one three")], 10.0))
+    close = timed_words([(9, " zero"), (10, " one three")], 10.0)
     assert close == [Word(" zero", 0.45, 0.8), Word(" one", 0.8, 0.832), Word(" three", 0.832, 0.88)]
 
 
 def test_words_in_the_pads_end_with_the_audio() -> None:
     """Words that the model says during the pads after the audio have times inside the audio."""
-    assert list(timed_words([(11, " late"), (20, " later")], 1.0)) == [
+    assert timed_words([(11, " late"), (20, " later")], 1.0) == [
         Word(" late", 0.61, 0.96),
         Word(" later", 0.96, 1),
     ]
@@ -85,7 +91,7 @@ def test_word_times_are_ordered_and_inside_the_audio(steps: list[tuple[int, str]
     places = np.cumsum([step for step, _ in steps]).tolist()
     pieces = [(at, text) for at, (_, text) in zip(places, steps, strict=True)]
     duration = num_samples / 16_000
-    words = list(timed_words(pieces, duration))
+    words = timed_words(pieces, duration)
     times = [time for word in words for time in (word.start, word.end)]
     assert times == sorted(times)
     assert all(0 <= time <= duration for time in times)
@@ -119,7 +125,7 @@ def test_groups_that_share_a_character_become_one() -> None:
     one, dumpling, end = spelt(" one"), spelt(" 🥟"), spelt(" end")
     said = [P, W, *one, P, W, *dumpling[:3], P, W, *dumpling[3:], W, *end]
     late = said.index(W, said.index(dumpling[2]))
-    groups = decode_groups(said, bytewise)
+    groups = decode_groups(said, byte)
     assert [group[:2] for group in groups] == [(1, " one"), (late, " 🥟"), (len(said) - 5, " end")]
     assert [said[k] for k in groups[1].tokens] == dumpling
 
@@ -127,7 +133,7 @@ def test_groups_that_share_a_character_become_one() -> None:
 def test_invalid_bytes_do_not_delay_later_text() -> None:
     """Bytes that are no character do not delay the text after them."""
     said = [W, *spelt(" one"), FIRST_TEXT_ID + 0xFF, P, W, *spelt(" two")]
-    assert [group[:2] for group in decode_groups(said, bytewise)] == [(0, " one�"), (7, " two")]
+    assert [group[:2] for group in decode_groups(said, byte)] == [(0, " one�"), (7, " two")]
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=30))
@@ -136,12 +142,12 @@ def test_groups_decode_to_the_text(text: str, breaks: list[int]) -> None:
     said = spelt(text)
     for at in breaks:
         said.insert(min(at, len(said)), P)
-    assert "".join(group.text for group in decode_groups(said, bytewise)) == text
+    assert "".join(group.text for group in decode_groups(said, byte)) == text
 
 
 def confidences(said: list[int], probabilities: Sequence[float]) -> list[float | None]:
     """Return the confidences of the words of these tokens."""
-    return list(word_confidences(decode_groups(said, bytewise), said, probabilities, bytewise))
+    return word_confidences(decode_groups(said, byte), said, probabilities, byte)
 
 
 def test_confidence_is_the_mean_probability_of_a_words_tokens() -> None:
@@ -170,11 +176,29 @@ def test_each_word_has_a_confidence_between_its_probabilities(
     for at in breaks:
         said.insert(min(at, len(said)), P)
     probabilities = data.draw(st.lists(st.floats(0, 1), min_size=len(said), max_size=len(said)))
-    words = list(timed_words([group[:2] for group in decode_groups(said, bytewise)], 10.0))
+    words = timed_words([group[:2] for group in decode_groups(said, byte)], 10.0)
     found = confidences(said, probabilities)
     assert len(found) == len(words)
     assert all(each is not None and 0 <= each <= 1 for each in found)
     assert set(confidences(said, [0.25] * len(said))) <= {0.25}
+
+
+@given(st.binary(max_size=40) | texts.map(str.encode), st.data())
+def test_tokens_count_for_the_words_of_their_characters(text: bytes, data: st.DataObject) -> None:
+    """The tokens of a word are those that add or complete one of its characters, whatever bytes the model writes."""
+    said = [FIRST_TEXT_ID + value for value in (*b"first ", *text)]
+    probabilities = data.draw(st.lists(st.floats(0, 1), min_size=len(said), max_size=len(said)))
+    places = [len(decoded(said[:k]).rstrip("�")) for k in range(len(said))] + [len(decoded(said))]
+    means, begin = list[float | None](), 0
+    for word in (words := split_words(decoded(said))):
+        reach = range(begin, begin := begin + len(word))
+        own = [
+            probability
+            for (start, end), probability in zip(pairwise(places), probabilities, strict=True)
+            if start < reach.stop and max(start + 1, end) > reach.start
+        ]
+        means.append(round(sum(own) / len(own), 3) if own else None)
+    assert confidences(said, probabilities) == means or len(words) == 1
 
 
 def test_the_longest_pause_of_an_example() -> None:

@@ -12,6 +12,8 @@ probabilities (openai/whisper, timing.py: find_alignment), so it is that of fast
 
 from __future__ import annotations
 
+import codecs
+import functools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +22,7 @@ from math import isnan, nan
 from typing import NamedTuple
 
 from voxbatch.records import Word
+from voxbatch.rounding import rounded
 from voxbatch.vllm.engine.realtime_limits import TOKEN_MS
 
 EOS, STREAMING_PAD, STREAMING_WORD = 2, 32, 33
@@ -34,6 +37,9 @@ TOKEN_S = TOKEN_MS / 1000
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 """The character to which incomplete bytes of a character are decoded."""
+KEPT_TEXTS, KEPT_LENGTH = 1 << 14, 40
+"""Number of texts whose words are kept, and the length of the longest: 4 MB. Most groups are one word that comes
+again."""
 
 
 class Group(NamedTuple):
@@ -64,32 +70,39 @@ def token_groups(token_ids: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
         yield opened, group
 
 
-def decode_groups(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> list[Group]:
+def decode_groups(token_ids: Sequence[int], token_bytes: Callable[[int], bytes]) -> list[Group]:
     """Return the groups of a text.
 
     If the bytes of one character are spread over several groups, these groups become one, with the opening index of the
     last of them. So the texts, joined, are the text of all ids.
+
+    Args:
+        token_bytes: returns the bytes in UTF-8 of a text token; they may begin or end within a character.
     """
     groups: list[Group] = []
     for at, tokens in token_groups(token_ids):
-        text = decode([token_ids[k] for k in tokens])
+        text = _decode(token_ids[tokens[0] : tokens[-1] + 1], token_bytes)
         if groups and (last := groups[-1]).text.endswith(INCOMPLETE):
             joined = [*last.tokens, *tokens]
-            if (joined_text := decode([token_ids[k] for k in joined])) != last.text + text:
+            if (joined_text := _decode([token_ids[k] for k in joined], token_bytes)) != last.text + text:
                 groups[-1] = Group(at, joined_text, joined)
                 continue
         groups.append(Group(at, text, tokens))
     return groups
 
 
+def _decode(token_ids: Sequence[int], token_bytes: Callable[[int], bytes]) -> str:
+    return b"".join(map(token_bytes, token_ids)).decode(errors="replace")
+
+
 def word_confidences(
     groups: Sequence[Group],
     token_ids: Sequence[int],
     probabilities: Sequence[float],
-    decode: Callable[[list[int]], str],
-) -> Iterator[float | None]:
-    """Yield the confidence of each word that `timed_words` yields for the same groups: the mean probability of its text
-    tokens, rounded to three digits, or None if a token has no probability.
+    token_bytes: Callable[[int], bytes],
+) -> list[float | None]:
+    """Return the confidence of each word that `timed_words` returns for the same groups: the mean probability of its
+    text tokens, rounded to three digits, or None if a token has no probability.
 
     If a group has several words, a token counts for each word that it has characters of. A token that completes no
     character counts for the word with the next character.
@@ -97,28 +110,57 @@ def word_confidences(
     Args:
         groups: the result of `decode_groups`.
         probabilities: the probability of each token, or NaN.
+        token_bytes: see `decode_groups`.
     """
+    means = list[float]()
     for group in groups:
         words, chances = split_words(group.text), [probabilities[k] for k in group.tokens]
         if len(words) == 1:
-            yield _confidence(chances)
+            means.append(sum(chances) / len(chances))
         elif words:
-            ids = [token_ids[k] for k in group.tokens]
-            starts = [len(decode(ids[:i]).rstrip(INCOMPLETE)) for i in range(len(ids))]
+            starts = _starts([token_bytes(token_ids[k]) for k in group.tokens])
             ends = [max(start + 1, end) for start, end in zip(starts, [*starts[1:], len(group.text)], strict=True)]
-            places = list(zip(starts, ends, chances, strict=True))
-            for begin, end in pairwise([0, *accumulate(map(len, words))]):
-                yield _confidence([chance for first, last, chance in places if first < end and last > begin])
+            means += _means(words, starts, ends, chances)
+    sure = iter(rounded([mean for mean in means if not isnan(mean)]))
+    return [None if isnan(mean) else next(sure) for mean in means]
 
 
-def _confidence(probabilities: Sequence[float]) -> float | None:
-    """Return the mean of a word's probabilities, or None if one of them is NaN. Invalid bytes may leave none."""
-    mean = sum(probabilities) / len(probabilities) if probabilities else nan
-    return None if isnan(mean) else round(mean, 3)
+def _starts(pieces: Sequence[bytes]) -> list[int]:
+    """Return the number of complete characters before each piece of a text in UTF-8.
+
+    Replacement characters at the end of the pieces before do not count, because the next piece may complete them.
+    """
+    decoder, starts, decoded, complete = codecs.getincrementaldecoder("utf-8")("replace"), list[int](), 0, 0
+    for piece in pieces:
+        starts.append(complete)
+        characters = decoder.decode(piece)
+        if solid := len(characters.rstrip(INCOMPLETE)):
+            complete = decoded + solid
+        decoded += len(characters)
+    return starts
 
 
-def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[Word]:
-    """Yield the words in order, with times in seconds inside [0, duration].
+def _means(
+    words: Sequence[str], starts: Sequence[int], ends: Sequence[int], chances: Sequence[float]
+) -> Iterator[float]:
+    """Yield the mean probability of the tokens of each word, or NaN if it has none.
+
+    Args:
+        starts, ends: the characters [start, end) of each token, in the words joined. Neither goes back.
+        chances: the probability of each token.
+    """
+    token = 0
+    for begin, end in pairwise(accumulate(map(len, words), initial=0)):
+        while token < len(ends) and ends[token] <= begin:
+            token += 1
+        after = token
+        while after < len(starts) and starts[after] < end:
+            after += 1
+        yield sum(chances[token:after]) / (after - token) if after > token else nan  # invalid bytes may leave none
+
+
+def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> list[Word]:
+    """Return the words in order, with times in seconds inside [0, duration].
 
     Each word starts at the end of the word before, or later. The words of a text with several words share its time by
     their lengths. A text of white space only is put before the next word.
@@ -126,20 +168,25 @@ def timed_words(pieces: Sequence[tuple[int, str]], duration: float) -> Iterator[
     Args:
         pieces: (index of the opening token, text) of each group; see `decode_groups`.
     """
+    texts, starts, ends = list[str](), list[float](), list[float]()
     free_from, blank, last = 0.0, "", int(duration * 1000) / 1000
     for k, text in pieces:
-        tokens = split_words(blank + text)
-        if not tokens:
+        words = split_words(blank + text)
+        if not words:
             blank += text
             continue
         end, blank = min(max((k + 1) * TOKEN_S, free_from), duration), ""
-        lengths = [min(max(len(token) * CHARACTER_S, SHORTEST_S), LONGEST_S) for token in tokens]
+        lengths = [min(max(len(word) * CHARACTER_S, SHORTEST_S), LONGEST_S) for word in words]
         start = max(free_from, end - sum(lengths))
         scale = (end - start) / sum(lengths)
-        for token, length in zip(tokens, lengths, strict=True):
-            yield Word(token, min(round(start, 3), last), min(round(start + length * scale, 3), last))
+        for length in lengths:
+            starts.append(start)
             start += length * scale
+            ends.append(start)
+        texts += words
         free_from = end
+    times = [min(time, last) for time in rounded([*starts, *ends])]
+    return list(map(Word, texts, times, times[len(texts) :]))
 
 
 def text_after_end(token_ids: Sequence[int], groups: Sequence[Group]) -> tuple[int, int] | None:
@@ -169,16 +216,23 @@ def with_leading_space(pieces: Sequence[tuple[int, str]]) -> list[tuple[int, str
     return [(pieces[0][0], f" {pieces[0][1]}"), *pieces[1:]]
 
 
-def split_words(text: str) -> list[str]:
-    """Split a text into words that, joined, give the text: " one two" → [" one", " two"].
+def split_words(text: str) -> tuple[str, ...]:
+    """Split a text into words that, joined, give the text: " one two" → (" one", " two").
 
     White space at the end stays with the last word. A text of white space only has no words. No-break spaces do not
     separate words.
     """
+    return _split_kept(text) if len(text) <= KEPT_LENGTH else _split(text)
+
+
+def _split(text: str) -> tuple[str, ...]:
     words: list[str] = re.findall(r"\s*\S+", text, re.ASCII) if text.strip() else []
     if words:
         words[-1] += text[sum(map(len, words)) :]
-    return words
+    return tuple(words)
+
+
+_split_kept = functools.lru_cache(KEPT_TEXTS)(_split)
 
 
 def longest_pause(token_ids: Sequence[int], duration: float) -> tuple[float, float]:

@@ -124,16 +124,18 @@ class Realtime(Voxtral):
     ) -> PieceText:
         """Return the text with word times, confidences, pauses and early ends; see `Family.read`."""
         duration = len(piece.samples) / SAMPLING_RATE
-        groups = decode_groups(token_ids, self._tekken.decode)
+        groups = decode_groups(token_ids, self._tekken.token_bytes)
         pieces = [(group.at, group.text) for group in groups]
-        words = tuple(timed_words(with_leading_space(pieces), duration))
+        words = timed_words(with_leading_space(pieces), duration)
         if scores is not None:
-            confidences = word_confidences(groups, token_ids, scores.probabilities(), self._tekken.decode)
+            confidences = word_confidences(groups, token_ids, scores.probabilities(), self._tekken.token_bytes)
             pairs = zip(words, confidences, strict=True)
-            words = tuple(Word(word.text, word.start, word.end, confidence) for word, confidence in pairs)
+            words = [Word(word.text, word.start, word.end, confidence) for word, confidence in pairs]
         text = "".join(group.text for group in groups)
         ended_at = len(token_ids) * TOKEN_S
         untranscribed = (ended_at, duration) if finish_reason == "stop" and ended_at < duration else None
         went_on = text_after_end(token_ids, groups)
         after_end = ((min((went_on[0] + 1) * TOKEN_S, duration), went_on[1]),) if went_on else ()
-        return PieceText(text, words, longest_pause(token_ids, duration), untranscribed, text_after_eos=after_end)
+        return PieceText(
+            text, tuple(words), longest_pause(token_ids, duration), untranscribed, text_after_eos=after_end
+        )
