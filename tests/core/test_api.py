@@ -101,7 +101,7 @@ def test_an_array_is_decoded_without_a_loss(dtype: str, recording: Recorder) -> 
         (np.zeros(100, np.int64), 16_000, "the array is of type int64; give one of int16, int32, float32, float64"),
         (np.full(100, 3e4, np.float32), 16_000, "the highest sample of the array is 30000; floats have the full scale"),
         (np.full(100, np.nan, np.float32), 16_000, "the highest sample of the array is nan"),
-        (["a.wav", "b.wav"], None, "audio is of type list; give one path, address or array"),
+        (["a.wav", "b.wav"], None, "audio is of type list; give one path, address, file, bytes or array"),
         ("a.wav", 16_000, "sampling_rate=16000 is for arrays"),
     ],
 )

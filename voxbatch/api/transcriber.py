@@ -16,10 +16,10 @@ from typing import Any, Self, Unpack
 from numpy.typing import NDArray
 
 from voxbatch import engines, errors
-from voxbatch.api.array_file import array_file
 from voxbatch.api.keyword_types import TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
+from voxbatch.api.recording_file import OpenFile, array_file, bytes_file, name_of
 from voxbatch.config import RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.engines import Engine, EngineCache
@@ -33,8 +33,8 @@ from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
 from voxbatch.storage import DEFAULT_STORES, is_remote
 
-Audio = str | os.PathLike[str] | NDArray[Any]
-"""A path, an address (gs://, s3://, http(s)://), or samples: see array_file."""
+Audio = str | os.PathLike[str] | bytes | bytearray | memoryview | OpenFile | NDArray[Any]
+"""A path, an address (gs://, s3://, http(s)://), the bytes of a file, an open file, or samples: see recording_file."""
 
 
 class Transcriber:
@@ -99,8 +99,9 @@ class Transcriber:
         """Transcribe one recording, or a part of it.
 
         Args:
-            audio: a path, an address (gs://, s3://, http(s)://), or an array of shape (num_samples,) or
-                (num_channels, num_samples): floats with full scale ±1, or int16 or int32.
+            audio: a path or an address (gs://, s3://, http(s)://); the bytes of a recording in any format; a file that
+                is open in binary mode, which is read from its position to its end and stays open; or an array of
+                shape (num_samples,) or (num_channels, num_samples): floats with full scale ±1, or int16 or int32.
             sampling_rate: samples per second of an array.
             language: language of the recording. Default: the language of the transcriber, else the engine decides.
             offset: seconds to skip at the start.
@@ -113,15 +114,16 @@ class Transcriber:
             RunError: the engine cannot start or has died.
         """
         row = {"id": "recording", "offset": offset, "duration": duration, "channel": channel, "lang": language}
-        with self._lock, _place(audio, sampling_rate) as place:
+        with self._lock, _place(audio, sampling_rate) as (place, name):
             if self._is_closed:
                 raise UsageError("this Transcriber is closed; make another one")
             outcome = self._outcome(_item({"audio_filepath": place, **row}, self._options))
         if isinstance(outcome, Failure):
-            error: errors.ItemError = getattr(errors, outcome.error)(outcome.message, outcome.kind)
+            message = outcome.message.replace(place, name)
+            error: errors.ItemError = getattr(errors, outcome.error)(message, outcome.kind)
             error.retryable = outcome.retryable
             raise error
-        return outcome
+        return outcome if name == place else replace(outcome, audio="")
 
     def _engine(self) -> Engine:
         options = self._options
@@ -173,7 +175,7 @@ def transcribe(
     Each call loads the model. For several recordings use `Transcriber`, `run` or `start`.
 
     Args:
-        audio: a path, an address (gs://, s3://, http(s)://), or an array: see Transcriber.transcribe.
+        audio: a path, an address, bytes, an open file or an array: see Transcriber.transcribe.
         sampling_rate: samples per second of an array.
         offset: seconds to skip at the start.
         duration: seconds to take from there. Default: to the end.
@@ -192,24 +194,30 @@ def transcribe(
 
 
 @contextlib.contextmanager
-def _place(audio: Audio, sampling_rate: int | None) -> Iterator[str]:
-    """Yield the absolute path or the address of a recording; for an array, that of a temporary file with its samples.
+def _place(audio: Audio, sampling_rate: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the absolute path or the address of a recording, and its name for messages. One that has neither is in a
+    temporary file meanwhile.
 
     Raises:
         ConfigError: `audio` is nothing of the kind, or a sampling rate is missing or superfluous.
     """
+    is_array = hasattr(audio, "__array__")
+    if sampling_rate is not None and not is_array:
+        raise ConfigError(f"sampling_rate={sampling_rate!r} is for arrays; a recording's file tells its own")
     if isinstance(audio, str | os.PathLike):
-        if sampling_rate is not None:
-            raise ConfigError(f"sampling_rate={sampling_rate!r} is for arrays; a recording's file tells its own")
         place = os.fspath(audio)
-        yield place if is_remote(place) else os.path.abspath(place)
-    elif hasattr(audio, "__array__"):
+        place = place if is_remote(place) else os.path.abspath(place)
+        yield place, place
+    elif isinstance(audio, bytes | bytearray | memoryview) or hasattr(audio, "read"):
+        with bytes_file(audio) as path:
+            yield path, name_of(audio)
+    elif is_array:
         with array_file(audio, sampling_rate) as path:
-            yield path
+            yield path, "the array"
     else:
         raise ConfigError(
-            f"audio is of type {type(audio).__name__}; give one path, address or array, and several to voxbatch.run or "
-            "one by one to a Transcriber"
+            f"audio is of type {type(audio).__name__}; give one path, address, file, bytes or array, and several to "
+            "voxbatch.run or one by one to a Transcriber"
         )
 
 

@@ -1,12 +1,14 @@
-"""Give an array of samples to the decoder processes, as a WAV file in TMPDIR."""
+"""Give a recording without a path to the decoder processes, as a file in TMPDIR: an array of samples, bytes, or an open
+file."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +27,15 @@ MAX_PEAK = 100.0
 exceed the full scale of 1 a little."""
 BLOCK_FRAMES = 1 << 20
 """Samples per channel that are written at a time."""
+BLOCK_BYTES = 1 << 20
+"""Bytes that are read from an open file at a time."""
+
+
+class OpenFile(Protocol):
+    """A file that is open in binary mode: `open(path, "rb")`, `io.BytesIO`, an upload of a web server."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; none at the end."""
 
 
 @contextlib.contextmanager
@@ -41,13 +52,56 @@ def array_file(audio: ArrayLike, sampling_rate: int | None) -> Iterator[str]:
     """
     samples = np.atleast_2d(np.asarray(audio))
     _check(samples, sampling_rate)
+    with _named_file("the array", _wav_blocks(samples, int(sampling_rate or 0))) as path:
+        yield path
+
+
+@contextlib.contextmanager
+def bytes_file(audio: bytes | bytearray | memoryview | OpenFile) -> Iterator[str]:
+    """Yield the path of a file with the bytes of a recording, in any format. The file vanishes with this context. Only
+    its user can read it.
+
+    Args:
+        audio: bytes; or an open file, which is read from its position to its end and stays open.
+
+    Raises:
+        ConfigError: there are no bytes, or the file is open in text mode.
+        TemporaryFileError: the file cannot be written.
+    """
+    blocks = [audio] if isinstance(audio, bytes | bytearray | memoryview) else _file_blocks(audio)
+    with _named_file(name_of(audio), blocks) as path:
+        if not os.path.getsize(path):
+            advice = "" if isinstance(blocks, list) else "; if it was just written, call seek(0) before"
+            raise ConfigError(f"the recording is 0 bytes long{advice}")
+        yield path
+
+
+def name_of(audio: object) -> str:
+    """Return the name of a recording without a path, for messages: the name that an open file has, else its kind."""
+    if isinstance(audio, bytes | bytearray | memoryview):
+        return "the bytes"
+    name = getattr(audio, "name", None)
+    return name if isinstance(name, str) else "the open file"
+
+
+def _file_blocks(file: OpenFile) -> Iterator[bytes]:
+    while block := file.read(BLOCK_BYTES):
+        if not isinstance(block, bytes):
+            raise ConfigError('the file gives text; open it in binary mode, open(path, "rb")')
+        yield block
+
+
+@contextlib.contextmanager
+def _named_file(name: str, blocks: Iterable[bytes | bytearray | memoryview]) -> Iterator[str]:
+    """Yield the path of a temporary file of these bytes. It has a name, because decoders cannot open the files of this
+    process: see process.confinement."""
     with contextlib.ExitStack() as stack:
-        try:  # the file has a name, because decoders cannot open the files of this process: see process.confinement
-            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="voxbatch-", suffix=".wav"))
-            file.writelines(_wav_blocks(samples, int(sampling_rate or 0)))
+        try:
+            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="voxbatch-"))
+            file.writelines(blocks)
             file.flush()
         except OSError as e:
-            raise TemporaryFileError("the array", e) from e
+            raise TemporaryFileError(name, e) from e
         yield file.name
 
 
