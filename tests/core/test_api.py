@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
@@ -25,6 +26,7 @@ from holds import Hold
 
 import voxbatch as vb
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
+from voxbatch.api.one_recording import keeper
 from voxbatch.config import RunOptions
 from voxbatch.runner import forecast
 from voxbatch.runner.job import Job
@@ -33,6 +35,13 @@ from voxbatch.storage.columns import ItemSet
 
 pytestmark = pytest.mark.slow
 RECORDINGS = ROOT / "examples" / "recordings"
+
+
+@pytest.fixture(autouse=True)
+def no_kept_model() -> Iterator[None]:
+    """Unload the model that a call keeps for the next one."""
+    yield
+    keeper.unload()
 
 
 def outputs(out: Path) -> dict[str, bytes]:

@@ -8,12 +8,13 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from voxbatch.errors import ConfigError
+from voxbatch.storage import is_remote
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 WAV_FORMATS = {"int16": 1, "int32": 1, "float32": 3, "float64": 3}
@@ -36,6 +37,38 @@ class OpenFile(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Return at most `size` bytes; none at the end."""
+
+
+Audio: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | OpenFile | NDArray[Any]
+"""A path, an address (gs://, s3://, http(s)://), the bytes of a recording, an open file, or samples: see array_file."""
+
+
+@contextlib.contextmanager
+def recording_place(audio: Audio, sampling_rate: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the absolute path or the address of a recording, and its name for messages. One that has neither is in a
+    temporary file meanwhile.
+
+    Raises:
+        ConfigError: `audio` is nothing of the kind, or a sampling rate is missing or superfluous.
+    """
+    is_array = hasattr(audio, "__array__")
+    if sampling_rate is not None and not is_array:
+        raise ConfigError(f"sampling_rate={sampling_rate!r} is for arrays; a recording's file tells its own")
+    if isinstance(audio, str | os.PathLike):
+        place = os.fspath(audio)
+        place = place if is_remote(place) else os.path.abspath(place)
+        yield place, place
+    elif isinstance(audio, bytes | bytearray | memoryview) or hasattr(audio, "read"):
+        with bytes_file(audio) as path:
+            yield path, name_of(audio)
+    elif is_array:
+        with array_file(audio, sampling_rate) as path:
+            yield path, "the array"
+    else:
+        raise ConfigError(
+            f"audio is of type {type(audio).__name__}; give one path, address, file, bytes or array, and several to "
+            "voxbatch.run or one by one to a Transcriber"
+        )
 
 
 @contextlib.contextmanager
