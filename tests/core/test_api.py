@@ -25,8 +25,8 @@ from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
 from holds import Hold
 
 import voxbatch as vb
+from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
-from voxbatch.api.one_recording import keeper
 from voxbatch.config import RunOptions
 from voxbatch.runner import forecast
 from voxbatch.runner.job import Job

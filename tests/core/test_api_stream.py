@@ -17,8 +17,8 @@ from conftest import ROOT, Recorder, gone
 from holds import Hold
 
 import voxbatch as vb
-from voxbatch.api import one_recording
-from voxbatch.api.one_recording import keeper
+from voxbatch.api import kept_model
+from voxbatch.api.kept_model import keeper
 
 pytestmark = pytest.mark.slow
 RECORDINGS = ROOT / "examples" / "recordings"
@@ -227,6 +227,9 @@ def test_a_model_is_loaded_once_for_equal_options(recording: Recorder, caplog: p
     assert loads(caplog) == 1
     vb.transcribe(paths[0], language="en", **options)
     assert loads(caplog) == 2
+    vb.Transcriber(engine="scripted").close()
+    vb.transcribe(paths[0], language="en", **options)
+    assert loads(caplog) == 3
 
 
 def test_calls_with_different_options_do_not_disturb_each_other(recording: Recorder) -> None:
@@ -248,6 +251,6 @@ def test_a_kept_model_is_unloaded(recording: Recorder, monkeypatch: pytest.Monke
     assert len(kept) == 1
     vb.run(path, tmp_path / "out", engine="scripted")
     assert gone(list(kept), 10)
-    monkeypatch.setattr(one_recording, "KEPT_S", 0.2)
+    monkeypatch.setattr(kept_model, "KEPT_S", 0.2)
     vb.transcribe(path, engine="scripted")
     assert gone(list(set(psutil.Process().children()) - before), 10)

@@ -13,9 +13,9 @@ from typing import Self, Unpack
 from voxbatch import runner
 from voxbatch.analysis import results
 from voxbatch.analysis.results import Result, ResultReader
+from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.api.keywords import run_options
-from voxbatch.api.one_recording import keeper
 from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
 from voxbatch.errors import ConfigError, RunError, RunMismatchError

@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 from weakref import WeakSet
 
 from voxbatch import engines, errors
+from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
@@ -61,6 +62,7 @@ class Transcriber:
         self._diarization = steps_of(self._options).check(engine.spec)
         for warning in engine.spec.warnings:
             self._log.warning("engine", text=warning)
+        keeper.unload()
         warm_pool.open()
 
     def __enter__(self) -> Self:
