@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from voxbatch.analysis.results import Result
     from voxbatch.api import (
         BackgroundRun,
+        SegmentStream,
         Transcriber,
         compare,
         read_results,
         run,
         score,
         start,
+        stream,
         transcribe,
+        transcribe_async,
     )
     from voxbatch.errors import (
         AudioError,
@@ -46,7 +49,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "voxbatch.api": (
-        "BackgroundRun", "Transcriber", "compare", "read_results", "run", "score", "start", "transcribe",
+        "BackgroundRun", "SegmentStream", "Transcriber", "compare", "read_results", "run", "score", "start", "stream",
+        "transcribe", "transcribe_async",
     ),
     "voxbatch.errors": (
         "AudioError", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError", "StorageError",
@@ -81,6 +85,7 @@ __all__ = [
     "Result",
     "RunError",
     "Segment",
+    "SegmentStream",
     "StorageError",
     "Summary",
     "Transcriber",
@@ -96,7 +101,9 @@ __all__ = [
     "score",
     "speak",
     "start",
+    "stream",
     "transcribe",
+    "transcribe_async",
 ]
 
 

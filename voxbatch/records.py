@@ -10,12 +10,13 @@ do not validate: an Item is checked once, when its line is read.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.settings import QUESTION, setting
 from voxbatch.shared_samples import SharedSamples
+from voxbatch.views import TranscriptViews
 
 if TYPE_CHECKING:  # the command line needs some of the records before numpy is imported
     import numpy as np
@@ -407,8 +408,8 @@ class Speech:
     """The text that a transcribing engine heard in the samples. None if nothing listened."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+@dataclass(frozen=True, slots=True, repr=False)
+class Transcript(TranscriptViews):
     """Text of one Item, with times on the recording's clock (0 is the start of the recording, not the offset)."""
 
     text: str
@@ -426,6 +427,8 @@ class Transcript:
     gives no confidence."""
     answer: Answer | None = None
     """Answer to the item's question, whose text is `text`. None if the item was transcribed."""
+    audio: str = field(default="", compare=False)
+    """Place of the recording, for a player. Empty if it has none, as bytes and arrays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +25,7 @@ from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
 from holds import Hold
 
 import voxbatch as vb
+from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.config import RunOptions
 from voxbatch.runner import forecast
@@ -33,6 +35,13 @@ from voxbatch.storage.columns import ItemSet
 
 pytestmark = pytest.mark.slow
 RECORDINGS = ROOT / "examples" / "recordings"
+
+
+@pytest.fixture(autouse=True)
+def no_kept_model() -> Iterator[None]:
+    """Unload the model that a call keeps for the next one."""
+    yield
+    keeper.unload()
 
 
 def outputs(out: Path) -> dict[str, bytes]:
@@ -101,7 +110,7 @@ def test_an_array_is_decoded_without_a_loss(dtype: str, recording: Recorder) -> 
         (np.zeros(100, np.int64), 16_000, "the array is of type int64; give one of int16, int32, float32, float64"),
         (np.full(100, 3e4, np.float32), 16_000, "the highest sample of the array is 30000; floats have the full scale"),
         (np.full(100, np.nan, np.float32), 16_000, "the highest sample of the array is nan"),
-        (["a.wav", "b.wav"], None, "audio is of type list; give one path, address or array"),
+        (["a.wav", "b.wav"], None, "audio is of type list; give one path, address, file, bytes or array"),
         ("a.wav", 16_000, "sampling_rate=16000 is for arrays"),
     ],
 )

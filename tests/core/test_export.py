@@ -14,7 +14,7 @@ import pytest
 import servers
 from conftest import ManifestWriter, Recorder, Voxbatch
 
-from voxbatch.analysis.export import COLUMNS, export_items
+from voxbatch.analysis.export import COLUMNS, LISTS, export_items
 from voxbatch.analysis.results import read_results
 from voxbatch.errors import ConfigError, StorageError
 from voxbatch.storage import Stores
@@ -96,7 +96,20 @@ def test_parquet_has_types_and_exact_texts(hostile: Path, tmp_path: Path) -> Non
     assert table["mixed"].to_pylist()[:3] == ["1", "b", None]
     assert table["big"].to_pylist()[0] == str(1 << 70)
     assert "=evil" in table.column_names
-    assert not {"tags", "words", "segments", "version", "engine"} & set(table.column_names)
+    assert not {"tags", "version", "engine"} & set(table.column_names)
+
+
+def test_parquet_has_the_segments_and_words(hostile: Path, tmp_path: Path) -> None:
+    """Each row has its segments and words with their times, as the line has them; one that failed has none."""
+    path = tmp_path / "items.parquet"
+    export_items(Stores().out(str(hostile)), str(path))
+    results = {result.id: result.line for result in read_results(Stores().out(str(hostile)))}
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+    for row in rows:
+        for name, fields in LISTS.items():
+            expected = results[row["id"]].get(name)
+            assert row[name] == (expected and [dict.fromkeys(fields) | member for member in expected])
+    assert len(rows[0]["words"]) > 1
 
 
 def test_csv_is_read_back_and_no_cell_is_a_formula(hostile: Path, tmp_path: Path) -> None:
@@ -126,7 +139,7 @@ def test_a_table_of_csv_equals_that_of_parquet(manifest: ManifestWriter, voxbatc
     for name in ("items.csv", "items.PARQUET"):
         assert export_items(store, str(tmp_path / name)) == 3
     left, right = pd.read_csv(tmp_path / "items.csv"), pd.read_parquet(tmp_path / "items.PARQUET")
-    assert list(left.columns) == list(right.columns)
+    assert list(left.columns) == [name for name in right.columns if name not in LISTS]
     for name, kind in COLUMNS.items():
         if kind in ("int", "float"):
             assert left[name].fillna(-1).tolist() == right[name].fillna(-1).tolist(), name

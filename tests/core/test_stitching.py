@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ from scripted_engine import WORD_SECONDS, count_words
 
 from voxbatch.records import LOST_SPEECH, REPETITION, SAMPLING_RATE, Chunk, Flag, Hypothesis, Span, Waveform, Word
 from voxbatch.text.chunking import cut_into_chunks
-from voxbatch.text.stitching import segments, stitch
+from voxbatch.text.stitching import Heard, segments, stitch, streamed
 
 SECOND = SAMPLING_RATE
 
@@ -52,6 +53,33 @@ def test_each_word_comes_out_once(spans: list[Span]) -> None:
     assert transcript.text == "".join(text for text, _ in wanted).strip()
     assert transcript.audio_duration == (spans[-1].core_end - spans[0].core_start) / SECOND
     assert transcript.warnings == ()
+
+
+@given(cuts(), st.data())
+def test_streamed_segments_are_those_of_the_transcript(spans: list[Span], data: st.DataObject) -> None:
+    """Chunks that come in parts, and in any order, give the segments of the whole, each as early as it is certain."""
+    hypotheses = [hypothesis_of(i, span) for i, span in enumerate(spans)]
+    ended = [replace(h, words=tuple(replace(w, text=f"{w.text}.") for w in h.words)) for h in hypotheses]
+    for versions, has_times in ((hypotheses, True), (ended, True), ([replace(h, words=()) for h in ended], False)):
+        parts = [list[Heard]() for _ in spans]
+        for at, (span, hypothesis) in enumerate(zip(spans, versions, strict=True)):
+            cut = data.draw(st.integers(0, len(hypothesis.words)))
+            words = hypothesis.words
+            parts[at] = [
+                Heard(at, span, replace(hypothesis, words=words[:cut]), is_last=False),
+                Heard(at, span, replace(hypothesis, words=words[cut:]), is_last=True),
+            ]
+        order = data.draw(st.permutations([at for at in range(len(spans)) for _ in range(2)]))
+        messages = [parts[at].pop(0) for at in order]
+        assert tuple(streamed(messages, has_times)) == stitch(spans, versions).segments
+
+
+def test_a_segment_is_streamed_before_the_next_chunk() -> None:
+    """A sentence of a chunk that is in progress comes as soon as the next word has come."""
+    words = heard(LEFT, ("One.", 1), ("Two.", 2), ("Three.", 3)).words
+    rest = [Heard(0, LEFT, Hypothesis(0, 0, "", words), is_last=False)]
+    stream = streamed(iter(rest), has_times=True)
+    assert (next(stream).text, next(stream).text) == ("One.", "Two.")
 
 
 @pytest.mark.parametrize(("confidences", "mean"), [((0.5, 1.0), 0.75), ((0.5, None), 0.5), ((None, None), None)])

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "voxbatch"
 LAYERS = (
     ("failure_kinds",),
     ("errors", "languages", "parts", "safe_text", "__init__"),
-    ("rounding", "settings", "shared_samples", "word"),
+    ("rounding", "settings", "shared_samples", "views", "word"),
     ("log", "records", "work"),
     ("process", "speech", "storage", "voice"),
     ("stores",),

@@ -95,7 +95,10 @@ def test_the_notebook_runs_in_a_kernel(kernel: Callable[[Any], None], examples: 
         rest = [output for output in cell["outputs"] if output.get("name") != "stderr"]
         shown.append("".join(part.get("text") or part.get("data", {}).get("text/plain", "") for part in rest))
         assert not [text for text in errors if "ipywidgets" not in text]  # tqdm asks for them when it is imported
-    assert shown[0].startswith("'Here is the weather for the north coast.")
+    assert shown[0].startswith("Transcript('Here is the weather for the north coast.")
+    page = notebook.cells[2]["outputs"][0]["data"]["text/html"]
+    assert page.count("<audio") == 1
+    assert page.count("<span") + page.count("<mark") == 32
     assert shown[2].endswith("3 of 3 recordings")
     assert shown[3].startswith("3 done, 0 failed, WER ")
     assert len(shown[4].splitlines()) == 3

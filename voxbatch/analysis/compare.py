@@ -110,6 +110,8 @@ class Comparison:
     """Difference of the word error rates. None if no item in common is counted in words."""
     characters: PairedDifference | None
     """Difference of the character error rates."""
+    options: Mapping[str, tuple[Any, Any]]
+    """Options and versions of two runs that differ, by name, with the values of A and B. Empty if one is a file."""
     changed: tuple[ChangedItem, ...]
     """The items whose number of errors changed most, the largest change first."""
 
@@ -367,8 +369,18 @@ def compare_places(
         normalizers={lang: normalizer_name(lang) for lang in sorted({scored_language(pair.lang) for pair in scored})},
         words=_difference(words),
         characters=_difference(characters),
+        options=_other_options(sources),
         changed=_changed(scored, limit, sources),
     )
+
+
+def _other_options(sources: tuple[_ComparedSource, _ComparedSource]) -> dict[str, tuple[Any, Any]]:
+    """Return the options that differ. One that only one of the runs has is None in the other."""
+    summaries = [source.summary for source in sources]
+    if None in summaries:
+        return {}
+    a, b = (summary.facts.options for summary in summaries if summary)
+    return {name: (a.get(name), b.get(name)) for name in {**a, **b} if a.get(name) != b.get(name)}
 
 
 def _read(source: _ComparedSource) -> dict[str, _SideItem]:

@@ -3,7 +3,8 @@
     export_items(store, "items.parquet")   →   id, audio_filepath, lang, …, wer, …, error, message, speaker, …
 
 The rows are read from the parts, in the order of the manifest, and streamed. A first pass over the lines gives the
-columns: those of COLUMNS, then the keys of the manifest's lines. One batch of rows is in memory.
+columns: those of COLUMNS, in Parquet also the segments and words, then the keys of the manifest's lines. One batch of
+rows is in memory.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ COLUMNS: Mapping[str, str] = {
     "speakers": "text", "error": "text", "message": "text",
 }  # fmt: skip
 """Columns that every table has, each with the kind of its values. docs/outputs.md describes them."""
+LISTS: Mapping[str, Mapping[str, str]] = {
+    "segments": {"text": "text", "start": "float", "end": "float", "speaker": "text"},
+    "words": {"word": "text", "start": "float", "end": "float", "confidence": "float", "speaker": "text"},
+}
+"""Columns of a table in Parquet that are lists of structures, each with the kinds of its fields."""
+WORD_CHARACTERS = 100
+"""Characters of a text that take as much memory as a word."""
 MAX_KEYS = 1000
 """Most columns that the keys of the manifest's lines may give. In a manifest whose keys are data, their number has no
 limit."""
@@ -65,7 +73,7 @@ def export_items(store: Store, path: str, stores: Stores = DEFAULT_STORES) -> in
     encode = _encoder(path)
     run = run_file.read_existing(store)
     entries = Entries(store, run)  # listed once: the run may go on
-    columns, count = dict(COLUMNS), 0
+    columns, count = {**COLUMNS, **(dict.fromkeys(LISTS, "list") if encode is _parquet else {})}, 0
     for entry in entries:
         count += 1
         _add_kinds(columns, parse_line(store, entry, run.products), store.place)
@@ -85,7 +93,7 @@ def _add_kinds(columns: dict[str, str], line: Row, place: str) -> None:
         known = columns.setdefault(key, kind)
         if known != kind:
             columns[key] = "float" if {known, kind} == {"int", "float"} else "text"
-    if len(columns) > len(COLUMNS) + MAX_KEYS:
+    if len(columns.keys() - COLUMNS.keys() - LISTS.keys()) > MAX_KEYS:
         raise ConfigError(
             f"{place}: the manifest's lines have more than {MAX_KEYS:,} different keys, and each becomes a column; "
             "read transcripts.jsonl instead, or move such keys into one object"
@@ -118,6 +126,7 @@ def _row(is_done: bool, line: Row, columns: Mapping[str, str], run: Run) -> Row:
         "num_warnings": len(line["warnings"]) if is_done else 0,
         "speakers": ";".join(dict.fromkeys(segment["speaker"] for segment in segments if "speaker" in segment)),
     }  # fmt: skip
+    own |= {name: line.get(name) if is_done else None for name in LISTS}
     foreign = ("error", "message") if is_done else ("pred_text", "audio_duration", "confidence")
     return {
         name: own[name] if name in own else None if name in foreign else _value(line.get(name), kind)
@@ -142,6 +151,7 @@ def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
     for row in rows:
         batch.append(row)
         characters += sum(len(value) for value in row.values() if isinstance(value, str))
+        characters += WORD_CHARACTERS * len(row.get("words") or ())
         if len(batch) >= _BATCH_ROWS or characters >= _BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0
@@ -204,11 +214,15 @@ def _parquet(columns: Mapping[str, str], batches: Iterator[list[Row]]) -> Iterat
     from pyarrow import parquet
 
     types = {"text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
-    schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
+    lists = {
+        name: pa.list_(pa.struct([(field, types[kind]) for field, kind in fields.items()]))
+        for name, fields in LISTS.items()
+    }
+    schema = pa.schema([(name, lists[name] if kind == "list" else types[kind]) for name, kind in columns.items()])
     sink = _Blocks()
     with parquet.ParquetWriter(sink, schema, compression="zstd") as writer:
         for batch in batches:
-            arrays = [pa.array([row[name] for row in batch], types[kind]) for name, kind in columns.items()]
+            arrays = [pa.array([row[field.name] for row in batch], field.type) for field in schema]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
             yield sink.take()
     yield sink.take()

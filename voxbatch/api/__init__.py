@@ -7,16 +7,21 @@ logger "voxbatch" of Python's `logging`.
 """
 
 from voxbatch.api.background_run import BackgroundRun, read_results, run, start
+from voxbatch.api.one_recording import stream, transcribe, transcribe_async
 from voxbatch.api.scores import compare, score
-from voxbatch.api.transcriber import Transcriber, transcribe
+from voxbatch.api.segment_stream import SegmentStream
+from voxbatch.api.transcriber import Transcriber
 
 __all__ = [
     "BackgroundRun",
+    "SegmentStream",
     "Transcriber",
     "compare",
     "read_results",
     "run",
     "score",
     "start",
+    "stream",
     "transcribe",
+    "transcribe_async",
 ]

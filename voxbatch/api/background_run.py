@@ -13,6 +13,7 @@ from typing import Self, Unpack
 from voxbatch import runner
 from voxbatch.analysis import results
 from voxbatch.analysis.results import Result, ResultReader
+from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
@@ -38,7 +39,8 @@ class BackgroundRun:
     """
 
     def __init__(self, config: Config):
-        """Start the run."""
+        """Start the run. The model that `transcribe` keeps is unloaded, because a GPU may not hold two."""
+        keeper.unload()
         self.out = config.out
         """Folder of the outputs, a path or an address."""
         self._config = config

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import os
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
-
-from numpy.typing import NDArray
+from weakref import WeakSet
 
 from voxbatch import engines, errors
-from voxbatch.api.array_file import array_file
+from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
+from voxbatch.api.recording_file import Audio, recording_place
+from voxbatch.api.segment_stream import OnText, SegmentStream
 from voxbatch.config import RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.engines import Engine, EngineCache
@@ -27,14 +25,11 @@ from voxbatch.engines.choice import choose
 from voxbatch.errors import AudioError, ConfigError, UsageError
 from voxbatch.manifest import LineError, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
-from voxbatch.runner import Stop
+from voxbatch.runner import Stop, StopRequested
 from voxbatch.runner.one_recording import transcribe_recording
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
 from voxbatch.storage import DEFAULT_STORES, is_remote
-
-Audio = str | os.PathLike[str] | NDArray[Any]
-"""A path, an address (gs://, s3://, http(s)://), or samples: see array_file."""
 
 
 class Transcriber:
@@ -59,14 +54,15 @@ class Transcriber:
         self._options = run_options(options, TranscribeKeywords)
         self._log, self._engine_cache = python_log(), EngineCache()
         self._lock = threading.Lock()
-        """Held during a call: an engine has one stream at a time."""
-        self._last: Future[Outcome] | None = None
-        """The last call's work. It may still be in progress if its caller was interrupted twice."""
+        """Held by the work on a recording: an engine has one stream at a time."""
+        self._streams = WeakSet[SegmentStream]()
+        """Streams that may be in progress, which `close` stops."""
         self._is_closed = False
         engine = self._engine()
         self._diarization = steps_of(self._options).check(engine.spec)
         for warning in engine.spec.warnings:
             self._log.warning("engine", text=warning)
+        keeper.unload()
         warm_pool.open()
 
     def __enter__(self) -> Self:
@@ -79,7 +75,9 @@ class Transcriber:
         self.close()
 
     def close(self) -> None:
-        """Unload the model. A second call does nothing."""
+        """Unload the model. Streams are stopped; other calls in progress are finished. A second call does nothing."""
+        for segments in list(self._streams):
+            segments.close()
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -99,8 +97,9 @@ class Transcriber:
         """Transcribe one recording, or a part of it.
 
         Args:
-            audio: a path, an address (gs://, s3://, http(s)://), or an array of shape (num_samples,) or
-                (num_channels, num_samples): floats with full scale ±1, or int16 or int32.
+            audio: a path or an address (gs://, s3://, http(s)://); the bytes of a recording in any format; a file that
+                is open in binary mode, which is read from its position to its end and stays open; or an array of
+                shape (num_samples,) or (num_channels, num_samples): floats with full scale ±1, or int16 or int32.
             sampling_rate: samples per second of an array.
             language: language of the recording. Default: the language of the transcriber, else the engine decides.
             offset: seconds to skip at the start.
@@ -112,16 +111,53 @@ class Transcriber:
             UsageError: an argument is wrong.
             RunError: the engine cannot start or has died.
         """
-        row = {"id": "recording", "offset": offset, "duration": duration, "channel": channel, "lang": language}
-        with self._lock, _place(audio, sampling_rate) as place:
-            if self._is_closed:
-                raise UsageError("this Transcriber is closed; make another one")
-            outcome = self._outcome(_item({"audio_filepath": place, **row}, self._options))
-        if isinstance(outcome, Failure):
-            error: errors.ItemError = getattr(errors, outcome.error)(outcome.message, outcome.kind)
-            error.retryable = outcome.retryable
-            raise error
-        return outcome
+        row = {"offset": offset, "duration": duration, "channel": channel, "lang": language}
+        return self.begin(audio, sampling_rate, row, is_live=False).result()
+
+    def stream(
+        self,
+        audio: Audio,
+        *,
+        sampling_rate: int | None = None,
+        language: str | None = None,
+        offset: float = 0.0,
+        duration: float | None = None,
+        channel: int | None = None,
+    ) -> SegmentStream:
+        """Start to transcribe one recording, and return its segments, which come while it is being transcribed.
+
+        The segments are those of `transcribe`, with its arguments and errors. They come in order, each as soon as no
+        later word can change it. With `speakers` or `channels`, all come at the end.
+        """
+        row = {"offset": offset, "duration": duration, "channel": channel, "lang": language}
+        segments = self.begin(audio, sampling_rate, row)
+        self._streams.add(segments)
+        return segments
+
+    def begin(
+        self,
+        audio: Audio,
+        sampling_rate: int | None,
+        row: Mapping[str, Any],
+        is_live: bool = True,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> SegmentStream:
+        """Start to transcribe one recording.
+
+        Args:
+            row: the other keys of its line of a manifest.
+            is_live: segments come before the end, if the options allow it.
+            on_end: called when the work has ended, by its thread.
+        """
+        is_live = is_live and self._diarization is None and not self._options.channels
+
+        def work(stop: Stop, on_text: OnText) -> Transcript:
+            try:
+                return self._transcript(audio, sampling_rate, row, stop, on_text if is_live else None)
+            finally:
+                on_end()
+
+        return SegmentStream(work, self._engine().spec.word_times)
 
     def _engine(self) -> Engine:
         options = self._options
@@ -129,88 +165,31 @@ class Transcriber:
         engine_options = engines.options_with_kernels(name, options.engine_options, options.kernel_cache)
         return self._engine_cache.get(name, options.model, engine_options, options.stores)
 
-    def _outcome(self, item: Item) -> Outcome:
-        """Transcribe an item in a thread of its own, so that an interrupt of this thread stops it in order."""
-        options, stop = self._options, Stop(ends_process=False)
+    def _transcript(
+        self, audio: Audio, sampling_rate: int | None, row: Mapping[str, Any], stop: Stop, on_text: OnText | None
+    ) -> Transcript:
+        with self._lock, recording_place(audio, sampling_rate) as (place, name):
+            if self._is_closed:
+                raise UsageError("this Transcriber is closed; make another one")
+            if stop.requested.is_set():
+                raise StopRequested
+            item = _item({"id": "recording", "audio_filepath": place, **row}, self._options)
+            outcome = self._outcome(item, stop, on_text)
+        if isinstance(outcome, Failure):
+            error: errors.ItemError = getattr(errors, outcome.error)(outcome.message.replace(place, name), outcome.kind)
+            error.retryable = outcome.retryable
+            raise error
+        return outcome if name == place else replace(outcome, audio="")
+
+    def _outcome(self, item: Item, stop: Stop, on_text: OnText | None) -> Outcome:
         if not is_remote(item.audio):  # a wrong path fails before the model is loaded
             try:
                 DEFAULT_STORES.recording(item.audio).close()
             except AudioError as e:
                 return Failure(e.kind, str(e), e.retryable)
-        if self._last is not None:
-            wait([self._last])
-        future = self._last = Future[Outcome]()
-        pipeline = replace(options, decoders=1, part_items=1)
+        pipeline = replace(self._options, decoders=1, part_items=1)
         on_message = functools.partial(log_engine_message, self._log)
-        engine = self._engine()
-
-        def work() -> None:
-            try:
-                outcome = transcribe_recording(engine, item, pipeline, stop, on_message, self._diarization)
-                future.set_result(outcome)
-            except BaseException as e:  # noqa: BLE001 the thread that waits raises it
-                future.set_exception(e)
-
-        threading.Thread(target=work, daemon=True, name="voxbatch-transcribe").start()
-        try:
-            return future.result()
-        finally:
-            stop.requested.set()
-            wait([future])
-
-
-def transcribe(
-    audio: Audio,
-    *,
-    sampling_rate: int | None = None,
-    offset: float = 0.0,
-    duration: float | None = None,
-    channel: int | None = None,
-    **options: Unpack[TranscribeKeywords],
-) -> Transcript:
-    """Transcribe one recording. The text is the one that `voxbatch run` writes for it.
-
-    Each call loads the model. For several recordings use `Transcriber`, `run` or `start`.
-
-    Args:
-        audio: a path, an address (gs://, s3://, http(s)://), or an array: see Transcriber.transcribe.
-        sampling_rate: samples per second of an array.
-        offset: seconds to skip at the start.
-        duration: seconds to take from there. Default: to the end.
-        channel: channel to take, from 0. Default: a mixdown of all.
-        options: `model`, `language`, `engine`, …: see docs/python.md.
-
-    Raises:
-        ItemError: the recording cannot be transcribed: AudioError, LanguageError, TranscriptionError, CrashError.
-        UsageError: an argument is wrong, or the engine is not installed.
-        RunError: the engine cannot start or has died.
-    """
-    with Transcriber(**options) as transcriber:
-        return transcriber.transcribe(
-            audio, sampling_rate=sampling_rate, offset=offset, duration=duration, channel=channel
-        )
-
-
-@contextlib.contextmanager
-def _place(audio: Audio, sampling_rate: int | None) -> Iterator[str]:
-    """Yield the absolute path or the address of a recording; for an array, that of a temporary file with its samples.
-
-    Raises:
-        ConfigError: `audio` is nothing of the kind, or a sampling rate is missing or superfluous.
-    """
-    if isinstance(audio, str | os.PathLike):
-        if sampling_rate is not None:
-            raise ConfigError(f"sampling_rate={sampling_rate!r} is for arrays; a recording's file tells its own")
-        place = os.fspath(audio)
-        yield place if is_remote(place) else os.path.abspath(place)
-    elif hasattr(audio, "__array__"):
-        with array_file(audio, sampling_rate) as path:
-            yield path
-    else:
-        raise ConfigError(
-            f"audio is of type {type(audio).__name__}; give one path, address or array, and several to voxbatch.run or "
-            "one by one to a Transcriber"
-        )
+        return transcribe_recording(self._engine(), item, pipeline, stop, on_message, self._diarization, on_text)
 
 
 def _item(row: dict[str, Any], options: RunOptions) -> Item:

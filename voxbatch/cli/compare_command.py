@@ -121,6 +121,7 @@ def _write_page(place: str, comparison: Comparison, cluster: str | None, stores:
         for item in comparison.changed
     ]
     facts = [*(line for line in lines if not line.startswith("→ ")), _common(comparison)]
+    facts += [line.strip() for line in _options(comparison) if line]
     content = render_comparison(f"{verdict[0].upper()}{verdict[1:]}", facts, list(_rows(comparison)), items)
     target, name = open_target(place, stores, alternative="choose another file with --html")
     target.write(name, [content])
@@ -138,6 +139,7 @@ def _common(comparison: Comparison) -> str:
 
 def _report(comparison: Comparison, cluster: str | None) -> Iterator[str]:
     yield from _table(comparison)
+    yield from _options(comparison)
     yield ""
     yield _common(comparison)
     for lang, name in comparison.normalizers.items():
@@ -161,6 +163,16 @@ def _table(comparison: Comparison) -> Iterator[str]:
     for label, values in [("", ["A", "B"]), *_rows(comparison)]:
         cells = [end_of(value, column - 2) for value in values]
         yield f"{label:<15}{cells[0]:<{column}}{cells[1]}".rstrip()
+
+
+def _options(comparison: Comparison) -> Iterator[str]:
+    """Yield a line for each option that differs, except the engine and model, which have a row."""
+    if comparison.options:
+        yield ""
+        yield "options that differ (A → B):"
+    for name, values in comparison.options.items():
+        a, b = (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values)
+        yield from textwrap.wrap(escape_controls(f"  {name}: {a} → {b}"), WIDTH, subsequent_indent="    ")
 
 
 def _rows(comparison: Comparison) -> Iterator[tuple[str, list[str]]]:

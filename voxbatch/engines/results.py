@@ -44,6 +44,8 @@ class ChunkProgress:
     chunk: int
     num_samples: int
     """Number of samples that were transcribed since the last message about this chunk."""
+    words: tuple[Word, ...] = ()
+    """All words of the chunk so far, which its Hypothesis begins with. Empty if the engine does not tell them."""
 
 
 Result = Hypothesis | Speech | ChunkFailure | ChunkProgress | EngineMessage

@@ -480,15 +480,16 @@ def transcribe(
     try:
         samples = in_16_bits(chunk.samples)
         language = WHISPER_CODES.get(chunk.lang or "", chunk.lang)
-        decoded_windows = []
+        decoded_windows, words = list[Window](), tuple[Word, ...]()
         hints = chunk.hints or Hints()
         options = DecodingOptions(beam_size, task=chunk.task, hotwords=hints.hotwords or "")
         for window in windows(model, samples, language, options, hints.prompt or ""):
             if feed.discarded:
                 return
             decoded_windows.append(window)
-            yield ChunkProgress(chunk.item, chunk.index, round((window.end - window.start) * SAMPLING_RATE))
-        words = tuple(word for window in decoded_windows for word in window.words)
+            words = (*words, *window.words)
+            num_samples = round((window.end - window.start) * SAMPLING_RATE)
+            yield ChunkProgress(chunk.item, chunk.index, num_samples, words)
         text = "".join(word.text for word in words)
         warnings = tuple(warning for window in decoded_windows for warning in window.warnings)
         warnings += () if chunk.lang else _doubts(words, english)

@@ -7,6 +7,7 @@ from typing import Any
 
 from voxbatch.failure_kinds import FailureKind
 from voxbatch.languages import primary_subtag
+from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.records import Failure, Flag, Outcome, Segment, Transcript, Word
 
 
@@ -22,8 +23,8 @@ def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Tra
     segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in given_segments)
     language = primary_subtag(line.get("lang") or "") or None
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
-    text, confidence = line.get(text_key) or "", line.get("confidence")
-    return Transcript(text, words, segments, duration, warnings, language, flags_of(line), confidence)
+    text, confidence, audio = line.get(text_key) or "", line.get("confidence"), line.get(AUDIO_KEY) or ""
+    return Transcript(text, words, segments, duration, warnings, language, flags_of(line), confidence, audio=audio)
 
 
 def flags_of(line: Mapping[str, Any]) -> tuple[Flag, ...]:

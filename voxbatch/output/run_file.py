@@ -106,6 +106,14 @@ class RunFacts:
         return ", ".join(f"{name} {version}" for name, version in versions.items())
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """The options and versions that may make two runs differ, by name: those of the engine, those of the command
+        except where the run is and which part of it is done, and all software."""
+        config = {name: value for name, value in self.config.items() if name not in _PLACES}
+        versions = {**self.engine.versions, **self.libraries, "voxbatch": self.voxbatch, "machine": self.machine}
+        return {**config, **self.config.get("engine_options", {}), **self.engine.decoding, **versions}
+
+    @property
     def formats(self) -> tuple[str, ...]:
         """Formats of the files of single items."""
         return tuple(self.config.get("formats") or ())
@@ -115,6 +123,12 @@ class RunFacts:
         names = ("engine", "voxbatch", "python", "libraries", "machine", "workers", "config")
         facts = asdict(self)
         return {name: facts[name] for name in names}
+
+
+_PLACES = {
+    "source", "out", "engine", "model", "engine_options", "shard", "shards", "overwrite", "update", "retry_failed",
+}  # fmt: skip
+"""Settings that are no option of the transcripts, or that have a field of their own."""
 
 
 @dataclass(frozen=True, slots=True)

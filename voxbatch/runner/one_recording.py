@@ -12,12 +12,12 @@ import numpy as np
 from voxbatch.config import RunOptions
 from voxbatch.decoding import Undecodable
 from voxbatch.decoding.messages import Diarization
-from voxbatch.engines import Engine, EngineMessage
+from voxbatch.engines import ChunkProgress, Engine, EngineMessage
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output.outcomes import outcome_of
 from voxbatch.output.parts import PartEntry
 from voxbatch.process.limits import limits_are_run_errors
-from voxbatch.records import SAMPLING_RATE, Item, Outcome
+from voxbatch.records import SAMPLING_RATE, Hypothesis, Item, Outcome, Span
 from voxbatch.runner.pipeline import Pipeline
 from voxbatch.runner.progress import Progress, Stop
 from voxbatch.runner.steps import steps_of
@@ -46,10 +46,14 @@ def transcribe_recording(
     stop: Stop,
     on_engine_message: Callable[[EngineMessage], None],
     diarization: Diarization | None = None,
+    on_text: Callable[[Span, Hypothesis | ChunkProgress], None] | None = None,
 ) -> Outcome:
     """Return the outcome of one item: the one that a run would write into its outputs.
 
     The engine keeps its model loaded for the next call. A recording whose place is unreachable has failed.
+
+    Args:
+        on_text: see Pipeline.
 
     Raises:
         StopRequested: `stop` was requested.
@@ -59,8 +63,9 @@ def transcribe_recording(
     breaker = CircuitBreaker[Undecodable](fail_unreachable=True)
     progress = Progress(items=1)
     pipeline = Pipeline(
-        engine, writer, options, progress, lambda _: None, stop, on_engine_message, breaker, diarization=diarization
-    )
+        engine, writer, options, progress, lambda _: None, stop, on_engine_message, breaker, diarization=diarization,
+        on_text=on_text,
+    )  # fmt: skip
     with limits_are_run_errors():
         pipeline.run(iter([item]))
     (entry,) = writer.entries

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from voxbatch.config import RunOptions
 from voxbatch.decoding import Undecodable
 from voxbatch.decoding.messages import Diarization
-from voxbatch.engines import Engine, EngineMessage, Feed
+from voxbatch.engines import ChunkProgress, Engine, EngineMessage, Feed
 from voxbatch.errors import EngineError, RunError
 from voxbatch.output.attempts import Gate, OpenGate
-from voxbatch.records import Failure, Item
+from voxbatch.records import Failure, Hypothesis, Item, Span
 from voxbatch.runner.decode_thread import DecodeThread
 from voxbatch.runner.engine_thread import EngineThread, GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop, StopRequested, Usage
@@ -60,6 +60,7 @@ class Pipeline:
         gate: decides when items may begin.
         failure: the outcome of every item, none of which is decoded. None transcribes them.
         diarization: see DecodeThread.
+        on_text: called from the main thread with the text of each chunk, also while the chunk is being transcribed.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class Pipeline:
         gate: Gate | None = None,
         failure: Failure | None = None,
         diarization: Diarization | None = None,
+        on_text: Callable[[Span, Hypothesis | ChunkProgress], None] | None = None,
     ):
         self._engine, self._checkpoint, self._options, self._breaker = engine, checkpoint, options, breaker
         self._progress, self._on_progress, self._stop = progress, on_progress, stop
         self._on_engine_message, self._folder, self._is_last = on_engine_message, folder, is_last
         self._gate, self._failure, self._diarization = gate or OpenGate(), failure, diarization
+        self._on_text = on_text
 
     def run(self, items: Iterator[Item]) -> Usage:
         """Turn every item into an entry of a part.
@@ -102,8 +105,9 @@ class Pipeline:
         engine_thread, memory = EngineThread(self._engine, feed, events), GpuMemoryThread(self._engine, events)
         part = NextPart(self._checkpoint, options, memory, progress)
         results = Results(
-            steps, spec, options, in_progress, feed, part, events, progress, self._on_progress, stop, self._folder
-        )
+            steps, spec, options, in_progress, feed, part, events, progress, self._on_progress, stop, self._folder,
+            self._on_text,
+        )  # fmt: skip
         monitor = WaitMonitor(spec.name, feed, decode_thread, progress, self._on_progress, self._on_engine_message)
         stop.graceful = True
         try:

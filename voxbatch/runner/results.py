@@ -12,7 +12,7 @@ from voxbatch.decoding import Decoded, Undecodable
 from voxbatch.engines import ChunkProgress, EngineSpec, Feed
 from voxbatch.output.latency import Latency
 from voxbatch.output.parts import PartEntry
-from voxbatch.records import SAMPLING_RATE, Failure, Item, Outcome, SpokenRecording, Transcript
+from voxbatch.records import SAMPLING_RATE, Failure, Hypothesis, Item, Outcome, Span, SpokenRecording, Transcript
 from voxbatch.runner.engine_thread import GpuMemoryThread
 from voxbatch.runner.progress import Progress, Stop
 from voxbatch.runner.shared import ChunkResult, Counted, Encoded, EventQueue, InProgress, PendingItem
@@ -99,6 +99,7 @@ class Results:
         on_progress: called with the progress whenever it changes.
         stop: while a stop is requested, no retryable failure is an outcome.
         folder: see Pipeline.
+        on_text: see Pipeline.
     """
 
     def __init__(
@@ -114,8 +115,9 @@ class Results:
         on_progress: Callable[[Progress], None],
         stop: Stop,
         folder: str | None,
+        on_text: Callable[[Span, Hypothesis | ChunkProgress], None] | None = None,
     ) -> None:
-        self._folder = folder
+        self._folder, self._on_text = folder, on_text
         self._spec, self._options, self._in_progress, self._part = spec, options, in_progress, part
         self._events, self._progress, self._on_progress, self._stop = events, progress, on_progress, stop
         self._long_texts: LongTextCounter | None = None
@@ -142,6 +144,7 @@ class Results:
                 remaining[event.item, event.chunk] -= num_samples
                 self._in_progress.partly_done.add((event.item, event.chunk))
                 self._add_audio(num_samples / SAMPLING_RATE)
+                self._tell(event)
                 self._on_progress(self._progress)
             case Counted():
                 self._add_line(*self._in_progress.counting.pop(event.item), event.counts)
@@ -170,10 +173,18 @@ class Results:
         if pending is None:
             return  # a chunk of an item that has already failed
         pending.results[result.chunk] = result
+        if isinstance(result, Hypothesis):
+            self._tell(result)
         if event.times:
             self._part.has_loaded = True
             pending.times.append(event.times)
         self._finish_if_complete(pending)
+
+    def _tell(self, text: Hypothesis | ChunkProgress) -> None:
+        """Pass on the text of a chunk of an item that has not failed."""
+        pending = self._in_progress.items.get(text.item)
+        if self._on_text is not None and pending is not None:
+            self._on_text(pending.spans[text.chunk], text)
 
     def _add_audio(self, seconds: float, has_own_windows: bool = True) -> None:
         """Add audio that is done. The rest of a chunk that was done window by window has no windows of its own."""

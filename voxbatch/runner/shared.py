@@ -21,6 +21,7 @@ from voxbatch.records import (
     Failure,
     Hypothesis,
     Item,
+    Span,
     Speech,
     SpokenRecording,
     Transcript,
@@ -143,6 +144,8 @@ class PendingItem:
     item: Item
     results: dict[int, Hypothesis | Speech | ChunkFailure] = field(default_factory=dict)
     """Results by the index of their chunk."""
+    spans: dict[int, Span] = field(default_factory=dict)
+    """Position of each chunk that was decoded, by its index. The decode thread adds it before its result can come."""
     decoded: Decoded | None = None
     times: list[tuple[float, float]] = field(default_factory=list)
     """The time.monotonic() at which the engine took a chunk and at which its result came, for each chunk in `results`
@@ -205,6 +208,8 @@ class InProgress:
         span = chunk.span
         # The channels that are recognised alone are one recording, whose length counts once.
         self.num_samples[chunk.item, chunk.index] = 0 if span.channel else span.core_end - span.core_start
+        if (pending := self.items.get(chunk.item)) is not None:
+            pending.spans[chunk.index] = span
 
     # -- the main thread ----------------------------------------------------------------------------------------------
 

@@ -20,10 +20,10 @@ words about 0.1 s off inside a chunk, and up to one second off at its edges."""
 def switch_point(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple[int, int]:
     """Return the words to keep at a forced cut: (number of words of the left chunk, index of the first word of the
     right one)."""
-    begin, end, cut = b.start / SAMPLING_RATE, a.end / SAMPLING_RATE, a.core_end / SAMPLING_RATE
+    begin, cut = b.start / SAMPLING_RATE, a.core_end / SAMPLING_RATE
     slack = SAME_WORD_SECONDS / 2  # one chunk may place a word that both heard outside the overlap
     overlap_start = next((i for i, word in enumerate(left) if word.end > begin - slack), len(left))
-    right_near_cut = [word for word in right if word.start < end + slack]
+    right_near_cut = [word for word in right if not is_behind_cut(word, a)]
     pairs = [(overlap_start + i, j) for i, j in _align(left[overlap_start:], right_near_cut)]
     equal = [(i, j) for i, j in pairs if _normalized(left[i]) == _normalized(right[j]) != ""]
     if pairs:
@@ -36,6 +36,17 @@ def switch_point(left: list[Word], right: list[Word], a: Span, b: Span) -> tuple
     elif not right_near_cut:  # only the left chunk has words around the cut
         keep = len(left)
     return keep, first
+
+
+def may_be_at_cut(word: Word, span: Span) -> bool:
+    """Return whether a chunk may lose a word, and those after it, at the forced cut at its end."""
+    overlap = span.end - span.core_end
+    return overlap > 0 and word.end > (span.core_end - overlap) / SAMPLING_RATE - SAME_WORD_SECONDS / 2
+
+
+def is_behind_cut(word: Word, span: Span) -> bool:
+    """Return whether a word of the next chunk is too late to be at the forced cut at the end of a chunk."""
+    return word.start >= span.end / SAMPLING_RATE + SAME_WORD_SECONDS / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ The facts about a text decide it. They are bits, so that `transducers.words` com
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -30,20 +30,20 @@ ends with a vowel of _LEADING); its first or last character is of a script witho
 with spaces; it is punctuation that stands before a word; it has more than punctuation, so that its times count."""
 
 
-def whole_words(words: Sequence[Word]) -> list[Word]:
-    """Join the pieces of words that an engine has divided. The texts, joined, stay the same.
+def whole_words(words: Iterable[Word]) -> Iterator[Word]:
+    """Yield the words that an engine has divided into pieces. The texts, joined, stay the same.
 
     A joined word reaches from the start of the first piece to the end of the last one. Its confidence is the mean of
     the pieces by their characters, because the tokens of a piece are not known here.
     """
-    groups, before = list[list[Word]](), ""
+    pieces = list[Word]()
     for word in words:
-        if word.text[:1] == " " or not groups or _is_divided(before, word.text):
-            groups.append([word])
-        else:
-            groups[-1].append(word)
-        before = word.text
-    return [group[0] if len(group) == 1 else _joined(group) for group in groups]
+        if pieces and (word.text[:1] == " " or _is_divided(pieces[-1].text, word.text)):
+            yield _joined(pieces)
+            pieces = []
+        pieces.append(word)
+    if pieces:
+        yield _joined(pieces)
 
 
 def _is_divided(before: str, text: str) -> bool:
@@ -61,6 +61,8 @@ def _is_divided(before: str, text: str) -> bool:
 
 def _joined(pieces: Sequence[Word]) -> Word:
     """Return the word of its pieces."""
+    if len(pieces) == 1:
+        return pieces[0]
     confidence, sizes = pieces[0].confidence, [len(piece.text.strip()) for piece in pieces]
     known = [piece.confidence * size for piece, size in zip(pieces, sizes, strict=True) if piece.confidence is not None]
     if len(known) == len(pieces):

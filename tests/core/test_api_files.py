@@ -1,0 +1,81 @@
+"""Tests for recordings that are not files with a name: bytes, files in memory, and open files."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Recorder
+
+import voxbatch as vb
+
+pytestmark = pytest.mark.slow
+RECORDINGS = ROOT / "examples" / "recordings"
+FORMATS = ["weather.flac", "museum.wav", "recipe.mp3", "platform-four.ogg", "library.opus", "appointment.m4a"]
+
+
+@pytest.fixture
+def transcriber() -> Any:
+    """Yield a transcriber with the scripted engine."""
+    with vb.Transcriber(engine="scripted") as open_transcriber:
+        yield open_transcriber
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_bytes_of_a_file_are_the_file(name: str, transcriber: vb.Transcriber) -> None:
+    """Bytes of any format, without a name, give the transcript and the warnings of their file."""
+    path = RECORDINGS / name
+    assert transcriber.transcribe(path.read_bytes()) == transcriber.transcribe(path)
+
+
+def test_files_are_read_from_their_position(
+    transcriber: vb.Transcriber, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file in memory, an open file and a spooled file are read to their end, stay open, and leave no file behind."""
+    path, before = RECORDINGS / "weather.flac", os.listdir(RECORDINGS)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    expected, data = transcriber.transcribe(path), path.read_bytes()
+    prefixed = io.BytesIO(b"header" + data)
+    prefixed.seek(len(b"header"))
+    with tempfile.SpooledTemporaryFile() as spooled, path.open("rb") as file:
+        spooled.write(data)
+        spooled.seek(0)
+        for recording in (io.BytesIO(data), prefixed, spooled, file, bytearray(data), memoryview(data)):
+            assert transcriber.transcribe(recording) == expected
+        assert not prefixed.closed
+        assert not file.closed
+        assert transcriber.transcribe(data, duration=2).audio_duration == 2
+    assert os.listdir(RECORDINGS) == before
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("audio", "reason"),
+    [
+        (b"", "the recording is 0 bytes long"),
+        (io.BytesIO(b""), "the recording is 0 bytes long; if it was just written, call seek(0) before"),
+        (io.StringIO("text"), 'the file gives text; open it in binary mode, open(path, "rb")'),
+    ],
+)
+def test_a_file_without_a_recording_is_refused(audio: Any, reason: str, transcriber: vb.Transcriber) -> None:
+    """An empty file, and one in text mode, are errors that say what to do."""
+    with pytest.raises(vb.ConfigError) as refused:
+        transcriber.transcribe(audio)
+    assert reason in str(refused.value)
+
+
+def test_an_error_does_not_name_the_temporary_file(transcriber: vb.Transcriber, recording: Recorder) -> None:
+    """Bytes that are no recording are named so, and a file by its own name."""
+    with pytest.raises(vb.AudioError, match=r"^cannot decode the bytes: ") as of_bytes:
+        transcriber.transcribe(b"%PDF-1.7 no audio")
+    assert "PDF" in str(of_bytes.value)
+    named = io.BytesIO(b"no audio")
+    named.name = "call.wav"
+    with pytest.raises(vb.AudioError, match=r"^cannot decode call\.wav: "):
+        transcriber.transcribe(named)
+    with pytest.raises(vb.ConfigError, match="sampling_rate=16000 is for arrays"):
+        transcriber.transcribe(recording("a.wav", 1).read_bytes(), sampling_rate=16_000)

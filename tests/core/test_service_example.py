@@ -1,0 +1,104 @@
+"""Tests that the service of docs/service.md runs: upload, events, formats, cancel and refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import ROOT, environment
+from waits import until
+
+import voxbatch as vb
+
+pytestmark = pytest.mark.slow
+EXAMPLES = ROOT / "examples"
+RECORDINGS = EXAMPLES / "recordings"
+BOUNDARY = "part"
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    """Yield the address of the service, in a process of its own."""
+    for module in ("fastapi", "uvicorn", "python_multipart"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"no {module}, which the service needs: pip install fastapi uvicorn python-multipart")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "service:app", "--port", str(port), "--log-level", "warning"]
+    process = subprocess.Popen(command, cwd=EXAMPLES, env=environment())
+    try:
+        until(lambda: is_open(port), process=process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        assert process.wait(60) in (0, -signal.SIGTERM)
+
+
+def is_open(port: int) -> bool:
+    """Return whether a server answers at a port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def call(method: str, address: str, body: bytes | None = None) -> tuple[int, str]:
+    """Return the status and the text of an answer."""
+    headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"} if body else {}
+    request = urllib.request.Request(address, body, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def upload(service: str, data: bytes) -> str:
+    """Upload a recording, and return the address of its job."""
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    body = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
+    status, text = call("POST", f"{service}/recordings", body)
+    assert status == 202, text
+    return f"{service}/recordings/{json.loads(text)['id']}"
+
+
+def events(job: str, after: int = -1) -> list[tuple[str, Any]]:
+    """Return the events of a job to its end."""
+    status, text = call("GET", f"{job}/events?last_event_id={after}")
+    assert status == 200
+    parts = [dict(line.split(": ", 1) for line in part.splitlines()) for part in text.strip().split("\n\n")]
+    assert [int(part["id"]) for part in parts] == list(range(after + 1, after + 1 + len(parts)))
+    return [(part["event"], json.loads(part["data"])) for part in parts]
+
+
+@pytest.mark.timeout(300)
+def test_an_upload_gives_segments_and_texts(service: str) -> None:
+    """The events are the segments of the transcript, also from the middle on; each format is that of a run."""
+    data = (RECORDINGS / "weather.flac").read_bytes()
+    job = upload(service, data)
+    seen = events(job)
+    expected = vb.transcribe(data)
+    assert [name for name, _ in seen] == ["segment"] * len(expected.segments) + ["done"]
+    assert [content["text"] for _, content in seen[:-1]] == [segment.text for segment in expected.segments]
+    assert events(job, after=0) == seen[1:]
+    assert call("GET", f"{job}/text?form=srt") == (200, expected.to_srt())
+    assert call("GET", f"{job}/text?form=docx")[0] == 400
+    assert call("GET", f"{service}/recordings/none/text")[0] == 404
+
+
+@pytest.mark.timeout(300)
+def test_a_cancelled_upload_frees_the_model(service: str) -> None:
+    """A recording that is cancelled ends with an event, and the next one is transcribed; a bad one says why."""
+    long = upload(service, (RECORDINGS / "street-garden.ogg").read_bytes())
+    assert call("DELETE", long)[0] == 204
+    assert events(long)[-1] == ("failed", {"error": "RuntimeError", "message": "the transcription was stopped"})
+    assert call("GET", f"{long}/text")[0] == 409
+    assert events(upload(service, b"no audio"))[-1][1]["error"] == "AudioError"
+    assert events(upload(service, (RECORDINGS / "museum.wav").read_bytes()))[-1][0] == "done"

@@ -1,0 +1,162 @@
+"""The work on one recording in a thread of its own, and its segments as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from voxbatch.engines import ChunkProgress
+from voxbatch.records import Hypothesis, Segment, Span, Transcript
+from voxbatch.runner import Stop, StopRequested
+from voxbatch.text.stitching import Heard, streamed
+
+OnText = Callable[[Span, Hypothesis | ChunkProgress], None]
+"""Takes the text of a chunk, also while the chunk is being transcribed."""
+Work = Callable[[Stop, OnText], Transcript]
+"""Transcribes a recording. It raises StopRequested after a request to stop."""
+_Messages: TypeAlias = "queue.SimpleQueue[Heard | None]"
+"""Any thread may use it. None ends it."""
+
+
+class SegmentStream:
+    """The segments of one recording, in order, while it is being transcribed. `stream` makes it.
+
+        with voxbatch.stream("talk.mp3") as segments:
+            for segment in segments:
+                print(segment.start, segment.text)
+
+    Iterate with `for` or `async for`. Leaving the block, `close`, an exception in the loop and the end of the last
+    reference stop the work, and the engine is free for the next recording. One thread or task may iterate; `close` is
+    for any thread.
+    """
+
+    def __init__(self, work: Work, has_word_times: bool):
+        """Start the work.
+
+        Args:
+            has_word_times: False if each chunk is a segment, because the engine gives no times of words.
+        """
+        self._stop, self._done = Stop(ends_process=False), Future[Transcript]()
+        self._done.set_running_or_notify_cancel()  # a task of asyncio that is cancelled must not cancel it
+        messages: _Messages = queue.SimpleQueue()
+        # Neither the thread nor the generator refers to `self`, whose last reference stops the work.
+        self._segments = _segments(messages, self._done, has_word_times)
+        arguments = work, self._stop, self._done, messages
+        threading.Thread(target=_run, args=arguments, daemon=True, name="voxbatch-transcribe").start()
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """The whole transcript. None until the work is done, or if it failed."""
+        return self._done.result() if self._done.done() and self._done.exception() is None else None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Segment:
+        try:
+            return next(self._segments)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._stop.requested.set()
+            raise
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Segment:
+        try:
+            segment = await asyncio.to_thread(next, self._segments, None)
+        except asyncio.CancelledError:
+            self._stop.requested.set()
+            raise
+        if segment is None:
+            raise StopAsyncIteration
+        return segment
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the work if it is still in progress."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the work if it is still in progress."""
+        await asyncio.to_thread(self.close)
+
+    def __del__(self) -> None:
+        self._stop.requested.set()
+
+    def close(self) -> None:
+        """Stop the work if it is still in progress, and wait for its end."""
+        self._stop.requested.set()
+        wait([self._done])
+
+    def result(self) -> Transcript:
+        """Wait for the end of the work, and return the transcript. An exception in this thread stops the work.
+
+        Raises:
+            ItemError, UsageError, RunError: see Transcriber.transcribe.
+        """
+        try:
+            return self._done.result()
+        finally:
+            self.close()
+
+    async def result_async(self) -> Transcript:
+        """Do the same as a task of asyncio. A cancelled task stops the work, and does not wait for its end."""
+        try:
+            return await asyncio.wrap_future(self._done)
+        finally:
+            self._stop.requested.set()
+
+
+def _segments(messages: _Messages, done: Future[Transcript], has_word_times: bool) -> Iterator[Segment]:
+    """Yield the segments with times in milliseconds. Those that nobody could know before, such as those of speakers,
+    come at the end."""
+    count = 0
+    for segment in streamed(_until_end(messages, done), has_word_times):
+        yield replace(segment, start=round(segment.start, 3), end=round(segment.end, 3))
+        count += 1
+    yield from done.result().segments[count:]
+
+
+def _until_end(messages: _Messages, done: Future[Transcript]) -> Iterator[Heard]:
+    """Yield the messages. Raise the error of the work: after it, the words that came so far are no segment."""
+    while (message := messages.get()) is not None:
+        yield message
+    done.result()
+
+
+def _run(work: Work, stop: Stop, done: Future[Transcript], messages: _Messages) -> None:
+    """Do the work, and pass on the words of each message that are new."""
+    counts = dict[int, int]()
+
+    def pass_on(span: Span, text: Hypothesis | ChunkProgress) -> None:
+        count = counts.get(text.chunk, 0)
+        counts[text.chunk] = max(count, len(text.words))  # a chunk that is done once more has the same words
+        new, is_last = text.words[count:], isinstance(text, Hypothesis)
+        hypothesis = replace(text, words=new) if isinstance(text, Hypothesis) else Hypothesis(0, text.chunk, "", new)
+        messages.put(Heard(text.chunk, span, hypothesis, is_last))
+
+    try:
+        done.set_result(work(stop, pass_on))
+    except StopRequested:
+        done.set_exception(RuntimeError("the transcription was stopped"))
+    except BaseException as e:  # noqa: BLE001 the thread that waits raises it
+        done.set_exception(e)
+    messages.put(None)
