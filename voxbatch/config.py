@@ -10,6 +10,7 @@ text of the transcripts are the identity of the run.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -377,7 +378,9 @@ def check_formats(formats: Iterable[str]) -> None:
         ConfigError: a name is unknown.
     """
     if unknown := sorted(set(formats) - set(FORMATS)):
-        raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
+        close = difflib.get_close_matches(unknown[0].lower(), FORMATS, n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}{meant}")
 
 
 def check_cues(limits: Mapping[str, float | None]) -> None:

@@ -99,6 +99,7 @@ TABLES = {
         run recordings -o recordings/out  | 0 | stdout | a.wav: w0 w1
         score recordings.voxbatch         | 0 | stdout | (?s) +WER .*all  0.00%
         merge recordings.voxbatch --formats json | 0 | stdout | a.wav: w0 w1
+        status recordings                 | 2 | stderr | Error: .*recordings: no run .* is in .*recordings.voxbatch
         $ mkdir empty
         run empty                         | 2 | stderr | Error: empty: holds no recordings
         status nope                       | 2 | stderr | Error: Invalid value for 'OUT': Directory 'nope' does not exist
@@ -123,6 +124,13 @@ TABLES = {
         run talk.mp3 --beam-size 5             | 2 | stderr | Error: No such option.* --engine-option beam_size=5
         run talk.mp3 --task translate          | 2 | stderr | Error: --task translate: .* take a multilingual Whisper
         run talk.mp3 --diarize                 | 2 | stderr | Error: No such option.* --speakers 2-4
+        run talk.mp3 --output_dir out          | 2 | stderr | Error: No such option.* is given by -o\.
+        run talk.mp3 --formats str             | 2 | stderr | Error: --formats str: unknown; .*did you mean srt\?
+        models qwen3-asr                       | 2 | stderr | Error: .* did you mean Qwen/Qwen3-ASR-1.7B\?
+        models Tiny.EN                         | 2 | stderr | Error: .* did you mean tiny\.en\?
+        failures out                           | 2 | stderr | Error: No such command 'failures'. OUT/failures.jsonl
+        run +pretrained_name=nvidia/canary     | 2 | stderr | Error: Invalid value .* is no recording. Give --model
+        speak Hello                            | 2 | stderr | Error: Hello: does not exist .*: echo Hello > text.txt
         $ cp talk.mp3 calls.zip && cp talk.mp3 calls.tar.gz && mkdir sub && cp talk.mp3 sub/a.zip
         run calls.zip --dry-run                | 2 | stderr | Error: calls.zip: is an archive; .*: unzip calls.zip -d
         run gs://calls/a.zip                   | 2 | stderr | Error: gs://calls/a.zip: is an archive; download it, un

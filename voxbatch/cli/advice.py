@@ -23,6 +23,7 @@ from voxbatch.output.layout import FAILURES
 from voxbatch.output.summary import Summary
 from voxbatch.safe_text import redact_secrets
 from voxbatch.storage import is_remote, redacted
+from voxbatch.storage.address import is_bucket_address
 
 SHOWN_FAILURES = 10
 """Number of failed recordings that are named at the end of a run."""
@@ -127,6 +128,12 @@ def _wrapped(text: str) -> list[str]:
         return [f"  {text}"]
     width = shutil.get_terminal_size().columns
     return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def folder_line(source: str | Sequence[str]) -> str:
+    """Return the line about an address that may be meant as that of a folder, "s3://calls/day"; "" for another one."""
+    is_bare = isinstance(source, str) and is_bucket_address(source) and not os.path.splitext(source)[1]
+    return f"if {source} is a folder, it ends in /: {source}/" if is_bare and not source.endswith("/") else ""
 
 
 def with_commands(error: VoxbatchError, argv: Sequence[str], out: str) -> VoxbatchError:

@@ -92,10 +92,10 @@ class Commands(click.Group):
         if name not in self.commands and (os.path.exists(name) or "://" in name):
             ctx.fail(f"No such command {name!r}. To transcribe it: voxbatch run {name}")
         if name not in self.commands:
-            from voxbatch.cli.usage_errors import MEANT
+            from voxbatch.cli.hints import COMMAND, hint
 
-            if name in MEANT:
-                ctx.fail(f"No such command {name!r}. {MEANT[name]}")
+            if answer := hint(COMMAND, name):
+                ctx.fail(f"No such command {name!r}. {answer}")
         return super().resolve_command(ctx, args)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from voxbatch.cli.commands import COMMANDS, GroupedCommand, format_name
+from voxbatch.cli.hints import SETTING, hint
 from voxbatch.config import (
     ANY_SPEAKERS,
     LOG_FORMATS,
@@ -237,9 +239,20 @@ class FolderOrAddress(PathOrAddress):
         super().__init__(exists=True, file_okay=False)
 
 
-source_argument = click.argument(
-    "source", nargs=-1, required=True, callback=lambda _, __, names: names[0] if len(names) == 1 else names
-)
+def _sources(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> str | tuple[str, ...]:
+    """Return the name of SOURCE, or several names.
+
+    Raises:
+        BadParameter: a name is a setting of another program: pretrained_name=….
+    """
+    for name in names:
+        word, equals, _value = name.lstrip("+").partition("=")
+        if equals and (answer := hint(SETTING, word)) and not os.path.lexists(name):
+            raise click.BadParameter(f"{name!r} is no recording. {answer}")
+    return names[0] if len(names) == 1 else names
+
+
+source_argument = click.argument("source", nargs=-1, required=True, callback=_sources)
 
 FILE = {"type": PathOrAddress(exists=True, dir_okay=False)}
 """Parameters of click for an option that names a file."""

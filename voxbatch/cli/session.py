@@ -97,14 +97,15 @@ def transcribe(
         if config.update and isinstance(e, EmptySourceError):
             log.info("nothing_to_do", text=f"{e}; nothing to do")
             return 0
-        if config.shards == 1:
-            from voxbatch.cli.advice import with_commands
+        from voxbatch.cli.advice import folder_line, with_commands
 
+        if config.shards == 1:
             e = with_commands(e, sys.argv, config.out)
         write_exit_message(str(e))
         if isinstance(e, UsageError) and latest is None:  # nothing was started
             return refuse(e, log)
-        log.error("run_failed", text="\n".join(filter(None, [str(e), _safe(config, latest, e)])))
+        hints = [folder_line(config.source)] if isinstance(e, StorageError) and latest is None else []
+        log.error("run_failed", text="\n".join(filter(None, [str(e), *hints, _safe(config, latest, e)])))
         return RunError.exit_code
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

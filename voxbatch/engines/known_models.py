@@ -229,9 +229,11 @@ def named(name: str, engine: str, missing: str) -> tuple[str, KnownModel | None]
 
 def unknown_name(name: str, engine: str | None = None) -> ConfigError:
     """Return the error for a short name that no model has, with a suggestion."""
-    names = [model.name for model in KNOWN_MODELS if engine in (None, model.engine)]
-    close = difflib.get_close_matches(name, [*names, *OTHER_NAMES], n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
+    models = [model for model in KNOWN_MODELS if engine in (None, model.engine)]
+    names = {model.name.rpartition("/")[2].lower(): model.name for model in models}
+    names |= {other: other for other in OTHER_NAMES}
+    close = difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f"did you mean {names[close[0]]}? " if close else ""
     return ConfigError(
         f"--model {name}: there is no such folder and no model of this name; {hint}`voxbatch models` lists the names; "
         "other models are given as a folder, or as OWNER/NAME of the hub"
