@@ -107,7 +107,8 @@ class RunOptions:
     )  # fmt: skip
     beside: bool = setting(
         False, group=OUTPUTS,
-        help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4. Files of others stay.",
+        help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4; of txt, "
+        "talk.transcript.txt. Files of others stay.",
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
@@ -397,13 +398,8 @@ def check_beside(formats: Iterable[str]) -> None:
     """Check the formats of files beside recordings.
 
     Raises:
-        ConfigError: a file would be taken for a reference, or two formats have the same file.
+        ConfigError: two formats have the same file.
     """
-    if "txt" in formats:
-        raise ConfigError(
-            "--beside writes no txt: NAME.txt beside a recording is its reference for the next run; leave out txt, or "
-            "leave out --beside"
-        )
     for group in ({"vtt", "vtt-words"}, {"json", "whisperx-json", "openai-json"}):
         if len(both := sorted(group & set(formats))) > 1:
             raise ConfigError(f"--beside: {' and '.join(both)} would have the same file beside a recording; give one")

@@ -10,7 +10,7 @@ import pytest
 from voxbatch.cli import cli
 from voxbatch.cli.commands import COMMANDS
 from voxbatch.cli.hints import COMMAND, HINTS, OPTION, SETTING, hint
-from voxbatch.cli.usage_errors import message_of
+from voxbatch.cli.usage_errors import DESTRUCTIVE, message_of
 
 
 def refused(*words: str) -> str:
@@ -28,9 +28,10 @@ def options_of(command: str) -> set[str]:
 
 @pytest.mark.parametrize("word", HINTS[OPTION])
 def test_an_option_of_another_program_is_answered(word: str) -> None:
-    """`run` has no such option, and says what it has in its place, also in the spelling of argparse."""
+    """A command has no such option, and says what it has in its place, also in the spelling of argparse."""
     spelling = f"--{word[2:].replace('-', '_')}" if word.startswith("--") else word
-    assert refused("run", "talk.mp3", spelling).endswith(f"{hint(OPTION, word)}.")
+    command = "ask" if word in options_of("run") else "run"
+    assert refused(command, "talk.mp3", spelling).endswith(f"{hint(OPTION, word)}.")
 
 
 @pytest.mark.parametrize("word", HINTS[COMMAND])
@@ -51,4 +52,4 @@ def test_an_answer_names_what_exists(answer: str) -> None:
     for sentence in re.split("; |`", answer):
         command = (re.findall(r"voxbatch (\w+)", sentence) or ["run"])[0]
         assert command in COMMANDS
-        assert {*re.findall(r"--[a-z][a-z-]*", sentence)} <= options_of(command)
+        assert {*re.findall(r"--[a-z][a-z-]*", sentence)} <= options_of(command) - {*DESTRUCTIVE}

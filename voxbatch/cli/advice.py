@@ -61,7 +61,7 @@ def command_with(argv: Sequence[str], *options: str) -> str:
 def other_out(out: str) -> str:
     """Return the name of another OUT: "calls.voxbatch" → "calls-other.voxbatch", "out/2026-11-20" →
     "out/2026-11-20-other". A number alone would be the name of the run of another day, shard or folder."""
-    out = _short(out.rstrip("/"))
+    out = short_path(out.rstrip("/"))
     match = re.fullmatch(r"(.*?)(?:-other(?:-(\d{1,3}))?)?(\.voxbatch)?", out, re.DOTALL)
     assert match is not None
     stem, suffix = f"{match[1]}-other", match[3] or ""
@@ -82,7 +82,7 @@ def failure_lines(
     if failures:
         yield f"{summary.failed:,} failed:"
     for path, reason in failures[:SHOWN_FAILURES]:
-        yield from _wrapped(f"{_short(path)}: {reason}")
+        yield from _wrapped(f"{short_path(path)}: {reason}")
     if 0 < len(failures) < summary.failed:
         yield f"  … and {summary.failed - len(failures):,} more in {os.path.join(out, FAILURES)}"
     known = [FailureKind(name) for name in summary.failures_by_kind if name in list(FailureKind)]
@@ -116,7 +116,7 @@ def _command(kind: FailureKind, summary: Summary, argv: Sequence[str], out: str)
     return command_with(argv, *options) if options else ""
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """Return a path below the current folder as a relative one, and an address without what may be secret in it."""
     below = os.path.join(os.getcwd(), "")
     return redacted(path) if is_remote(path) else path.removeprefix(below)

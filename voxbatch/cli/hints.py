@@ -28,7 +28,7 @@ _ALIGN = "Words have times already; for a text that is known: `voxbatch align SO
 _AUDIO = "Recordings in any format, rate and number of channels are converted automatically"
 _PART = 'For a part of a recording, a line of a manifest: {"audio_filepath": "talk.mp3", "offset": 60, "duration": 30}'
 _SOURCE = "SOURCE is given without an option: voxbatch run talk.mp3"
-_RESUME = "The same command again continues a run; --overwrite begins again"
+_RESUME = "The same command again continues a run"
 _LOG = "The log has everything already"
 _CACHE = (
     "Models of the hub are kept in the folder that the variable HF_HOME names; a folder is given by --model ./model"
@@ -71,7 +71,7 @@ _TABLE = {
         "--json": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
         "--srt": "Subtitles are given by --formats srt",
         "--txt --text --print-text": "Texts are given by --formats txt",
-        "--yes -y": "No question is asked; --overwrite erases the outputs of OUT first",
+        "--yes -y": "No question is asked",
         "--verbose --debug --print-progress --print-colors --loglevel": _LOG,
         "--version": "The version is shown by voxbatch --version",
     },

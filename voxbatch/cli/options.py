@@ -20,6 +20,7 @@ from voxbatch.cli.commands import COMMANDS, GroupedCommand, format_name
 from voxbatch.cli.hints import SETTING, hint
 from voxbatch.config import (
     ANY_SPEAKERS,
+    FORMATS,
     LOG_FORMATS,
     RETRY_CHOICES,
     RunOptions,
@@ -365,6 +366,14 @@ video_options = combined(
            help="Also write a copy of each local video, with the subtitles as a track: talk.mp4 → talk.subtitled.mp4."),
     option("--burn", "videos", flag_value=BURN, group=OUTPUTS,
            help="The same with the subtitles in the picture, which is encoded again."),
+)  # fmt: skip
+
+text_options = combined(
+    option("--stdout", type=click.Choice(FORMATS), default=None, group=OUTPUTS, metavar="FORMAT",
+           help="Print the whole transcripts to standard output in this format, and everything else to standard error. "
+           "Default: txt in a pipe, if SOURCE names recordings."),
+    option("-v", "--verbose", is_flag=True,
+           help="Print at the end also latencies, memory, where the model is from, and the rules of the score."),
 )  # fmt: skip
 
 _NAMES = _OF_RUN.keys() - {*MANIFEST_SETTINGS}
