@@ -132,8 +132,14 @@ def _wrapped(text: str) -> list[str]:
 
 def folder_line(source: str | Sequence[str]) -> str:
     """Return the line about an address that may be meant as that of a folder, "s3://calls/day"; "" for another one."""
-    is_bare = isinstance(source, str) and is_bucket_address(source) and not os.path.splitext(source)[1]
-    return f"if {source} is a folder, it ends in /: {source}/" if is_bare and not source.endswith("/") else ""
+    if (
+        not isinstance(source, str)
+        or not is_bucket_address(source)
+        or source.endswith("/")
+        or os.path.splitext(source)[1]
+    ):
+        return ""
+    return f"if {source} is a folder, it ends in /: {source}/"
 
 
 def with_commands(error: VoxbatchError, argv: Sequence[str], out: str) -> VoxbatchError:

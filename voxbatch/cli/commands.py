@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from voxbatch import parts
+from voxbatch.cli.hints import COMMAND, hint
 from voxbatch.config import FORMATS
 from voxbatch.settings import COMMON, GROUPS
 from voxbatch.work import commands
@@ -93,11 +94,8 @@ class Commands(click.Group):
         name = args[0]
         if name not in self.commands and (os.path.exists(name) or "://" in name):
             ctx.fail(f"No such command {name!r}. To transcribe it: voxbatch run {name}")
-        if name not in self.commands:
-            from voxbatch.cli.hints import COMMAND, hint
-
-            if answer := hint(COMMAND, name):
-                ctx.fail(f"No such command {name!r}. {answer}")
+        if name not in self.commands and (answer := hint(COMMAND, name)):
+            ctx.fail(f"No such command {name!r}. {answer}")
         return super().resolve_command(ctx, args)
 
 

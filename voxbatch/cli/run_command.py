@@ -116,9 +116,9 @@ def start(
     _refuse_file(out)
     options = run_options_of(ctx, settings, served)
     if not out:
-        from voxbatch.output.default_out import default_out
+        from voxbatch.output.default_out import own_out
 
-        out = default_out(source)
+        out = own_out(source, options.stores)
     config = Config.of(options, source, out)
     as_json = is_json(log_format, in_job(os.environ))
     shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
