@@ -574,9 +574,13 @@ def test_manifest_of_a_folder_has_relative_paths_and_durations(
 
 
 def test_doctor_prints_one_line_per_finding(voxbatch: Voxbatch) -> None:
-    """`doctor` prints one line per finding, with the default engine among them."""
+    """`doctor` prints one line per finding, with the default engine among them; and at the end the model to take."""
     done = voxbatch("doctor")
-    *rows, _, verdict = done.stdout.splitlines()
+    listed, _, ending = done.stdout.partition("\n\n")
+    rows, (verdict, *advice) = listed.splitlines(), ending.splitlines()
+    if done.returncode == 0:
+        assert re.fullmatch(r"best model for English: .*", advice[0])
+        assert advice[1].startswith("take it: voxbatch run FOLDER --quality best --language en")
     found = {line.split()[1]: line.split()[0] for line in rows}
     assert verdict.startswith("ready: " if done.returncode == 0 else "not ready: ")
     assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "cuda", "vllm", "engine"}

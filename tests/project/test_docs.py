@@ -374,7 +374,7 @@ def test_the_site_is_built_with_strict_links(tmp_path: Path) -> None:
 # ── the demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 LAST_LINE = (
-    "The model of the demo, tiny.en, is small and knows English only; .venv/bin/voxbatch models lists better ones.\n"
+    "Your own recordings: .venv/bin/voxbatch run talk.mp3; better models than the demo's: .venv/bin/voxbatch models\n"
 )
 SHOWN = (DOCS / "quickstart.md").read_text().split("$ make demo\n")[1].split(LAST_LINE)[0]
 """The output of the demo's command in the quickstart, without the line that the Makefile adds."""
@@ -392,6 +392,14 @@ def test_the_picture_shows_the_demo() -> None:
     shown_heads, shown_rest = split("\n".join(lines[lines.index(next(x for x in lines if x.startswith("weather"))) :]))
     assert [rest for rest in shown_rest if rest] == [line for line in rest if line]
     assert [head.partition(": ")[0] for head in shown_heads] == [head.partition(": ")[0] for head in heads]
+
+
+def test_pages_show_one_word_error_rate_of_the_demo() -> None:
+    """The picture and the quickstart show the word error rate of one run: docs/make_demo_picture.py writes both."""
+    picture = html.unescape((DOCS / "images" / "demo.svg").read_text()).replace("\xa0", " ")
+    shown = re.findall(r"WER ([\d.]+%, 95 % interval [\d.]+% to [\d.]+%)", picture + README + SHOWN)
+    assert len(shown) >= 2
+    assert len({*shown}) == 1
 
 
 def test_the_demo_output_shown_is_real(voxbatch: Voxbatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from itertools import chain
 
 from voxbatch.config import RETRY_CHOICES
 from voxbatch.engines import multilingual_model
-from voxbatch.engines.known_models import ENGLISH, find
+from voxbatch.engines.known_models import BUNDLED, ENGLISH, find
 from voxbatch.errors import ConfigError, RunMismatchError, VoxbatchError
 from voxbatch.failure_kinds import OTHER_MODEL, FailureKind
 from voxbatch.output.layout import FAILURES
@@ -29,7 +29,7 @@ SHOWN_FAILURES = 10
 """Number of failed recordings that are named at the end of a run."""
 SHOWN_KINDS = 4
 """Number of kinds of failures for which the next command is shown."""
-_ALIASES = {"-o": ("-o", "--out")}
+_ALIASES = {"-o": ("-o", "--out"), "--quality": ("--quality", "--model")}
 _EXCLUSIVE = ("--overwrite", "--retry-failed", "--update")
 
 
@@ -97,12 +97,16 @@ def failure_lines(
 
 def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
     """Return the line about a model that knows English only, after a run with warnings, which may say that another
-    language was heard. Return "" for any other run, and if no command is known."""
+    language was heard; or about the smallest model, after a run with flagged texts. Return "" for any other run, and if
+    no command is known."""
     engine = summary.facts.engine
     model = find(engine.model, engine.name)
     is_english = model is not None and model.languages == ENGLISH
     if not (summary.with_warnings and is_english) or summary.facts.config.get("language"):
-        return ""
+        better = command_with(argv, "--quality", "best", "-o", other_out(out)) if summary.flags.items else ""
+        if not better or engine.model != BUNDLED:
+            return ""
+        return f"model {engine.model} is the smallest one; the best that this machine can do: {better}"
     command = command_with(argv, "--model", multilingual_model(engine.name), "-o", other_out(out))
     return f"model {engine.model} knows English only; for another language: {command}" if command else ""
 

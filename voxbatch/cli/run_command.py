@@ -35,8 +35,8 @@ writes only the formats that are given."""
 
 
 _COMMON = (
-    "out", "formats", "stdout", "beside", "model", "language", "task", "speakers", "hotwords", "dry_run", "limit",
-    "retry_failed", "overwrite", "verbose", "quiet",
+    "out", "formats", "stdout", "beside", "quality", "model", "language", "task", "speakers", "hotwords", "dry_run",
+    "limit", "retry_failed", "overwrite", "verbose", "quiet",
 )  # fmt: skip
 """The options that --help shows."""
 
@@ -80,7 +80,25 @@ def run(ctx: click.Context, /, **settings: Any) -> None:
         settings["formats"] = DEFAULT_FORMATS
     if settings["stdout"] is None and names_recordings(source) and not (settings["quiet"] or sys.stdout.isatty()):
         settings["stdout"] = "txt"
-    start(ctx, **settings)
+    start(ctx, note=_take_quality(ctx, settings), **settings)
+
+
+def _take_quality(ctx: click.Context, settings: dict[str, Any]) -> str:
+    """Put the model of --quality into the settings. Return the sentence that says which one, or "" without --quality.
+
+    Raises:
+        ConfigError: another option chooses the model, too, or no model can run here.
+    """
+    if not (quality := settings.pop("quality")):
+        return ""
+    from voxbatch.engines.quality import recommended
+
+    if other := next((name for name in ("model", "cascade", "profile") if is_given(ctx, name)), ""):
+        raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
+    language, engine = settings["language"], settings["engine"]
+    candidate = recommended(quality, language, None if engine == "auto" else engine)
+    settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
+    return f"quality {quality}: {candidate}{'' if language else '; --language en takes models for English, too'}"
 
 
 def start(
@@ -99,6 +117,7 @@ def start(
     videos: str = "",
     stdout: str | None = None,
     verbose: bool = False,
+    note: str = "",
     **settings: Any,
 ) -> None:
     """Run the options of `run` or `ask`, and exit with the code of the run."""
@@ -133,6 +152,8 @@ def start(
         log.warning("unknown_variable", text=text)
     if served:
         served.report(log)
+    if note:
+        log.info("quality", text=note)
     if dry_run:
         from voxbatch.cli.estimates import print_plan
 

@@ -17,6 +17,7 @@ from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.storage.address import is_bucket_address
 
 AUTO = "auto"
+_NO_GPU = "this machine shows no NVIDIA GPU: check nvidia-smi, or give the container its GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ def choose(
             others = names() if table is ENGINES else []
             raise ConfigError(f"engine {name!r} is unknown; known are auto, {', '.join(sorted({*table, *others}))}")
         if install := engines.install_command(name, table):
+            if table is ENGINES and engines.uses_gpu(name) and not engines.has_gpu():
+                raise ConfigError(f"engine {name} is for NVIDIA GPUs, and {_NO_GPU}; on a machine with one: {install}")
             raise ConfigError(f"engine {name} is not installed: {install}")
         return EngineChoice(name, f"{name}: asked for")
     fitting = _engines_for(model, table, stores) if model else ()
@@ -67,10 +70,7 @@ def choose(
     if installed or not others:
         remedy = f"without one: {' or '.join(others)}" if others else "`voxbatch models` lists models for the CPU"
         what = f"is what runs {model}" if fitting and not installed else "is installed"
-        raise ConfigError(
-            f"the engine {(installed or [*candidates])[0]} {what}, and this machine shows no NVIDIA GPU: check "
-            f"nvidia-smi, or give the container its GPU; {remedy}"
-        )
+        raise ConfigError(f"the engine {(installed or [*candidates])[0]} {what}, and {_NO_GPU}; {remedy}")
     what = f"no engine for {model} is installed" if fitting else "no engine is installed"
     raise ConfigError(f"{what}: {' or '.join(others)}")
 
