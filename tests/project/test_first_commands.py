@@ -113,6 +113,9 @@ TABLES = {
         run talk.mp3 --language klingon -o e   | 2 | stderr | Error: --language klingon: no known language
         run talk.mp3 --format srt              | 2 | stderr | Error: No such option '--format'. \(Did you mean
         merge a --formats xyz                  | 2 | stderr | Error: --formats xyz: unknown; known are srt, vtt, vtt-w
+        run talk.mp3 --engine transducers --dry-run | 0 | stdout | (?s)engine +transducers .*\nL4 +about .* at \$
+        run talk.mp3 --engine vllm --profile whisper --dry-run | 0 | stdout | (?s)engine +vllm .*\nH200 +about .* at
+        run talk.mp3 --engine transducers      | 2 | stderr | Error: engine transducers is for NVIDIA GPUs, and this
         run talk.mp3 --engine whisper          | 2 | stderr | Error: engine 'whisper' is unknown; known are auto
         run talk.mp3 --profile fast            | 2 | stderr | Error: profile 'fast' is unknown; known are cpu
         run talk.mp3 --workers many            | 2 | stderr | Error: Invalid value for '--workers'
