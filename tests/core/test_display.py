@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -343,6 +344,18 @@ def test_outcome_shows_error_rates_by_unit() -> None:
     assert "WER 0.60% (1 substitutions, 2 insertions, 3 deletions over 1,000 words)" in lines
     assert "CER 100.00% (0 substitutions, 0 insertions, 3 deletions over 3 characters; 1 without a transcript)" in lines
     assert lines[-1] == "engine e, model m (MIT)", "no place is shown if none can be read"
+
+
+def test_flagged_texts_of_the_smallest_model_need_a_better_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After flagged texts, tiny.en is named once, with the command that takes the best model of this machine."""
+    monkeypatch.chdir(tmp_path)
+    engine = replace(SUMMARY.facts.engine, name="faster-whisper", model="tiny.en")
+    facts = replace(SUMMARY.facts, engine=engine, config={**SUMMARY.facts.config, "language": "en"})
+    flagged = replace(SUMMARY, facts=facts, flags=replace(SUMMARY.flags, items=2))
+    line = language_line(flagged, ["x", "run", "talk.mp3", "--model", "tiny.en"], "talk.voxbatch")
+    assert line.startswith("model tiny.en is the smallest one; the best that this machine can do: ")
+    assert line.endswith("voxbatch run talk.mp3 --quality best -o talk-other.voxbatch")
+    assert language_line(replace(flagged, flags=SUMMARY.flags), ["x", "run", "talk.mp3"], "talk.voxbatch") == ""
 
 
 def test_a_wrong_language_needs_another_model() -> None:

@@ -96,15 +96,22 @@ def test_the_tables_of_costs_are_what_the_prices_say() -> None:
     assert PAGE.read_text() == page(PAGE.read_text())
 
 
-def test_the_chart_of_costs_is_what_the_prices_say() -> None:
-    """docs/images/costs.svg is the chart that docs/make_costs_chart.py draws.
+@pytest.mark.parametrize(
+    ("picture", "code"),
+    [
+        ("costs.svg", "from make_costs_chart import chart; print(chart().render(), end='')"),
+        ("models.svg", "from make_models_chart import chart; print(chart().render(), end='')"),
+        ("models-cpu.svg", "from make_models_chart import cpu_chart; print(cpu_chart().render(), end='')"),
+    ],
+)
+def test_the_charts_are_what_the_tables_say(picture: str, code: str) -> None:
+    """Each chart is what its script draws.
 
     A process of its own draws it, because pygal changes how Python imports modules.
     """
-    code = "from make_costs_chart import chart; print(chart().render(), end='')"
     done = subprocess.run([sys.executable, "-c", code], cwd=DOCS, capture_output=True, text=True, check=True)
     identifier = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # by chance
-    shown = (DOCS / "images" / "costs.svg").read_text()
+    shown = (DOCS / "images" / picture).read_text()
     assert re.sub(identifier, "", shown) == re.sub(identifier, "", done.stdout)
 
 
