@@ -106,7 +106,7 @@ def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
         better = command_with(argv, "--quality", "best", "-o", other_out(out)) if summary.flags.items else ""
         if not better or engine.model != BUNDLED:
             return ""
-        return f"model {engine.model} is the smallest one; the best that this machine can do: {better}"
+        return f"better than {engine.model}: {better}"
     command = command_with(argv, "--model", multilingual_model(engine.name), "-o", other_out(out))
     return f"model {engine.model} knows English only; for another language: {command}" if command else ""
 

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -35,6 +36,8 @@ from voxbatch.storage import Store, Stores
 from voxbatch.work import Work, additions_of, work_of
 
 SHOWN_TRANSCRIPTS = 5
+SHOWN_LINES = 20
+"""Maximum lines of the transcript of a single recording on a terminal."""
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
 
@@ -77,7 +80,7 @@ def print_outcome(
     places = list[tuple[str, str]]()
     with contextlib.suppress(StorageError):
         places = [(label, short_path(os.path.join(out, name))) for label, name in existing_outputs(store)]
-    lines = outcome_lines(summary, texts, places, out, verbose)
+    lines = outcome_lines(summary, texts, places, short_path(out), verbose)
     advice = (*failure_lines(summary, failures, argv, out), language_line(summary, argv, out))
     for line in (*lines, *filter(None, advice)):
         click.echo(escape_controls(line), err=to_stderr)
@@ -117,16 +120,7 @@ def outcome_lines(
         out: OUT, for the command that lists the flagged items. Empty if no command is to be shown.
         verbose: see `print_outcome`.
     """
-    for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
-        text = " ".join(transcript.split())  # a text with line breaks must still fill one line
-        room = SHOWN_CHARACTERS
-        if sys.stdout.isatty():
-            room = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(f"{item_id}: "))
-        shown = text if len(text) <= room else text[: room - 1] + "…"
-        yield f"{item_id}: {shown or '(no speech)'}"
-    more = summary.done - min(SHOWN_TRANSCRIPTS, len(texts))
-    if texts and more > 0:
-        yield f"… and {more:,} more"
+    yield from _shown_texts(summary, texts[:SHOWN_TRANSCRIPTS])
     yield ""
     failed = in_words(summary.failures_by_kind)
     warned = f", {summary.with_warnings:,} with warnings" if summary.with_warnings else ""
@@ -149,6 +143,25 @@ def outcome_lines(
     if summary.flags.items:
         listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
         yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"
+
+
+def _shown_texts(summary: Summary, texts: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield the first transcripts, a line for each; on a terminal, the lines of the text of a single recording."""
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns
+    if is_terminal and summary.items == 1 and texts and texts[0][1].strip():
+        lines = textwrap.wrap(texts[0][1], width)
+        yield from lines[:SHOWN_LINES]
+        if len(lines) > SHOWN_LINES:
+            yield f"… and {len(lines) - SHOWN_LINES:,} more lines"
+        return
+    for item_id, transcript in texts:
+        text = " ".join(transcript.split())  # a text with line breaks must still fill one line
+        room = max(MIN_COLUMN, width - len(f"{item_id}: ")) if is_terminal else SHOWN_CHARACTERS
+        shown = text if len(text) <= room else text[: room - 1] + "…"
+        yield f"{item_id}: {shown or '(no speech)'}"
+    if texts and (more := summary.done - len(texts)) > 0:
+        yield f"… and {more:,} more"
 
 
 def _latency(summary: Summary) -> Iterator[str]:
