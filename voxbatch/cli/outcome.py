@@ -77,10 +77,10 @@ def print_outcome(
     store = stores.out(out)
     texts = [] if to_stderr else first_texts(store, work_of(summary.facts.config))
     failures = first_failures(store) if summary.failed else []
-    places = list[tuple[str, str]]()
+    places, shown = list[tuple[str, str]](), out if not argv or out in argv else short_path(out)
     with contextlib.suppress(StorageError):
-        places = [(label, short_path(os.path.join(out, name))) for label, name in existing_outputs(store)]
-    lines = outcome_lines(summary, texts, places, short_path(out), verbose)
+        places = [(label, os.path.join(shown, name)) for label, name in existing_outputs(store)]
+    lines = outcome_lines(summary, texts, places, shown, verbose)
     advice = (*failure_lines(summary, failures, argv, out), language_line(summary, argv, out))
     for line in (*lines, *filter(None, advice)):
         click.echo(escape_controls(line), err=to_stderr)

@@ -40,6 +40,9 @@ _COMMON = (
 )  # fmt: skip
 """The options that --help shows."""
 
+_CHOOSING_MODEL = ("model", "cascade", "profile")
+"""The other options that choose the model."""
+
 
 @click.command(
     cls=RunCommand,
@@ -93,12 +96,12 @@ def _take_quality(ctx: click.Context, settings: dict[str, Any]) -> str:
         return ""
     from voxbatch.engines.quality import recommended
 
-    if other := next((name for name in ("model", "cascade", "profile") if is_given(ctx, name)), ""):
+    if other := next((name for name in _CHOOSING_MODEL if is_given(ctx, name)), ""):
         raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
-    language, engine = settings["language"], settings["engine"]
-    candidate = recommended(quality, language, None if engine == "auto" else engine)
+    tag, engine = settings["language"], settings["engine"]
+    candidate = recommended(quality, tag, None if engine == "auto" else engine)
     settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
-    return f"quality {quality}: {candidate}{'' if language else '; --language en takes models for English, too'}"
+    return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"
 
 
 def start(
