@@ -48,7 +48,7 @@ help: ## list the targets
 
 demo: $(RUN) ## transcribe examples/manifest.jsonl into demo.voxbatch/
 	@$(BIN)/voxbatch run examples/manifest.jsonl -o demo.voxbatch --overwrite --formats srt,txt
-	@echo "The model of the demo, tiny.en, is small and knows English only; $(BIN)/voxbatch models lists better ones."
+	@echo "Your own recordings: $(BIN)/voxbatch run talk.mp3; better models than the demo's: $(BIN)/voxbatch models"
 
 # vLLM is set up before the first test, so that a failed set-up is reported at once and not after half of the tests.
 # Both environments are created at the same time. The call is on its own line, because `make -n` runs lines that contain

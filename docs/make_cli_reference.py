@@ -12,6 +12,7 @@ import click
 
 from voxbatch import onnx_asr
 from voxbatch.cli import cli
+from voxbatch.cli.commands import HELP_ALL
 from voxbatch.engines import hibari
 from voxbatch.engines.faster_whisper import FasterWhisperOptions
 from voxbatch.settings import Setting, settings_of
@@ -51,6 +52,7 @@ def _section(name: str, command: click.Command, parent: click.Command | None) ->
         max_content_width=WIDTH,
         help_option_names=["-h", "--help"],
     )
+    context.meta[HELP_ALL] = True
     return f"## {name}\n\n```\n{command.get_help(context).rstrip()}\n```\n"
 
 

@@ -10,6 +10,7 @@ text of the transcripts are the identity of the run.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -106,7 +107,8 @@ class RunOptions:
     )  # fmt: skip
     beside: bool = setting(
         False, group=OUTPUTS,
-        help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4. Files of others stay.",
+        help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4; of txt, "
+        "talk.transcript.txt. Files of others stay.",
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
@@ -377,7 +379,9 @@ def check_formats(formats: Iterable[str]) -> None:
         ConfigError: a name is unknown.
     """
     if unknown := sorted(set(formats) - set(FORMATS)):
-        raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}")
+        close = difflib.get_close_matches(unknown[0].lower(), FORMATS, n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"--formats {','.join(unknown)}: unknown; known are {', '.join(FORMATS)}{meant}")
 
 
 def check_cues(limits: Mapping[str, float | None]) -> None:
@@ -394,13 +398,8 @@ def check_beside(formats: Iterable[str]) -> None:
     """Check the formats of files beside recordings.
 
     Raises:
-        ConfigError: a file would be taken for a reference, or two formats have the same file.
+        ConfigError: two formats have the same file.
     """
-    if "txt" in formats:
-        raise ConfigError(
-            "--beside writes no txt: NAME.txt beside a recording is its reference for the next run; leave out txt, or "
-            "leave out --beside"
-        )
     for group in ({"vtt", "vtt-words"}, {"json", "whisperx-json", "openai-json"}):
         if len(both := sorted(group & set(formats))) > 1:
             raise ConfigError(f"--beside: {' and '.join(both)} would have the same file beside a recording; give one")

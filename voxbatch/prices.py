@@ -17,6 +17,9 @@ CLOUD_RUN_L4, CLOUD_RUN_CPU = "cloudrun-l4", "cloudrun-cpu"
 RENTED_H200 = "rented-h200"
 """Name of the table's entry for the H200 on which the speeds of `voxbatch models` were measured."""
 
+MEASURED_GPU = "NVIDIA H200"
+"""NVML's name of its GPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
@@ -79,6 +82,12 @@ def _tables() -> Mapping[str, Any]:
 def machines() -> Mapping[str, Machine]:
     """Return the machines by name: CLOUD_RUN_L4, CLOUD_RUN_CPU, SageMaker's instance types, and machines for rent."""
     return {name: Machine(**entry) for name, entry in _tables()["machines"].items()}
+
+
+def cheapest(gpu: str) -> Machine | None:
+    """Return the cheapest machine with a GPU, by NVML's name of it; None if the table has none."""
+    with_gpu = (entry for entry in machines().values() if entry.gpu == gpu)
+    return min(with_gpu, key=lambda entry: entry.usd_per_hour, default=None)
 
 
 def services() -> list[Service]:

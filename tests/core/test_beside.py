@@ -152,10 +152,10 @@ def test_places_that_cannot_be_written_are_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("formats", "message"),
-    [(("srt", "txt"), "NAME.txt beside a recording is its reference"), (("json", "openai-json"), "give one")],
+    [(("vtt", "vtt-words"), "give one"), (("json", "openai-json"), "give one")],
 )
 def test_formats_that_would_do_harm_are_refused(tmp_path: Path, formats: tuple[str, ...], message: str) -> None:
-    """txt beside a recording would be its reference in the next run, and two formats cannot have one file."""
+    """Two formats cannot have one file."""
     with pytest.raises(ConfigError, match=message):
         Config(source="in", out="out", beside=True, formats=formats)
     videos = Videos(tmp_path, ["talk.mp4"])
@@ -183,9 +183,20 @@ def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Reco
         assert voxbatch("status", "videos.voxbatch", "--verify").returncode == 0
     assert len(set(texts[:3])) == 3
     assert max(map(len, texts[2].splitlines())) <= 30
-    assert voxbatch("merge", "videos.voxbatch", "--formats", "txt").returncode == 2
-    assert voxbatch("merge", "videos.voxbatch", "--no-beside", "--formats", "txt").returncode == 0
-    assert not (tmp_path / "videos/a.txt").exists()
+
+
+def test_a_text_beside_is_no_reference(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """The text beside a recording has a name that no later run takes for its reference, also if `merge` wrote it."""
+    recording("videos/a.wav", 12.2)
+    assert voxbatch("run", "videos", *ENGINE).returncode == 0
+    assert voxbatch("merge", "videos.voxbatch", "--beside", "--formats", "srt,txt").returncode == 0
+    assert sorted(path.name for path in tmp_path.joinpath("videos").iterdir()) == ["a.srt", "a.transcript.txt", "a.wav"]
+    assert (
+        tmp_path.joinpath("videos/a.transcript.txt").read_text() == (tmp_path / "videos.voxbatch/txt/a.txt").read_text()
+    )
+    again = voxbatch("run", "videos", "-o", "again", "--beside", "--formats", "srt,txt", *ENGINE)
+    assert again.returncode == 0, again.stderr
+    assert "WER" not in again.stdout
 
 
 @pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)

@@ -23,6 +23,7 @@ from voxbatch.audio.ffmpeg import executable, version
 from voxbatch.cli import cli
 from voxbatch.cli.commands import MODULES
 from voxbatch.cli.options import unknown_variables
+from voxbatch.formats import WRITERS
 from voxbatch.profiles import load_profile, profile_names
 from voxbatch.settings import SWITCHES
 
@@ -131,7 +132,7 @@ def test_validate_prints_totals_of_a_valid_manifest(voxbatch: Voxbatch, manifest
 
 def test_run_prints_its_outcome(voxbatch: Voxbatch, manifest: ManifestWriter, tmp_path: Path) -> None:
     """A run prints the start of the transcripts, counts that add up, WER, RTFx, the model and the places of the
-    outputs. Its score says that the failed item counts.
+    outputs; with -v also latencies and the rules of the score. Its score says that the failed item counts.
     """
     manifest(1.1, 1.1, None, text="w0 w1")
     done = voxbatch("run", "m.jsonl", *SCRIPTED, "--formats", "srt", "--model", "m")
@@ -140,19 +141,70 @@ def test_run_prints_its_outcome(voxbatch: Voxbatch, manifest: ManifestWriter, tm
     assert lines[:4] == ["r0.wav: w0 w1", "r1.wav: w0 w1", "", "2 done + 1 failed = 3 items (1 not found)"]
     counts = "0 substitutions, 0 insertions, 2 deletions over 6 words; 1 without a transcript"
     assert lines[4] == f"WER 33.33%, 95 % interval 0.00% to 100.00% ({counts})"
-    assert lines[5].startswith("texts compared by basic rules (Unicode ")
-    assert lines[6] == "und: no language is known; if it is English, give --language en to `voxbatch score`"
-    assert re.fullmatch(r"latency of a chunk: P50 \d\.\d\d s, P90 \d\.\d\d s, P95 \d\.\d\d s", lines[8])
-    assert lines[9] == "engine scripted, model m (Apache-2.0; voxbatch)"
-    out = tmp_path / "m.voxbatch"
+    assert lines[5] == "und: no language is known; if it is English, give --language en to `voxbatch score`"
+    assert lines[7] == "engine scripted, model m (Apache-2.0)"
+    out = "m.voxbatch"
     command = f"voxbatch run m.jsonl {' '.join(SCRIPTED)} --formats srt --model m"
-    assert lines[10:] == [
+    assert lines[8:] == [
         f"transcripts  {out}/transcripts.jsonl", f"failures     {out}/failures.jsonl",
         f"summary      {out}/summary.json", f"report       {out}/report.html", f"srt          {out}/srt/",
         "1 failed:", "  r2.wav: No such file or directory",
         "1 not found: put the recordings in place", f"  then: {command} --retry-failed all",
     ]  # fmt: skip
     assert f"the run in {out}; 1 item of failures.jsonl count as deletions" in voxbatch("score", out).stderr
+    verbose = voxbatch("run", "m.jsonl", *SCRIPTED, "--formats", "srt", "--model", "m", "--overwrite", "-v").stdout
+    lines = verbose.splitlines()
+    assert lines[5].startswith("texts compared by basic rules (Unicode ")
+    assert re.fullmatch(r"latency of a chunk: P50 \d\.\d\d s, P90 \d\.\d\d s, P95 \d\.\d\d s", lines[8])
+    assert lines[9] == "engine scripted, model m (Apache-2.0; voxbatch)"
+
+
+def test_the_text_of_a_recording_goes_into_a_pipe(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A pipe gets the whole text and nothing else, and the outcome goes to standard error. --stdout takes any format,
+    also of a manifest. A manifest and --quiet print no text by themselves.
+    """
+    recording("talk.wav", 12.2)
+    recording("b.wav", 1.1)
+    done = voxbatch("run", "talk.wav", *SCRIPTED)
+    assert done.stdout == (tmp_path / "talk.voxbatch/txt/talk.txt").read_text() != ""
+    assert "1 done + 0 failed = 1 item\n" in done.stderr
+    subtitles = voxbatch("run", "talk.wav", *SCRIPTED, "--stdout", "srt")
+    assert subtitles.stdout == (tmp_path / "talk.voxbatch/srt/talk.srt").read_text()
+    several = voxbatch("run", "talk.wav", "b.wav", *SCRIPTED, "-o", "both")
+    assert several.stdout == f"==> talk.wav <==\n{done.stdout}==> b.wav <==\nw0 w1\n"
+    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "b.wav"}\n')
+    assert voxbatch("run", "m.jsonl", *SCRIPTED, "--stdout", "txt").stdout == "w0 w1\n"
+    assert voxbatch("run", "m.jsonl", *SCRIPTED).stdout.startswith("b.wav: w0 w1\n")
+    assert voxbatch("run", "talk.wav", *SCRIPTED, "-q").stdout == ""
+
+
+def test_formats_of_recordings_and_of_manifests(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Recordings and local folders get subtitles and a text; a manifest, and a run with --formats, what is given."""
+    recording("folder/talk.wav", 1.1)
+    (tmp_path / "m.jsonl").write_text('{"audio_filepath": "folder/talk.wav"}\n')
+    formats = {
+        ("folder/talk.wav",): {"srt", "txt"},
+        ("folder",): {"srt", "txt"},
+        ("m.jsonl",): set(),
+        ("folder/talk.wav", "--formats", "vtt"): {"vtt"},
+        ("folder/talk.wav", "--formats", ""): set(),
+        ("folder/talk.wav", "--beside"): {"srt"},
+    }
+    for number, (words, folders) in enumerate(formats.items()):
+        assert voxbatch("run", *words, *SCRIPTED, "-o", f"out{number}").returncode == 0
+        assert {path.name for path in (tmp_path / f"out{number}").iterdir()} & {*WRITERS} == folders
+
+
+def test_help_is_short_and_help_all_has_everything(voxbatch: Voxbatch) -> None:
+    """`run --help` has the options that most people need, and names --help-all, which has them all."""
+    short, whole = voxbatch("run", "--help").stdout, voxbatch("run", "--help-all").stdout
+    options = {
+        name: re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)
+        for name, text in [("short", short), ("whole", whole)]
+    }
+    assert len(options["short"]) <= 18
+    assert {"--help-all", "--help", "--formats", "--stdout"} < {*options["short"]} < {*options["whole"]}
+    assert "--part-items" in whole
 
 
 def test_unknown_keys_of_input_lines_are_in_output_lines(
@@ -522,9 +574,13 @@ def test_manifest_of_a_folder_has_relative_paths_and_durations(
 
 
 def test_doctor_prints_one_line_per_finding(voxbatch: Voxbatch) -> None:
-    """`doctor` prints one line per finding, with the default engine among them."""
+    """`doctor` prints one line per finding, with the default engine among them; and at the end the model to take."""
     done = voxbatch("doctor")
-    *rows, _, verdict = done.stdout.splitlines()
+    listed, _, ending = done.stdout.partition("\n\n")
+    rows, (verdict, *advice) = listed.splitlines(), ending.splitlines()
+    if done.returncode == 0:
+        assert re.fullmatch(r"best model for English: .*", advice[0])
+        assert advice[1].startswith("take it: voxbatch run FOLDER --quality best --language en")
     found = {line.split()[1]: line.split()[0] for line in rows}
     assert verdict.startswith("ready: " if done.returncode == 0 else "not ready: ")
     assert found.keys() >= {"voxbatch", "python", "cores", "numpy", "ffmpeg", "gpu", "cuda", "vllm", "engine"}

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -313,23 +314,26 @@ def test_outcome_shows_texts_counts_speed_and_places() -> None:
         "",
         "1,200 done + 34 failed = 1,234 items (30 not found, 4 wrong language), 2 with warnings",
         "2:00:00 of audio in 1:15, RTFx 95.5",
-        "engine e, model m (MIT; o)",
+        "engine e, model m (MIT)",
         "transcripts  out/t",
         "srt          out/srt/",
     ]
 
 
 def test_outcome_shows_latency_and_memory() -> None:
-    """Percentiles are shown if chunks were measured, and the peak memory if there was a GPU, on one line."""
+    """With --verbose, percentiles are shown if chunks were measured, the peak memory if there was a GPU, and the origin
+    of the model.
+    """
     chunk = Percentiles(count=500, p50_s=2.641, p90_s=6.26, p95_s=7.73)
     measured = replace(SUMMARY, latency=LatencyPercentiles(chunk, chunk), peak_gpu_bytes=14_500_000_000)
     latency, memory = "latency of a chunk: P50 2.64 s, P90 6.26 s, P95 7.73 s", "peak GPU memory 14.5 GB"
     places = [("transcripts", "out/t")]
-    assert f"{latency}; {memory}" in list(outcome.outcome_lines(measured, [], places))
-    assert latency in list(outcome.outcome_lines(replace(measured, peak_gpu_bytes=None), [], places))
+    assert f"{latency}; {memory}" in list(outcome.outcome_lines(measured, [], places, verbose=True))
+    assert latency in list(outcome.outcome_lines(replace(measured, peak_gpu_bytes=None), [], places, verbose=True))
     nothing = Percentiles(count=0, p50_s=None, p90_s=None, p95_s=None)
     not_measured = replace(measured, latency=LatencyPercentiles(nothing, nothing))
-    assert memory in list(outcome.outcome_lines(not_measured, [], places))
+    assert "engine e, model m (MIT; o)" in list(outcome.outcome_lines(SUMMARY, [], places, verbose=True))
+    assert memory in list(outcome.outcome_lines(not_measured, [], places, verbose=True))
 
 
 def test_outcome_shows_error_rates_by_unit() -> None:
@@ -340,7 +344,19 @@ def test_outcome_shows_error_rates_by_unit() -> None:
     lines = list(outcome.outcome_lines(replace(SUMMARY, score=score), [], []))
     assert "WER 0.60% (1 substitutions, 2 insertions, 3 deletions over 1,000 words)" in lines
     assert "CER 100.00% (0 substitutions, 0 insertions, 3 deletions over 3 characters; 1 without a transcript)" in lines
-    assert lines[-1] == "engine e, model m (MIT; o)", "no place is shown if none can be read"
+    assert lines[-1] == "engine e, model m (MIT)", "no place is shown if none can be read"
+
+
+def test_flagged_texts_of_the_smallest_model_need_a_better_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After flagged texts, tiny.en is named once, with the command that takes the best model of this machine."""
+    monkeypatch.chdir(tmp_path)
+    engine = replace(SUMMARY.facts.engine, name="faster-whisper", model="tiny.en")
+    facts = replace(SUMMARY.facts, engine=engine, config={**SUMMARY.facts.config, "language": "en"})
+    flagged = replace(SUMMARY, facts=facts, flags=replace(SUMMARY.flags, items=2))
+    line = language_line(flagged, ["x", "run", "talk.mp3", "--model", "tiny.en"], "talk.voxbatch")
+    assert line.startswith("better than tiny.en: ")
+    assert line.endswith("voxbatch run talk.mp3 --quality best -o talk-other.voxbatch")
+    assert language_line(replace(flagged, flags=SUMMARY.flags), ["x", "run", "talk.mp3"], "talk.voxbatch") == ""
 
 
 def test_a_wrong_language_needs_another_model() -> None:

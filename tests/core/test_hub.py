@@ -10,6 +10,7 @@ import pytest
 from conftest import Recorder, Voxbatch
 from hub import COMMIT, serving, variables
 
+from voxbatch import engines
 from voxbatch.engines.known_models import KNOWN_MODELS, LATER_LANGUAGES, bundled_folder, find
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -67,7 +68,7 @@ def test_a_wrong_name_and_an_unreachable_hub_are_told_apart(
     for_transformers = tmp_path / "transformers"
     for_transformers.mkdir()
     shutil.copy(base_model / "config.json", for_transformers)
-    with serving({"openai/whisper-base": for_transformers}, tmp_path / "hf") as hub:
+    with serving({"owner/whisper-base": for_transformers}, tmp_path / "hf") as hub:
         here = hub.environment
         nowhere = variables(NOWHERE, tmp_path / "hf")
         offline = {**nowhere, "HF_HUB_OFFLINE": "1"}
@@ -75,10 +76,10 @@ def test_a_wrong_name_and_an_unreachable_hub_are_told_apart(
             ("bse", nowhere, 2, "no model of this name; did you mean base? `voxbatch models` lists the names"),
             ("owner/absent", here, 2, "there is no such folder here and no such model on the hub; if it is private"),
             ("a b/c", here, 2, "there is no such folder here, and a hub name is owner/name"),
-            ("openai/whisper-base", here, 2, "has no model.bin, so it is not in CTranslate2's format"),
+            ("owner/whisper-base", here, 2, "has no model.bin, so it is not in CTranslate2's format"),
             (
                 "small", nowhere, 1, f"--model Systran/faster-whisper-small: the hub {NOWHERE} cannot be reached (",
-                "the cache has openai/whisper-base; or copy the model into a folder",
+                "the cache has owner/whisper-base; or copy the model into a folder",
             ),
             ("small", offline, 2, "HF_HUB_OFFLINE is set, and the model is not in the cache"),
         ):  # fmt: skip
@@ -86,6 +87,19 @@ def test_a_wrong_name_and_an_unreachable_hub_are_told_apart(
             assert (done.returncode, all(reason in done.stderr for reason in reasons)) == (code, True), done.stderr
             assert "Traceback" not in done.stderr
             assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(engines.has_gpu(), reason="this machine has a GPU")
+def test_a_model_for_gpus_is_refused_before_the_hub_is_asked(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:
+    """Without a GPU, models of an owner who has only models for GPUs are refused, with one for the CPU if known."""
+    for model, remedy in (
+        ("openai/whisper-small", "on a CPU: --model small"),
+        ("Qwen/Qwen3-ASR-0.6B", "`voxbatch mod"),
+    ):
+        done = voxbatch("run", source, "--model", model, env=variables(NOWHERE, tmp_path / "hf"))
+        assert done.returncode == 2
+        assert f"--model {model}: models of {model.split('/')[0]} are for NVIDIA GPUs, and this" in done.stderr
+        assert remedy in done.stderr
 
 
 def test_short_names_are_those_of_faster_whisper() -> None:

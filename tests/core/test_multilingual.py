@@ -40,7 +40,7 @@ def test_each_recording_gets_its_own_language(voxbatch: Voxbatch, folder: Path, 
     """The detected language chooses the rules, is in each line, and has a score of its own; `score` agrees. The
     language of the recording that is missing stays unknown.
     """
-    done = voxbatch("run", folder / "m.jsonl", "--model", base_model, "--allow-outside", "-o", folder / "out")
+    done = voxbatch("run", folder / "m.jsonl", "--model", base_model, "--allow-outside", "-o", folder / "out", "-v")
     assert done.returncode == 3, done.stderr
     lines, score = results(folder / "out")
     assert [(line["lang"], line["detected_language"]) for line in lines] == [(line["spoken"],) * 2 for line in lines]

@@ -63,10 +63,10 @@ TABLES = {
         profiles                          | 0 | stdout | cpu +Whisper tiny.en
     """,
     "recordings": r"""
-        run talk.mp3                      | 0 | stdout | talk.mp3: w0 w1
+        run talk.mp3                      | 0 | stdout | w0 w1 w2\n\Z
         run talk.mp3                      | 0 | stderr | (?s).*1 of 1 items were done before; 0 to do
         run nope.mp3                      | 2 | stderr | Error: nope.mp3: does not exist
-        run talk.mp3 talk2.wav            | 0 | stdout | talk.mp3: w0 w1
+        run talk.mp3 talk2.wav            | 0 | stdout | ==> talk.mp3 <==\nw0 w1
         run talk.mp3 nope.mp3             | 2 | stderr | Error: talk.mp3 and 1 more: nope.mp3 does not exist
         run @list.txt                     | 0 | stdout | talk.mp3: w0 w1
         run calls.jsonl                   | 3 | stdout | talk.mp3: w0 w1(?s:.*)2 done \+ 1 failed = 3 items
@@ -99,19 +99,23 @@ TABLES = {
         run recordings -o recordings/out  | 0 | stdout | a.wav: w0 w1
         score recordings.voxbatch         | 0 | stdout | (?s) +WER .*all  0.00%
         merge recordings.voxbatch --formats json | 0 | stdout | a.wav: w0 w1
+        status recordings                 | 2 | stderr | Error: .*recordings: no run .* is in .*recordings.voxbatch
         $ mkdir empty
         run empty                         | 2 | stderr | Error: empty: holds no recordings
         status nope                       | 2 | stderr | Error: Invalid value for 'OUT': Directory 'nope' does not exist
         manifest recordings               | 0 | stdout | \{"audio_filepath": "a.wav"
     """,
     "options": r"""
-        run talk.mp3 --formats srt vtt -o a    | 0 | stdout | talk.mp3: w0 w1(?s:.*)\nvtt
-        run talk.mp3 --formats .SRT,vtt -o b   | 0 | stdout | talk.mp3: w0 w1(?s:.*)\nsrt
+        run talk.mp3 --formats srt vtt -o a    | 0 | stderr | (?s).*\nsrt .*\nvtt
+        run talk.mp3 --formats .SRT,vtt -o b   | 0 | stderr | (?s).*\nsrt .*\nvtt
         run talk.mp3 --formats docx -o c       | 2 | stderr | Error: --formats docx: unknown; known are
-        run talk.mp3 --language english -o d   | 0 | stdout | talk.mp3: w0 w1
+        run talk.mp3 --language english -o d   | 0 | stdout | w0 w1
         run talk.mp3 --language klingon -o e   | 2 | stderr | Error: --language klingon: no known language
         run talk.mp3 --format srt              | 2 | stderr | Error: No such option '--format'. \(Did you mean
         merge a --formats xyz                  | 2 | stderr | Error: --formats xyz: unknown; known are srt, vtt, vtt-w
+        run talk.mp3 --engine transducers --dry-run | 0 | stdout | (?s)engine +transducers .*\nL4 +about .* at \$
+        run talk.mp3 --engine vllm --profile whisper --dry-run | 0 | stdout | (?s)engine +vllm .*\nH200 +about .* at
+        run talk.mp3 --engine transducers      | 2 | stderr | Error: engine transducers is for NVIDIA GPUs, and this
         run talk.mp3 --engine whisper          | 2 | stderr | Error: engine 'whisper' is unknown; known are auto
         run talk.mp3 --profile fast            | 2 | stderr | Error: profile 'fast' is unknown; known are cpu
         run talk.mp3 --workers many            | 2 | stderr | Error: Invalid value for '--workers'
@@ -123,6 +127,13 @@ TABLES = {
         run talk.mp3 --beam-size 5             | 2 | stderr | Error: No such option.* --engine-option beam_size=5
         run talk.mp3 --task translate          | 2 | stderr | Error: --task translate: .* take a multilingual Whisper
         run talk.mp3 --diarize                 | 2 | stderr | Error: No such option.* --speakers 2-4
+        run talk.mp3 --output_dir out          | 2 | stderr | Error: No such option.* is given by -o\.
+        run talk.mp3 --formats str             | 2 | stderr | Error: --formats str: unknown; .*did you mean srt\?
+        models qwen3-asr                       | 2 | stderr | Error: .* did you mean Qwen/Qwen3-ASR-1.7B\?
+        models Tiny.EN                         | 2 | stderr | Error: .* did you mean tiny\.en\?
+        failures out                           | 2 | stderr | Error: No such command 'failures'. OUT/failures.jsonl
+        run +pretrained_name=nvidia/canary     | 2 | stderr | Error: Invalid value .* is no recording. Give --model
+        speak Hello                            | 2 | stderr | Error: Hello: does not exist .*: echo Hello > text.txt
         $ cp talk.mp3 calls.zip && cp talk.mp3 calls.tar.gz && mkdir sub && cp talk.mp3 sub/a.zip
         run calls.zip --dry-run                | 2 | stderr | Error: calls.zip: is an archive; .*: unzip calls.zip -d
         run gs://calls/a.zip                   | 2 | stderr | Error: gs://calls/a.zip: is an archive; download it, un
@@ -133,7 +144,7 @@ TABLES = {
     """,
 }
 REAL = r"""
-    run speech.ogg                        | 0 | stdout | speech.ogg: .*platform
+    run speech.ogg                        | 0 | stdout | .*platform
     run speech.ogg --model nonexistent    | 2 | stderr | Error: --model nonexistent: there is no such folder
 """
 

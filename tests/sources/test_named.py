@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import servers
-from conftest import ManifestWriter, Voxbatch
+from conftest import ManifestWriter, Recorder, Voxbatch
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest import PathPolicy, Source, items, survey
@@ -247,6 +248,22 @@ def test_local_and_remote_recordings_in_one_run(tree: Path, bucket: str) -> None
 
 
 # ── OUT ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_recordings_of_one_name_have_an_out_each(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A recording whose OUT would be that of another one has the extension in the name of its OUT. The same command
+    again continues its own run.
+    """
+    recording("talk.wav", 1.1)
+    shutil.copy(tmp_path / "talk.wav", tmp_path / "talk.flac")
+    for _ in range(2):
+        for name in ("talk.wav", "talk.flac"):
+            assert voxbatch("run", name, *SCRIPTED).returncode == 0
+    outs = sorted(path.name for path in tmp_path.glob("*.voxbatch"))
+    assert outs == ["talk.flac.voxbatch", "talk.voxbatch"]
+    (line,) = (tmp_path / "talk.flac.voxbatch" / "transcripts.jsonl").read_text().splitlines()
+    assert json.loads(line)["audio_filepath"] == str(tmp_path / "talk.flac")
+    assert len([*(tmp_path / "talk.voxbatch" / "lists").iterdir()]) == 1
 
 
 def test_default_out_is_beside_the_source(tree: Path) -> None:

@@ -16,19 +16,20 @@ from itertools import chain
 
 from voxbatch.config import RETRY_CHOICES
 from voxbatch.engines import multilingual_model
-from voxbatch.engines.known_models import ENGLISH, find
+from voxbatch.engines.known_models import BUNDLED, ENGLISH, find
 from voxbatch.errors import ConfigError, RunMismatchError, VoxbatchError
 from voxbatch.failure_kinds import OTHER_MODEL, FailureKind
 from voxbatch.output.layout import FAILURES
 from voxbatch.output.summary import Summary
 from voxbatch.safe_text import redact_secrets
 from voxbatch.storage import is_remote, redacted
+from voxbatch.storage.address import is_bucket_address
 
 SHOWN_FAILURES = 10
 """Number of failed recordings that are named at the end of a run."""
 SHOWN_KINDS = 4
 """Number of kinds of failures for which the next command is shown."""
-_ALIASES = {"-o": ("-o", "--out")}
+_ALIASES = {"-o": ("-o", "--out"), "--quality": ("--quality", "--model")}
 _EXCLUSIVE = ("--overwrite", "--retry-failed", "--update")
 
 
@@ -60,7 +61,7 @@ def command_with(argv: Sequence[str], *options: str) -> str:
 def other_out(out: str) -> str:
     """Return the name of another OUT: "calls.voxbatch" → "calls-other.voxbatch", "out/2026-11-20" →
     "out/2026-11-20-other". A number alone would be the name of the run of another day, shard or folder."""
-    out = _short(out.rstrip("/"))
+    out = short_path(out.rstrip("/"))
     match = re.fullmatch(r"(.*?)(?:-other(?:-(\d{1,3}))?)?(\.voxbatch)?", out, re.DOTALL)
     assert match is not None
     stem, suffix = f"{match[1]}-other", match[3] or ""
@@ -81,7 +82,7 @@ def failure_lines(
     if failures:
         yield f"{summary.failed:,} failed:"
     for path, reason in failures[:SHOWN_FAILURES]:
-        yield from _wrapped(f"{_short(path)}: {reason}")
+        yield from _wrapped(f"{short_path(path)}: {reason}")
     if 0 < len(failures) < summary.failed:
         yield f"  … and {summary.failed - len(failures):,} more in {os.path.join(out, FAILURES)}"
     known = [FailureKind(name) for name in summary.failures_by_kind if name in list(FailureKind)]
@@ -96,12 +97,16 @@ def failure_lines(
 
 def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
     """Return the line about a model that knows English only, after a run with warnings, which may say that another
-    language was heard. Return "" for any other run, and if no command is known."""
+    language was heard; or about the smallest model, after a run with flagged texts. Return "" for any other run, and if
+    no command is known."""
     engine = summary.facts.engine
     model = find(engine.model, engine.name)
     is_english = model is not None and model.languages == ENGLISH
     if not (summary.with_warnings and is_english) or summary.facts.config.get("language"):
-        return ""
+        better = command_with(argv, "--quality", "best", "-o", other_out(out)) if summary.flags.items else ""
+        if not better or engine.model != BUNDLED:
+            return ""
+        return f"better than {engine.model}: {better}"
     command = command_with(argv, "--model", multilingual_model(engine.name), "-o", other_out(out))
     return f"model {engine.model} knows English only; for another language: {command}" if command else ""
 
@@ -115,7 +120,7 @@ def _command(kind: FailureKind, summary: Summary, argv: Sequence[str], out: str)
     return command_with(argv, *options) if options else ""
 
 
-def _short(path: str) -> str:
+def short_path(path: str) -> str:
     """Return a path below the current folder as a relative one, and an address without what may be secret in it."""
     below = os.path.join(os.getcwd(), "")
     return redacted(path) if is_remote(path) else path.removeprefix(below)
@@ -127,6 +132,18 @@ def _wrapped(text: str) -> list[str]:
         return [f"  {text}"]
     width = shutil.get_terminal_size().columns
     return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+def folder_line(source: str | Sequence[str]) -> str:
+    """Return the line about an address that may be meant as that of a folder, "s3://calls/day"; "" for another one."""
+    if (
+        not isinstance(source, str)
+        or not is_bucket_address(source)
+        or source.endswith("/")
+        or os.path.splitext(source)[1]
+    ):
+        return ""
+    return f"if {source} is a folder, it ends in /: {source}/"
 
 
 def with_commands(error: VoxbatchError, argv: Sequence[str], out: str) -> VoxbatchError:

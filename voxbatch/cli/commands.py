@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 import click
 
 from voxbatch import parts
+from voxbatch.cli.hints import COMMAND, hint
 from voxbatch.config import FORMATS
 from voxbatch.settings import COMMON, GROUPS
 from voxbatch.work import commands
 
+HELP_ALL = "help_all"
+"""Key of click's `meta`: true if the help shows all options."""
 HELP_WIDTH = 100
 """Columns of the help, and of YAML."""
 WIDTH = 79
@@ -91,11 +94,8 @@ class Commands(click.Group):
         name = args[0]
         if name not in self.commands and (os.path.exists(name) or "://" in name):
             ctx.fail(f"No such command {name!r}. To transcribe it: voxbatch run {name}")
-        if name not in self.commands:
-            from voxbatch.cli.usage_errors import MEANT
-
-            if name in MEANT:
-                ctx.fail(f"No such command {name!r}. {MEANT[name]}")
+        if name not in self.commands and (answer := hint(COMMAND, name)):
+            ctx.fail(f"No such command {name!r}. {answer}")
         return super().resolve_command(ctx, args)
 
 
@@ -119,15 +119,41 @@ class WithFormats(click.Command):
         return super().parse_args(ctx, joined)
 
 
+def _help_all(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    """Print the help with all options, and exit."""
+    if is_asked and not ctx.resilient_parsing:
+        ctx.meta[HELP_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
 class GroupedCommand(WithFormats):
     """A command whose help shows the options in groups."""
+
+    def __init__(self, *args: Any, common: Collection[str] = (), **settings: Any):
+        """Build the command; see click.Command.
+
+        Args:
+            common: names of the options that --help shows; --help-all shows the others, too. Empty means all.
+        """
+        super().__init__(*args, **settings)
+        self._common = (*common, HELP_ALL) if common else ()
+        if common:
+            self.params.append(
+                click.Option(["--help-all", HELP_ALL], is_flag=True, is_eager=True, expose_value=False,
+                             callback=_help_all, help="Show all options and exit.")
+            )  # fmt: skip
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of a group together; see click.Command."""
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in GROUPS}
-        for param in self.get_params(ctx):
+        params = self.get_params(ctx)
+        if is_short := self._common and not ctx.meta.get(HELP_ALL):
+            by_name = {param.name: param for param in self.params}
+            params = [*(by_name[name] for name in self._common), params[-1]]  # click adds --help as the last one
+        for param in params:
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
-                groups[getattr(param, "group", COMMON)].append(record)
+                groups[COMMON if is_short else getattr(param, "group", COMMON)].append(record)
         for title, records in groups.items():
             if records:
                 with formatter.section(title):

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Protocol
 
 import click
 
+from voxbatch import engines
 from voxbatch.config import Config
 from voxbatch.display import format_duration
-from voxbatch.runner.forecast import RunEstimate, estimate_run
+from voxbatch.engines import ENGINES
+from voxbatch.engines.choice import AUTO
+from voxbatch.engines.gpu_specs import GPU_SPECS
+from voxbatch.engines.known_models import engines_of, find
+from voxbatch.prices import MEASURED_GPU, cheapest
+from voxbatch.runner.forecast import RunEstimate, Workload, calculate_speed, estimate_run, measure_workload
 from voxbatch.runner.steps import steps_of
 from voxbatch.safe_text import counted, escape_controls
 
 
 def print_plan(config: Config) -> None:
-    """Print what a run here would do: each pass of a cascade, and the cost of both."""
+    """Print what a run here would do: each pass of a cascade, and the cost of both. On a machine without a GPU, an
+    engine for GPUs is planned for those of other machines."""
+    if (engine := _engine_elsewhere(config)) is not None:
+        for name, value in _lines_elsewhere(config, engine):
+            click.echo(escape_controls(f"{name:<8} {value}"))
+        return
     passes, second = estimate_run(config), steps_of(config).second_options()
     for number, estimate in enumerate(passes):
         speed = "give --expected-rtfx"
@@ -28,6 +41,51 @@ def print_plan(config: Config) -> None:
     if 1 < len(passes) == len(prices):
         click.echo(f"\nboth     about ${sum(prices):,.2f}")
     click.echo(escape_controls(f"outputs  {config.out}"))
+
+
+def _engine_elsewhere(config: Config) -> str | None:
+    """Return the engine for GPUs that a run on this machine, which has none, would need; None if it needs none."""
+    if engines.has_gpu() or steps_of(config).engines is not ENGINES:
+        return None
+    names = engines_of(config.model) if config.engine == AUTO and config.model else {config.engine}
+    needed = [name for name in ENGINES if name in names and ENGINES[name].uses_gpu]
+    return needed[0] if needed and len(needed) == len(names) and engines.install_command(needed[0]) else None
+
+
+def _lines_elsewhere(config: Config, engine: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of the plan of a run on other machines: time and cost for each GPU whose speed is
+    known."""
+    workload = measure_workload(config)
+    yield "engine", f"{engine} (model {config.model or 'of the engine'}), on another machine: this one shows no GPU"
+    yield "items", f"{workload.items:,}"
+    yield "audio", f"{format_duration(workload.audio_s)} in total"
+    plans = [(gpu, plan) for gpu in GPU_SPECS if (plan := _plan_elsewhere(config, engine, workload, gpu))]
+    yield from ((re.split("[ -]", gpu)[1], plan) for gpu, plan in plans)
+    if plans:
+        yield "speeds", "calculated, or measured with made-up weights; without the start of the machine"
+    else:
+        yield "time", "unknown: give --expected-rtfx, and --usd-per-hour for the cost"
+    yield "outputs", config.out
+
+
+def _plan_elsewhere(config: Config, engine: str, workload: Workload, gpu: str) -> str:
+    """Return the time and the cost on a GPU by NVML's name, at the price that is given or else at that of the cheapest
+    machine of the table; "" if the speed is unknown."""
+    calculated = None if config.expected_rtfx else calculate_speed(config, engine, workload, gpu)
+    model = find(config.model or "", engine)
+    measured = model.rtfx if model and gpu == MEASURED_GPU else None
+    rtfx = config.expected_rtfx or (calculated.rtfx if calculated else measured)
+    if not rtfx:
+        return ""
+    error = f" (may be {100 * calculated.error:.0f} % off)" if calculated else ""
+    time = f"about {format_duration(workload.audio_s / rtfx)} at RTFx {rtfx:,g}{error}"
+    machine = cheapest(gpu)
+    price = config.usd_per_hour or (machine and machine.usd_per_hour)
+    if not price:
+        return time
+    usd = workload.audio_s / rtfx / 3600 * price
+    of = "" if config.usd_per_hour or not machine else f", {machine.title or machine.machine}"
+    return f"{time}, {f'about ${usd:,.2f}' if usd >= 0.01 else 'less than $0.01'} at ${price:g} an hour{of}"
 
 
 def _plan_lines(config: Config, p: RunEstimate, no_speed: str) -> list[tuple[str, str]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from voxbatch.cli.commands import HELP_WIDTH, WIDTH
 from voxbatch.cli.options import parsed_run_options
-from voxbatch.errors import EngineError
-from voxbatch.languages import language_name
+from voxbatch.errors import ConfigError, EngineError
+from voxbatch.languages import language_name, language_tag
 from voxbatch.safe_text import escape_controls
 from voxbatch.work import work
 
@@ -20,17 +21,24 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="List the models, or explain one.")
-@click.argument("name", required=False)
-def models(name: str | None) -> None:
-    """List the models with a short name or a profile, or explain model NAME and how to get it.
+@click.argument("name", required=False, metavar="[NAME|LANG]")
+@click.option("--cpu", is_flag=True, help="Only models for a CPU.")
+@click.option("--fits", is_flag=True, help="Only models that an installed engine can run in this machine's memory.")
+def models(name: str | None, cpu: bool, fits: bool) -> None:
+    """Say which model is the best that this machine can do, and list the models with a short name or a profile; with
+    LANG, those that know a language (de, german). Or explain model NAME and how to get it.
 
     Other models work, too: --model of `run` takes any folder, and OWNER/NAME of the Hugging Face hub.
     """
-    from voxbatch.engines.known_models import find, unknown_name
+    from voxbatch.engines import ENGINES
+    from voxbatch.engines.known_models import KNOWN_MODELS, find, unknown_name
 
-    if name is None:
-        lines = _table()
-    elif (model := find(name)) is None:
+    language = None if name is None else language_tag(name)
+    if name is None or ((model := find(name)) is None and language in _languages()):
+        shown = [model for model in KNOWN_MODELS if language is None or language in model.languages]
+        shown = [model for model in shown if not (cpu and ENGINES[model.engine].uses_gpu)]
+        lines: Iterator[str] = chain(_recommendations(language), _table(shown, fits))
+    elif model is None:
         raise unknown_name(name)
     else:
         lines = _details(model)
@@ -41,23 +49,58 @@ def models(name: str | None) -> None:
 _SPEED = "seconds of audio per second on one H200, with made-up weights"
 
 
-def _table() -> Iterator[str]:
-    from voxbatch.engines import ENGINES, entry_points, install_command
-    from voxbatch.engines.known_models import KNOWN_MODELS, LEADERBOARD
+def _languages() -> set[str]:
+    """Return the languages that a model of the table knows."""
+    from voxbatch.engines.known_models import KNOWN_MODELS
+
+    return {language for model in KNOWN_MODELS for language in model.languages}
+
+
+def _recommendations(language: str | None) -> Iterator[str]:
+    """Yield the model of each quality for a language, or for English and for all others."""
+    from voxbatch.engines.quality import QUALITIES, recommended
+
+    for code in [language] if language else ["en", None]:
+        yield f"best on this machine for {language_name(code) if code else 'other languages'}"
+        for quality in QUALITIES:
+            try:
+                yield f"  {quality:<9} {recommended(quality, code)}"
+            except ConfigError:
+                yield f"  {quality:<9} no installed engine has a model"
+    option = f" --language {language}" if language else ""
+    yield f"take one: voxbatch run FOLDER --quality best{option}"
+    yield ""
+
+
+def _table(models: Sequence[KnownModel], fits: bool) -> Iterator[str]:
+    from voxbatch.engines import ENGINES, entry_points, install_command, quality
+    from voxbatch.engines.known_models import CLEAN, LEADERBOARD
     from voxbatch.speakers.weights import EMBEDDING, SEGMENTATION
 
     for engine, use in sorted((name, engine.use) for name, engine in ENGINES.items() if engine.use):
         install = install_command(engine)
+        rows = [model for model in models if model.engine == engine]
+        if fits:
+            rows = [model for model in rows if not install and quality.fits(model)]
+        if not rows:
+            continue
         yield f"engine {engine}, {use}"
         if install:
             yield f"  not installed: {install}"
-        yield f"  {'MODEL':<39} {'LANG':>4} {'WER':>4} {'SPEED':>6} {'LICENCE':<12} HERE"
-        for model in KNOWN_MODELS:
-            if model.engine == engine:
-                languages = "en" if model.languages == ("en",) else str(len(model.languages))
-                wer = "" if model.wer is None else f"{model.wer:.2f}"
-                speed = f"{model.rtfx:,}" if model.rtfx else ""
-                yield f"  {model.name:<39} {languages:>4} {wer:>4} {speed:>6} {model.license:<12} {model.place}"
+        row = _gpu_row if ENGINES[engine].uses_gpu else _cpu_row
+        yield row("MODEL", "LANG", "WER", "CLEAN", "MEMORY", "SPEED", "LICENCE", "HERE")
+        for model in rows:
+            memory, rtfx = quality.memory_bytes(model), quality.speed_of(model)
+            yield row(
+                model.name,
+                "en" if model.languages == ("en",) else str(len(model.languages)),
+                _figure(model.wer),
+                _figure(model.clean),
+                f"{memory / 1e9:.1f} GB" if memory else "",
+                f"{rtfx if ENGINES[engine].uses_gpu else float(f'{rtfx:.2g}'):,g}" if rtfx else "",
+                model.license,
+                model.place,
+            )
         yield ""
     for name, registration in entry_points.installed():
         if isinstance(registration, EngineError):
@@ -72,18 +115,37 @@ def _table() -> Iterator[str]:
     yield ""
     yield "LANG: en, or the number of languages."
     yield from textwrap.wrap(f"WER: {LEADERBOARD}; in %.", WIDTH - 1)
-    yield from textwrap.wrap(f"SPEED: {_SPEED}. An hour of audio costs the hour of a GPU divided by it.", WIDTH - 1)
+    yield from textwrap.wrap(f"CLEAN: {CLEAN}; in %.", WIDTH - 1)
+    gpu = f"SPEED: of engines for GPUs, {_SPEED}. An hour of audio costs the hour of a GPU divided by it."
+    cpu = "Of engines for a CPU, seconds of audio per second on this one, calculated from a measurement of tiny.en; may"
+    yield "MEMORY: calculated from the size of the weights."
+    yield from textwrap.wrap(f"{gpu} {cpu} be {quality.CPU_ERROR:.0%} off.", WIDTH - 1)
     yield "HERE: bundled (installed as a package), cached (downloaded before), no (the"
     yield "first run downloads it)."
     yield "voxbatch models NAME explains one: languages, size, price, how to get it."
     yield "vLLM runs other models of the same classes, too: docs/gpus-and-models.md."
 
 
+def _figure(error_rate: float | None) -> str:
+    return "" if error_rate is None else f"{error_rate:.2f}"
+
+
+def _gpu_row(model: str, languages: str, wer: str, _: str, __: str, speed: str, license: str, place: str) -> str:
+    return f"  {model:<39} {languages:>4} {wer:>4} {speed:>6} {license:<12} {place}"
+
+
+def _cpu_row(
+    model: str, languages: str, wer: str, clean: str, memory: str, speed: str, license: str, place: str
+) -> str:
+    return f"  {model:<18} {languages:>4} {wer:>4} {clean:>5} {memory:>7} {speed:>6} {license:<12} {place}"
+
+
 def _details(model: KnownModel) -> Iterator[str]:
     from voxbatch import prices
-    from voxbatch.engines import install_command
+    from voxbatch.engines import ENGINES, install_command
     from voxbatch.engines.hub import cache_folder
-    from voxbatch.engines.known_models import LEADERBOARD
+    from voxbatch.engines.known_models import CLEAN, LEADERBOARD
+    from voxbatch.engines.quality import memory_bytes, speed_of
 
     usd_per_hour = prices.machines()[prices.RENTED_H200].usd_per_hour
     if len(model.languages) == 1:
@@ -103,8 +165,16 @@ def _details(model: KnownModel) -> Iterator[str]:
         "languages": languages,
         "size": f"about {model.megabytes:,} MB" if model.megabytes else "unknown here",
         "licence": model.license,
-        "WER": "no published figure is known here" if model.wer is None else f"{model.wer:.2f} %: {LEADERBOARD}",
-        "speed": f"{model.rtfx:,} {_SPEED}" if model.rtfx else "not measured on a GPU",
+        "WER": "; ".join(
+            f"{figure:.2f} %: {source}" for figure, source in ((model.wer, LEADERBOARD), (model.clean, CLEAN)) if figure
+        )
+        or "no published figure is known here",
+        "memory": f"about {memory_bytes(model) / 1e9:.1f} GB, calculated" if model.megabytes else "unknown here",
+        "speed": f"about {speed_of(model):.2g} times real time on this CPU, calculated"
+        if not ENGINES[model.engine].uses_gpu and speed_of(model)
+        else f"{model.rtfx:,} {_SPEED}"
+        if model.rtfx
+        else "not measured on a GPU",
         "price": f"{usd_per_hour / model.rtfx:.4f} USD an hour of audio, at {usd_per_hour:g} USD an hour for an H200"
         if model.rtfx
         else "unknown without a speed",

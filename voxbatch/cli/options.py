@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
@@ -16,8 +17,10 @@ import click
 from click.core import ParameterSource
 
 from voxbatch.cli.commands import COMMANDS, GroupedCommand, format_name
+from voxbatch.cli.hints import SETTING, hint
 from voxbatch.config import (
     ANY_SPEAKERS,
+    FORMATS,
     LOG_FORMATS,
     RETRY_CHOICES,
     RunOptions,
@@ -237,9 +240,20 @@ class FolderOrAddress(PathOrAddress):
         super().__init__(exists=True, file_okay=False)
 
 
-source_argument = click.argument(
-    "source", nargs=-1, required=True, callback=lambda _, __, names: names[0] if len(names) == 1 else names
-)
+def _sources(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> str | tuple[str, ...]:
+    """Return the name of SOURCE, or several names.
+
+    Raises:
+        BadParameter: a name is a setting of another program: pretrained_name=….
+    """
+    for name in names:
+        word, equals, _value = name.lstrip("+").partition("=")
+        if equals and (answer := hint(SETTING, word)) and not os.path.lexists(name):
+            raise click.BadParameter(f"{name!r} is no recording. {answer}")
+    return names[0] if len(names) == 1 else names
+
+
+source_argument = click.argument("source", nargs=-1, required=True, callback=_sources)
 
 FILE = {"type": PathOrAddress(exists=True, dir_okay=False)}
 """Parameters of click for an option that names a file."""
@@ -352,6 +366,18 @@ video_options = combined(
            help="Also write a copy of each local video, with the subtitles as a track: talk.mp4 → talk.subtitled.mp4."),
     option("--burn", "videos", flag_value=BURN, group=OUTPUTS,
            help="The same with the subtitles in the picture, which is encoded again."),
+)  # fmt: skip
+
+text_options = combined(
+    option("--quality", type=click.Choice(("fast", "balanced", "best")), default=None, group=MODEL,
+           metavar="fast|balanced|best",
+           help="Take the model by this machine and --language, in place of --model: the most accurate one with half "
+           "of the speed of the fastest one, with a tenth of it, or faster than the recording."),
+    option("--stdout", type=click.Choice(FORMATS), default=None, group=OUTPUTS, metavar="FORMAT",
+           help="Print the whole transcripts to standard output in this format, and everything else to standard error. "
+           "Default: txt in a pipe, if SOURCE names recordings."),
+    option("-v", "--verbose", is_flag=True,
+           help="Print at the end also latencies, memory, where the model is from, and the rules of the score."),
 )  # fmt: skip
 
 _NAMES = _OF_RUN.keys() - {*MANIFEST_SETTINGS}

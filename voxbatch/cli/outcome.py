@@ -8,19 +8,25 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import click
 
-from voxbatch.cli.advice import SHOWN_FAILURES, failure_lines, language_line
+from voxbatch.cli.advice import SHOWN_FAILURES, failure_lines, language_line, short_path
 from voxbatch.cli.columns import MIN_COLUMN
+from voxbatch.config import Config
 from voxbatch.display import format_duration
 from voxbatch.engines import known_details
 from voxbatch.errors import StorageError
 from voxbatch.failure_kinds import in_words
+from voxbatch.formats.document import Document
 from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_names import short_name
 from voxbatch.output.layout import FAILURES, existing_outputs
+from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.products import Products
 from voxbatch.output.summary import Summary
 from voxbatch.safe_text import counted, escape_controls
@@ -30,25 +36,54 @@ from voxbatch.storage import Store, Stores
 from voxbatch.work import Work, additions_of, work_of
 
 SHOWN_TRANSCRIPTS = 5
+SHOWN_LINES = 20
+"""Maximum lines of the transcript of a single recording on a terminal."""
 SHOWN_CHARACTERS = 100
 """Maximum characters of each transcript that is shown, except on a terminal: there it fills one line."""
 
 
-def print_outcome(summary: Summary, out: str, stores: Stores, argv: Sequence[str] = ()) -> None:
+def print_texts(summary: Summary, config: Config, form: str) -> None:
+    """Print the whole transcripts of a merged run to standard output in a format, in the order of the list. If there
+    are several texts, each has a line before it with the name of its recording, as `head` writes it.
+
+    Raises:
+        StorageError: they cannot be read.
+    """
+    store, kind = config.stores.out(config.out), work_of(summary.facts.config)
+    text_key, limits = kind.resolve("products").text_key, ItemFiles.of(config.to_dict()).limits
+    for line in map(json.loads, store.lines(kind.merged)):
+        if form == "txt" and summary.items > 1:
+            click.echo(escape_controls(f"==> {line['id']} <=="))
+        document = Document(line["id"], read_transcript(line, text_key), short_name(line["id"]), limits)
+        sys.stdout.buffer.write(document.written(form).encode("utf-8", "surrogateescape"))
+    sys.stdout.flush()
+
+
+def print_outcome(
+    summary: Summary,
+    out: str,
+    stores: Stores,
+    argv: Sequence[str] = (),
+    verbose: bool = False,
+    to_stderr: bool = False,
+) -> None:
     """Print the outcome of a merged run. Outputs that cannot be read are left out: the run itself is finished.
 
     Args:
         argv: the arguments of this program. Empty if no command is to be advised.
+        verbose: print also latencies, memory, the origin of the model, and the rules of the score.
+        to_stderr: standard output has the transcripts, which are not shown here.
     """
     store = stores.out(out)
-    texts, failures = first_texts(store, work_of(summary.facts.config)), first_failures(store) if summary.failed else []
-    places = list[tuple[str, str]]()
+    texts = [] if to_stderr else first_texts(store, work_of(summary.facts.config))
+    failures = first_failures(store) if summary.failed else []
+    places, shown = list[tuple[str, str]](), out if not argv or out in argv else short_path(out)
     with contextlib.suppress(StorageError):
-        places = [(label, os.path.join(out, name)) for label, name in existing_outputs(store)]
-    lines = outcome_lines(summary, texts, places, out)
+        places = [(label, os.path.join(shown, name)) for label, name in existing_outputs(store)]
+    lines = outcome_lines(summary, texts, places, shown, verbose)
     advice = (*failure_lines(summary, failures, argv, out), language_line(summary, argv, out))
     for line in (*lines, *filter(None, advice)):
-        click.echo(escape_controls(line))
+        click.echo(escape_controls(line), err=to_stderr)
 
 
 def first_failures(store: Store) -> list[tuple[str, str]]:
@@ -75,6 +110,7 @@ def outcome_lines(
     texts: list[tuple[str, str]],
     places: list[tuple[str, str]],
     out: str = "",
+    verbose: bool = False,
 ) -> Iterator[str]:
     """Yield the last lines of a run: the first transcripts, counts, error rates, speed, and the places of the outputs.
 
@@ -82,37 +118,50 @@ def outcome_lines(
         texts: (id, text) of the first transcripts.
         places: (description, place) of each output.
         out: OUT, for the command that lists the flagged items. Empty if no command is to be shown.
+        verbose: see `print_outcome`.
     """
-    for item_id, transcript in texts[:SHOWN_TRANSCRIPTS]:
-        text = " ".join(transcript.split())  # a text with line breaks must still fill one line
-        room = SHOWN_CHARACTERS
-        if sys.stdout.isatty():
-            room = max(MIN_COLUMN, shutil.get_terminal_size().columns - len(f"{item_id}: "))
-        shown = text if len(text) <= room else text[: room - 1] + "…"
-        yield f"{item_id}: {shown or '(no speech)'}"
-    more = summary.done - min(SHOWN_TRANSCRIPTS, len(texts))
-    if more > 0:
-        yield f"… and {more:,} more"
+    yield from _shown_texts(summary, texts[:SHOWN_TRANSCRIPTS])
     yield ""
     failed = in_words(summary.failures_by_kind)
     warned = f", {summary.with_warnings:,} with warnings" if summary.with_warnings else ""
     counts = f"{summary.done:,} done + {summary.failed:,} failed = {counted(summary.items, 'item')}"
     yield f"{counts}{f' ({failed})' if failed else ''}{warned}"
-    yield from _scores(summary)
+    yield from _scores(summary, verbose)
     rtfx = f", RTFx {summary.rtfx:.1f}" if summary.rtfx else ""
     yield f"{format_duration(summary.audio_s)} of audio in {format_duration(summary.wall_s)}{rtfx}"
-    yield from _latency(summary)
+    if verbose:
+        yield from _latency(summary)
     if summary.usd is not None:
         yield f"cost about ${summary.usd:,.2f}, without the start of the machines"
     engine = summary.facts.engine
     config = summary.facts.config
     second = "".join(f"; {added.name} {config[added.name]}" for added in additions_of(config) if added.overlay)
-    yield f"engine {engine.name}, model {engine.model}{known_details(engine.license, engine.origin)}{second}"
+    details = known_details(engine.license, engine.origin if verbose else "unknown")
+    yield f"engine {engine.name}, model {engine.model}{details}{second}"
     width = max((len(description) for description, _ in places), default=0)
     yield from (f"{description:<{width}}  {place}" for description, place in places)
     if summary.flags.items:
         listed = f"; list them, the worst first: voxbatch flags {shlex.quote(out)}" if out else ""
         yield f"{counted(summary.flags.items, 'transcript')} flagged as doubtful{listed}"
+
+
+def _shown_texts(summary: Summary, texts: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield the first transcripts, a line for each; on a terminal, the lines of the text of a single recording."""
+    is_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns
+    if is_terminal and summary.items == 1 and texts and texts[0][1].strip():
+        lines = textwrap.wrap(texts[0][1], width)
+        yield from lines[:SHOWN_LINES]
+        if len(lines) > SHOWN_LINES:
+            yield f"… and {len(lines) - SHOWN_LINES:,} more lines"
+        return
+    for item_id, transcript in texts:
+        text = " ".join(transcript.split())  # a text with line breaks must still fill one line
+        room = max(MIN_COLUMN, width - len(f"{item_id}: ")) if is_terminal else SHOWN_CHARACTERS
+        shown = text if len(text) <= room else text[: room - 1] + "…"
+        yield f"{item_id}: {shown or '(no speech)'}"
+    if texts and (more := summary.done - len(texts)) > 0:
+        yield f"… and {more:,} more"
 
 
 def _latency(summary: Summary) -> Iterator[str]:
@@ -127,11 +176,11 @@ def _latency(summary: Summary) -> Iterator[str]:
         yield "; ".join(figures)
 
 
-def _scores(summary: Summary) -> Iterator[str]:
-    """Yield all error rates of a run, and the rules by which the texts were compared."""
+def _scores(summary: Summary, verbose: bool) -> Iterator[str]:
+    """Yield all error rates of a run; if asked, also the rules by which the texts were compared."""
     if summary.score:
         yield from _error_rates(summary.score)
-        yield from rules(summary.score)
+        yield from rules(summary.score) if verbose else ()
         if UNDETERMINED in summary.score.by_language:
             yield f"{UNDETERMINED}: no language is known; if it is English, give --language en to `voxbatch score`"
     if summary.speakers:

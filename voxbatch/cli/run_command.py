@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from voxbatch.cli.options import (
     RunCommand,
@@ -17,6 +19,7 @@ from voxbatch.cli.options import (
     run_options_of,
     source_argument,
     store_options,
+    text_options,
     unknown_variables,
     video_options,
 )
@@ -24,16 +27,33 @@ from voxbatch.config import FORMATS, Config
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import in_job, own_task
+from voxbatch.sources.kinds import are_recordings, names_recordings
+
+DEFAULT_FORMATS = ("srt", "txt")
+"""Formats of the files of a run of recordings, unless others are given. A manifest may have millions of items: its run
+writes only the formats that are given."""
+
+
+_COMMON = (
+    "out", "formats", "stdout", "beside", "quality", "model", "language", "task", "speakers", "hotwords", "dry_run",
+    "limit", "retry_failed", "overwrite", "verbose", "quiet",
+)  # fmt: skip
+"""The options that --help shows."""
+
+_CHOOSING_MODEL = ("model", "cascade", "profile")
+"""The other options that choose the model."""
 
 
 @click.command(
     cls=RunCommand,
+    common=_COMMON,
     short_help="Transcribe recordings: files, a folder, a manifest.",
     epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
 )
 @source_argument
 @run_options
 @video_options
+@text_options
 @manifest_options
 @store_options
 @click.pass_context
@@ -46,12 +66,42 @@ def run(ctx: click.Context, /, **settings: Any) -> None:
       voxbatch run recordings/ -o out --language en --formats srt,txt
       voxbatch run calls.jsonl -o out --model small --dry-run
 
+    Recordings and local folders get a .srt and a .txt file for each recording, unless --formats names others; a
+    manifest gets those of --formats alone. In a pipe, `voxbatch run talk.mp3` prints the text.
+
     Give several files and folders, a pattern in quotes ('calls/*.wav'), or @list.txt, which has one path or address a
     line. A manifest (.jsonl, .csv, .tsv, .parquet, wav.scp, - for standard input) is given alone. All may be at gs://,
     s3://, hf://datasets/ or http(s):// addresses. A folder in a bucket is written gs://bucket/folder/, with / at the
     end.
     """
-    start(ctx, **settings)
+    source = settings["source"]
+    if (
+        not settings["beside"]
+        and ctx.get_parameter_source("formats") is ParameterSource.DEFAULT
+        and are_recordings(source)
+    ):
+        settings["formats"] = DEFAULT_FORMATS
+    if settings["stdout"] is None and names_recordings(source) and not (settings["quiet"] or sys.stdout.isatty()):
+        settings["stdout"] = "txt"
+    start(ctx, note=_take_quality(ctx, settings), **settings)
+
+
+def _take_quality(ctx: click.Context, settings: dict[str, Any]) -> str:
+    """Put the model of --quality into the settings. Return the sentence that says which one, or "" without --quality.
+
+    Raises:
+        ConfigError: another option chooses the model, too, or no model can run here.
+    """
+    if not (quality := settings.pop("quality")):
+        return ""
+    from voxbatch.engines.quality import recommended
+
+    if other := next((name for name in _CHOOSING_MODEL if is_given(ctx, name)), ""):
+        raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
+    tag, engine = settings["language"], settings["engine"]
+    candidate = recommended(quality, tag, None if engine == "auto" else engine)
+    settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
+    return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"
 
 
 def start(
@@ -68,10 +118,13 @@ def start(
     log_format: str,
     exit_zero: bool,
     videos: str = "",
+    stdout: str | None = None,
+    verbose: bool = False,
+    note: str = "",
     **settings: Any,
 ) -> None:
     """Run the options of `run` or `ask`, and exit with the code of the run."""
-    from voxbatch.cli.session import leave, transcribe
+    from voxbatch.cli.session import Ending, leave, transcribe
     from voxbatch.display import can_animate
 
     served = file_for_vllm(serving_properties, vllm_config)
@@ -85,9 +138,9 @@ def start(
     _refuse_file(out)
     options = run_options_of(ctx, settings, served)
     if not out:
-        from voxbatch.output.default_out import default_out
+        from voxbatch.output.default_out import own_out
 
-        out = default_out(source)
+        out = own_out(source, options.stores)
     config = Config.of(options, source, out)
     as_json = is_json(log_format, in_job(os.environ))
     shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
@@ -102,13 +155,16 @@ def start(
         log.warning("unknown_variable", text=text)
     if served:
         served.report(log)
+    if note:
+        log.info("quality", text=note)
     if dry_run:
         from voxbatch.cli.estimates import print_plan
 
         print_plan(config)
         return
     show_progress = can_animate() and not as_json and not quiet
-    leave(transcribe(config, log, show_progress, quiet, exit_zero, videos))
+    ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
+    leave(transcribe(config, log, show_progress, ending))
 
 
 def _refuse_file(out: str | None) -> None:

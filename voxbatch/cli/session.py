@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
@@ -53,16 +54,28 @@ WRITE_TIMEOUT_S = 1.0
 """Seconds that a process which was told to stop waits for the reader of its standard output and error."""
 
 
-def transcribe(
-    config: Config, log: Log, show_progress: bool, quiet: bool, exit_zero: bool = False, videos: str = ""
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a run: what it prints, and its exit code."""
+
+    quiet: bool = False
+    """Print no outcome. Transcripts are printed to standard output only if they were asked for."""
+    verbose: bool = False
+    """Print also the figures that summary.json has for programs."""
+    stdout: str = ""
+    """Format in which the whole transcripts go to standard output, one of FORMATS, and the outcome to standard error.
+    Empty prints the outcome with the begin of the transcripts to standard output."""
+    exit_zero: bool = False
+    """Return 0 even if items failed."""
+    videos: str = ""
+    """See cli.options.video_options."""
+
+
+def transcribe(config: Config, log: Log, show_progress: bool, ending: Ending) -> int:
     """Run a config and return the exit code; after a run that does not end well, log what is safe and how to continue.
 
     Args:
         show_progress: show a live progress line instead of progress events.
-        quiet: print no transcripts and no outcome.
-        exit_zero: return 0 even if items failed.
-        videos: see cli.options.video_options.
 
     Raises:
         UsageError: the config or the manifest is invalid, nothing was started, and the log is text for people.
@@ -86,10 +99,10 @@ def transcribe(
                 latest = progress
                 show(progress)
 
-            finished = runner.run(config, log, observe, stop, estimate_durations=not quiet)
-        if videos and finished.summary is not None:
-            write_copies(config.out, config.stores, videos, log)
-        return report(config, finished, log, quiet, exit_zero)
+            finished = runner.run(config, log, observe, stop, estimate_durations=not ending.quiet)
+        if ending.videos and finished.summary is not None:
+            write_copies(config.out, config.stores, ending.videos, log)
+        return report(config, finished, log, ending)
     except StopRequested as e:
         signal.setitimer(signal.ITIMER_REAL, 0)
         return interrupted(str(e))
@@ -97,14 +110,15 @@ def transcribe(
         if config.update and isinstance(e, EmptySourceError):
             log.info("nothing_to_do", text=f"{e}; nothing to do")
             return 0
-        if config.shards == 1:
-            from voxbatch.cli.advice import with_commands
+        from voxbatch.cli.advice import folder_line, with_commands
 
+        if config.shards == 1:
             e = with_commands(e, sys.argv, config.out)
         write_exit_message(str(e))
         if isinstance(e, UsageError) and latest is None:  # nothing was started
             return refuse(e, log)
-        log.error("run_failed", text="\n".join(filter(None, [str(e), _safe(config, latest, e)])))
+        hints = [folder_line(config.source)] if isinstance(e, StorageError) and latest is None else []
+        log.error("run_failed", text="\n".join(filter(None, [str(e), *hints, _safe(config, latest, e)])))
         return RunError.exit_code
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -184,20 +198,24 @@ def on_signals(stop: Stop, received: list[int], give_up: Callable[[], NoReturn])
         signal.signal(number, handle)
 
 
-def report(config: Config, result: RunResult, log: Log, quiet: bool, exit_zero: bool) -> int:
+def report(config: Config, result: RunResult, log: Log, ending: Ending) -> int:
     """Log and print the outcome of a finished run, and return the exit code."""
     display.log_result(config, result, log)
     if result.summary is None:
         failed = result.progress.resumed_failed + result.progress.failed
     else:
         failed = result.summary.failed
-        if not quiet:
-            from voxbatch.cli.outcome import print_outcome
+        from voxbatch.cli.outcome import print_outcome, print_texts
 
+        if ending.stdout:
+            print_texts(result.summary, config, ending.stdout)
+        if not ending.quiet and not (ending.stdout and log.as_json):  # standard error is then JSON lines
             # Several tasks cannot retry: each would have to know what the others have done.
             argv = sys.argv if config.shards == 1 else []
-            print_outcome(result.summary, config.out, config.stores, argv)
-    if not failed or exit_zero:
+            print_outcome(
+                result.summary, config.out, config.stores, argv, ending.verbose, to_stderr=bool(ending.stdout)
+            )
+    if not failed or ending.exit_zero:
         return 0
     # SageMaker treats exit code 3 as a failed job, too, so the job gets a reason.
     reason = f"finished, but {counted(failed, 'item')} failed: see {FAILURES}; --exit-zero makes that exit code 0"

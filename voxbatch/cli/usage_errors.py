@@ -4,29 +4,8 @@ from __future__ import annotations
 
 import click
 
-MEANT = {
-    "transcribe": "voxbatch run SOURCE transcribes",
-    "help": "Try voxbatch --help",
-    "version": "Try voxbatch --version",
-}
-"""Words that people type as commands, and the answer."""
-_OPTIONS_ELSEWHERE = {
-    **dict.fromkeys(("--beam-size", "--beam_size"), "With faster-whisper: --engine-option beam_size=5"),
-    **dict.fromkeys(("--compute-type", "--compute_type"), "With faster-whisper: --engine-option compute_type=int8"),
-    "--device": "With faster-whisper: --engine-option device=cuda; vLLM takes all GPUs",
-    "--threads": "With faster-whisper: --engine-option threads=4",
-    "--batch-size": "The engine fills its batches by itself",
-    "--task": "For a translation: voxbatch ask SOURCE --translate-to en, with a Voxtral model on a GPU",
-    "--translate": "For a translation: voxbatch ask SOURCE --translate-to en, with a Voxtral model on a GPU",
-    **dict.fromkeys(("--diarize", "--min-speakers", "--max-speakers"), "Speakers are told apart by --speakers 2-4"),
-    "--output-dir": "OUT is given by -o",
-    "--output-format": "Formats are given by --formats srt,vtt",
-    "--word-timestamps": "Each output has the times of words",
-    "--lang": "The language is given by --language",
-    "--version": "The version is shown by voxbatch --version",
-    **dict.fromkeys(("--verbose", "--debug"), "The log has everything already"),
-}
-"""Options of other programs, and what voxbatch has in their place."""
+from voxbatch.cli.hints import OPTION, hint
+
 DESTRUCTIVE = ("--overwrite", "--drop")
 """Options that no message suggests, because they delete what somebody may still need."""
 _MISSING_SOURCE = """
@@ -46,7 +25,7 @@ def usage(error: click.ClickException) -> str:
 
 def message_of(error: click.ClickException) -> str:
     """Return the message of an error, with what to type instead if that is known."""
-    if isinstance(error, click.NoSuchOption) and (place := _OPTIONS_ELSEWHERE.get(error.option_name)):
+    if isinstance(error, click.NoSuchOption) and (place := hint(OPTION, error.option_name)):
         return f"{error.message} {place}."
     if isinstance(error, click.NoSuchOption):
         harmless = [name for name in error.possibilities or () if name not in DESTRUCTIVE]

@@ -39,6 +39,13 @@ class Writer:
     function: str
     """Module of this package, and its function from a Document to the text of the file. Most runs write no format, so
     `pkgutil.resolve_name` imports the module at its first use."""
+    suffix: str = ""
+    """Extension beside a recording, if it differs there: talk.txt beside talk.mp3 is its reference for the next run."""
+
+    @property
+    def beside(self) -> str:
+        """Extension of the file beside a recording."""
+        return self.suffix or self.extension
 
 
 WRITERS: dict[str, Writer] = {
@@ -47,7 +54,7 @@ WRITERS: dict[str, Writer] = {
     "vtt-words": Writer("vtt", "subtitles:vtt_words"),
     "ttml": Writer("ttml", "subtitles:ttml"),
     "ass": Writer("ass", "subtitles:ass"),
-    "txt": Writer("txt", "tables:txt"),
+    "txt": Writer("txt", "tables:txt", "transcript.txt"),
     "tsv": Writer("tsv", "tables:tsv"),
     "ctm": Writer("ctm", "tables:ctm"),
     "rttm": Writer("rttm", "tables:rttm"),

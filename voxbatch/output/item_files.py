@@ -29,9 +29,8 @@ class ItemFiles:
 
     @property
     def formats_beside(self) -> frozenset[str]:
-        """The formats that are written beside recordings: not txt, which is a reference there, and one of those that
-        have the same extension."""
-        by_extension = {WRITERS[form].extension: form for form in reversed(self.formats) if form != "txt"}
+        """The formats that are written beside recordings: one of those that have the same extension."""
+        by_extension = {WRITERS[form].beside: form for form in reversed(self.formats)}
         return frozenset(by_extension.values())
 
     @classmethod

@@ -145,7 +145,7 @@ def item_files(
             place = recordings.place_beside(line) if recordings else None
             for form in files.formats:
                 content = document.written(form).encode("utf-8", "surrogateescape")
-                beside = place and f"{place}.{WRITERS[form].extension}"
+                beside = place and f"{place}.{WRITERS[form].beside}"
                 yield ItemFile(item_file(name, form), content, beside if form in files.formats_beside else "")
                 written.add(item_file(name, form))
         if others and (entry.part in newer or (ids and ids.name(line["id"]) != short_name(line["id"]))):
@@ -168,7 +168,7 @@ def _stale_files(
         makers.append(short_name)
     for form in forms:
         for make in makers:
-            beside = None if is_part or make(path) == place else f"{make(path)}.{WRITERS[form].extension}"
+            beside = None if is_part or make(path) == place else f"{make(path)}.{WRITERS[form].beside}"
             yield ItemFile(item_file(make(name), form), None, beside)
 
 

@@ -31,8 +31,8 @@ def merge_again(
         calibration: file of a calibration, to estimate the WER. None keeps the estimate of the latest merge.
 
     Raises:
-        ConfigError: no run was started there, the calibration is damaged or of another model, or the formats cannot be
-            beside recordings.
+        ConfigError: no run was started there, the calibration is damaged or of another model, or two formats have
+            one file beside recordings.
         CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -327,9 +328,15 @@ def read_existing(store: Store) -> Run:
     if (run := read(store)) is not None:
         return run
     if (stored := read_file(store)) is None:
-        raise ConfigError(f"{store.place}: no run was started there (it has no {RUN_FILE})")
+        raise ConfigError(f"{store.place}: no run was started there (it has no {RUN_FILE}){_meant(store.place)}")
     reason = f"the list of the items of run {stored.key} is missing"
     raise CheckpointError(f"{store.place}: {reason}; run again with the same recordings", reason)
+
+
+def _meant(place: str) -> str:
+    """Return what to give in place of a folder of recordings, whose OUT may be beside it; "" if none is there."""
+    beside = f"{place.rstrip('/')}.voxbatch"
+    return f"; the run of its recordings is in {beside}" if os.path.exists(f"{beside}/{RUN_FILE}") else ""
 
 
 def read_list(store: Store, name: str, run: RunKey) -> StoredList:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voxbatch.manifest.recording_path import RECORDING_SUFFIXES
+from voxbatch.manifest.recording_path import RECORDING_SUFFIXES, is_recording
 from voxbatch.storage import redacted
 
 
@@ -61,6 +62,17 @@ def kind_of(name: str) -> FileKind:
 def is_text(name: str) -> bool:
     """Return whether the bytes of a file in a tar archive are needed to list it."""
     return name.lower().endswith(_TEXT_SUFFIXES)
+
+
+def names_recordings(source: str | Sequence[str]) -> bool:
+    """Return whether a source names recordings: files, addresses or patterns with a recording's extension."""
+    names = [source] if isinstance(source, str) else source
+    return any(is_recording(name) and not os.path.isdir(name) for name in names)
+
+
+def are_recordings(source: str | Sequence[str]) -> bool:
+    """Return whether a source names recordings, or a local folder of them."""
+    return names_recordings(source) or (isinstance(source, str) and os.path.isdir(source))
 
 
 def without_suffix(name: str) -> str:

@@ -14,19 +14,21 @@ from __future__ import annotations
 import html
 import os
 import posixpath
+import shlex
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeGuard
 
 from voxbatch.errors import ManifestError
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.manifest.path_policy import PathPolicy
+from voxbatch.manifest.recording_path import missing
 from voxbatch.manifest.source import Source, manifest_error
 from voxbatch.sources import tables
 from voxbatch.sources.columns import Row, Rows
 from voxbatch.sources.cues import MARKUP, read_cues
 from voxbatch.sources.manifest_file import converted, open_file, open_manifest
 from voxbatch.speech.pieces import CHARACTERS_PER_SECOND
-from voxbatch.storage import Stores, redacted
+from voxbatch.storage import Stores, is_remote, redacted
 from voxbatch.storage.address import name_of
 from voxbatch.works.speak.books import chapter_rows, whole_text
 
@@ -53,6 +55,9 @@ def open_texts(name: str, stdin: BinaryIO, stores: Stores) -> Source:
         ManifestError: it does not exist, or holds something else than texts.
         StorageError: its place does not answer, or a temporary file cannot be written.
     """
+    if name != "-" and not (is_remote(name) or os.path.splitext(name)[1] or os.path.lexists(name)):
+        command = f"echo {shlex.quote(name)} > text.txt && voxbatch speak text.txt"
+        raise manifest_error(name, f"{missing(name)}; to speak these words: {command}")
     source = open_manifest(name, stdin, stores) if name == "-" else open_file(name, stores)
     with source:
         suffix = os.path.splitext(redacted(source.name, "").lower().removesuffix(".gz"))[1]
@@ -105,6 +110,7 @@ def _json_rows(source: Source) -> Rows:
         return
     if first and not first.lstrip().startswith(b"{"):
         reason = f"line {number} is no JSON object; give a text as .txt, .md, .epub, .srt or .vtt, or a table as .csv"
+        reason += ": echo hello > text.txt && voxbatch speak text.txt"
         raise manifest_error(source.name, reason)
     yield from tables.json_rows(source, rename=False)
 

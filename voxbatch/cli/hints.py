@@ -1,0 +1,118 @@
+"""The words that people bring from other programs, and what voxbatch has in their place: one table.
+
+An option is compared in lower case, with hyphens, so that --Batch_Size is --batch-size.
+"""
+
+from __future__ import annotations
+
+OPTION, COMMAND, SETTING = "option", "command", "setting"
+"""Kinds of words: --translate, `failures`, and NeMo's pretrained_name=…"""
+
+_SPEAKERS = "Speakers are told apart by --speakers, their number by --speakers 2-4"
+_FORMATS = "Formats are given by --formats srt,vtt"
+_LANGUAGE = "The language is given by --language"
+_MODEL = "The model is given by --model; `voxbatch models` lists them"
+_GPU = "GPUs are used automatically; `voxbatch doctor` shows them"
+_CPU = "A machine without a GPU uses its CPU automatically; for faster-whisper: --engine-option device=cpu"
+_BATCH = "The engine fills its batches by itself"
+_OUT = "The folder of the outputs is given by -o"
+_WORDS = "Each line of transcripts.jsonl has the times of words; --formats vtt-words shows them as they are spoken"
+_LINES = "The shape of subtitles is given by --max-line 42, --max-lines 2 and --max-cps 20"
+_SILENCE = "Pauses and noise are found and left out automatically, and `voxbatch flags OUT` lists doubtful texts"
+_DECODING = "The engine's own thresholds are used; a doubtful text is flagged: `voxbatch flags OUT`"
+_TRANSLATE = (
+    "For English: --task translate --model small; for other languages: voxbatch ask SOURCE --translate-to de, with a "
+    "Voxtral model on a GPU"
+)
+_ALIGN = "Words have times already; for a text that is known: `voxbatch align SOURCE`"
+_AUDIO = "Recordings in any format, rate and number of channels are converted automatically"
+_PART = 'For a part of a recording, a line of a manifest: {"audio_filepath": "talk.mp3", "offset": 60, "duration": 30}'
+_SOURCE = "SOURCE is given without an option: voxbatch run talk.mp3"
+_RESUME = "The same command again continues a run"
+_LOG = "The log has everything already"
+_CACHE = (
+    "Models of the hub are kept in the folder that the variable HF_HOME names; a folder is given by --model ./model"
+)
+
+_TABLE = {
+    # openai-whisper, whisper-ctranslate2, faster-whisper-xxl, insanely-fast-whisper, whisperX, whisper.cpp
+    OPTION: {
+        "--translate": _TRANSLATE,
+        "--diarize --diarize-model --diarization-model --min-speakers --max-speakers --num-speakers": _SPEAKERS,
+        "--output-format --output-formats -f": _FORMATS,
+        "--output-dir --output --outdir --transcript-path --output-path --output-filename": _OUT,
+        "--word-timestamps --timestamp --timestamps --highlight-words --one-word --return-timestamps": _WORDS,
+        "--batch-size --batch --batched --batched-inference -b": _BATCH,
+        "--gpu --gpus --cuda --device-index --device-id --num-gpus": _GPU,
+        "--cpu --no-gpu": _CPU,
+        "--device": "With faster-whisper: --engine-option device=cuda; vLLM takes all GPUs",
+        "--beam-size --best-of": "With faster-whisper: --engine-option beam_size=5",
+        "--compute-type --fp16 --int8": "With faster-whisper: --engine-option compute_type=int8",
+        "--threads --cpu-threads": "With faster-whisper: --engine-option threads=4",
+        "--hf-token --token": "The hub's token is a variable: export HF_TOKEN=…",
+        "--lang -l": _LANGUAGE,
+        "--model-name --model-size --model-id -m": _MODEL,
+        "--model-dir --model-directory --model-cache-dir --cache-dir --download-root": _CACHE,
+        "--local-files-only": "Without a network: export HF_HUB_OFFLINE=1",
+        "--initial-prompt": 'Names and style are given by --prompt "…" and --hotwords FILE',
+        "--max-line-width --max-line-count --max-words-per-line --standard --sentence": _LINES,
+        "--vad --vad-filter --vad-method --vad-onset --vad-offset --no-vad --chunk-size --chunk-length": _SILENCE,
+        "--temperature --patience --length-penalty --no-speech-threshold --logprob-threshold "
+        "--compression-ratio-threshold --condition-on-previous-text --suppress-tokens --repetition-penalty "
+        "--hallucination-silence-threshold": _DECODING,
+        "--align-model --no-align --interpolate-method": _ALIGN,
+        "--batch-recursive --recursive -r": "A folder is given as SOURCE and is read with all folders in it",
+        "--skip --resume-from --continue": _RESUME,
+        "--file --file-name --input --audio --audio-file -i": _SOURCE,
+        "--start --end --from --to --clip-timestamps -s -t": _PART,
+        "--sample-rate --sampling-rate -a -c": _AUDIO,
+        "--flash": "vLLM takes the fastest attention that the GPU has",
+        "--num-workers": "Processes are given by --workers, decoders by --decoders",
+        "--json": "transcripts.jsonl is always written; one JSON file for each recording: --formats json",
+        "--srt": "Subtitles are given by --formats srt",
+        "--txt --text --print-text": "Texts are given by --formats txt",
+        "--yes -y": "No question is asked",
+        "--verbose --debug --print-progress --print-colors --loglevel": _LOG,
+        "--version": "The version is shown by voxbatch --version",
+    },
+    COMMAND: {
+        "transcribe": "voxbatch run SOURCE transcribes",
+        "help": "Try voxbatch --help",
+        "version": "Try voxbatch --version",
+        "failures errors failed": "OUT/failures.jsonl lists them, voxbatch status OUT counts them; to do them again: "
+        "voxbatch run SOURCE --retry-failed",
+        "resume retry continue": "Run the same command again: voxbatch run SOURCE continues",
+        "translate": "voxbatch run SOURCE --task translate --model small writes English",
+        "diarize": "voxbatch run SOURCE --speakers tells speakers apart",
+        "subtitles srt vtt": "voxbatch run SOURCE --formats srt,vtt writes subtitles",
+        "tts say": "voxbatch speak FILE speaks a text",
+        "wer evaluate eval": "voxbatch score OUT gives the word error rate",
+        "download pull": "The first run downloads its model; voxbatch models NAME explains one",
+        "info check": "voxbatch doctor shows what is installed; voxbatch status OUT shows a run",
+        "server": "voxbatch serve starts a server",
+        "list": "voxbatch models lists the models; voxbatch status OUT shows a run",
+    },
+    # the arguments of NeMo's transcribe_speech.py, which Hydra reads
+    SETTING: {
+        "pretrained-name model-path": "Give --model parakeet; `voxbatch models` lists the models",
+        "dataset-manifest": "A manifest is given without a name: voxbatch run calls.jsonl",
+        "audio-dir audio-type": "A folder is given without a name: voxbatch run recordings/",
+        "output-filename output-dir": _OUT,
+        "batch-size": _BATCH,
+        "cuda amp compute-dtype": _GPU,
+        "timestamps": _WORDS,
+        "langid": _LANGUAGE,
+    },
+}
+HINTS = {
+    kind: {word: answer for words, answer in rows.items() for word in words.split()} for kind, rows in _TABLE.items()
+}
+"""The answer to each word, by the kind of the word."""
+
+
+def hint(kind: str, word: str) -> str:
+    """Return the answer to a word, or "".
+
+    OPTION, "--Output_Dir"    →    "The folder of the outputs is given by -o"
+    """
+    return HINTS[kind].get(word.lower().replace("_", "-"), "")

@@ -1,0 +1,181 @@
+"""Choose a model of the table by what this machine can do: --quality, and the recommendation of `models` and `doctor`.
+
+The speed on a CPU is calculated from the operations of a model. How many this CPU does in a second is measured once,
+with the bundled model and a few seconds of noise, and kept in the cache folder. The speed on a GPU is that of an H200:
+what counts is which model is faster than another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from voxbatch.engines import ENGINES, gpu, has_gpu, install_command
+from voxbatch.engines.known_models import BUNDLED, ENGLISH, KNOWN_MODELS, KnownModel, bundled_folder, find
+from voxbatch.engines.model_files import cache_folder
+from voxbatch.errors import ConfigError
+from voxbatch.work import TRANSCRIBE
+
+QUALITIES = {"fast": 0.5, "balanced": 0.1, "best": 0.0}
+"""Each quality, and the least speed of its model, as a share of that of the fastest model."""
+REAL_TIME = 1.5
+"""Least speed of a model that is taken. A slower one may take longer than the recording, see CPU_ERROR."""
+CPU_ERROR = 0.4
+"""Relative error that a calculated speed on a CPU may have. base took 2.04 times as long as tiny.en, and not 2.1."""
+MOST_ERRORS = 5.5
+"""A model with a `clean` above it is for English alone: Whisper tiny has 44 % errors on French test sets (model card of
+distil-large-v3-fr)."""
+_WINDOW_S, _TOKENS, _BEAMS = 30, 100, 5
+_SHARE_OF_RUN = 0.55
+"""Share of the measured speed that a run reaches, which also decodes, finds voice and shares the memory's bandwidth: 23
+of 42 times real time with tiny.en on two cores (profile cpu)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that this machine can run."""
+
+    model: KnownModel
+    rtfx: float | None
+    """Seconds of audio per second: on this CPU, calculated; of a model for GPUs, on an H200. None if it is unknown."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the model takes; 0 if it is unknown."""
+        return memory_bytes(self.model)
+
+    def __str__(self) -> str:
+        where = "on an H200" if ENGINES[self.model.engine].uses_gpu else "here"
+        speed = f", about {self.rtfx:.2g} times real time {where}" if self.rtfx else ""
+        here = {"no": f", {self.model.megabytes:,} MB to download", "cached": ", cached"}.get(self.model.place, "")
+        return f"{self.model.name}{speed}{here}"
+
+
+def memory_bytes(model: KnownModel) -> int:
+    """Return the memory that a model takes, in bytes; 0 if it is unknown. On a CPU, 8-bit weights are made while those
+    of the file are there, too: 227 MB were measured for tiny.en and 344 MB for base, in a process of 100 MB."""
+    return round((100 + 1.7 * model.megabytes) * 1e6) if model.megabytes else 0
+
+
+def free_bytes(uses_gpu: bool) -> int:
+    """Return the memory of the largest GPU, or that of this machine that is available."""
+    if uses_gpu:
+        return max((card.total_bytes for card in gpu.visible_gpus()), default=0)
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+
+
+def candidates(language: str | None = None, engine: str | None = None) -> list[Candidate]:
+    """Return the models that an installed engine can run on this machine, whose memory is enough.
+
+    Args:
+        language: tag of the language that they must know. None: any language, so that those for one are left out.
+        engine: take only models of this engine.
+    """
+    installed = {name for name, entry in ENGINES.items() if entry.use and not install_command(name)}
+    usable = {name for name in installed if ENGINES[name].uses_gpu == has_gpu()} or installed
+    names = {engine} if engine else usable
+    return [
+        Candidate(model, speed_of(model))
+        for model in KNOWN_MODELS
+        if model.engine in names and model.work == TRANSCRIBE and knows(model, language) and fits(model)
+    ]
+
+
+def knows(model: KnownModel, language: str | None) -> bool:
+    """Return whether a model is good for a language. None is a language that is not known yet."""
+    if language is None:
+        return len(model.languages) > 1 and knows(model, "other")
+    is_weak = model.clean is not None and model.clean > MOST_ERRORS and language not in ENGLISH
+    return not is_weak and (language in model.languages or language == "other")
+
+
+def fits(model: KnownModel) -> bool:
+    """Return whether the memory of this machine is enough for a model, as far as both are known."""
+    return memory_bytes(model) <= free_bytes(ENGINES[model.engine].uses_gpu)
+
+
+def recommended(quality: str, language: str | None = None, engine: str | None = None) -> Candidate:
+    """Return the most accurate model of a quality, by its published error rate in English.
+
+    Raises:
+        ConfigError: no model of the table knows the language, or none can run here.
+    """
+    known = [candidate for candidate in candidates(language, engine) if candidate.rtfx]
+    if not known:
+        raise ConfigError(
+            f"--quality {quality}: no model of the table runs here{f' for {language}' if language else ''}; "
+            "`voxbatch models` lists them, and --model takes any other one"
+        )
+    least = max(REAL_TIME, QUALITIES[quality] * max(candidate.rtfx or 0 for candidate in known))
+    enough = [candidate for candidate in known if (candidate.rtfx or 0) >= least]
+    return min(enough, key=_errors) if enough else max(known, key=lambda candidate: candidate.rtfx or 0)
+
+
+def _errors(candidate: Candidate) -> tuple[bool, float]:
+    """Return a key by which the more accurate model is less: the leaderboard's figure counts where there is one. On
+    LibriSpeech, all Whisper models without it are worse than large-v3, which has it."""
+    model = candidate.model
+    return model.wer is None, model.wer or model.clean or 100.0
+
+
+def speed_of(model: KnownModel) -> float | None:
+    """Return the speed of a model in seconds of audio per second; see Candidate."""
+    if ENGINES[model.engine].uses_gpu:
+        return model.rtfx
+    return gmac_per_s() / model.gmac if model.gmac and bundled_folder() else None
+
+
+def gmac_per_s() -> float:
+    """Return the multiply-adds that a run does in a second on all cores of this CPU, in 10⁹. The first call measures
+    them in about three seconds; later ones read the file in the cache folder."""
+    place, cpu = cache_folder() / "cpu.json", _cpu()
+    try:
+        stored = json.loads(place.read_text())
+    except (OSError, ValueError):
+        stored = {}
+    if stored.get("cpu") != cpu:
+        stored = {"cpu": cpu, "gmac_per_s": _measured()}
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(stored))
+        except OSError:
+            pass  # a folder that cannot be written: the next call measures again
+    return float(stored["gmac_per_s"])
+
+
+def _cpu() -> str:
+    """Return the name of the CPU, and the number of its usable cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+    return f"{len(os.sched_getaffinity(0))} x {name}"
+
+
+def _measured() -> float:
+    """Transcribe one window of noise on one core, twice, and return the rate of all cores by the faster time. Only the
+    processor's time counts, not that of other programs."""
+    from faster_whisper import WhisperModel
+
+    folder, bundled = bundled_folder(), find(BUNDLED)
+    assert folder is not None
+    assert bundled is not None
+    assert bundled.gmac is not None
+    model = WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=1)
+    noise = np.random.default_rng(0).standard_normal((80, 3000), dtype=np.float32)
+    end_of_text, start = 50256, 50257  # of English-only models
+    seconds = list[float]()
+    for _ in range(2):
+        begin = time.process_time()
+        encoded = model.encode(noise)
+        # CTranslate2 writes half of max_length; without its end, each text has as many tokens.
+        model.model.generate(
+            encoded, [[start]], beam_size=_BEAMS, max_length=2 * _TOKENS, suppress_tokens=[end_of_text]
+        )
+        seconds.append(time.process_time() - begin)
+    cores = len(os.sched_getaffinity(0))
+    return _SHARE_OF_RUN * cores * bundled.gmac * _WINDOW_S / min(seconds)
