@@ -1,4 +1,4 @@
-"""What the site needs beyond mkdocs' own options: the words by which people look for a page, and a search without a server.
+"""What the site needs beyond the options of mkdocs: search words of the pages, and a search without a server.
 
 mkdocs calls the functions; see `hooks` in mkdocs.yml.
 """
