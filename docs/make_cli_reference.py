@@ -24,7 +24,7 @@ from voxbatch.vllm.engine.model import REALTIME
 from voxbatch.vllm.engine.settings import VllmSettings
 
 PAGE = Path(__file__).parent / "cli.md"
-WIDTH = 100
+WIDTH = 84
 EXPLAINED = ("run", "ask")
 """Commands whose options are explained for all others, which follow."""
 
