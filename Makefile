@@ -14,6 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
 OPTIONAL := $(VENV)/.installed-optional
 VLLM_VENV := .venv-vllm
 VLLM := $(VLLM_VENV)/.installed
@@ -107,7 +108,7 @@ bench: $(DEV) ## every benchmark that needs no GPU, each printing its figure
 	done; \
 	if [ -n "$$missed" ]; then echo "missed a bar:$$missed" >&2; exit 1; fi
 
-docs: $(DEV) ## write docs/cli.md, the keywords' types and the tables of docs/costs.md, then build the site into site/
+docs: $(DOCS) ## write docs/cli.md, the keywords' types and the tables of docs/costs.md, then build the site into site/
 	@$(BIN)/python docs/make_cli_reference.py
 	@$(BIN)/python docs/make_keyword_types.py
 	@$(BIN)/python docs/make_costs.py
@@ -158,6 +159,14 @@ $(DEV): requirements-dev.lock $(RUN)
 	    echo "      (Fedora: dnf install python3.13), and run make clean." >&2; \
 	    exit 1; }
 	@$(COMPILE)
+	@touch $@
+
+# The site needs one package of those of development, and what that brings.
+$(DOCS): requirements-dev.lock $(RUN)
+	@echo "Installing what the documentation needs …"
+	@sed -n 's/^\([^ #]*==[^ ]*\) .*/\1/p' $< >$(VENV)/locked.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: \
+	    --constraint $(VENV)/locked.txt mkdocs-material
 	@touch $@
 
 # The locked packages are constraints, so that none of them is replaced. pip wants no hashes in constraints. Without the stamp

@@ -1,0 +1,90 @@
+"""Tests of the documentation site in a real browser: opened from a folder, without a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from browser import CHROMIUM, Browser, browser
+
+pytest.importorskip("material", reason="mkdocs-material is not installed")
+
+ROOT = Path(__file__).parents[2]
+WORDS = ROOT / "docs" / "site" / "search_words.yml"
+WANTED = {
+    "accuracy": "scoring confidence",
+    "aws": "sagemaker",
+    "captions": "subtitles",
+    "cost": "costs",
+    "csv": "manifests",
+    "diarization": "speakers",
+    "docker": "containers",
+    "fastapi": "python",
+    "gpu": "gpus-and-models",
+    "hallucination": "confidence",
+    "install": "quickstart",
+    "kubernetes": "kubernetes-slurm-batch",
+    "laptop": "gpus-and-models",
+    "m4a": "manifests",
+    "out of memory": "troubleshooting",
+    "resume": "outputs",
+    "s3": "buckets",
+    "shard": "tasks",
+    "slurm": "kubernetes-slurm-batch",
+    "speaker labels": "speakers",
+    "speed": "performance",
+    "stereo": "channels",
+    "summarize": "ask",
+    "translate": "gpus-and-models",
+    "tts": "speech",
+    "vtt": "subtitles outputs",
+    "wer": "scoring",
+    "whisperx": "coming-from",
+    "word timestamps": "outputs",
+}
+"""What people type, and the pages of which one must come first or second."""
+RESULTS = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.href)"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the built site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(site: Path) -> Iterator[Browser]:
+    """Yield a browser that shows the first page of the site, whose index of the search is loaded."""
+    if CHROMIUM is None:
+        pytest.skip("takes Chromium")
+    with browser() as shown:
+        shown.open(site / "index.html")
+        shown.evaluate("document.querySelector('.md-search__input').focus()")
+        shown.wait("document.querySelector('.md-search-result__meta').textContent.includes('Type to start')")
+        yield shown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("typed", WANTED)
+def test_the_search_of_a_site_in_a_folder_finds(page: Browser, typed: str) -> None:
+    """Among the first two results of what people type is the page that is about it."""
+    search = "document.querySelector('.md-search__input')"
+    page.evaluate(f"{search}.value = ''; {search}.dispatchEvent(new Event('keyup'))")
+    page.wait(f"{RESULTS}.length === 0")
+    page.evaluate(f"{search}.value = '{typed}'; {search}.dispatchEvent(new Event('keyup'))")
+    page.wait(f"{RESULTS}.length > 0")
+    first = [Path(link.partition("#")[0].partition("?")[0]).stem for link in page.evaluate(RESULTS)[:2]]
+    assert set(WANTED[typed].split()) & set(first), first
+
+
+def test_each_page_has_words_for_the_search() -> None:
+    """docs/site/search_words.yml names existing pages, and all of them but the first one."""
+    assert {*yaml.safe_load(WORDS.read_text()), "index.md"} == {page.name for page in WORDS.parents[1].glob("*.md")}
