@@ -1,0 +1,185 @@
+"""Tests for `voxbatch redact`: no byte of a secret in its outputs, silence in the sound, kills, and what is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from conftest import Recorder, Voxbatch
+from killed_at import VARIABLE
+
+from voxbatch.config import FORMATS
+from voxbatch.storage import DEFAULT_STORES
+from voxbatch.works.redact.detector import find_secrets
+from voxbatch.works.redact.engine import PACKAGES
+from voxbatch.works.redact.rules import Rules, load
+
+pytestmark = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, PACKAGES)),
+    reason="the detectors are not installed: pip install 'voxbatch[redact]'",
+)
+
+CALL = (
+    "Hello , my name is Olga Brandstetter . The card is 44015500 okay 12345670 and the mail is olga at wombat dot org"
+)
+SECRETS = ("Olga", "Brandstetter", "44015500", "12345670", "wombat")
+OTHERS = ("Hello", "card", "okay", "mail")
+
+
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    return load(None, DEFAULT_STORES)
+
+
+def found(text: str, lang: str | None, rules: Rules, speakers: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    """Return the kind and the words of each secret in a text."""
+    words = text.split()
+    secrets = find_secrets(words, speakers or [None] * len(words), lang, rules)
+    return [(secret.kind, " ".join(words[at].strip(".,") for at in secret.pieces)) for secret in secrets]
+
+
+# -- what is found
+
+
+@pytest.mark.parametrize(
+    ("lang", "text", "kind", "secret"),
+    [
+        ("en", "It is four four oh one, double five. And 0012 3456.", "card", "four four oh one double five 0012 3456"),
+        ("en", "Call me at plus 44 20 7946 0958.", "phone", "44 20 7946 0958"),
+        ("en", "My PIN is 4 4 1 2.", "code", "4 4 1 2"),
+        ("en", "My social security number is 078-05-1120.", "national_id", "078-05-1120"),
+        ("en", "Born on the third of May 1984. Nice.", "date_of_birth", "third of May 1984"),
+        ("en", "write to j dot smith at example dot co dot uk please", "email", "j dot smith at example dot co dot uk"),
+        ("de", "Karte vierundvierzig null eins zwo 1234 5678.", "card", "vierundvierzig null eins zwo 1234 5678"),
+        ("de", "Er wohnt in der Hauptstraße 12, 10115 Berlin.", "address", "Hauptstraße 12 10115 Berlin"),
+        ("fr", "Appelez-moi au zéro six douze soixante-dix-huit 34", "phone", "zéro six douze soixante-dix-huit 34"),
+        ("fr", "J'habite 12 rue de la Paix, 75002 Paris.", "address", "12 rue de la Paix 75002 Paris"),
+        ("es", "Mi tarjeta es cuarenta y cuatro cero uno 5500 12", "card", "cuarenta y cuatro cero uno 5500 12"),
+        ("es", "mi DNI es 12345678Z", "national_id", "12345678Z"),
+        ("it", "la carta 4401 5500 1234 567", "card", "4401 5500 1234 567"),
+    ],
+)  # fmt: skip
+def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: Rules) -> None:
+    """Numbers in digits and words, in groups of any kind, with a digit too few, and addresses are found."""
+    assert (kind, secret) in found(text, lang, rules)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In 2019, 2020, 2021 and 2022 we had 300 people and 10,000 dollars.",
+        "The train leaves at 10:45 and takes 3 hours, one of the fastest.",
+        "We will meet in May, at the market in Paris.",
+        "Chapter 7 has 12 pages; it costs $45.90, or 1 200 000 euros in all.",
+    ],
+)
+def test_other_numbers_and_words_stay(text: str, rules: Rules) -> None:
+    """Years, times, amounts and words that are also names are no secrets."""
+    assert not found(text, "en", rules)
+
+
+def test_a_number_goes_over_the_turns_of_speakers(rules: Rules) -> None:
+    """What another speaker says between the parts of a number is not a part of it."""
+    text = "four four oh one go ahead please 5500 1234 5670"
+    speakers = ["a", "a", "a", "a", "b", "b", "b", "a", "a", "a"]
+    assert found(text, "en", rules, speakers) == [("card", "four four oh one 5500 1234 5670")]
+
+
+def test_check_digits_never_take_a_secret_back(rules: Rules) -> None:
+    """A number with wrong check digits is as much of a secret as one with right ones, which is marked."""
+    for number, is_right in (("4539 1488 0343 6467", True), ("4539 1488 0343 6468", False)):
+        (secret,) = find_secrets(number.split(), [None] * 4, "en", rules)
+        assert (secret.kind, secret.is_checked) == ("card", is_right)
+
+
+# -- runs
+
+
+@pytest.fixture
+def out(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> Path:
+    """Return an OUT whose transcripts, names of files, columns and failures have secrets."""
+    says, rows = [], []
+    for number in range(3):
+        name = f"olga-brandstetter-44015500-{number}.wav"
+        recording(f"Brandstetter/{name}", 30)
+        rows.append({"audio_filepath": f"Brandstetter/{name}", "customer": "Brandstetter", "note": "44015500"})
+        says.append(CALL)
+    rows.append({"audio_filepath": "Brandstetter/olga-missing-12345670.wav"})
+    (tmp_path / "says.json").write_text(json.dumps({"count": says}))
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = voxbatch(
+        "run", "m.jsonl", "-o", "out", "--engine", "scripted", "--engine-option", f"says={tmp_path}/says.json",
+        "--language", "en", "--formats", "srt,json", "-q",
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    return tmp_path / "out"
+
+
+def files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
+
+
+def test_no_byte_of_a_secret_is_in_the_copies(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """No file of the copies, and no name of one, has a secret of the text, the names of files or the columns."""
+    before = {path: path.read_bytes() for path in files(out)}
+    (tmp_path / "Brandstetter" / "olga-brandstetter-44015500-2.wav").unlink()
+    done = voxbatch("redact", out, "-o", "shared", "--formats", ",".join(FORMATS))
+    assert done.returncode == 3, done.stderr
+    shared = tmp_path / "shared"
+    for path in files(shared):
+        content = path.read_bytes() + str(path.relative_to(shared)).encode()
+        assert not [secret for secret in SECRETS if secret.lower().encode() in content.lower()], path
+    copies = lines(shared)
+    assert len(copies) == 2
+    for copy in copies:
+        assert all(word in copy["pred_text"] for word in OTHERS)
+        assert {"[PERSON]", "[CARD]", "[EMAIL]"} <= {*copy["pred_text"].replace(" .", "").split()}
+    assert {path: path.read_bytes() for path in files(out)} == before
+    summary = json.loads((shared / "summary.json").read_text())
+    assert summary["redactions"].keys() == {"card", "email", "person"}
+
+
+def test_secrets_are_silent_and_other_words_are_not_cut(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The samples of a secret are zero in the copy, and those of all other words are as they were."""
+    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
+    copy = lines(tmp_path / "shared")[0]
+    assert copy["cut_words"] == 0
+    samples, rate = soundfile.read(tmp_path / "shared" / copy["audio_filepath"], dtype="int16")
+    original, _ = soundfile.read(tmp_path / "Brandstetter" / "olga-brandstetter-44015500-0.wav", dtype="int16")
+    assert (rate, len(samples)) == (16_000, len(original))
+    for word in copy["words"]:
+        part = slice(round(word["start"] * rate), round(word["end"] * rate))
+        if word["word"].startswith("["):
+            assert not samples[part].any()
+        else:
+            assert np.array_equal(samples[part], original[part])
+
+
+@pytest.mark.parametrize("changes", [2, 4, 5, 6, 8, 12])
+def test_kills_change_no_byte(changes: int, out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A run that is killed anywhere and started again ends in the bytes of one that is never killed."""
+    command = ("redact", out, "--part-items", "1", "--formats", "srt", "-q")
+    assert voxbatch(*command, "-o", "whole").returncode == 0
+    killed = voxbatch(*command, "-o", "killed", env={VARIABLE: str(changes)})
+    assert killed.returncode != 0
+    assert voxbatch(*command, "-o", "killed").returncode == 0
+    whole, again = (
+        {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in files(folder)
+            if path.suffix in (".jsonl", ".srt", ".flac", ".csv") and "parts" not in path.parts
+        }
+        for folder in (tmp_path / "whole", tmp_path / "killed")
+    )
+    assert len(whole) == 2 + 2 * 3
+    assert again == whole

@@ -1,0 +1,175 @@
+"""Find numbers that are secrets: cards, accounts, telephones, codes.
+
+A number is a chain: digits and spelled letters with nothing between them but fillers ("and then"), and short answers of
+another speaker. So it does not matter how a number is divided, who says its parts, and where sentences end:
+
+    "four four oh one" — "okay" — "double five, 0012"   →  4401550012
+
+The rules name the kind of a chain. A number whose check digits are wrong, or that lacks a digit, is a secret all the
+same: it is one that was recognised wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from voxbatch.works.redact.rules import LanguageRules, NumberRule, Rules
+from voxbatch.works.redact.secrets import Secret, followed_by, is_near
+from voxbatch.works.redact.tokens import Token
+
+AFTER = 5
+"""Words after a number in which a cue may follow: "4401 is the code"."""
+NEAR_DIGITS = 3
+"""Digits that a number has at least to belong to another one near it."""
+SURE_DIGITS = 7
+"""Digits from which a number without a cue has further parts near it."""
+
+
+@dataclass(slots=True)
+class Chain:
+    """Digits and letters that are said as one number."""
+
+    pieces: list[int] = field(default_factory=list)
+    """Indexes of the words."""
+    characters: str = ""
+    is_international: bool = False
+    has_only_years: bool = True
+
+    @property
+    def digits(self) -> str:
+        """Return the digits alone."""
+        return "".join(filter(str.isdigit, self.characters))
+
+
+def find_numbers(
+    tokens: Sequence[Token], speakers: Sequence[str | None], rules: Rules, words: LanguageRules
+) -> Iterator[Secret]:
+    """Yield the numbers among the tokens of an item that are secrets."""
+    chains = list(_chains(tokens, speakers, rules.max_gap, words))
+    named = {at: _secret(chain, tokens, rules, words) for at, chain in enumerate(chains)}
+    for at, chain in enumerate(chains):
+        secret = named[at]
+        if secret:
+            yield secret
+        elif len(chain.digits) >= NEAR_DIGITS and not chain.has_only_years:
+            for beside in (named.get(at - 1), named.get(at + 1)):
+                if beside and _continues(chain, beside, tokens, rules, words):
+                    named[at] = Secret(beside.kind, tuple(chain.pieces), f"part of {beside.rule}")
+                    yield named[at]  # type: ignore[misc]
+                    break
+
+
+def _continues(chain: Chain, beside: Secret, tokens: Sequence[Token], rules: Rules, words: LanguageRules) -> bool:
+    """Return whether a chain is a part of a secret near it."""
+    gap = max(chain.pieces[0] - beside.pieces[-1], beside.pieces[0] - chain.pieces[-1])
+    return gap <= rules.near and not _is_amount(chain, tokens, words)
+
+
+def _chains(
+    tokens: Sequence[Token], speakers: Sequence[str | None], max_gap: int, words: LanguageRules
+) -> Iterator[Chain]:
+    """Yield the chains of digits and letters."""
+    chain = Chain()
+    for at, token in enumerate(tokens):
+        if not token.characters:
+            continue
+        if chain.pieces and not _joins(tokens, speakers, chain.pieces[-1], at, max_gap, words):
+            yield chain
+            chain = Chain()
+        chain.is_international = (
+            chain.is_international
+            or token.is_international
+            or (not chain.pieces and at > 0 and words.signs.get(tokens[at - 1].folded) == "+")
+        )
+        chain.has_only_years = chain.has_only_years and token.is_year
+        chain.pieces += range(at, at + token.uses)
+        chain.characters += token.characters
+    if chain.pieces:
+        yield chain
+
+
+def _joins(
+    tokens: Sequence[Token],
+    speakers: Sequence[str | None],
+    last: int,
+    following: int,
+    max_gap: int,
+    words: LanguageRules,
+) -> bool:
+    """Return whether two parts of a number belong together, by what is between them."""
+    if following - last - 1 > max_gap:
+        return False
+    speaker = speakers[following]
+    return all(
+        tokens[at].folded in words.fillers
+        or not tokens[at].folded
+        or (speaker is not None and speakers[at] not in (speaker, None) and speakers[last] == speaker)
+        for at in range(last + 1, following)
+    )
+
+
+def _secret(chain: Chain, tokens: Sequence[Token], rules: Rules, words: LanguageRules) -> Secret | None:
+    """Return the secret that a chain is, by the first rule that fits; None if none does."""
+    first, last = chain.pieces[0], chain.pieces[-1]
+    cues = {
+        kind
+        for kind, texts in words.cues.items()
+        if is_near(tokens, texts, first - rules.cue_distance, first) or is_near(tokens, texts, last + 1, last + AFTER)
+    }
+    if not cues and (chain.has_only_years or _is_amount(chain, tokens, words)):
+        return None
+    for rule in rules.numbers:
+        is_checked = rule.check is not None and _passes(rule.check, chain, words)
+        if _fits(rule, chain, cues, is_checked, words):
+            return Secret(rule.kind, tuple(chain.pieces), rule.rule, is_checked)
+    return None
+
+
+def _is_amount(chain: Chain, tokens: Sequence[Token], words: LanguageRules) -> bool:
+    """Return whether a number is followed by a unit, and not too long for an amount."""
+    return len(chain.digits) <= 9 and followed_by(tokens, chain.pieces[-1] + 1, words.units)
+
+
+def _fits(rule: NumberRule, chain: Chain, cues: set[str], is_checked: bool, words: LanguageRules) -> bool:
+    if rule.countries and words.countries and not {*rule.countries} & {*words.countries}:
+        return False
+    if rule.letters:
+        if not _is_match(rule.letters, chain.characters):
+            return False
+    else:
+        count = len(chain.digits)
+        if not rule.digits[0] <= count <= rule.digits[1] or 4 * (len(chain.characters) - count) > count:
+            return False
+    if rule.needs_cue or (rule.cue and not is_checked):
+        return rule.cue in cues
+    return is_checked or rule.check is None or rule.letters is not None
+
+
+def _is_match(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text) is not None
+
+
+def _passes(check: str, chain: Chain, words: LanguageRules) -> bool:
+    """Return whether a number has the check digits, or the form of a telephone number, that a rule asks for."""
+    if check == "phone":
+        return _is_phone(chain, words.countries)
+    module = import_module(f"stdnum.{check}")
+    text = chain.characters if check == "iban" else chain.digits
+    return bool(module.is_valid(text)) and text.strip("0") != ""
+
+
+def _is_phone(chain: Chain, countries: Sequence[str]) -> bool:
+    """Return whether a number is valid as a telephone number of one of the countries, or of the one that it names."""
+    import phonenumbers  # type: ignore[import-not-found,unused-ignore]  # of the extra `redact`
+
+    text = f"+{chain.digits}" if chain.is_international else chain.digits
+    for country in (None,) if chain.is_international else countries:
+        try:
+            if phonenumbers.is_valid_number(phonenumbers.parse(text, country)):
+                return True
+        except phonenumbers.NumberParseException:
+            continue
+    return False
