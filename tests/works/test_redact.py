@@ -18,7 +18,7 @@ from voxbatch.config import FORMATS
 from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import PACKAGES
-from voxbatch.works.redact.rules import Rules, load
+from voxbatch.works.redact.rules import RedactionRules, load
 
 pytestmark = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, PACKAGES)),
@@ -33,11 +33,13 @@ OTHERS = ("Hello", "card", "okay", "mail")
 
 
 @pytest.fixture(scope="module")
-def rules() -> Rules:
+def rules() -> RedactionRules:
     return load(None, DEFAULT_STORES)
 
 
-def found(text: str, lang: str | None, rules: Rules, speakers: Sequence[str] | None = None) -> list[tuple[str, str]]:
+def found(
+    text: str, lang: str | None, rules: RedactionRules, speakers: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
     """Return the kind and the words of each secret in a text."""
     words = text.split()
     secrets = find_secrets(words, speakers or [None] * len(words), lang, rules)
@@ -65,7 +67,7 @@ def found(text: str, lang: str | None, rules: Rules, speakers: Sequence[str] | N
         ("it", "la carta 4401 5500 1234 567", "card", "4401 5500 1234 567"),
     ],
 )  # fmt: skip
-def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: Rules) -> None:
+def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:
     """Numbers in digits and words, in groups of any kind, with a digit too few, and addresses are found."""
     assert (kind, secret) in found(text, lang, rules)
 
@@ -79,19 +81,19 @@ def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: 
         "Chapter 7 has 12 pages; it costs $45.90, or 1 200 000 euros in all.",
     ],
 )
-def test_other_numbers_and_words_stay(text: str, rules: Rules) -> None:
+def test_other_numbers_and_words_stay(text: str, rules: RedactionRules) -> None:
     """Years, times, amounts and words that are also names are no secrets."""
     assert not found(text, "en", rules)
 
 
-def test_a_number_goes_over_the_turns_of_speakers(rules: Rules) -> None:
+def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None:
     """What another speaker says between the parts of a number is not a part of it."""
     text = "four four oh one go ahead please 5500 1234 5670"
     speakers = ["a", "a", "a", "a", "b", "b", "b", "a", "a", "a"]
     assert found(text, "en", rules, speakers) == [("card", "four four oh one 5500 1234 5670")]
 
 
-def test_check_digits_never_take_a_secret_back(rules: Rules) -> None:
+def test_check_digits_never_take_a_secret_back(rules: RedactionRules) -> None:
     """A number with wrong check digits is as much of a secret as one with right ones, which is marked."""
     for number, is_right in (("4539 1488 0343 6467", True), ("4539 1488 0343 6468", False)):
         (secret,) = find_secrets(number.split(), [None] * 4, "en", rules)
@@ -183,3 +185,57 @@ def test_kills_change_no_byte(changes: int, out: Path, voxbatch: Voxbatch, tmp_p
     )
     assert len(whole) == 2 + 2 * 3
     assert again == whole
+
+
+def test_texts_alone_need_no_recordings(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """With --sound none, no recording is read or written, and the rest is the same."""
+    for path in (tmp_path / "Brandstetter").iterdir():
+        path.unlink()
+    done = voxbatch("redact", out, "-o", "shared", "--sound", "none", "-q")
+    assert done.returncode == 0, done.stderr
+    assert [copy["pred_text"].count("[CARD]") for copy in lines(tmp_path / "shared")] == [2, 2, 2]
+    assert not [path for path in files(tmp_path / "shared") if path.suffix == ".flac"]
+
+
+def test_corrections_are_redacted_by_a_further_run(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The copies are made of the corrected texts, and --update makes those again whose text was corrected."""
+    command = ("redact", out, "-o", "shared", "--sound", "none", "--keep", "file_name", "-q")
+    assert voxbatch(*command).returncode == 0
+    subtitle = next((out / "srt").rglob("*-0.srt"))
+    subtitle.write_text(subtitle.read_text().replace("Hello", "Hello Margaret"))
+    assert voxbatch("correct", out, "--engine", "none").returncode == 0
+    done = voxbatch(*command, "--update")
+    assert done.returncode == 0, done.stderr
+    counts = [copy["pred_text"].count("[PERSON]") for copy in lines(tmp_path / "shared")]
+    assert counts == [2, 1, 1]
+    assert len([*(tmp_path / "shared" / "parts").rglob("part-*.jsonl")]) == 2
+
+
+def test_only_and_keep_and_own_rules(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """--only and --keep choose kinds, a file for --rules adds names and patterns, and its words are not stored."""
+    (tmp_path / "rules.yaml").write_text("names: [Okay]\npatterns: {other: ['the mail']}\n")
+    done = voxbatch(
+        "redact", out, "-o", "own", "--only", "other,person", "--rules", "rules.yaml", "--sound", "none", "-q"
+    )
+    assert done.returncode == 0, done.stderr
+    text = lines(tmp_path / "own")[0]["pred_text"]
+    assert ("44015500 [PERSON] 12345670" in text, "and [OTHER] is" in text, "[EMAIL]" in text) == (True, True, False)
+    assert b"the mail" not in (tmp_path / "own" / "run.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--keep", "cards"), ("cards", "known are card")),
+        (("--keep", "card", "--only", "card"), ("both name card",)),
+        (("--rules", "bad.yaml"), ("bad.yaml", "its keys must be among names")),
+    ],
+)
+def test_wrong_options_are_refused(
+    arguments: tuple[str, ...], words: tuple[str, ...], out: Path, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """An error names the option, the value and what is allowed."""
+    (tmp_path / "bad.yaml").write_text("words: [a]\n")
+    done = voxbatch("redact", out, "-o", "shared", *arguments)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in words), done.stderr

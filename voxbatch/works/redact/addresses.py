@@ -139,9 +139,10 @@ def find_births(tokens: Sequence[Token], words: LanguageRules) -> Iterator[Secre
     for at in range(len(tokens)):
         if not is_near(tokens, words.cues.get("date_of_birth", ()), at, at + 1):
             continue
-        for reach in (range(at + 1, min(at + MAX_BIRTH, len(tokens))), range(max(0, at - 6), at)):
-            end = next((k for k in reach if k > at and tokens[k].ends_sentence), len(tokens))
-            marks = [k for k in reach if k <= end and _is_of_date(tokens[k], words)]
+        begin = next((k for k in range(at, 0, -1) if tokens[k - 1].ends_sentence), 0)
+        end = next((k + 1 for k in range(at, len(tokens)) if tokens[k].ends_sentence), len(tokens))
+        for reach in (range(at + 1, min(at + MAX_BIRTH, end)), range(max(begin, at - MAX_BIRTH), at)):
+            marks = [k for k in reach if _is_of_date(tokens[k], words)]
             if marks and (len(marks) > 1 or tokens[marks[0]].is_date):
                 first, last = marks[0], marks[-1] + max(1, tokens[marks[-1]].uses) - 1
                 if tokens[first].folded in words.months and first > at + 1:
@@ -151,5 +152,5 @@ def find_births(tokens: Sequence[Token], words: LanguageRules) -> Iterator[Secre
 
 
 def _is_of_date(token: Token, words: LanguageRules) -> bool:
-    has_digits = any(map(str.isdigit, token.characters or token.word))
+    has_digits = any(map(str.isdigit, token.characters or token.word)) and ":" not in token.word
     return token.is_date or has_digits or token.folded in words.months

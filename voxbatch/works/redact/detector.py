@@ -8,12 +8,14 @@ from itertools import chain, pairwise
 from voxbatch.works.redact.addresses import find_births, find_emails, find_streets
 from voxbatch.works.redact.names import find_names
 from voxbatch.works.redact.numbers import find_numbers
-from voxbatch.works.redact.rules import Rules
+from voxbatch.works.redact.rules import RedactionRules
 from voxbatch.works.redact.secrets import Secret
 from voxbatch.works.redact.tokens import tokens as tokens_of
 
 
-def find_secrets(words: Sequence[str], speakers: Sequence[str | None], lang: str | None, rules: Rules) -> list[Secret]:
+def find_secrets(
+    words: Sequence[str], speakers: Sequence[str | None], lang: str | None, rules: RedactionRules
+) -> list[Secret]:
     """Return the secrets in the words of an item, in their order.
 
         "my", "card", "is", "4401", "five", "five", …  →  card: words 3, 4, 5, …
@@ -42,7 +44,7 @@ def find_secrets(words: Sequence[str], speakers: Sequence[str | None], lang: str
     return sorted(secrets, key=lambda secret: secret.pieces)
 
 
-def _patterns(words: Sequence[str], rules: Rules) -> Iterator[Secret]:
+def _patterns(words: Sequence[str], rules: RedactionRules) -> Iterator[Secret]:
     """Yield what the patterns of the user find."""
     text, begins = " ".join(words), [0]
     for word in words:

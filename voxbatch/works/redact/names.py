@@ -66,7 +66,7 @@ def _cued_spans(tokens: Sequence[Token], words: LanguageRules) -> Iterator[tuple
                 continue
             first = at + count
             stop = _capitals_end(tokens, first, words)
-            known = [k for k in range(first, stop) if _is_known(tokens[k], words)]
+            known = [k for k in range(first, stop) if _is_known(tokens[k], words) and not _is_word(tokens[k], words)]
             if stop > first and (known or not (is_weak or tokens[first].folded in words.fillers)):
                 yield first, stop, "after a cue"
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
-from voxbatch.works.redact.rules import LanguageRules, NumberRule, Rules
+from voxbatch.works.redact.rules import LanguageRules, NumberRule, RedactionRules
 from voxbatch.works.redact.secrets import Secret, followed_by, is_near
 from voxbatch.works.redact.tokens import Token
 
@@ -24,8 +24,8 @@ AFTER = 5
 """Words after a number in which a cue may follow: "4401 is the code"."""
 NEAR_DIGITS = 3
 """Digits that a number has at least to belong to another one near it."""
-SURE_DIGITS = 7
-"""Digits from which a number without a cue has further parts near it."""
+MAX_AMOUNT = 7
+"""Digits of a number that is an amount if a unit follows it."""
 
 
 @dataclass(slots=True)
@@ -45,27 +45,33 @@ class Chain:
 
 
 def find_numbers(
-    tokens: Sequence[Token], speakers: Sequence[str | None], rules: Rules, words: LanguageRules
+    tokens: Sequence[Token], speakers: Sequence[str | None], rules: RedactionRules, words: LanguageRules
 ) -> Iterator[Secret]:
     """Yield the numbers among the tokens of an item that are secrets."""
     chains = list(_chains(tokens, speakers, rules.max_gap, words))
-    named = {at: _secret(chain, tokens, rules, words) for at, chain in enumerate(chains)}
+    named = list[Secret | None]()
     for at, chain in enumerate(chains):
-        secret = named[at]
-        if secret:
-            yield secret
-        elif len(chain.digits) >= NEAR_DIGITS and not chain.has_only_years:
-            for beside in (named.get(at - 1), named.get(at + 1)):
+        before = next((other.pieces[-1] + 1 for other in chains[:at][::-1] if len(other.digits) >= NEAR_DIGITS), 0)
+        named.append(_secret(chain, tokens, before, rules, words))
+    for at, chain in enumerate(chains):
+        if named[at] is None and len(chain.digits) >= NEAR_DIGITS and not chain.has_only_years:
+            for beside in (*named[max(0, at - 1) : at], *named[at + 1 : at + 2]):
                 if beside and _continues(chain, beside, tokens, rules, words):
                     named[at] = Secret(beside.kind, tuple(chain.pieces), f"part of {beside.rule}")
-                    yield named[at]  # type: ignore[misc]
-                    break
+    yield from filter(None, named)
 
 
-def _continues(chain: Chain, beside: Secret, tokens: Sequence[Token], rules: Rules, words: LanguageRules) -> bool:
+def _continues(
+    chain: Chain, beside: Secret, tokens: Sequence[Token], rules: RedactionRules, words: LanguageRules
+) -> bool:
     """Return whether a chain is a part of a secret near it."""
-    gap = max(chain.pieces[0] - beside.pieces[-1], beside.pieces[0] - chain.pieces[-1])
-    return gap <= rules.near and not _is_amount(chain, tokens, words)
+    first, stop = sorted(
+        (chain.pieces[-1] + 1, beside.pieces[0])
+        if chain.pieces[0] < beside.pieces[0]
+        else (beside.pieces[-1] + 1, chain.pieces[0])
+    )
+    has_end = any(token.ends_sentence for token in tokens[first - 1 : stop])
+    return stop - first <= rules.near and not has_end and not _is_amount(chain, tokens, words)
 
 
 def _chains(
@@ -100,8 +106,15 @@ def _joins(
     words: LanguageRules,
 ) -> bool:
     """Return whether two parts of a number belong together, by what is between them."""
-    if following - last - 1 > max_gap:
+    token, gap = tokens[following], following - last - 1
+    if gap > max_gap or (gap and (token.is_year or tokens[last].is_year)):
         return False
+    if (
+        words.numbers.get(token.folded) == "1"
+        and tokens[last].word[:1].isdigit()
+        and not _has_number(tokens, following + 1)
+    ):
+        return False  # "In 2020, one of them"
     speaker = speakers[following]
     return all(
         tokens[at].folded in words.fillers
@@ -111,15 +124,26 @@ def _joins(
     )
 
 
-def _secret(chain: Chain, tokens: Sequence[Token], rules: Rules, words: LanguageRules) -> Secret | None:
-    """Return the secret that a chain is, by the first rule that fits; None if none does."""
+def _has_number(tokens: Sequence[Token], at: int) -> bool:
+    return at < len(tokens) and bool(tokens[at].characters)
+
+
+def _secret(
+    chain: Chain, tokens: Sequence[Token], low: int, rules: RedactionRules, words: LanguageRules
+) -> Secret | None:
+    """Return the secret that a chain is, by the first rule that fits; None if none does.
+
+    Args:
+        low: index of the word after the number before it: cues are looked for from there on.
+    """
     first, last = chain.pieces[0], chain.pieces[-1]
     cues = {
         kind
         for kind, texts in words.cues.items()
-        if is_near(tokens, texts, first - rules.cue_distance, first) or is_near(tokens, texts, last + 1, last + AFTER)
+        if is_near(tokens, texts, max(low, first - rules.cue_distance), first)
+        or is_near(tokens, texts, last + 1, last + AFTER)
     }
-    if not cues and (chain.has_only_years or _is_amount(chain, tokens, words)):
+    if _is_amount(chain, tokens, words) or (chain.has_only_years and not cues):
         return None
     for rule in rules.numbers:
         is_checked = rule.check is not None and _passes(rule.check, chain, words)
@@ -130,7 +154,7 @@ def _secret(chain: Chain, tokens: Sequence[Token], rules: Rules, words: Language
 
 def _is_amount(chain: Chain, tokens: Sequence[Token], words: LanguageRules) -> bool:
     """Return whether a number is followed by a unit, and not too long for an amount."""
-    return len(chain.digits) <= 9 and followed_by(tokens, chain.pieces[-1] + 1, words.units)
+    return len(chain.digits) <= MAX_AMOUNT and followed_by(tokens, chain.pieces[-1] + 1, words.units)
 
 
 def _fits(rule: NumberRule, chain: Chain, cues: set[str], is_checked: bool, words: LanguageRules) -> bool:

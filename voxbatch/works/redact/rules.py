@@ -92,7 +92,7 @@ class LanguageRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class RedactionRules:
     """All rules of a run."""
 
     numbers: tuple[NumberRule, ...]
@@ -112,7 +112,7 @@ class Rules:
         return _language(tag if tag in _builtin()["languages"] else None)
 
 
-def load(place: str | None, stores: Stores) -> Rules:
+def load(place: str | None, stores: Stores) -> RedactionRules:
     """Return the rules.
 
     Args:
@@ -127,7 +127,7 @@ def load(place: str | None, stores: Stores) -> Rules:
     patterns = [(kind, compiled(text)) for kind, texts in own.get("patterns", {}).items() for text in texts]
     if unknown := sorted({kind for kind, _ in patterns} - {*KINDS}):
         raise ConfigError(f"{place}: patterns of {', '.join(unknown)}; known are {', '.join(KINDS)}")
-    return Rules(
+    return RedactionRules(
         numbers=tuple(numbers),
         patterns=patterns,
         own_names=frozenset(str(name).casefold() for name in own.get("names", ())),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from voxbatch.records import SAMPLING_RATE
 from voxbatch.works.redact.options import TONE
-from voxbatch.works.redact.transcript import Piece
+from voxbatch.works.redact.transcript import SpokenWord
 
 Pcm = NDArray[np.int16]
 """Samples of a recording, shape (num_samples,)."""
@@ -17,7 +17,7 @@ TONE_HZ, TONE_LEVEL = 1000, 3000
 """The tone, and its highest sample: -21 dB of full scale."""
 
 
-def silent_spans(pieces: Sequence[Piece], secret: Iterable[int], margin: float) -> list[tuple[float, float]]:
+def silent_spans(pieces: Sequence[SpokenWord], secret: Iterable[int], margin: float) -> list[tuple[float, float]]:
     """Return the spans of a recording to silence, in seconds, ascending.
 
     Between two words of a secret that follow each other, everything is silent. Around them, so is the margin, up to the
@@ -44,7 +44,7 @@ def silent_spans(pieces: Sequence[Piece], secret: Iterable[int], margin: float) 
     return spans
 
 
-def cut_words(pieces: Sequence[Piece], secret: Iterable[int], spans: Iterable[tuple[float, float]]) -> int:
+def cut_words(pieces: Sequence[SpokenWord], secret: Iterable[int], spans: Iterable[tuple[float, float]]) -> int:
     """Return the number of other words that are silenced in part, because somebody talks at the same time."""
     indexes, silent = {*secret}, [*spans]
     return sum(

@@ -22,6 +22,7 @@ from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError
 from voxbatch.failure_kinds import KIND_KEY
+from voxbatch.formats.json_formats import transcript_dict
 from voxbatch.languages import DETECTED_LANGUAGE, primary_subtag
 from voxbatch.manifest import PathPolicy, Source
 from voxbatch.manifest.json_line import AUDIO_KEY
@@ -40,11 +41,12 @@ from voxbatch.safe_text import counted
 from voxbatch.sources.columns import Rows
 from voxbatch.sources.manifest_file import converted
 from voxbatch.storage import Store
+from voxbatch.storage.circuit_breaker import Reachable
 from voxbatch.storage.temporary_files import temporary_file
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import ENGINES, NAME
 from voxbatch.works.redact.options import NONE, RedactionOptions
-from voxbatch.works.redact.rules import Rules, load
+from voxbatch.works.redact.rules import RedactionRules, load
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
 from voxbatch.works.redact.transcript import Label, labels_of, pieces_of, redacted
 
@@ -126,6 +128,7 @@ class Redact(Steps):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
+        self.reads_recordings = self._own.sound != NONE
         self._pcm: dict[int, list[Pcm]] = {}
         """The samples of the items in progress. The decode thread adds an item, and the main thread removes it after
         its last message; each operation on a dict is atomic."""
@@ -153,8 +156,12 @@ class Redact(Steps):
 
     def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
         """See Steps. Keep the samples of the chunks, which follow each other without an overlap."""
+        if not self.reads_recordings:
+            for item, _ in filter(None, started):
+                yield Decoded(item.index, (), (), 0.0, Reachable("", 0.0))
+            return
         for message in super().messages(started, decode, spec, shared):
-            if isinstance(message, Chunk) and self._own.sound != NONE:
+            if isinstance(message, Chunk):
                 scaled = np.clip(np.rint(message.samples * 32768.0), -32768, 32767)
                 self._pcm.setdefault(message.item, []).append(scaled.astype(np.int16))
             yield message
@@ -188,12 +195,10 @@ class Redact(Steps):
 
 def copy_line(item: Item, copy: RedactedItem) -> dict[str, Any]:
     """Return the line of a copy. It has no value of the original line but those that cannot hold a secret."""
-    from voxbatch.formats.json_formats import transcript_dict
-
     row, fields = json.loads(item.row), transcript_dict(copy)
     return {
         AUDIO_KEY: item_file(item.id, "flac"), "lang": row.get("lang"), DETECTED_LANGUAGE: row.get(DETECTED_LANGUAGE),
-        "id": item.id, "duration": copy.seconds,
+        "id": item.id, "duration": copy.seconds or None,
         "sha256": hashlib.sha256(copy.flac).hexdigest() if copy.flac else None,
         "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
         "audio_duration": fields["audio_duration"], "engine": NAME, "model": "voxbatch",
@@ -213,7 +218,7 @@ def copy_line(item: Item, copy: RedactedItem) -> dict[str, Any]:
 class _Copies(Transcripts):
     """The copies of items."""
 
-    def __init__(self, options: RedactionOptions, rules: Rules, pcm: dict[int, list[Pcm]]) -> None:
+    def __init__(self, options: RedactionOptions, rules: RedactionRules, pcm: dict[int, list[Pcm]]) -> None:
         super().__init__(())
         self._options, self._rules, self._pcm = options, rules, pcm
 
@@ -227,7 +232,9 @@ class _Copies(Transcripts):
         return redacted_item(pending.item, samples, decoded.seconds, self._rules, self._options)
 
 
-def redacted_item(item: Item, samples: Pcm, seconds: float, rules: Rules, options: RedactionOptions) -> RedactedItem:
+def redacted_item(
+    item: Item, samples: Pcm, seconds: float, rules: RedactionRules, options: RedactionOptions
+) -> RedactedItem:
     """Return the copy of an item.
 
     Args:

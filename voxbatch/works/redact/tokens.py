@@ -16,9 +16,12 @@ _EDGES = ".,;:!?…\"'“”„‚‘’«»¿¡()[]"
 _DIGITS = re.compile(r"\+?[\d][\d\s./\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
 _AMOUNT = re.compile(r"[$€£%]|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
-_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|(19|20)\d{2}-\d{2}-\d{2}|\d{1,2}:\d{2}(:\d{2})?")
+_DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|(19|20)\d{2}-\d{2}-\d{2}")
 _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
 _CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-./]*")
+_SENTENCE_END = re.compile(r"(?<!^\d)(?<!^\d\d)\.$|[!?…]$")
+"""The end of a sentence, and not that of the day in "9. März"."""
+_TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
 _YEAR = re.compile(r"(19|20)\d{2}")
 
@@ -48,10 +51,20 @@ def tokens(words: Sequence[str], rules: LanguageRules) -> list[Token]:
     read: list[Token] = []
     while len(read) < len(words):
         token = _token(bare, len(read), rules)
-        ends = words[len(read) + token.uses - 1].endswith((".", "!", "?", "…"))
+        ends = bool(_SENTENCE_END.search(words[len(read) + token.uses - 1]))
         read.append(replace(token, ends_sentence=ends))
         read += [Token(bare[at], bare[at].casefold(), uses=0) for at in range(len(read), len(read) + token.uses - 1)]
+    for at, token in enumerate(read):
+        if token.folded in rules.not_letters and token.characters and not _is_spelled(read, at):
+            read[at] = replace(token, characters="")
     return read
+
+
+def _is_spelled(read: Sequence[Token], at: int) -> bool:
+    """Return whether a word of one letter, such as "I", is a letter: a letter is beside it in the same sentence."""
+    before, after = read[max(0, at - 1) : at], read[at + 1 : at + 2]
+    beside = [*(token for token in before if not token.ends_sentence), *after]
+    return any(len(token.characters) == 1 and token.characters.isalpha() for token in beside)
 
 
 def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
@@ -72,7 +85,7 @@ def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
 def _written(word: str, folded: str, rules: LanguageRules) -> Token:
     """Return the token of a single word."""
     is_amount = _AMOUNT.search(word) and _HAS_DIGIT.search(word)
-    if is_amount or _GROUPED.fullmatch(word) or folded in rules.thousand:
+    if is_amount or _GROUPED.fullmatch(word) or _TIME.fullmatch(word) or folded in rules.thousand:
         return Token(word, folded, is_amount=True)
     if _DATE.fullmatch(word):
         return Token(word, folded, is_date=True)

@@ -21,7 +21,7 @@ _END = re.compile(r"[.,;:!?…]+$")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpokenWord:
     """A word of a transcript with its place in the text."""
 
     text: str
@@ -37,21 +37,23 @@ class Piece:
     confidence: float | None = None
 
 
-def pieces_of(transcript: Transcript) -> list[Piece]:
+def pieces_of(transcript: Transcript) -> list[SpokenWord]:
     """Return the words of a transcript: those with times if they spell the text, else the words of its segments."""
     text = transcript.text
     places = [at for at, character in enumerate(text) if visible_text(character)]
     segments = [*transcript.segments] if complete_sources(transcript.segments, text) else [_whole(transcript)]
     of_character = [number for number, segment in enumerate(segments) for _ in visible_text(segment.text)]
     sources = transcript.words if complete_sources(transcript.words, text) else (*_words_of(segments),)
-    pieces, at = list[Piece](), 0
+    pieces, at = list[SpokenWord](), 0
     for word in sources:
         length = len(visible_text(word.text))
         if length:
             begin, stop = places[at], places[at + length - 1] + 1
             number = of_character[at]
             speaker = word.speaker or segments[number].speaker
-            pieces.append(Piece(text[begin:stop], begin, stop, word.start, word.end, number, speaker, word.confidence))
+            pieces.append(
+                SpokenWord(text[begin:stop], begin, stop, word.start, word.end, number, speaker, word.confidence)
+            )
         at += length
     return pieces
 
@@ -78,7 +80,7 @@ class Label:
     text: str
 
 
-def labels_of(secrets: Iterable[Secret], pieces: Sequence[Piece]) -> list[Label]:
+def labels_of(secrets: Iterable[Secret], pieces: Sequence[SpokenWord]) -> list[Label]:
     """Return the labels of secrets, in the order of the words."""
     labels = []
     for secret in secrets:
@@ -91,7 +93,9 @@ def labels_of(secrets: Iterable[Secret], pieces: Sequence[Piece]) -> list[Label]
     return sorted(labels, key=lambda label: label.first)
 
 
-def redacted(transcript: Transcript, pieces: Sequence[Piece], labels: Sequence[Label], offset: float) -> Transcript:
+def redacted(
+    transcript: Transcript, pieces: Sequence[SpokenWord], labels: Sequence[Label], offset: float
+) -> Transcript:
     """Return a transcript without its secrets.
 
     Args:
@@ -118,7 +122,7 @@ def _at(seconds: float, offset: float) -> float:
     return round(max(0.0, seconds - offset), 3)
 
 
-def _replaced(text: str, begin: int, stop: int, pieces: Sequence[Piece], labels: Iterable[Label]) -> str:
+def _replaced(text: str, begin: int, stop: int, pieces: Sequence[SpokenWord], labels: Iterable[Label]) -> str:
     """Return a part of the text with its labels."""
     parts, at = [], begin
     for label in labels:
@@ -129,7 +133,7 @@ def _replaced(text: str, begin: int, stop: int, pieces: Sequence[Piece], labels:
     return "".join([*parts, text[at:stop]])
 
 
-def _words(pieces: Sequence[Piece], labels: Sequence[Label], offset: float) -> Iterator[Word]:
+def _words(pieces: Sequence[SpokenWord], labels: Sequence[Label], offset: float) -> Iterator[Word]:
     first_of, at = {label.first: label for label in labels}, 0
     while at < len(pieces):
         label = first_of.get(at)

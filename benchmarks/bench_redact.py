@@ -1,0 +1,255 @@
+"""Measure recall and precision of `voxbatch redact` by kind, on invented calls in four languages.
+
+First on the texts as they are written. With --speak FOLDER, they are also spoken by espeak-ng and recognised by a
+Whisper model; then the redacted copies are recognised, in which no secret may come back. presidio-analyzer, if it is
+installed, runs on the same texts.
+
+A secret counts as found if each of its words is redacted. A redaction counts as right if it has a word of a secret.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import machine, parser
+from rapidfuzz import fuzz
+from redact_texts import NUMBER_KINDS, NUMBERS, Call, Planted, calls
+
+from voxbatch.scoring.alignment import edit_blocks
+from voxbatch.storage import DEFAULT_STORES
+from voxbatch.works.redact.detector import find_secrets
+from voxbatch.works.redact.rules import load
+
+LANGUAGES = ("en", "de", "fr", "es")
+BARS = {"numbers": 0.98, "person": 0.9, "precision": 0.9}
+Detect = Callable[[str, Sequence[str]], list[tuple[str, set[int]]]]
+"""Returns (kind, indexes of words) of each secret found in words of a language."""
+
+
+class Figures:
+    """The secrets that were planted, found, and marked without being one."""
+
+    def __init__(self) -> None:
+        self.planted, self.found, self.marked, self.right = (
+            Counter[str](),
+            Counter[str](),
+            Counter[str](),
+            Counter[str](),
+        )
+        self.missed = list[str]()
+
+    def add(
+        self, call: Call, words: Sequence[str], places: Sequence[Planted], marked: list[tuple[str, set[int]]]
+    ) -> None:
+        """Add the result of a call."""
+        covered = set[int]().union(*(indexes for _, indexes in marked))
+        for secret in places:
+            if not secret.core:
+                continue
+            self.planted[secret.kind] += 1
+            is_found = secret.core <= covered
+            self.found[secret.kind] += is_found
+            if not is_found:
+                shown = " ".join(words[max(0, secret.first - 4) : secret.stop + 1])
+                self.missed.append(f"{call.lang} {secret.kind}: {shown}")
+        inside = {at for secret in places for at in range(secret.first, secret.stop)}
+        for kind, indexes in marked:
+            self.marked[kind] += 1
+            self.right[kind] += bool(indexes & inside)
+            if not indexes & inside:
+                self.missed.append(f"{call.lang} not {kind}: {' '.join(words[at] for at in sorted(indexes))}")
+
+    def rows(self) -> Iterator[str]:
+        """Yield the rows of a table."""
+        for kind in sorted(self.planted | self.marked):
+            recall = self.found[kind] / self.planted[kind] if self.planted[kind] else float("nan")
+            precision = self.right[kind] / self.marked[kind] if self.marked[kind] else float("nan")
+            yield f"| {kind} | {self.planted[kind]:,} | {recall:.3f} | {self.marked[kind]:,} | {precision:.3f} |"
+        numbers = [sum(counts[kind] for kind in NUMBER_KINDS) for counts in (self.planted, self.found)]
+        recall, precision = numbers[1] / max(1, numbers[0]), self.right.total() / max(1, self.marked.total())
+        yield f"| numbers | {numbers[0]:,} | {recall:.3f} | | |"
+        recall = self.found.total() / max(1, self.planted.total())
+        yield f"| all | {self.planted.total():,} | {recall:.3f} | {self.marked.total():,} | {precision:.3f} |"
+
+
+def rules_detector() -> Detect:
+    """Return the detector of voxbatch."""
+    rules = load(None, DEFAULT_STORES)
+
+    def detect(lang: str, words: Sequence[str]) -> list[tuple[str, set[int]]]:
+        secrets = find_secrets(words, [None] * len(words), lang, rules)
+        return [(secret.kind, {*secret.pieces}) for secret in secrets]
+
+    return detect
+
+
+def presidio_detector() -> Detect:
+    """Return presidio-analyzer without a model."""
+    import spacy
+    from presidio_analyzer import AnalyzerEngine, RecognizerRegistry
+    from presidio_analyzer.nlp_engine import SpacyNlpEngine
+
+    class Blank(SpacyNlpEngine):  # type: ignore[misc]
+        def load(self) -> None:
+            self.nlp = {lang: spacy.blank(lang) for lang in LANGUAGES}
+
+    registry = RecognizerRegistry(supported_languages=[*LANGUAGES])
+    registry.load_predefined_recognizers(languages=[*LANGUAGES])
+    engine = Blank(models=[{"lang_code": lang, "model_name": "blank"} for lang in LANGUAGES])
+    engine.load()
+    analyzer = AnalyzerEngine(registry=registry, nlp_engine=engine, supported_languages=[*LANGUAGES])
+
+    def detect(lang: str, words: Sequence[str]) -> list[tuple[str, set[int]]]:
+        text, begins = " ".join(words), [0]
+        for word in words:
+            begins.append(begins[-1] + len(word) + 1)
+        results = analyzer.analyze(text, language=lang, score_threshold=0.3)
+        marked = []
+        for result in results:
+            indexes = {at for at in range(len(words)) if begins[at] < result.end and begins[at + 1] - 1 > result.start}
+            marked.append((result.entity_type.lower(), indexes))
+        return marked
+
+    return detect
+
+
+def placed(call: Call, words: Sequence[str]) -> list[Planted]:
+    """Return the secrets of a call in the words that were recognised, by aligning both."""
+    before, after = ([word.strip(".,?!").casefold() for word in text] for text in (call.words, words))
+    of_word: dict[int, set[int]] = {}
+    for kind, i, j, length in edit_blocks(before, after):
+        for k in range(length):
+            if kind in ("equal", "replace"):
+                of_word.setdefault(i + k, set()).add(j + k)
+    # What was recognised between two words of a secret belongs to it.
+    secrets = []
+    for secret in call.secrets:
+        places = sorted(at for word in range(secret.first, secret.stop) for at in of_word.get(word, ()))
+        low = max((at for word in range(secret.first) for at in of_word.get(word, ())), default=-1)
+        high = min((at for word in range(secret.stop, len(before)) for at in of_word.get(word, ())), default=len(after))
+        places = [*range(low + 1, high)] or places
+        core = frozenset(at for at in places if _is_core(secret, call, after[at]))
+        if places:
+            secrets.append(Planted(secret.kind, places[0], places[-1] + 1, core))
+    return secrets
+
+
+def _is_core(secret: Planted, call: Call, word: str) -> bool:
+    """Return whether a recognised word tells a part of a secret."""
+    if secret.kind in ("person", "email"):
+        names = [name.strip(".,").casefold() for name in call.words[secret.first : secret.stop] if len(name) > 3]
+        return any(fuzz.ratio(word, name) >= 60 for name in names)
+    return any(map(str.isdigit, word)) or word in NUMBERS[call.lang].split()
+
+
+def spoken(texts: Sequence[Call], folder: Path, model: str) -> Path:
+    """Speak the calls with espeak-ng, recognise them, and return the OUT."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, call in enumerate(texts):
+        path = folder / f"{number:05d}.wav"
+        if not path.exists():
+            subprocess.run(["espeak-ng", "-v", call.lang, "-s", "150", "-w", path, " ".join(call.words)], check=True)
+        rows.append({"audio_filepath": str(path), "id": f"{number:05d}", "lang": call.lang})
+    (folder / "calls.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _voxbatch("run", folder / "calls.jsonl", "-o", folder / "out", "--engine", "faster-whisper", "--model", model, "-q")
+    return folder / "out"
+
+
+def _voxbatch(*arguments: Any) -> None:
+    subprocess.run([sys.executable, "-m", "voxbatch", *map(str, arguments)], check=True)
+
+
+def texts_of(out: Path) -> Iterator[list[str]]:
+    """Yield the words that were recognised in each recording."""
+    for line in (out / "transcripts.jsonl").read_text().splitlines():
+        yield json.loads(line)["pred_text"].split()
+
+
+def measure(title: str, detect: Detect, texts: Iterable[tuple[Call, Sequence[str], Sequence[Planted]]]) -> Figures:
+    """Print the table of a detector."""
+    figures = Figures()
+    for call, words, places in texts:
+        figures.add(call, words, places, detect(call.lang, words))
+    print(f"\n{title}\n\n| kind | planted | recall | marked | precision |\n|---|---|---|---|---|")
+    print("\n".join(figures.rows()))
+    return figures
+
+
+def come_back(texts: Sequence[Call], folder: Path, model: str) -> int:
+    """Redact, recognise the copies again, and return the number of secrets that come back: four digits in a row that
+    the secret has, or a name."""
+    _voxbatch("redact", folder / "out", "-o", folder / "copies", "-q", "--keep", "file_name")
+    _voxbatch(
+        "run",
+        folder / "copies" / "transcripts.jsonl",
+        "-o",
+        folder / "again",
+        "--engine",
+        "faster-whisper",
+        "--model",
+        model,
+        "-q",
+    )
+    first, returned = [*texts_of(folder / "out")], 0
+    for call, before, words in zip(texts, first, texts_of(folder / "again"), strict=True):
+        said, originally = _digits(words), _digits(before)
+        for secret in call.secrets:
+            digits = _digits([call.words[at] for at in sorted(secret.core)])
+            names = [call.words[at].strip(".,").casefold() for at in secret.core if secret.kind == "person"]
+            is_back = any(
+                digits[at : at + 4] in said and digits[at : at + 4] in originally for at in range(len(digits) - 3)
+            ) or any(word.strip(".,?!").casefold() in names for word in words)
+            returned += is_back
+            if is_back:
+                print(f"came back: {call.lang} {secret.kind} {digits or names}: {' '.join(words)}")
+    return returned
+
+
+def _digits(words: Iterable[str]) -> str:
+    """Return the digits of words; other words divide them."""
+    values = {word: str(value % 10) for names in NUMBERS.values() for value, word in enumerate(names.split())}
+    return "".join(values.get(word.strip(".,").casefold(), "".join(filter(str.isdigit, word)) or " ") for word in words)
+
+
+def main() -> None:
+    """Print the figures, and exit with 1 if a bar is missed."""
+    options = parser(__doc__ or "")
+    options.add_argument("--calls", type=int, default=170, help="calls for each language")
+    options.add_argument("--speak", type=Path, help="folder for recordings")
+    options.add_argument("--spoken-calls", type=int, default=40, help="of them, those that are spoken")
+    options.add_argument("--model", default="base", help="Whisper model that recognises them")
+    options.add_argument("--show", action="store_true", help="show what was missed")
+    arguments = options.parse_args()
+    print(machine())
+    detectors = {"voxbatch": rules_detector()}
+    if importlib.util.find_spec("presidio_analyzer"):
+        detectors["presidio alone"] = presidio_detector()
+    texts = [call for lang in LANGUAGES for call in calls(lang, arguments.calls, seed=1)]
+    for name, detect in detectors.items():
+        figures = measure(f"## Written, {name}", detect, ((call, call.words, call.secrets) for call in texts))
+        if arguments.show and name == "voxbatch":
+            print("\n".join(figures.missed))
+    if not arguments.speak:
+        return
+    assert shutil.which("espeak-ng"), "apt-get install espeak-ng"
+    said = [call for lang in LANGUAGES for call in calls(lang, arguments.spoken_calls, seed=2)]
+    heard = [*texts_of(spoken(said, arguments.speak, arguments.model))]
+    rows = [(call, words, placed(call, words)) for call, words in zip(said, heard, strict=True)]
+    for name, detect in detectors.items():
+        figures = measure(f"## Recognised, {name}", detect, rows)
+        if arguments.show and name == "voxbatch":
+            print("\n".join(figures.missed))
+    print(f"\nsecrets that come back from the sound: {come_back(said, arguments.speak, arguments.model)}")
+
+
+if __name__ == "__main__":
+    main()
