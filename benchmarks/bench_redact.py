@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import machine, parser
+from common import machine, parser, write_manifest
 from rapidfuzz import fuzz
 from redact_texts import NUMBER_KINDS, NUMBERS, Call, Planted, calls
 
@@ -151,15 +152,23 @@ def _is_core(secret: Planted, call: Call, word: str) -> bool:
 
 
 def spoken(texts: Sequence[Call], folder: Path, model: str) -> Path:
-    """Speak the calls with espeak-ng, recognise them, and return the OUT."""
+    """Speak the calls, recognise them, and return the OUT. English is spoken by `voxbatch speak`, the others by
+    espeak-ng; all digits one by one."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows, english = [], []
     for number, call in enumerate(texts):
-        path = folder / f"{number:05d}.wav"
-        if not path.exists():
-            subprocess.run(["espeak-ng", "-v", call.lang, "-s", "150", "-w", path, " ".join(call.words)], check=True)
-        rows.append({"audio_filepath": str(path), "id": f"{number:05d}", "lang": call.lang})
-    (folder / "calls.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        item_id = f"{number:05d}"
+        said = re.sub(r"(?<=\d)(?=\d)", " ", " ".join(call.words))
+        if call.lang == "en":
+            english.append({"id": item_id, "text": said})
+            path = folder / "english" / "flac" / f"{item_id}.flac"
+        else:
+            path = folder / f"{item_id}.wav"
+            subprocess.run(["espeak-ng", "-v", call.lang, "-s", "130", "-w", path, said], check=True)
+        rows.append({"audio_filepath": str(path), "id": item_id, "lang": call.lang})
+    write_manifest(folder / "english.jsonl", english)
+    _voxbatch("speak", folder / "english.jsonl", "-o", folder / "english", "--engine", "hibari", "-q")
+    write_manifest(folder / "calls.jsonl", rows)
     _voxbatch("run", folder / "calls.jsonl", "-o", folder / "out", "--engine", "faster-whisper", "--model", model, "-q")
     return folder / "out"
 

@@ -17,14 +17,15 @@ MAX_LOCAL, MAX_HOST = 14, 8
 """Words of the two parts of an e-mail address, at most."""
 MAX_NAME = 5
 """Words of the name of a street."""
-MAX_TOWN = 6
+MAX_TOWN = 8
 """Words after a street with its postcode and town."""
 MAX_BIRTH = 14
 """Words between the cue of a date of birth and the end of the date."""
 
 
 def find_emails(tokens: Sequence[Token], words: LanguageRules) -> Iterator[Secret]:
-    """Yield the e-mail addresses, written or spoken: "j dot smith at example dot com"."""
+    """Yield the e-mail addresses, written or spoken: "j dot smith at example dot com"; and after "my mail is", what
+    ends in a host, because a recogniser often loses the "at"."""
     for at, token in enumerate(tokens):
         if _EMAIL.fullmatch(token.word):
             last = _host_end(tokens, at + 1, words) if token.word.endswith("@") else None
@@ -32,6 +33,17 @@ def find_emails(tokens: Sequence[Token], words: LanguageRules) -> Iterator[Secre
             yield Secret("email", tuple(range(first, (last or at) + 1)), "e-mail address")
         elif token.folded in words.at and at and (last := _host_end(tokens, at + 1, words)):
             yield Secret("email", tuple(range(_local_start(tokens, at, words), last + 1)), "spoken e-mail address")
+        elif is_near(tokens, words.cues.get("email", ()), at, at + 1):
+            reach = range(at + 1, min(at + MAX_LOCAL, len(tokens)))
+            hosts = [k for k in reach if _HOST.fullmatch(tokens[k].word) or _is_dotted(tokens, k, words)]
+            if hosts:
+                yield Secret("email", tuple(range(at + 2, hosts[-1] + 1)), "after a cue")
+
+
+def _is_dotted(tokens: Sequence[Token], at: int, words: LanguageRules) -> bool:
+    """Return whether a word follows a "dot", or has one inside: "example-dot-com"."""
+    parts = tokens[at].folded.split("-")
+    return tokens[at - 1].folded in words.dot or any(part in words.dot for part in parts[1:-1])
 
 
 def _host_end(tokens: Sequence[Token], first: int, words: LanguageRules) -> int | None:
@@ -127,7 +139,7 @@ def _town_end(tokens: Sequence[Token], last: int, words: LanguageRules) -> int:
     for at in range(last + 1, min(last + 1 + MAX_TOWN, len(tokens))):
         if tokens[end].ends_sentence and end == at - 1:
             break
-        if (tokens[at].characters and not tokens[at].word.islower()) or tokens[at].word[:1].isupper():
+        if tokens[at].characters or any(map(str.isdigit, tokens[at].word)) or tokens[at].word[:1].isupper():
             end = at + max(1, tokens[at].uses) - 1
         elif tokens[at].folded not in words.towns_after and tokens[at].uses:
             break

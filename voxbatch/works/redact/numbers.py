@@ -36,7 +36,8 @@ class Chain:
     """Indexes of the words."""
     characters: str = ""
     is_international: bool = False
-    has_only_years: bool = True
+    is_weak: bool = True
+    """True if each part is a year or an amount."""
 
     @property
     def digits(self) -> str:
@@ -54,7 +55,7 @@ def find_numbers(
         before = next((other.pieces[-1] + 1 for other in chains[:at][::-1] if len(other.digits) >= NEAR_DIGITS), 0)
         named.append(_secret(chain, tokens, before, rules, words))
     for at, chain in enumerate(chains):
-        if named[at] is None and len(chain.digits) >= NEAR_DIGITS and not chain.has_only_years:
+        if named[at] is None and len(chain.digits) >= NEAR_DIGITS and not chain.is_weak:
             for beside in (*named[max(0, at - 1) : at], *named[at + 1 : at + 2]):
                 if beside and _continues(chain, beside, tokens, rules, words):
                     named[at] = Secret(beside.kind, tuple(chain.pieces), f"part of {beside.rule}")
@@ -90,7 +91,7 @@ def _chains(
             or token.is_international
             or (not chain.pieces and at > 0 and words.signs.get(tokens[at - 1].folded) == "+")
         )
-        chain.has_only_years = chain.has_only_years and token.is_year
+        chain.is_weak = chain.is_weak and token.is_weak
         chain.pieces += range(at, at + token.uses)
         chain.characters += token.characters
     if chain.pieces:
@@ -118,6 +119,7 @@ def _joins(
     speaker = speakers[following]
     return all(
         tokens[at].folded in words.fillers
+        or tokens[at].folded in words.thousand
         or not tokens[at].folded
         or (speaker is not None and speakers[at] not in (speaker, None) and speakers[last] == speaker)
         for at in range(last + 1, following)
@@ -137,13 +139,14 @@ def _secret(
         low: index of the word after the number before it: cues are looked for from there on.
     """
     first, last = chain.pieces[0], chain.pieces[-1]
+    reach = range(last, min(last + AFTER, len(tokens)))
+    stop = next((at + 1 for at in reach if tokens[at].ends_sentence), reach.stop)  # a cue after it is in its sentence
     cues = {
         kind
         for kind, texts in words.cues.items()
-        if is_near(tokens, texts, max(low, first - rules.cue_distance), first)
-        or is_near(tokens, texts, last + 1, last + AFTER)
+        if is_near(tokens, texts, max(low, first - rules.cue_distance), first) or is_near(tokens, texts, last + 1, stop)
     }
-    if _is_amount(chain, tokens, words) or (chain.has_only_years and not cues):
+    if _is_amount(chain, tokens, words) or (chain.is_weak and not cues):
         return None
     for rule in rules.numbers:
         is_checked = rule.check is not None and _passes(rule.check, chain, words)

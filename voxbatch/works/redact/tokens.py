@@ -13,16 +13,20 @@ from itertools import pairwise
 from voxbatch.works.redact.rules import LanguageRules
 
 _EDGES = ".,;:!?…\"'“”„‚‘’«»¿¡()[]"
-_DIGITS = re.compile(r"\+?[\d][\d\s./\-–()]*")
+_DIGITS = re.compile(r"\+?\d[\d.,/\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
 _AMOUNT = re.compile(r"[$€£%]|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
 _DATE = re.compile(r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|(19|20)\d{2}-\d{2}-\d{2}")
 _SPELLED = re.compile(r"[^\W\d_](?:[-.][^\W\d_])+", re.UNICODE)
-_CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-./]*")
-_SENTENCE_END = re.compile(r"(?<!^\d)(?<!^\d\d)\.$|[!?…]$")
-"""The end of a sentence, and not that of the day in "9. März"."""
+_CODE = re.compile(r"(?=.*\d)[A-Z0-9][A-Z0-9\-.,/]*")
+_SENTENCE_END = re.compile(r"(?<!^\w)(?<!^\d\d)\.$|[!?…]$")
+"""The end of a sentence, and not that of the day in "9. März" or of a letter."""
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
+SHORTEST_NUMBER = 4
+"""Digits of a word that is read as a number whatever else it has."""
+LONGEST_AMOUNT = 7
+"""Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
 _YEAR = re.compile(r"(19|20)\d{2}")
 
 
@@ -37,6 +41,8 @@ class Token:
     """Digits and capital letters. Empty for a plain word."""
     is_amount: bool = False
     is_date: bool = False
+    is_weak: bool = False
+    """True for digits that are probably a year or an amount: "1999", "12,500"."""
     is_year: bool = False
     is_international: bool = False
     """True for a number that begins with a plus."""
@@ -84,16 +90,22 @@ def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
 
 def _written(word: str, folded: str, rules: LanguageRules) -> Token:
     """Return the token of a single word."""
-    is_amount = _AMOUNT.search(word) and _HAS_DIGIT.search(word)
-    if is_amount or _GROUPED.fullmatch(word) or _TIME.fullmatch(word) or folded in rules.thousand:
+    characters = "".join(filter(str.isalnum, word)).upper()
+    is_short = len(characters) <= LONGEST_AMOUNT and not word.startswith("0")
+    if _TIME.fullmatch(word) or (_AMOUNT.search(word) and _HAS_DIGIT.search(word) and is_short):
         return Token(word, folded, is_amount=True)
     if _DATE.fullmatch(word):
         return Token(word, folded, is_date=True)
-    characters = "".join(filter(str.isalnum, word)).upper()
-    if _DIGITS.fullmatch(word):
-        return Token(word, folded, characters, is_year=bool(_YEAR.fullmatch(word)), is_international=word[0] == "+")
+    if _DIGITS.fullmatch(word.lstrip("$€£")):
+        is_year = bool(_YEAR.fullmatch(word))
+        is_weak = is_year or (is_short and bool(_GROUPED.fullmatch(word)))
+        digits = "".join(filter(str.isdigit, characters))
+        return Token(word, folded, digits, is_weak=is_weak, is_year=is_year, is_international=word.startswith("+"))
     is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or folded not in rules.not_letters)
-    return Token(word, folded, characters if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word) else "")
+    if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
+        return Token(word, folded, characters)
+    digits = "".join(filter(str.isdigit, word))  # a recogniser joins words and numbers: "IVA-SS-41797", "10bSW1A2BX"
+    return Token(word, folded, digits if len(digits) >= SHORTEST_NUMBER else "")
 
 
 def _spoken(words: Sequence[str], at: int, rules: LanguageRules) -> tuple[str, int] | None:
