@@ -16,10 +16,12 @@ from conftest import ROOT, Recorder, Voxbatch
 from killed_at import VARIABLE
 
 from voxbatch.config import FORMATS
+from voxbatch.records import Transcript, Word
 from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import PACKAGES
 from voxbatch.works.redact.rules import RedactionRules, load
+from voxbatch.works.redact.transcript import pieces_of
 
 pytestmark = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, PACKAGES)),
@@ -102,6 +104,14 @@ def test_check_digits_never_take_a_secret_back(rules: RedactionRules) -> None:
     for number, is_right in (("4539 1488 0343 6467", True), ("4539 1488 0343 6468", False)):
         (secret,) = find_secrets(number.split(), [None] * 4, "en", rules)
         assert (secret.kind, secret.is_checked) == ("card", is_right)
+
+
+def test_a_word_that_the_recogniser_has_divided_is_one() -> None:
+    """The parts of a number with hyphens are one word with the times of all; words of Chinese stay."""
+    words = (Word(" is", 0, 1), Word(" 4401", 1, 2), Word("-550", 2, 3), Word("-1234.", 3, 4))
+    whole = pieces_of(Transcript("is 4401-550-1234.", words))
+    assert [(piece.text, piece.start, piece.end) for piece in whole] == [("is", 0, 1), ("4401-550-1234.", 1, 4)]
+    assert len(pieces_of(Transcript("你好", (Word("你", 0, 1), Word("好", 1, 2))))) == 2
 
 
 # -- runs

@@ -81,8 +81,8 @@ def find_streets(tokens: Sequence[Token], words: LanguageRules) -> Iterator[Secr
         span = None
         if token.folded in words.street_first:
             span = _numbered(tokens, at, at)
-        elif token.folded in words.streets:
-            span = _numbered(tokens, _name_start(tokens, at), at)
+        elif token.folded in words.streets and token.word[0].isupper() and (first := _name_start(tokens, at)) < at:
+            span = _numbered(tokens, first, at)
         elif token.word[:1].isupper() and len(token.word) > 5 and token.folded.endswith(tuple(words.streets)):
             span = _numbered(tokens, at, at)
         if span:

@@ -192,7 +192,7 @@ def _language(tag: str | None) -> LanguageRules:
         for name, value in source.items():
             merged[name] = _joined(merged.get(name), value)
     countries = merged.pop("names")
-    first, last = _names(countries) if tag else (frozenset[str](), frozenset[str]())
+    first, last = _names(tuple(countries)) if tag else (frozenset[str](), frozenset[str]())
     unit_first = merged.pop("unit_first", None)
     numbers = {word: str(value) for word, value in merged.pop("numbers").items()}
     cues = {kind: _cue_words(words) for kind, words in merged.pop("cues").items()}
@@ -202,7 +202,7 @@ def _language(tag: str | None) -> LanguageRules:
     return LanguageRules(
         numbers=numbers | (_compounds(numbers, unit_first) if unit_first else {}),
         cues=cues,
-        first_names=first,
+        first_names=first | _foreign_names() if tag else first,
         last_names=last,
         knows_names=tag is not None,
         countries=countries if tag else (),
@@ -229,7 +229,16 @@ def _compounds(numbers: Mapping[str, str], joint: str) -> dict[str, str]:
     return {f"{unit}{joint}{ten}": str(units[unit] + tens[ten]) for unit in units for ten in tens}
 
 
-def _names(countries: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+@functools.cache
+def _foreign_names() -> frozenset[str]:
+    """Return the first names of all languages that are no words or places in any: people have names from elsewhere."""
+    languages = [*_builtin()["languages"].values()]
+    words = {str(word) for language in languages for word in (*language["not_names"], *language["fillers"])}
+    return frozenset().union(*(_names(tuple(language["names"]))[0] for language in languages)) - words
+
+
+@functools.cache
+def _names(countries: tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the first and the last names of Faker's countries, folded."""
     first, last = set[str](), set[str]()
     for country in countries:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from voxbatch.works.redact.rules import LanguageRules
 
-_EDGES = ".,;:!?…\"'“”„‚‘’«»¿¡()[]"
+_EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
 _DIGITS = re.compile(r"\+?\d[\d.,/\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
 _AMOUNT = re.compile(r"[$€£%]|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)

@@ -46,16 +46,34 @@ def pieces_of(transcript: Transcript) -> list[SpokenWord]:
     sources = transcript.words if complete_sources(transcript.words, text) else (*_words_of(segments),)
     pieces, at = list[SpokenWord](), 0
     for word in sources:
-        length = len(visible_text(word.text))
-        if length:
-            begin, stop = places[at], places[at + length - 1] + 1
-            number = of_character[at]
-            speaker = word.speaker or segments[number].speaker
-            pieces.append(
-                SpokenWord(text[begin:stop], begin, stop, word.start, word.end, number, speaker, word.confidence)
-            )
+        if not (length := len(visible_text(word.text))):
+            continue
+        begin, stop, number = places[at], places[at + length - 1] + 1, of_character[at]
+        speaker = word.speaker or segments[number].speaker
+        piece = SpokenWord(text[begin:stop], begin, stop, word.start, word.end, number, speaker, word.confidence)
+        if pieces and _continues(pieces[-1], piece):
+            piece = _joined(pieces.pop(), piece, text)
+        pieces.append(piece)
         at += length
     return pieces
+
+
+def _continues(before: SpokenWord, piece: SpokenWord) -> bool:
+    """Return whether a recogniser has divided a word: "4401" "-550" "-1234". In scripts without spaces, which begin
+    with Thai, nothing is joined."""
+    is_near = (before.stop, before.segment, before.speaker) == (piece.begin, piece.segment, piece.speaker)
+    return is_near and max(before.text[-1], piece.text[0]) < "\u0e00"
+
+
+def _joined(before: SpokenWord, piece: SpokenWord, text: str) -> SpokenWord:
+    known = [part.confidence for part in (before, piece) if part.confidence is not None]
+    return replace(
+        before,
+        text=text[before.begin : piece.stop],
+        stop=piece.stop,
+        end=max(before.end, piece.end),
+        confidence=min(known, default=None),
+    )
 
 
 def _whole(transcript: Transcript) -> Segment:
