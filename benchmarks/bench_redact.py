@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import machine, parser, write_manifest
+from common import Bars, machine, parser, write_manifest
 from rapidfuzz import fuzz
 from redact_texts import NUMBER_KINDS, NUMBERS, Call, Planted, calls
 
@@ -29,8 +29,12 @@ from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.rules import load
 
+OWN = "voxbatch"
 LANGUAGES = ("en", "de", "fr", "es")
-BARS = {"numbers": 0.98, "person": 0.9, "precision": 0.9}
+LEAST_NUMBERS, LEAST_NAMES, LEAST_PRECISION = 0.98, 0.9, 0.9
+"""Bars of the recall of numbers and names, and of the precision, on the written texts."""
+Row = tuple[Call, Sequence[str], Sequence[Planted]]
+"""A call, its words as they are written or were recognised, and its secrets in them."""
 Detect = Callable[[str, Sequence[str]], list[tuple[str, set[int]]]]
 """Returns (kind, indexes of words) of each secret found in words of a language."""
 
@@ -68,17 +72,27 @@ class Figures:
             if not indexes & inside:
                 self.missed.append(f"{call.lang} not {kind}: {' '.join(words[at] for at in sorted(indexes))}")
 
+    def recall(self, kinds: Iterable[str]) -> float:
+        """Return the share of the secrets of some kinds that was found."""
+        wanted = [*kinds]
+        planted = sum(self.planted[kind] for kind in wanted)
+        return sum(self.found[kind] for kind in wanted) / planted if planted else 0.0
+
+    @property
+    def precision(self) -> float:
+        """The share of what was marked that has a word of a secret."""
+        return self.right.total() / max(1, self.marked.total())
+
     def rows(self) -> Iterator[str]:
         """Yield the rows of a table."""
         for kind in sorted(self.planted | self.marked):
             recall = self.found[kind] / self.planted[kind] if self.planted[kind] else float("nan")
             precision = self.right[kind] / self.marked[kind] if self.marked[kind] else float("nan")
             yield f"| {kind} | {self.planted[kind]:,} | {recall:.3f} | {self.marked[kind]:,} | {precision:.3f} |"
-        numbers = [sum(counts[kind] for kind in NUMBER_KINDS) for counts in (self.planted, self.found)]
-        recall, precision = numbers[1] / max(1, numbers[0]), self.right.total() / max(1, self.marked.total())
-        yield f"| numbers | {numbers[0]:,} | {recall:.3f} | | |"
-        recall = self.found.total() / max(1, self.planted.total())
-        yield f"| all | {self.planted.total():,} | {recall:.3f} | {self.marked.total():,} | {precision:.3f} |"
+        planted = sum(self.planted[kind] for kind in NUMBER_KINDS)
+        yield f"| numbers | {planted:,} | {self.recall(NUMBER_KINDS):.3f} | | |"
+        totals = self.planted.total(), self.recall(self.planted), self.marked.total(), self.precision
+        yield "| all | {:,} | {:.3f} | {:,} | {:.3f} |".format(*totals)
 
 
 def rules_detector() -> Detect:
@@ -183,7 +197,7 @@ def texts_of(out: Path) -> Iterator[list[str]]:
         yield json.loads(line)["pred_text"].split()
 
 
-def measure(title: str, detect: Detect, texts: Iterable[tuple[Call, Sequence[str], Sequence[Planted]]]) -> Figures:
+def measure(title: str, detect: Detect, texts: Iterable[Row]) -> Figures:
     """Print the table of a detector."""
     figures = Figures()
     for call, words, places in texts:
@@ -193,34 +207,27 @@ def measure(title: str, detect: Detect, texts: Iterable[tuple[Call, Sequence[str
     return figures
 
 
-def come_back(texts: Sequence[Call], folder: Path, model: str) -> int:
-    """Redact, recognise the copies again, and return the number of secrets that come back: four digits in a row that
-    the secret has, or a name."""
+def come_back(rows: Sequence[Row], detect: Detect, folder: Path, model: str) -> tuple[int, int]:
+    """Redact, recognise the copies again, and return the numbers of secrets that were found and that come back all the
+    same: four digits in a row, or a name."""
     _voxbatch("redact", folder / "out", "-o", folder / "copies", "-q", "--keep", "file_name")
-    _voxbatch(
-        "run",
-        folder / "copies" / "transcripts.jsonl",
-        "-o",
-        folder / "again",
-        "--engine",
-        "faster-whisper",
-        "--model",
-        model,
-        "-q",
-    )
-    first, returned = [*texts_of(folder / "out")], 0
-    for call, before, words in zip(texts, first, texts_of(folder / "again"), strict=True):
-        said, originally = _digits(words), _digits(before)
-        for secret in call.secrets:
-            digits = _digits([call.words[at] for at in sorted(secret.core)])
-            names = [call.words[at].strip(".,").casefold() for at in secret.core if secret.kind == "person"]
-            is_back = any(
-                digits[at : at + 4] in said and digits[at : at + 4] in originally for at in range(len(digits) - 3)
-            ) or any(word.strip(".,?!").casefold() in names for word in words)
-            returned += is_back
+    copies = folder / "copies" / "transcripts.jsonl"
+    _voxbatch("run", copies, "-o", folder / "again", "--engine", "faster-whisper", "--model", model, "-q")
+    found = returned = 0
+    for (call, before, places), words in zip(rows, texts_of(folder / "again"), strict=True):
+        covered = set[int]().union(*(indexes for _, indexes in detect(call.lang, before)))
+        again = {word.strip(".,?!").casefold() for word in words}
+        for secret in places:
+            if not secret.core or not secret.core <= covered:
+                continue
+            core = [before[at].strip(".,?!").casefold() for at in sorted(secret.core)]
+            digits, said = _digits(core).replace(" ", ""), _digits(words)
+            parts = {digits[at : at + 4] for at in range(len(digits) - 3)}
+            is_back = any(part in said for part in parts) or (secret.kind == "person" and bool(again & {*core}))
+            found, returned = found + 1, returned + is_back
             if is_back:
-                print(f"came back: {call.lang} {secret.kind} {digits or names}: {' '.join(words)}")
-    return returned
+                print(f"came back: {call.lang} {secret.kind} {' '.join(core)}: {' '.join(words)}")
+    return found, returned
 
 
 def _digits(words: Iterable[str]) -> str:
@@ -239,25 +246,31 @@ def main() -> None:
     options.add_argument("--show", action="store_true", help="show what was missed")
     arguments = options.parse_args()
     print(machine())
-    detectors = {"voxbatch": rules_detector()}
+    detectors = {OWN: rules_detector()}
     if importlib.util.find_spec("presidio_analyzer"):
         detectors["presidio alone"] = presidio_detector()
     texts = [call for lang in LANGUAGES for call in calls(lang, arguments.calls, seed=1)]
+    bars = Bars()
     for name, detect in detectors.items():
         figures = measure(f"## Written, {name}", detect, ((call, call.words, call.secrets) for call in texts))
-        if arguments.show and name == "voxbatch":
-            print("\n".join(figures.missed))
+        if name == OWN:
+            print("\n".join(figures.missed) if arguments.show else "")
+            bars.at_least("recall of numbers", figures.recall(NUMBER_KINDS), LEAST_NUMBERS)
+            bars.at_least("recall of names", figures.recall(["person"]), LEAST_NAMES)
+            bars.at_least("precision", figures.precision, LEAST_PRECISION)
     if not arguments.speak:
-        return
+        bars.leave()
     assert shutil.which("espeak-ng"), "apt-get install espeak-ng"
     said = [call for lang in LANGUAGES for call in calls(lang, arguments.spoken_calls, seed=2)]
     heard = [*texts_of(spoken(said, arguments.speak, arguments.model))]
     rows = [(call, words, placed(call, words)) for call, words in zip(said, heard, strict=True)]
     for name, detect in detectors.items():
         figures = measure(f"## Recognised, {name}", detect, rows)
-        if arguments.show and name == "voxbatch":
+        if arguments.show and name == OWN:
             print("\n".join(figures.missed))
-    print(f"\nsecrets that come back from the sound: {come_back(said, arguments.speak, arguments.model)}")
+    found, returned = come_back(rows, detectors[OWN], arguments.speak, arguments.model)
+    bars.at_most(f"secrets that come back from the sound, of {found} that were found", returned, 0)
+    bars.leave()
 
 
 if __name__ == "__main__":
