@@ -31,9 +31,10 @@ from voxbatch.output.further_list import RETRYABLE, plan
 from voxbatch.output.layout import part_names
 from voxbatch.output.lists import ItemList, Listing
 from voxbatch.output.merge_again import merge_again
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry, read_header, read_part
 from voxbatch.output.reserve import reserve
-from voxbatch.output.run_file import Ownership, create_list
+from voxbatch.output.run_file import create_list
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.runner.job import Job
 from voxbatch.runner.transcribe import resume

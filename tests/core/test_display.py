@@ -25,7 +25,8 @@ from voxbatch.cli.advice import failure_lines, language_line
 from voxbatch.log import Log
 from voxbatch.output.latency import Histogram, LatencyPercentiles, Percentiles
 from voxbatch.output.run_file import EngineFacts, RunFacts
-from voxbatch.output.summary import FlagCounts, Summary
+from voxbatch.output.summary import Summary
+from voxbatch.output.totals import FlagCounts
 from voxbatch.records import Windows
 from voxbatch.runner import Progress
 from voxbatch.scoring.corpus import CorpusScore

@@ -29,9 +29,10 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.layout import list_names, part_name, part_names
 from voxbatch.output.lists import Listing
 from voxbatch.output.merge_again import merge_again
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.reserve import reserve
-from voxbatch.output.run_file import Ownership, create_list
+from voxbatch.output.run_file import create_list
 from voxbatch.output.verify import verify
 from voxbatch.storage import Stores
 from voxbatch.storage.local import LocalStore

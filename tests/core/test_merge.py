@@ -28,11 +28,12 @@ from voxbatch.output.latency import Latency, LatencyPercentiles, Percentiles
 from voxbatch.output.lists import Listing
 from voxbatch.output.merged_file import MergedFile
 from voxbatch.output.own_files import OwnFiles, sha256
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import Measurements, PartEntry
 from voxbatch.output.reserve import reserve
-from voxbatch.output.run_file import Ownership
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.output.summary import Summary, Totals, read_summary, summarise
+from voxbatch.output.summary import Summary, read_summary, summarise
+from voxbatch.output.totals import Totals
 from voxbatch.scoring.corpus import CorpusScore, Tally
 from voxbatch.storage import Store, Stores
 from voxbatch.storage.columns import ItemSet

@@ -22,9 +22,10 @@ from voxbatch.errors import BadLine, ConfigError, ManifestError
 from voxbatch.languages import DETECTED_LANGUAGE
 from voxbatch.manifest.json_line import AUDIO_KEY, quote
 from voxbatch.output import run_file
+from voxbatch.output.file_digest import RunningDigest
 from voxbatch.output.layout import FAILURES, TRANSCRIPTS
 from voxbatch.output.lines import parse_merged_line
-from voxbatch.output.summary import RunningDigest, Summary, read_summary
+from voxbatch.output.summary import Summary, read_summary
 from voxbatch.scoring.bootstrap import PairedDifference, paired_difference
 from voxbatch.scoring.corpus import NO_VALUE, group_of, line_language
 from voxbatch.scoring.counts import ErrorCounts, count_errors

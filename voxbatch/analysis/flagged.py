@@ -18,7 +18,7 @@ from voxbatch.output.lines import parse_line, parse_merged_line
 from voxbatch.output.outcomes import flags_of
 from voxbatch.output.products import PRODUCTS
 from voxbatch.output.run_file import Run
-from voxbatch.output.summary import FlagCounts
+from voxbatch.output.totals import FlagCounts
 from voxbatch.records import (
     CUT_OFF,
     LOST_SPEECH,

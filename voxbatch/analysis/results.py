@@ -14,9 +14,10 @@ from voxbatch.output.layout import CORRECTED, part_names
 from voxbatch.output.lines import parse_line
 from voxbatch.output.lists import ItemList
 from voxbatch.output.outcomes import outcome_of
+from voxbatch.output.ownership import takeover_explained
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.products import SecondPassFiles
-from voxbatch.output.run_file import Run, takeover_explained
+from voxbatch.output.run_file import Run
 from voxbatch.records import Outcome
 from voxbatch.storage import Store
 

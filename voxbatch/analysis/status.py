@@ -16,7 +16,8 @@ from voxbatch.output.lists import ItemList
 from voxbatch.output.parts import Measurements, PartEntry, PartHeader, read_header
 from voxbatch.output.products import SecondPassFiles
 from voxbatch.output.run_file import Run
-from voxbatch.output.summary import Summary, Totals, read_summary, summarise
+from voxbatch.output.summary import Summary, read_summary, summarise
+from voxbatch.output.totals import Totals
 from voxbatch.storage import Store, parallel_map
 from voxbatch.storage.columns import ItemSet
 

@@ -20,8 +20,9 @@ from functools import lru_cache
 from voxbatch.errors import CheckpointError
 from voxbatch.formats.names import output_name
 from voxbatch.output.layout import audio_name, audio_names, part_names
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry, read_part
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import Count, json_bytes, read_json
 from voxbatch.storage import Store, remove_command
 

@@ -35,8 +35,9 @@ from voxbatch.output.layout import (
     unlisted_parts,
 )
 from voxbatch.output.lists import ItemList
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry, PartHeader
-from voxbatch.output.run_file import ItemKeys, Ownership, Run, RunKey
+from voxbatch.output.run_file import ItemKeys, Run, RunKey
 from voxbatch.output.stored_json import Count, json_bytes, read_json
 from voxbatch.storage import Store, parallel_map, remove_command
 from voxbatch.storage.columns import Column, ItemSet

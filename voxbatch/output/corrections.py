@@ -29,8 +29,9 @@ from voxbatch.output.layout import CORRECTED, correction_names, number_of_part, 
 from voxbatch.output.lines import CORRECTION_KEY, SegmentKeys, WordKeys, line_bytes, score_keys
 from voxbatch.output.lists import ItemList
 from voxbatch.output.own_files import Key
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry, PartHeader, damaged_part, open_part
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import Count, json_bytes, record_of
 from voxbatch.safe_text import counted
 from voxbatch.scoring.counts import count_errors

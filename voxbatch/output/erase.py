@@ -25,8 +25,9 @@ from voxbatch.output.layout import (
     generation_folder,
     list_name,
 )
+from voxbatch.output.ownership import Ownership, takeover_explained
 from voxbatch.output.parts import PartEntry, read_part, readable_entries
-from voxbatch.output.run_file import ItemKeys, Ownership, Run, create_list
+from voxbatch.output.run_file import ItemKeys, Run, create_list
 from voxbatch.storage import Store, parallel_map
 from voxbatch.storage.columns import Column
 
@@ -137,7 +138,7 @@ def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
         ) from e
     old = find_old_files(store)
     _ensure_list(store, run, keys)
-    with run_file.takeover_explained(store, run):  # another run may replace run.json at the same moment
+    with takeover_explained(store, run):  # another run may replace run.json at the same moment
         store.write(RUN_FILE, [run.to_bytes()])
     _ensure_list(store, run, keys)
     erase(store, old, Ownership(store, run))

@@ -21,8 +21,9 @@ from voxbatch.output.layout import RUN_FILE, item_file
 from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.storage import Store, parallel_map
 
 BATCH_FILES, BATCH_BYTES = 256, 4 << 20

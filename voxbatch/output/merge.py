@@ -2,19 +2,17 @@
 summary.
 
 One pass over the entries feeds all of them. Only the names of the items' files need a pass before, because they depend
-on all ids. If no item failed, there is no failures.jsonl.
+on all ids. Parts are read in parallel and streamed, so memory grows neither with the manifest nor with the number of
+parts.
 
 All outputs are built from committed bytes, and created if absent. An existing file with other bytes is replaced only
 while the run is the owner of OUT. So a process that merges late, twice, or at the same time as another changes nothing,
 and a process of an earlier run does not change the outputs of a later one. `summary.json` is written last, when all
-other files are durable: if it exists, the run is finished. It has the sizes and checksums of the merged files. Parts
-are read in parallel and streamed, so memory grows neither with the manifest nor with the number of parts.
+other files are durable: if it exists, the run is finished. It has the sizes and checksums of the merged files.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -25,24 +23,22 @@ from voxbatch.log import Log
 from voxbatch.output.beside import Beside
 from voxbatch.output.entries import Entries, complete_entries
 from voxbatch.output.item_files import ItemFiles
-from voxbatch.output.layout import FAILURES, REPORT, SUMMARY
+from voxbatch.output.layout import SUMMARY
 from voxbatch.output.lines import parse_line
-from voxbatch.output.merged_file import Change, MergedFile
-from voxbatch.output.own_files import OwnFiles, key_of, sha256
+from voxbatch.output.merged_outputs import MergedOutputs, correction_advice, put_report
+from voxbatch.output.own_files import OwnFiles, key_of
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_whole_summary, summarise
+from voxbatch.output.summary import Summary, read_whole_summary, summarise
+from voxbatch.output.totals import Totals
 from voxbatch.safe_text import counted
 from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
 if TYPE_CHECKING:
+    from voxbatch.output.report import ReportSink
     from voxbatch.scoring.calibration import CalibrationFile
-
-
-def kinds_of(run: Run) -> dict[str, str]:
-    """Return the kind of the entries of each merged output of a run."""
-    return {run.transcripts: "transcript", FAILURES: "failure"}
 
 
 def merge(
@@ -75,30 +71,15 @@ def merge(
     latest = _latest_summary(store, run, owner, log)
     recorded = latest if latest is not None and latest.is_of(run) else None
     entries = complete_entries(store, run, shards, log) if shards else Entries(store, run)
-    totals, kinds = Totals.of(run), kinds_of(run)
-    if calibration is not None:
-        from voxbatch.scoring.calibration import Estimator
-
-        totals.estimator = Estimator(calibration)
     own = known_files(store, entries, latest)
-    with contextlib.ExitStack() as stack:
-        merged = {
-            name: stack.enter_context(
-                MergedFile(store, name, kind, owner, _change_of(store, name, latest, recorded, own))
-            )
-            for name, kind in kinds.items()
-        }
-        sinks: list[Sink] = [totals, *merged.values()]
-        report = None
-        if files.report:
-            from voxbatch.output.report import ReportSink
-
-            report = ReportSink(store, run, recorded, log)
-            sinks.append(report)
-        lost = entries.lost_corrections() if recorded is None else None
-        sinks += [lost] if lost else []
+    totals = Totals.of(run, calibration)
+    beside = Beside(stores, own, store.place) if files.beside else None
+    report = _report_sink(store, run, recorded, log) if files.report else None
+    lost = entries.lost_corrections() if recorded is None else None
+    with MergedOutputs(store, run, owner, own, latest) as outputs:
+        sinks: list[Sink | None] = [totals, outputs, report, lost]
+        lines = lines_of(store, entries, run, [sink for sink in sinks if sink is not None])
         since = None if run.list_number == 1 or recorded else latest.list if latest else 0
-        lines, beside = lines_of(store, entries, run, sinks), Beside(stores, own, store.place) if files.beside else None
         if files.formats or files.audio or since is not None:
             from voxbatch.output.item_writer import item_files, write_item_files
 
@@ -106,24 +87,29 @@ def merge(
         else:
             deque(lines, maxlen=0)  # the sinks take them all
         run.products.finish(store, run, entries, files, owner, own)
-        digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
-        errors = _put_merged(store, run, merged, digests, entries, owner, own, log)
-    known = ItemFiles.of(recorded.facts.config).formats if recorded else ()
-    config = files.to_config(known)
+        digests = totals.digests(run)
+        errors = outputs.finish(digests, entries, log)
+    config = files.to_config(ItemFiles.of(recorded.facts.config).formats if recorded else ())
     facts = recorded.facts if recorded is not None and recorded.outputs in ({}, digests) else run.facts
     run = replace(run, facts=replace(facts, config={**facts.config, **config}))
     summary = summarise(totals, run, entries.measurements, digests)
     if report and (page := report.page(summary, entries)) is not None:
-        owner.check_again()
-        _put_report(store, page, owner, own)
+        put_report(store, page, owner, own)
     summary = replace(summary, digests=own.number)
     store.sync()
     for told in (beside, own, lost):
         if told:
-            told.report(log, _advice(store, run))
+            told.report(log, correction_advice(store, run))
     if errors:
         raise errors[0]
     return _put_summary(store, owner, summary, recorded, config)
+
+
+def _report_sink(store: Store, run: Run, recorded: Summary | None, log: Log) -> ReportSink:
+    """Return the report of a merge. Its modules are imported here, because most runs have none."""
+    from voxbatch.output.report import ReportSink
+
+    return ReportSink(store, run, recorded, log)
 
 
 def _latest_summary(store: Store, run: Run, owner: Ownership, log: Log) -> Summary | None:
@@ -157,108 +143,6 @@ def _check_second_pass(store: Store, run: Run) -> None:
         if missing:
             reason = f"a part of the second pass of the cascade is missing, with {counted(missing, 'item')}"
         raise CheckpointError(f"{store.place}: {reason}; run again to finish it", reason)
-
-
-def _advice(store: Store, run: Run) -> str:
-    """Return what takes in the changes of files, for the end of a message; "" if nothing does."""
-    return f"; to take the changes in: {correct_command(store)}" if run.takes_corrections else ""
-
-
-def correct_command(store: Store) -> str:
-    """Return the command that takes in what people have changed in OUT."""
-    return f"voxbatch correct {shlex.quote(store.place)}"
-
-
-def _change_of(store: Store, name: str, latest: Summary | None, recorded: Summary | None, own: OwnFiles) -> Change:
-    """Return how a merge writes a merged output.
-
-    Args:
-        latest: the summary of this run and of any list, if there is one. A file in a bucket that is marked as the one
-            that it names is not read.
-        recorded: the summary of this run and list, if the run has finished before. Then the file probably has the
-            lines of this merge already.
-    """
-    if not store.exists(name):
-        return Change.CREATE
-    if recorded is None:
-        named = latest.outputs.get(name) if latest else None
-        is_marked = named is not None and own.has_mark(name, _same(store, name, named))
-        if is_marked or own.has(name, digest_of(store, name).sha256):
-            return Change.REPLACE
-    return Change.KEEP
-
-
-def _put_merged(
-    store: Store,
-    run: Run,
-    merged: Mapping[str, MergedFile],
-    wanted: Mapping[str, FileDigest],
-    entries: Entries,
-    owner: Ownership,
-    own: OwnFiles,
-    log: Log,
-) -> list[CheckpointError]:
-    """Write the merged outputs. Return an error for each that somebody has changed, and which stays as it is."""
-    own.record((name, digest.sha256) for name, digest in wanted.items())
-    present = [name for name, file in merged.items() if not file.finish()]
-    ended = [_put_again(store, run, name, wanted[name], entries, owner, own, log) for name in present]
-    errors = [error for error in ended if error is not None]
-    if not errors:
-        own.mark((name, mark) for name, digest in wanted.items() if (mark := _same(store, name, digest)))
-    return errors
-
-
-def _put_again(
-    store: Store,
-    run: Run,
-    name: str,
-    wanted: FileDigest,
-    entries: Entries,
-    owner: Ownership,
-    own: OwnFiles,
-    log: Log,
-) -> CheckpointError | None:
-    """Write a merged output that existed, unless it has the wanted content. If somebody has changed it, leave it, and
-    return the error with which the merge ends."""
-    if own.has_mark(name, _same(store, name, wanted)):
-        return None
-    present = digest_of(store, name)
-    if present == wanted:
-        return None
-    if not present.bytes:
-        log.warning("output", text=f"{store.place}/{name} is empty; it is written again from the parts")
-    elif not own.has(name, present.sha256):
-        return CheckpointError(
-            f"{store.place}/{name} was changed or damaged: it has {present.bytes:,} bytes, and the run's file has "
-            f"{wanted.bytes:,} and another checksum. It stays as it is{_advice(store, run)}. If it is moved away, the "
-            "next run writes it again from the parts"
-        )
-    # An earlier list wrote it, or parts were removed since and their items were transcribed again.
-    with MergedFile(store, name, kinds_of(run)[name], owner, Change.REPLACE) as file:
-        for entry in entries:
-            file.add(entry)
-        file.finish()
-    return None
-
-
-def _same(store: Store, name: str, digest: FileDigest) -> str:
-    """Return the mark of a merged output that has a digest: the checksum that the store keeps of it. By the mark, a
-    later merge knows the file without reading it. A local file has none, and is read."""
-    checksum = store.checksum(name)
-    return f"{digest.sha256} is {checksum}" if checksum else ""
-
-
-def _put_report(store: Store, page: bytes, owner: Ownership, own: OwnFiles) -> None:
-    """Write the report, unless somebody has changed the one that is there."""
-    own.record([(REPORT, sha256(page))])
-    if store.create(REPORT, [page], durable=False):
-        return
-    from voxbatch.output.report import may_replace
-
-    if may_replace(own, store.read(REPORT), page):
-        store.write(REPORT, owner.checked([page]), durable=False)
-    else:
-        own.leave(REPORT)
 
 
 def lines_of(

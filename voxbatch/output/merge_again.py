@@ -10,6 +10,7 @@ from voxbatch.log import Log
 from voxbatch.output import run_file
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.merge import merge
+from voxbatch.output.ownership import takeover_explained
 from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
@@ -35,7 +36,7 @@ def merge_again(
         CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)
-    with run_file.takeover_explained(store, run):
+    with takeover_explained(store, run):
         summary = read_whole_summary(store)
         latest = summary if summary is not None and summary.key == run.key else run
         files = ItemFiles.of({**latest.facts.config, **(changes or {})})

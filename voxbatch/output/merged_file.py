@@ -14,8 +14,8 @@ from enum import Enum
 from types import TracebackType
 
 from voxbatch.output.layout import FAILURES
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.run_file import Ownership
 from voxbatch.storage import Store
 
 BLOCK_BYTES = 1 << 20

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from voxbatch.output.item_files import ItemFiles
     from voxbatch.output.lines import DoneLine
     from voxbatch.output.own_files import OwnFiles
+    from voxbatch.output.ownership import Ownership
     from voxbatch.output.parts import PartEntry
-    from voxbatch.output.run_file import Ownership, Run
+    from voxbatch.output.run_file import Run
     from voxbatch.output.summary import Summary
     from voxbatch.scoring.counts import ErrorCounts
     from voxbatch.storage import Store

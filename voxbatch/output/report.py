@@ -23,7 +23,8 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
-from voxbatch.output.summary import Summary, Totals, summarise
+from voxbatch.output.summary import Summary, summarise
+from voxbatch.output.totals import Totals
 from voxbatch.report import Report, RunTitle
 from voxbatch.report.figures import PartSpeed
 from voxbatch.storage import Store, is_remote

@@ -5,177 +5,28 @@ The figures come from the headers of the parts and from one pass over their entr
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from voxbatch.errors import CheckpointError
-from voxbatch.failure_kinds import FailureKind
 from voxbatch.log import Log
 from voxbatch.output import run_file
+from voxbatch.output.file_digest import FileDigest
 from voxbatch.output.latency import LatencyPercentiles
 from voxbatch.output.layout import SUMMARY, VERSION
-from voxbatch.output.lines import REFERENCE_SEGMENTS_KEY, REFERENCE_WORDS_KEY, word_confidences
-from voxbatch.output.parts import Measurements, PartEntry
-from voxbatch.output.products import PRODUCTS, OwnSums, Products
+from voxbatch.output.parts import Measurements
 from voxbatch.output.run_file import Run, RunFacts, RunKey
 from voxbatch.output.stored_json import Count, Number, parse_json, record_of
+from voxbatch.output.totals import FlagCounts, Totals
 from voxbatch.scoring.records import EstimatedWer, SpeakerErrors, TimeAccuracy
-from voxbatch.scoring.units import scored_language
 from voxbatch.storage import Store, remove_command
 
 if TYPE_CHECKING:
-    from voxbatch.scoring.calibration import Estimator
     from voxbatch.scoring.corpus import CorpusScore
-    from voxbatch.scoring.speakers import SpeakerScore
-    from voxbatch.scoring.word_times import WordTimes
 else:
     CorpusScore = Any
     """msgspec, which looks for the name, leaves the score to CorpusScore.from_dict."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileDigest:
-    """The size and the checksum of a file."""
-
-    bytes: int
-    sha256: str
-    """SHA-256, in hexadecimal digits."""
-
-
-class RunningDigest:
-    """The digest of a file whose lines come one by one."""
-
-    def __init__(self) -> None:
-        self._size, self._sha256 = 0, hashlib.sha256()
-
-    def add(self, line: bytes) -> None:
-        """Add a line."""
-        self._size += len(line)
-        self._sha256.update(line)
-
-    def digest(self) -> FileDigest:
-        """Return the digest of the lines so far."""
-        return FileDigest(self._size, self._sha256.hexdigest())
-
-
-def digest_of(store: Store, name: str) -> FileDigest:
-    """Return the digest of a file in OUT. A missing file has the digest of an empty one."""
-    digest = RunningDigest()
-    if store.exists(name):
-        for line in store.lines(name):
-            digest.add(line)
-    return digest.digest()
-
-
-@dataclass(slots=True)
-class FlagCounts:
-    """Numbers of transcripts that have flags."""
-
-    items: int = 0
-    """Number of transcripts with at least one flag."""
-    by_kind: dict[str, int] = field(default_factory=dict)
-    """Number of transcripts with a flag of each kind."""
-
-    def add(self, kinds: Set[str]) -> None:
-        """Add a transcript with flags of these kinds."""
-        self.items += bool(kinds)
-        for kind in kinds:
-            self.by_kind[kind] = self.by_kind.get(kind, 0) + 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers as values for JSON, sorted by kind."""
-        return {"items": self.items, "by_kind": dict(sorted(self.by_kind.items()))}
-
-
-@dataclass(slots=True)
-class Totals:
-    """Sums over all entries, from one pass."""
-
-    done: int = 0
-    failed: int = 0
-    with_warnings: int = 0
-    flags: FlagCounts = field(default_factory=FlagCounts)
-    estimator: Estimator | None = None
-    """Estimates the WER from confidences, if there is a calibration."""
-    audio_s: float = 0.0
-    score: CorpusScore | None = None
-    """None while no item has a reference."""
-    word_times: WordTimes | None = None
-    """None while no reference has word times."""
-    speakers: SpeakerScore | None = None
-    """None while no reference names speakers."""
-    failures_by_kind: Counter[FailureKind] = field(default_factory=Counter)
-    failures_by_error: Counter[str] = field(default_factory=Counter)
-    transcripts: RunningDigest = field(default_factory=RunningDigest)
-    failures: RunningDigest = field(default_factory=RunningDigest)
-    language: str | None = None
-    """Language of lines that name none."""
-    products: Products = PRODUCTS
-    sums: OwnSums | None = None
-    """The sums that only this kind of work has."""
-
-    @classmethod
-    def of(cls, run: Run) -> Totals:
-        """Return the sums of a run, without entries."""
-        products = run.products
-        return cls(language=run.language, products=products, sums=products.sums())
-
-    def add(self, entry: PartEntry, line: Mapping[str, Any]) -> None:
-        """Add an entry, whose line is also given as its JSON object."""
-        lang = line.get("lang") or self.language
-        if entry.kind == "transcript":
-            self._add_transcript(line, lang)
-            self.transcripts.add(entry.line + b"\n")
-        else:
-            self._add_failure(line, lang)
-            self.failures.add(entry.line + b"\n")
-
-    def _add_transcript(self, line: Mapping[str, Any], lang: str | None) -> None:
-        self.done += 1
-        self.audio_s += line["audio_duration"]
-        self.with_warnings += bool(line["warnings"])
-        self.flags.add({flag["kind"] for flag in line["flags"]})
-        if self.estimator is not None:
-            self.estimator.add(scored_language(lang), word_confidences(line))
-        if counts := self.products.counts(line):
-            from voxbatch.scoring.counts import count_characters
-
-            characters = count_characters(line["text"], line["pred_text"], lang)
-            self._corpus_score().add(lang, counts, characters=characters)
-        if self.sums is not None:
-            self.sums.add(line)
-        self._add_parts(line, line.get("words", ()), line.get("segments"), lang)
-
-    def _add_failure(self, line: Mapping[str, Any], lang: str | None) -> None:
-        self.failed += 1
-        self.failures_by_kind[FailureKind.of_line(line)] += 1
-        self.failures_by_error[line["error"]] += 1
-        if line.get("text") is not None and self.products.counts_missing:
-            self._corpus_score().add_missing(lang, line["text"])
-        self._add_parts(line, (), None, lang)
-
-    def _corpus_score(self) -> CorpusScore:
-        from voxbatch.scoring.corpus import CorpusScore
-
-        self.score = self.score or CorpusScore()
-        return self.score
-
-    def _add_parts(self, line: Mapping[str, Any], words: object, segments: object, lang: str | None) -> None:
-        """Add the times and the speakers of a line whose reference has them."""
-        if line.get(REFERENCE_WORDS_KEY):
-            from voxbatch.scoring.word_times import WordTimes, timed_words
-
-            self.word_times = self.word_times or WordTimes()
-            self.word_times.add(timed_words(line[REFERENCE_WORDS_KEY]), timed_words(words), lang)
-        if line.get(REFERENCE_SEGMENTS_KEY):
-            from voxbatch.scoring.speakers import SpeakerScore, texts_of_speakers
-
-            self.speakers = self.speakers or SpeakerScore()
-            reference, heard = texts_of_speakers(line[REFERENCE_SEGMENTS_KEY]), texts_of_speakers(segments)
-            self.speakers.add(reference, heard, lang)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

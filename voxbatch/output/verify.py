@@ -24,6 +24,7 @@ from voxbatch.output import run_file
 from voxbatch.output.audio_archive import AudioReader
 from voxbatch.output.checkpoint import read_complete
 from voxbatch.output.entries import Entries
+from voxbatch.output.file_digest import FileDigest, digest_of
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import ItemFile, item_files
 from voxbatch.output.layout import (
@@ -44,12 +45,14 @@ from voxbatch.output.layout import (
     shard_folder,
 )
 from voxbatch.output.lists import ItemList
-from voxbatch.output.merge import correct_command, lines_of
+from voxbatch.output.merge import lines_of
+from voxbatch.output.merged_outputs import correction_command
 from voxbatch.output.parts import read_part
 from voxbatch.output.report import is_report_of
 from voxbatch.output.run_file import Run, read_keys
 from voxbatch.output.stored_json import json_bytes, parse_json
-from voxbatch.output.summary import FileDigest, Summary, Totals, digest_of, read_summary, summarise
+from voxbatch.output.summary import Summary, read_summary, summarise
+from voxbatch.output.totals import Totals
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, parallel_map, remove_command
 from voxbatch.storage.columns import Column
@@ -182,7 +185,7 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
     except CheckpointError as e:
         yield Problem(PARTS, e.reason, (RUN_AGAIN,))
         return
-    digests = {run.transcripts: totals.transcripts.digest(), FAILURES: totals.failures.digest()}
+    digests = totals.digests(run)
     yield from _problems_in_merged(store, digests)
     if latest.report and not is_report_of(store, run):
         removed = (remove_command(store.place, REPORT),) if store.exists(REPORT) else ()
@@ -191,8 +194,8 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
     for extension, names in damaged.items():
         text = f"{len(names):,} files are missing, changed or damaged; the first is {names[0]}"
         if run.takes_corrections:
-            text += f"; if a person changed them: {correct_command(store)}"
-        yield Problem(f"{extension}/", text, (f"{correct_command(store)} --drop {extension}/",))
+            text += f"; if a person changed them: {correction_command(store)}"
+        yield Problem(f"{extension}/", text, (f"{correction_command(store)} --drop {extension}/",))
     yield from _files_of_no_item(store, run, (*formats, *files.audio), known)
     figures = summarise(totals, replace(run, facts=summary.facts), entries.measurements, digests)
     if wrong := _differing(parse_json(store.read(SUMMARY) or b"{}"), figures):

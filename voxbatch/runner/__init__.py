@@ -21,8 +21,8 @@ from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import FIRST
+from voxbatch.output.ownership import takeover_explained
 from voxbatch.output.reserve import released_if_empty
-from voxbatch.output.run_file import takeover_explained
 from voxbatch.output.summary import Summary
 from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.runner.job import Job, RemainingWork

@@ -16,7 +16,7 @@ from voxbatch.log import Log
 from voxbatch.manifest import items
 from voxbatch.output.attempts import Acquittal, AttemptRecorder
 from voxbatch.output.checkpoint import Checkpoint
-from voxbatch.output.run_file import takeover_explained
+from voxbatch.output.ownership import takeover_explained
 from voxbatch.process.limits import limits_are_run_errors
 from voxbatch.runner.job import Job, RemainingWork
 from voxbatch.runner.pipeline import Pipeline

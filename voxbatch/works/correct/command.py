@@ -47,13 +47,14 @@ def correct(
     from voxbatch.analysis.videos import write_videos
     from voxbatch.cli.outcome import print_outcome
     from voxbatch.output import run_file
+    from voxbatch.output.ownership import takeover_explained
     from voxbatch.works.correct.dropping import drop as drop_changes
     from voxbatch.works.correct.taking import find_changes, take_in
     from voxbatch.works.correct.times import Aligner
 
     store, log = stores.out(out), Log()
     run = run_file.read_existing(store)
-    with run_file.takeover_explained(store, run):
+    with takeover_explained(store, run):
         if drop:
             print_outcome(drop_changes(store, run, stores, files, log), out, stores)
             return

@@ -12,14 +12,16 @@ from voxbatch.formats import WRITERS
 from voxbatch.log import Log
 from voxbatch.output.beside import BESIDE
 from voxbatch.output.entries import Entries
+from voxbatch.output.file_digest import digest_of
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import item_files
 from voxbatch.output.layout import FAILURES, REPORT
 from voxbatch.output.merge import known_files, lines_of
 from voxbatch.output.merge_again import merge_again
 from voxbatch.output.own_files import OwnFiles, sha256
-from voxbatch.output.run_file import Ownership, Run
-from voxbatch.output.summary import Summary, digest_of, read_whole_summary
+from voxbatch.output.ownership import Ownership
+from voxbatch.output.run_file import Run
+from voxbatch.output.summary import Summary, read_whole_summary
 from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores
 from voxbatch.works.correct.chosen_files import name_in_out

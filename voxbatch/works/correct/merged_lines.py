@@ -9,9 +9,9 @@ from typing import Any
 
 from voxbatch.errors import ConfigError
 from voxbatch.output.entries import Entries
+from voxbatch.output.file_digest import digest_of
 from voxbatch.output.layout import TRANSCRIPTS
 from voxbatch.output.own_files import Key, OwnFiles, key_of
-from voxbatch.output.summary import digest_of
 from voxbatch.storage import Store
 
 _REPEATING = {"words": "word", "segments": "text"}

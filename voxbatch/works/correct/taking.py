@@ -14,8 +14,9 @@ from voxbatch.output.corrections import CorrectedItem, commit
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.layout import TRANSCRIPTS
-from voxbatch.output.merge import correct_command, known_files
+from voxbatch.output.merge import known_files
 from voxbatch.output.merge_again import merge_again
+from voxbatch.output.merged_outputs import correction_command
 from voxbatch.output.own_files import Key, OwnFiles
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
@@ -97,7 +98,7 @@ def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -
         first, second = conflicts[0]
         raise ConfigError(
             f"{first} and {second} were both changed, and say different things. Name the file that counts: "
-            f"{correct_command(store)} {shlex.quote(first)}"
+            f"{correction_command(store)} {shlex.quote(first)}"
         )
     changes.note = finder.decoder.note()
     changes.untaken += [f"{TRANSCRIPTS}: {reason}" for reason in (merged.rest if merged else ())]

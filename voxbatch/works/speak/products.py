@@ -11,8 +11,9 @@ from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.lines import DoneLine, SegmentKeys
 from voxbatch.output.own_files import OwnFiles
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.products import FilesOfEntry, Products
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary
 from voxbatch.scoring.counts import ErrorCounts
 from voxbatch.storage import Store

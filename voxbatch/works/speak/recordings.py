@@ -25,11 +25,12 @@ from voxbatch.audio import ffmpeg
 from voxbatch.errors import RunError
 from voxbatch.output.audio_archive import AudioReader, erase_orphans, place_of
 from voxbatch.output.entries import Entries
+from voxbatch.output.file_digest import digest_of
 from voxbatch.output.layout import item_file
 from voxbatch.output.own_files import OwnFiles
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
-from voxbatch.output.run_file import Ownership, Run
-from voxbatch.output.summary import digest_of
+from voxbatch.output.run_file import Run
 from voxbatch.process.child import for_program
 from voxbatch.storage import Store
 from voxbatch.works.speak import BOOK, TRACK
