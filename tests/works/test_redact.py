@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +15,16 @@ import pytest
 import soundfile
 from conftest import ROOT, Recorder, Voxbatch
 from killed_at import VARIABLE
+from numpy.typing import NDArray
 
 from voxbatch.config import FORMATS
-from voxbatch.records import Transcript, Word
+from voxbatch.records import SAMPLING_RATE, Item, Transcript, Word
 from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import PACKAGES
+from voxbatch.works.redact.options import RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load
+from voxbatch.works.redact.steps import RedactedItem, redacted_item
 from voxbatch.works.redact.transcript import pieces_of
 
 pytestmark = pytest.mark.skipif(
@@ -112,6 +116,50 @@ def test_a_word_that_the_recogniser_has_divided_is_one() -> None:
     whole = pieces_of(Transcript("is 4401-550-1234.", words))
     assert [(piece.text, piece.start, piece.end) for piece in whole] == [("is", 0, 1), ("4401-550-1234.", 1, 4)]
     assert len(pieces_of(Transcript("你好", (Word("你", 0, 1), Word("好", 1, 2))))) == 2
+
+
+# -- the copy of an item
+
+
+def copied(words: list[dict[str, Any]], offset: float = 0.0, **options: Any) -> tuple[RedactedItem, NDArray[np.int16]]:
+    """Return the copy of an item with 4 s of sound, and its samples."""
+    row = {
+        "pred_text": " ".join(word["word"] for word in words), "words": words, "segments": [], "audio_duration": 4.0,
+        "lang": "en",
+    }  # fmt: skip
+    item = Item(0, 1, "a", "/a.wav", offset=offset, row=json.dumps(row).encode())
+    samples = np.full(4 * SAMPLING_RATE, 1000, np.int16)
+    copy = redacted_item(item, samples, 4.0, load(None, DEFAULT_STORES), RedactionOptions(**options))
+    return copy, soundfile.read(io.BytesIO(copy.flac), dtype="int16")[0]
+
+
+def word(text: str, start: float, end: float, speaker: str | None = None) -> dict[str, Any]:
+    return {"word": text, "start": start, "end": end, **({"speaker": speaker} if speaker else {})}
+
+
+def test_a_margin_never_enters_another_word_and_times_count_from_the_copy() -> None:
+    """The copy of a part of a recording begins at 0, and its silence has a margin only where nobody speaks."""
+    words = [
+        word("the", 10.0, 11.0),
+        word("card", 11.0, 11.4),
+        word("4401550012345670", 11.5, 12.0),
+        word("so", 13, 14),
+    ]
+    copy, samples = copied(words, offset=10.0)
+    assert [(w.text, w.start, w.end) for w in copy.words][2] == ("[CARD]", 1.5, 2.0)
+    silent = np.flatnonzero(samples == 0) / SAMPLING_RATE
+    assert (silent[0], silent[-1]) == pytest.approx((1.4, 2.25), abs=0.001)
+    assert copy.num_cut == 0
+
+
+def test_a_word_that_is_said_at_the_same_time_is_counted() -> None:
+    """Where another speaker talks over a secret, that word is cut, too, and the line says so."""
+    words = [word("card", 0, 1, "a"), word("okay", 1.2, 1.8, "b"), word("4401550012345670", 1, 2, "a")]
+    copy, samples = copied(words, sound="tone")
+    assert copy.num_cut == 1
+    changed = np.flatnonzero(samples != 1000)
+    assert len(changed) >= SAMPLING_RATE
+    assert 2000 < np.abs(samples[changed]).max() <= 3000
 
 
 # -- runs

@@ -16,9 +16,10 @@ from voxbatch.output.item_writer import ItemFile, write_item_files
 from voxbatch.output.layout import item_file
 from voxbatch.output.lines import parse_line
 from voxbatch.output.own_files import OwnFiles
+from voxbatch.output.ownership import Ownership
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.products import FilesOfEntry, Products
-from voxbatch.output.run_file import Ownership, Run
+from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary
 from voxbatch.scoring.units import UNDETERMINED
 from voxbatch.storage import Store

@@ -17,7 +17,7 @@ import numpy as np
 import soundfile
 
 from voxbatch.config import Config
-from voxbatch.decoding import Decoded, Message
+from voxbatch.decoding import Decoded, Message, Undecodable
 from voxbatch.engines import EngineSpec, Feed
 from voxbatch.engines.choice import EngineChoice, choose
 from voxbatch.errors import ConfigError
@@ -161,6 +161,8 @@ class Redact(Steps):
                 yield Decoded(item.index, (), (), 0.0, Reachable("", 0.0))
             return
         for message in super().messages(started, decode, spec, shared):
+            if isinstance(message, Undecodable):
+                self._pcm.pop(message.item, None)
             if isinstance(message, Chunk):
                 scaled = np.clip(np.rint(message.samples * 32768.0), -32768, 32767)
                 self._pcm.setdefault(message.item, []).append(scaled.astype(np.int16))
