@@ -20,6 +20,7 @@ SETTINGS = EVERY_KIND - {"model", "engine", "engine_options"} | {
 """Settings of a run that hold for this kind."""
 REVIEW = "review.csv"
 """The list of what was found where, without the secrets."""
+_WITHOUT_REFERENCES = "holds redacted copies without references: give the OUT that they were made from"
 WORK = Work(
     name="redact",
     settings=SETTINGS | {"audio_stream"},
@@ -28,6 +29,8 @@ WORK = Work(
     products="voxbatch.works.redact.products:PRODUCTS",
     example="redact out",
     refused={
+        **dict.fromkeys(("calibrate", "compare", "score"), _WITHOUT_REFERENCES),
+        "export": "is a data set as it is: transcripts.jsonl names the recordings in flac/, each with its text",
         "beside": "has its recordings inside: leave out --beside",
         "correct": "holds redacted copies: correct the texts of the OUT that they were made from, and redact it again",
         "videos": "holds sound alone, and no video: leave out --mux and --burn",
