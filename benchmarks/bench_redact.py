@@ -240,6 +240,7 @@ def main() -> None:
     """Print the figures, and exit with 1 if a bar is missed."""
     options = parser(__doc__ or "")
     options.add_argument("--calls", type=int, default=170, help="calls for each language")
+    options.add_argument("--languages", type=lambda text: text.split(","), default=LANGUAGES, help="e.g. en,de")
     options.add_argument("--speak", type=Path, help="folder for recordings")
     options.add_argument("--spoken-calls", type=int, default=40, help="of them, those that are spoken")
     options.add_argument("--model", default="base", help="Whisper model that recognises them")
@@ -249,7 +250,7 @@ def main() -> None:
     detectors = {OWN: rules_detector()}
     if importlib.util.find_spec("presidio_analyzer"):
         detectors["presidio alone"] = presidio_detector()
-    texts = [call for lang in LANGUAGES for call in calls(lang, arguments.calls, seed=1)]
+    texts = [call for lang in arguments.languages for call in calls(lang, arguments.calls, seed=1)]
     bars = Bars()
     for name, detect in detectors.items():
         figures = measure(f"## Written, {name}", detect, ((call, call.words, call.secrets) for call in texts))
@@ -261,7 +262,7 @@ def main() -> None:
     if not arguments.speak:
         bars.leave()
     assert shutil.which("espeak-ng"), "apt-get install espeak-ng"
-    said = [call for lang in LANGUAGES for call in calls(lang, arguments.spoken_calls, seed=2)]
+    said = [call for lang in arguments.languages for call in calls(lang, arguments.spoken_calls, seed=2)]
     heard = [*texts_of(spoken(said, arguments.speak, arguments.model))]
     rows = [(call, words, placed(call, words)) for call, words in zip(said, heard, strict=True)]
     for name, detect in detectors.items():

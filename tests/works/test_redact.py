@@ -301,13 +301,16 @@ def test_only_and_keep_and_own_rules(out: Path, voxbatch: Voxbatch, tmp_path: Pa
         (("--keep", "cards"), ("cards", "known are card")),
         (("--keep", "card", "--only", "card"), ("both name card",)),
         (("--rules", "bad.yaml"), ("bad.yaml", "its keys must be among names")),
+        (("--rules", "number.yaml"), ("number.yaml", "its keys must be among names")),
+        (("--rules", "pattern.yaml"), ("pattern '('", "give a regular expression")),
     ],
 )
 def test_wrong_options_are_refused(
     arguments: tuple[str, ...], words: tuple[str, ...], out: Path, voxbatch: Voxbatch, tmp_path: Path
 ) -> None:
     """An error names the option, the value and what is allowed."""
-    (tmp_path / "bad.yaml").write_text("words: [a]\n")
+    for name, text in (("bad", "words: [a]"), ("number", "names: 5"), ("pattern", "patterns: {other: ['(']}")):
+        (tmp_path / f"{name}.yaml").write_text(text)
     done = voxbatch("redact", out, "-o", "shared", *arguments)
     assert done.returncode == 2
     assert all(word in done.stderr for word in words), done.stderr

@@ -50,10 +50,10 @@ def find_numbers(
 ) -> Iterator[Secret]:
     """Yield the numbers among the tokens of an item that are secrets."""
     chains = list(_chains(tokens, speakers, rules.max_gap, words))
-    named = list[Secret | None]()
-    for at, chain in enumerate(chains):
-        before = next((other.pieces[-1] + 1 for other in chains[:at][::-1] if len(other.digits) >= NEAR_DIGITS), 0)
-        named.append(_secret(chain, tokens, before, rules, words))
+    named, low = list[Secret | None](), 0
+    for chain in chains:
+        named.append(_secret(chain, tokens, low, rules, words))
+        low = chain.pieces[-1] + 1 if len(chain.digits) >= NEAR_DIGITS else low
     for at, chain in enumerate(chains):
         if named[at] is None and len(chain.digits) >= NEAR_DIGITS and not chain.is_weak:
             for beside in (*named[max(0, at - 1) : at], *named[at + 1 : at + 2]):
@@ -66,11 +66,8 @@ def _continues(
     chain: Chain, beside: Secret, tokens: Sequence[Token], rules: RedactionRules, words: LanguageRules
 ) -> bool:
     """Return whether a chain is a part of a secret near it."""
-    first, stop = sorted(
-        (chain.pieces[-1] + 1, beside.pieces[0])
-        if chain.pieces[0] < beside.pieces[0]
-        else (beside.pieces[-1] + 1, chain.pieces[0])
-    )
+    first = min(chain.pieces[-1], beside.pieces[-1]) + 1
+    stop = max(chain.pieces[0], beside.pieces[0])
     has_end = any(token.ends_sentence for token in tokens[first - 1 : stop])
     return stop - first <= rules.near and not has_end and not _is_amount(chain, tokens, words)
 

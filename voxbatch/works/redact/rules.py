@@ -123,14 +123,18 @@ def load(place: str | None, stores: Stores) -> RedactionRules:
     """
     own, content = _own(place, stores) if place else ({}, b"")
     builtin = _builtin()
-    numbers = [_number_rule(rule) for rule in (*own.get("numbers", ()), *builtin["numbers"])]
-    patterns = [(kind, compiled(text)) for kind, texts in own.get("patterns", {}).items() for text in texts]
+    try:
+        numbers = [_number_rule(rule) for rule in (*own.get("numbers", ()), *builtin["numbers"])]
+        patterns = [(kind, compiled(text)) for kind, texts in own.get("patterns", {}).items() for text in texts]
+        names = frozenset(str(name).casefold() for name in own.get("names", ()))
+    except (AttributeError, TypeError) as e:
+        raise _wrong_keys(place or "") from e
     if unknown := sorted({kind for kind, _ in patterns} - {*KINDS}):
         raise ConfigError(f"{place}: patterns of {', '.join(unknown)}; known are {', '.join(KINDS)}")
     return RedactionRules(
         numbers=tuple(numbers),
         patterns=patterns,
-        own_names=frozenset(str(name).casefold() for name in own.get("names", ())),
+        own_names=names,
         max_gap=builtin["max_gap"],
         cue_distance=builtin["cue_distance"],
         near=builtin["near"],
@@ -154,10 +158,7 @@ def _number_rule(values: Mapping[str, Any]) -> NumberRule:
     frozen: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
     }
-    try:
-        return NumberRule(**frozen)
-    except TypeError as e:
-        raise ConfigError(f"numbers: {values!r}: {e}; docs/redact.md has an example") from e
+    return NumberRule(**frozen)
 
 
 def _own(place: str, stores: Stores) -> tuple[dict[str, Any], bytes]:
@@ -168,9 +169,13 @@ def _own(place: str, stores: Stores) -> tuple[dict[str, Any], bytes]:
     except (OSError, yaml.YAMLError) as e:
         raise ConfigError(f"--rules {redacted(place)}: {e}; give a YAML file with {', '.join(_OWN)}") from e
     if not isinstance(own, dict) or (own.keys() - _OWN):
-        keys = ", ".join(f"{name} ({value})" for name, value in _OWN.items())
-        raise ConfigError(f"--rules {redacted(place)}: its keys must be among {keys}")
+        raise _wrong_keys(place)
     return own, content
+
+
+def _wrong_keys(place: str) -> ConfigError:
+    keys = ", ".join(f"{name} ({value})" for name, value in _OWN.items())
+    return ConfigError(f"--rules {redacted(place)}: its keys must be among {keys}; docs/redact.md has an example")
 
 
 def _text() -> bytes:
