@@ -16,6 +16,7 @@ import soundfile
 from conftest import ROOT, Recorder, Voxbatch
 from killed_at import VARIABLE
 from numpy.typing import NDArray
+from servers import Place
 
 from voxbatch.config import FORMATS
 from voxbatch.records import SAMPLING_RATE, Item, Transcript, Word
@@ -281,6 +282,18 @@ def test_corrections_are_redacted_by_a_further_run(out: Path, voxbatch: Voxbatch
     counts = [copy["pred_text"].count("[PERSON]") for copy in lines(tmp_path / "shared")]
     assert counts == [2, 1, 1]
     assert len([*(tmp_path / "shared" / "parts").rglob("part-*.jsonl")]) == 2
+
+
+@pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
+def test_an_out_in_a_bucket_is_copied_to_a_bucket(out: Path, voxbatch: Voxbatch, tmp_path: Path, place: Place) -> None:
+    """OUT and its copies may be in buckets, and the copies are those of local folders."""
+    for path in files(out):
+        place.put(str(path.relative_to(out)), path.read_bytes())
+    done = voxbatch("redact", place.uri, "-o", f"{place.uri}-copies", "-q")
+    assert done.returncode == 0, done.stderr
+    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
+    copies = place.server.look(place.bucket, "run 1-copies/transcripts.jsonl")[0]
+    assert copies == (tmp_path / "shared" / "transcripts.jsonl").read_bytes()
 
 
 def test_only_and_keep_and_own_rules(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
