@@ -144,17 +144,29 @@ def placed(call: Call, words: Sequence[str]) -> list[Planted]:
         for k in range(length):
             if kind in ("equal", "replace"):
                 of_word.setdefault(i + k, set()).add(j + k)
-    # What was recognised between two words of a secret belongs to it.
     secrets = []
     for secret in call.secrets:
         places = sorted(at for word in range(secret.first, secret.stop) for at in of_word.get(word, ()))
         low = max((at for word in range(secret.first) for at in of_word.get(word, ())), default=-1)
         high = min((at for word in range(secret.stop, len(before)) for at in of_word.get(word, ())), default=len(after))
-        places = [*range(low + 1, high)] or places
+        places = _sentence(words, low + 1, high, places)
         core = frozenset(at for at in places if _is_core(secret, call, after[at]))
         if places:
             secrets.append(Planted(secret.kind, places[0], places[-1] + 1, core))
     return secrets
+
+
+def _sentence(words: Sequence[str], low: int, high: int, places: Sequence[int]) -> list[int]:
+    """Return the places of a secret with what was recognised beside them in its sentence, between the words before and
+    after it: a recogniser also repeats whole sentences."""
+    if not places:
+        return [*range(low, high)]
+    first, stop = places[0], places[-1] + 1
+    while first > low and not words[first - 1].endswith((".", "?", "!")):
+        first -= 1
+    while stop < high and not words[stop - 1].endswith((".", "?", "!")):
+        stop += 1
+    return [*range(first, stop)]
 
 
 def _is_core(secret: Planted, call: Call, word: str) -> bool:

@@ -141,7 +141,7 @@ def _town_end(tokens: Sequence[Token], last: int, words: LanguageRules) -> int:
             break
         if tokens[at].characters or any(map(str.isdigit, tokens[at].word)) or tokens[at].word[:1].isupper():
             end = at + max(1, tokens[at].uses) - 1
-        elif tokens[at].folded not in words.towns_after and tokens[at].uses:
+        elif tokens[at].uses and tokens[at].folded not in words.towns_after | words.fillers:
             break
     return end
 

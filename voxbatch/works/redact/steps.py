@@ -246,10 +246,10 @@ def redacted_item(
     row = json.loads(item.row)
     original = read_transcript({"warnings": [], "flags": [], **row})
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
-    found = find_secrets([piece.text for piece in pieces], [piece.speaker for piece in pieces], lang, rules)
-    labels = labels_of([secret for secret in found if options.redacts(secret.kind)], pieces)
-    secret = [at for label in labels for at in range(label.first, label.stop)]
-    spans = silent_spans(pieces, secret, options.margin)
+    secrets = find_secrets([piece.text for piece in pieces], [piece.speaker for piece in pieces], lang, rules)
+    labels = labels_of([secret for secret in secrets if options.redacts(secret.kind)], pieces)
+    hidden = [at for label in labels for at in range(label.first, label.stop)]
+    spans = silent_spans(pieces, hidden, options.margin)
     copy = redacted(original, pieces, labels, item.offset)
     return RedactedItem(
         text=copy.text,
@@ -264,7 +264,7 @@ def redacted_item(
             (max(0.0, pieces[label.first].start - item.offset), pieces[label.stop - 1].end - item.offset)
             for label in labels
         ),
-        num_cut=cut_words(pieces, secret, spans),
+        num_cut=cut_words(pieces, hidden, spans),
         seconds=round(seconds, 4),
         knows_names=rules.language(lang).knows_names,
     )
