@@ -75,6 +75,7 @@ def found(
         ("en", "You can charge $997,155,973,166,267,1 please …", "card", "$997,155,973,166,267,1"),
         ("es", "El IVA-SS-41797-999-4873-11466 .", "number", "IVA-SS-41797-999-4873-11466"),
         ("de", "Meine E-Mail ist Haiker-Punkt vom Atmei-Punkt-Kom.", "email", "Haiker-Punkt vom Atmei-Punkt-Kom"),
+        ("en", "hello my name is oliver smith and i call about the weather", "person", "oliver smith"),
         ("it", "la carta 4401 5500 1234 567", "card", "4401 5500 1234 567"),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ with a capital, and an unknown word counts after "my name is" or a title.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from voxbatch.works.redact.rules import LanguageRules
 from voxbatch.works.redact.secrets import Secret, begins
@@ -31,6 +32,8 @@ def find_names(tokens: Sequence[Token], words: LanguageRules, own: frozenset[str
     Args:
         own: names of the user's list, folded.
     """
+    if not any(token.word[:1].isupper() for token in tokens):
+        tokens = [_capitalized(token, words) for token in tokens]
     spans: list[tuple[int, int, str]] = list(_own_spans(tokens, own))
     if words.knows_names:
         spans += _cued_spans(tokens, words)
@@ -41,7 +44,7 @@ def find_names(tokens: Sequence[Token], words: LanguageRules, own: frozenset[str
     for first, stop, rule in spans:
         yield Secret("person", tuple(range(first, stop)), rule)
     for at, token in enumerate(tokens):
-        if _stem(token) in known and (_is_capital(token) or not _has_capitals(tokens)):
+        if _stem(token) in known and _is_capital(token):
             yield Secret("person", (at,), "said again")
 
 
@@ -151,5 +154,10 @@ def _stem(token: Token) -> str:
     return folded.removesuffix("'s").removesuffix("'")
 
 
-def _has_capitals(tokens: Sequence[Token]) -> bool:
-    return any(token.word[:1].isupper() for token in tokens)
+def _capitalized(token: Token, words: LanguageRules) -> Token:
+    """Return a word of a text without capitals as it would be written: known names have one."""
+    return (
+        replace(token, word=token.word.capitalize())
+        if _is_known(token, words) and not _is_word(token, words)
+        else token
+    )

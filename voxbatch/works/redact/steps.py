@@ -34,7 +34,7 @@ from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.run_file import Run
 from voxbatch.output.stored_json import json_bytes
-from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Hypothesis, Item, Outcome, Transcript
+from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Flag, Hypothesis, Item, Outcome, Transcript
 from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
 from voxbatch.runner.steps import Decode, Outcomes, Started, Steps, Transcripts
 from voxbatch.safe_text import counted
@@ -257,7 +257,7 @@ def redacted_item(
         segments=copy.segments,
         audio_duration=copy.audio_duration,
         language=copy.language,
-        flags=tuple(replace(flag, reason=flag.kind) for flag in copy.flags),
+        flags=tuple(_moved(flag, item.offset) for flag in copy.flags),
         flac=_flac(silenced(samples, spans, item.offset, options.sound)) if len(samples) else b"",
         labels=tuple(labels),
         spans=tuple(
@@ -268,6 +268,12 @@ def redacted_item(
         seconds=round(seconds, 4),
         knows_names=rules.language(lang).knows_names,
     )
+
+
+def _moved(flag: Flag, offset: float) -> Flag:
+    """Return a flag at its times in the copy, without its reason, which may quote the text."""
+    start, end = (seconds if seconds is None else round(seconds - offset, 3) for seconds in (flag.start, flag.end))
+    return Flag(flag.kind, flag.kind, start, end)
 
 
 def _flac(samples: Pcm) -> bytes:
