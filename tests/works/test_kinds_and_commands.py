@@ -30,6 +30,7 @@ BUILDERS: Mapping[str, tuple[str, ...]] = {
     "language": ("language", "m.jsonl", "--model", "base"),
     "align": ("align", "given.jsonl", "--formats", "srt"),
     "ask": ("ask", "m.jsonl", "--prompt", "Who speaks?", "--engine", "scripted"),
+    "redact": ("redact", TRANSCRIBE),
     "speak": ("speak", "texts.jsonl"),
     "speak --verify": ("speak", "texts.jsonl", "--verify"),
 }
@@ -54,10 +55,11 @@ READING: Mapping[str, tuple[str, ...]] = {
     "report": ("report", "OUT"),
     "report --export": ("report", "OUT", "--export", "table.csv"),
     "export": ("export", "OUT", "-o", "data"),
+    "redact": ("redact", "OUT", "-o", "data"),
 }
 """The commands that read an OUT, and those of their options for which a kind may have nothing."""
-OTHERS = {
-    *KINDS, "run", "doctor", "models", "validate", "manifest", "profiles", "submit", "listen", "deployment", "serve",
+OTHERS = KINDS.keys() - {"redact"} | {
+    "run", "doctor", "models", "validate", "manifest", "profiles", "submit", "listen", "deployment", "serve",
 }  # fmt: skip
 """The commands that read no OUT."""
 READER = {
@@ -123,6 +125,8 @@ def out(request: pytest.FixtureRequest, made: Callable[[str], Path]) -> Path:
         pytest.importorskip("hibari", reason="the extra `speak` is not installed")
     if kind == "align":
         pytest.importorskip("pocketsphinx")
+    if "redact" in request.node.callspec.params.values():
+        pytest.importorskip("faker", reason="the extra `redact` is not installed")
     folder = made(TRANSCRIBE).parent
     if kind in MODELS:
         name, fixture = MODELS[kind]

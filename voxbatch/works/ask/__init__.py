@@ -12,5 +12,5 @@ WORK = Work(
     submission="voxbatch.works.ask.command:SUBMITTED",
     command_tells_all=False,
     sets_engine_task=True,
-    refused=dict.fromkeys(("calibrate", "compare", "correct", "export", "videos"), _ANSWERS),
+    refused=dict.fromkeys(("calibrate", "compare", "correct", "export", "redact", "videos"), _ANSWERS),
 )

@@ -19,7 +19,7 @@ WORK = Work(
     command_tells_all=False,
     sets_engine_task=True,
     refused={
-        **dict.fromkeys(("calibrate", "compare", "score"), _SPOKEN),
+        **dict.fromkeys(("calibrate", "compare", "redact", "score"), _SPOKEN),
         "beside": "has its recordings inside: leave out --beside",
         "correct": "holds spoken texts: correct them in their source, and speak them again",
         "export": "holds spoken texts, and is a data set as it is: parts/ has each recording with its text",

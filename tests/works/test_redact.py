@@ -1,0 +1,330 @@
+"""Tests for `voxbatch redact`: no byte of a secret in its outputs, silence in the sound, kills, and what is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import soundfile
+from conftest import ROOT, Recorder, Voxbatch
+from killed_at import VARIABLE
+from numpy.typing import NDArray
+from servers import Place
+
+from voxbatch.config import FORMATS
+from voxbatch.records import SAMPLING_RATE, Item, Transcript, Word
+from voxbatch.storage import DEFAULT_STORES
+from voxbatch.works.redact.detector import find_secrets
+from voxbatch.works.redact.engine import PACKAGES
+from voxbatch.works.redact.options import RedactionOptions
+from voxbatch.works.redact.rules import RedactionRules, load
+from voxbatch.works.redact.steps import RedactedItem, redacted_item
+from voxbatch.works.redact.transcript import pieces_of
+
+pytestmark = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, PACKAGES)),
+    reason="the detectors are not installed: pip install 'voxbatch[redact]'",
+)
+
+CALL = (
+    "Hello , my name is Olga Brandstetter . The card is 44015500 okay 12345670 and the mail is olga at wombat dot org"
+)
+SECRETS = ("Olga", "Brandstetter", "44015500", "12345670", "wombat")
+OTHERS = ("Hello", "card", "okay", "mail")
+
+
+@pytest.fixture(scope="module")
+def rules() -> RedactionRules:
+    return load(None, DEFAULT_STORES)
+
+
+def found(
+    text: str, lang: str | None, rules: RedactionRules, speakers: Sequence[str] | None = None
+) -> list[tuple[str, str]]:
+    """Return the kind and the words of each secret in a text."""
+    words = text.split()
+    secrets = find_secrets(words, speakers or [None] * len(words), lang, rules)
+    return [(secret.kind, " ".join(words[at].strip(".,") for at in secret.pieces)) for secret in secrets]
+
+
+# -- what is found
+
+
+@pytest.mark.parametrize(
+    ("lang", "text", "kind", "secret"),
+    [
+        ("en", "It is four four oh one, double five. And 0012 3456.", "card", "four four oh one double five 0012 3456"),
+        ("en", "Call me at plus 44 20 7946 0958.", "phone", "44 20 7946 0958"),
+        ("en", "My PIN is 4 4 1 2.", "code", "4 4 1 2"),
+        ("en", "My social security number is 078-05-1120.", "national_id", "078-05-1120"),
+        ("en", "Born on the third of May 1984. Nice.", "date_of_birth", "third of May 1984"),
+        ("en", "write to j dot smith at example dot co dot uk please", "email", "j dot smith at example dot co dot uk"),
+        ("de", "Karte vierundvierzig null eins zwo 1234 5678.", "card", "vierundvierzig null eins zwo 1234 5678"),
+        ("de", "Er wohnt in der Hauptstraße 12, 10115 Berlin.", "address", "Hauptstraße 12 10115 Berlin"),
+        ("fr", "Appelez-moi au zéro six douze soixante-dix-huit 34", "phone", "zéro six douze soixante-dix-huit 34"),
+        ("fr", "J'habite 12 rue de la Paix, 75002 Paris.", "address", "12 rue de la Paix 75002 Paris"),
+        ("es", "Mi tarjeta es cuarenta y cuatro cero uno 5500 12", "card", "cuarenta y cuatro cero uno 5500 12"),
+        ("es", "mi DNI es 12345678Z", "national_id", "12345678Z"),
+        ("en", "You can charge $997,155,973,166,267,1 please …", "card", "$997,155,973,166,267,1"),
+        ("es", "El IVA-SS-41797-999-4873-11466 .", "number", "IVA-SS-41797-999-4873-11466"),
+        ("de", "Meine E-Mail ist Haiker-Punkt vom Atmei-Punkt-Kom.", "email", "Haiker-Punkt vom Atmei-Punkt-Kom"),
+        ("en", "hello my name is oliver smith and i call about the weather", "person", "oliver smith"),
+        ("it", "la carta 4401 5500 1234 567", "card", "4401 5500 1234 567"),
+    ],
+)  # fmt: skip
+def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:
+    """Numbers in digits and words, in groups of any kind, with a digit too few, and addresses are found."""
+    assert (kind, secret) in found(text, lang, rules)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "In 2019, 2020, 2021 and 2022 we had 300 people and 10,000 dollars.",
+        "The train leaves at 10:45 and takes 3 hours, one of the fastest.",
+        "We will meet in May, at the market in Paris.",
+        "Chapter 7 has 12 pages; it costs $45.90, or 1 200 000 euros in all.",
+    ],
+)
+def test_other_numbers_and_words_stay(text: str, rules: RedactionRules) -> None:
+    """Years, times, amounts and words that are also names are no secrets."""
+    assert not found(text, "en", rules)
+
+
+def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None:
+    """What another speaker says between the parts of a number is not a part of it."""
+    text = "four four oh one go ahead please 5500 1234 5670"
+    speakers = ["a", "a", "a", "a", "b", "b", "b", "a", "a", "a"]
+    assert found(text, "en", rules, speakers) == [("card", "four four oh one 5500 1234 5670")]
+
+
+def test_check_digits_never_take_a_secret_back(rules: RedactionRules) -> None:
+    """A number with wrong check digits is as much of a secret as one with right ones, which is marked."""
+    for number, is_right in (("4539 1488 0343 6467", True), ("4539 1488 0343 6468", False)):
+        (secret,) = find_secrets(number.split(), [None] * 4, "en", rules)
+        assert (secret.kind, secret.is_checked) == ("card", is_right)
+
+
+def test_a_word_that_the_recogniser_has_divided_is_one() -> None:
+    """The parts of a number with hyphens are one word with the times of all; words of Chinese stay."""
+    words = (Word(" is", 0, 1), Word(" 4401", 1, 2), Word("-550", 2, 3), Word("-1234.", 3, 4))
+    whole = pieces_of(Transcript("is 4401-550-1234.", words))
+    assert [(piece.text, piece.start, piece.end) for piece in whole] == [("is", 0, 1), ("4401-550-1234.", 1, 4)]
+    assert len(pieces_of(Transcript("你好", (Word("你", 0, 1), Word("好", 1, 2))))) == 2
+
+
+# -- the copy of an item
+
+
+def copied(words: list[dict[str, Any]], offset: float = 0.0, **options: Any) -> tuple[RedactedItem, NDArray[np.int16]]:
+    """Return the copy of an item with 4 s of sound, and its samples."""
+    row = {
+        "pred_text": " ".join(word["word"] for word in words), "words": words, "segments": [], "audio_duration": 4.0,
+        "lang": "en",
+    }  # fmt: skip
+    item = Item(0, 1, "a", "/a.wav", offset=offset, row=json.dumps(row).encode())
+    samples = np.full(4 * SAMPLING_RATE, 1000, np.int16)
+    copy = redacted_item(item, samples, 4.0, load(None, DEFAULT_STORES), RedactionOptions(**options))
+    return copy, soundfile.read(io.BytesIO(copy.flac), dtype="int16")[0]
+
+
+def word(text: str, start: float, end: float, speaker: str | None = None) -> dict[str, Any]:
+    return {"word": text, "start": start, "end": end, **({"speaker": speaker} if speaker else {})}
+
+
+def test_a_margin_never_enters_another_word_and_times_count_from_the_copy() -> None:
+    """The copy of a part of a recording begins at 0, and its silence has a margin only where nobody speaks."""
+    words = [
+        word("the", 10.0, 11.0),
+        word("card", 11.0, 11.4),
+        word("4401550012345670", 11.5, 12.0),
+        word("so", 13, 14),
+    ]
+    copy, samples = copied(words, offset=10.0)
+    assert [(w.text, w.start, w.end) for w in copy.words][2] == ("[CARD]", 1.5, 2.0)
+    silent = np.flatnonzero(samples == 0) / SAMPLING_RATE
+    assert (silent[0], silent[-1]) == pytest.approx((1.4, 2.25), abs=0.001)
+    assert copy.num_cut == 0
+
+
+def test_a_word_that_is_said_at_the_same_time_is_counted() -> None:
+    """Where another speaker talks over a secret, that word is cut, too, and the line says so."""
+    words = [word("card", 0, 1, "a"), word("okay", 1.2, 1.8, "b"), word("4401550012345670", 1, 2, "a")]
+    copy, samples = copied(words, sound="tone")
+    assert copy.num_cut == 1
+    changed = np.flatnonzero(samples != 1000)
+    assert len(changed) >= SAMPLING_RATE
+    assert 2000 < np.abs(samples[changed]).max() <= 3000
+
+
+# -- runs
+
+
+@pytest.fixture
+def out(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> Path:
+    """Return an OUT whose transcripts, names of files, columns and failures have secrets."""
+    says, rows = [], []
+    for number in range(3):
+        name = f"olga-brandstetter-44015500-{number}.wav"
+        recording(f"Brandstetter/{name}", 30)
+        rows.append({"audio_filepath": f"Brandstetter/{name}", "customer": "Brandstetter", "note": "44015500"})
+        says.append(CALL)
+    rows.append({"audio_filepath": "Brandstetter/olga-missing-12345670.wav"})
+    (tmp_path / "says.json").write_text(json.dumps({"count": says}))
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = voxbatch(
+        "run", "m.jsonl", "-o", "out", "--engine", "scripted", "--engine-option", f"says={tmp_path}/says.json",
+        "--language", "en", "--formats", "srt,json", "-q",
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    return tmp_path / "out"
+
+
+def files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def leaks(folder: Path) -> list[tuple[Path, str]]:
+    """Return the secrets that stand in a file, or in the name of one."""
+    return [
+        (path, secret)
+        for path in files(folder)
+        for secret in SECRETS
+        if secret.lower().encode() in (path.read_bytes() + str(path.relative_to(folder)).encode()).lower()
+    ]
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "transcripts.jsonl").read_text().splitlines()]
+
+
+def test_no_byte_of_a_secret_is_in_the_copies(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """No file of the copies, and no name of one, has a secret of the text, the names of files or the columns."""
+    before = {path: path.read_bytes() for path in files(out)}
+    (tmp_path / "Brandstetter" / "olga-brandstetter-44015500-2.wav").unlink()
+    done = voxbatch("redact", out, "-o", "shared", "--formats", ",".join(FORMATS))
+    assert done.returncode == 3, done.stderr
+    shared = tmp_path / "shared"
+    assert not leaks(shared)
+    copies = lines(shared)
+    assert len(copies) == 2
+    for copy in copies:
+        assert all(word in copy["pred_text"] for word in OTHERS)
+        assert {"[PERSON]", "[CARD]", "[EMAIL]"} <= {*copy["pred_text"].replace(" .", "").split()}
+    assert {path: path.read_bytes() for path in files(out)} == before
+    summary = json.loads((shared / "summary.json").read_text())
+    assert summary["redactions"].keys() == {"card", "email", "person"}
+    jsonschema.validate(summary, json.loads((ROOT / "docs" / "summary.schema.json").read_text()))
+
+
+def test_secrets_are_silent_and_other_words_are_not_cut(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The samples of a secret are zero in the copy, and those of all other words are as they were."""
+    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
+    copy = lines(tmp_path / "shared")[0]
+    assert copy["cut_words"] == 0
+    samples, rate = soundfile.read(tmp_path / "shared" / copy["audio_filepath"], dtype="int16")
+    original, _ = soundfile.read(tmp_path / "Brandstetter" / "olga-brandstetter-44015500-0.wav", dtype="int16")
+    assert (rate, len(samples)) == (16_000, len(original))
+    for word in copy["words"]:
+        part = slice(round(word["start"] * rate), round(word["end"] * rate))
+        if word["word"].startswith("["):
+            assert not samples[part].any()
+        else:
+            assert np.array_equal(samples[part], original[part])
+
+
+@pytest.mark.parametrize("changes", [2, 4, 5, 6, 8, 12])
+def test_kills_change_no_byte(changes: int, out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A run that is killed anywhere and started again ends in the bytes of one that is never killed."""
+    command = ("redact", out, "--part-items", "1", "--formats", "srt", "-q")
+    assert voxbatch(*command, "-o", "whole").returncode == 0
+    killed = voxbatch(*command, "-o", "killed", env={VARIABLE: str(changes)})
+    assert killed.returncode != 0
+    assert not leaks(tmp_path / "killed")
+    assert voxbatch(*command, "-o", "killed").returncode == 0
+    whole, again = (
+        {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in files(folder)
+            if path.suffix in (".jsonl", ".srt", ".flac", ".csv") and "parts" not in path.parts
+        }
+        for folder in (tmp_path / "whole", tmp_path / "killed")
+    )
+    assert len(whole) == 2 + 2 * 3
+    assert again == whole
+
+
+def test_texts_alone_need_no_recordings(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """With --sound none, no recording is read or written, and the rest is the same."""
+    for path in (tmp_path / "Brandstetter").iterdir():
+        path.unlink()
+    done = voxbatch("redact", out, "-o", "shared", "--sound", "none", "-q")
+    assert done.returncode == 0, done.stderr
+    assert [copy["pred_text"].count("[CARD]") for copy in lines(tmp_path / "shared")] == [2, 2, 2]
+    assert not [path for path in files(tmp_path / "shared") if path.suffix == ".flac"]
+
+
+def test_corrections_are_redacted_by_a_further_run(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The copies are made of the corrected texts, and --update makes those again whose text was corrected."""
+    command = ("redact", out, "-o", "shared", "--sound", "none", "--keep", "file_name", "-q")
+    assert voxbatch(*command).returncode == 0
+    subtitle = next((out / "srt").rglob("*-0.srt"))
+    subtitle.write_text(subtitle.read_text().replace("Hello", "Hello Margaret"))
+    assert voxbatch("correct", out, "--engine", "none").returncode == 0
+    done = voxbatch(*command, "--update")
+    assert done.returncode == 0, done.stderr
+    counts = [copy["pred_text"].count("[PERSON]") for copy in lines(tmp_path / "shared")]
+    assert counts == [2, 1, 1]
+    assert len([*(tmp_path / "shared" / "parts").rglob("part-*.jsonl")]) == 2
+
+
+@pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
+def test_an_out_in_a_bucket_is_copied_to_a_bucket(out: Path, voxbatch: Voxbatch, tmp_path: Path, place: Place) -> None:
+    """OUT and its copies may be in buckets, and the copies are those of local folders."""
+    for path in files(out):
+        place.put(str(path.relative_to(out)), path.read_bytes())
+    done = voxbatch("redact", place.uri, "-o", f"{place.uri}-copies", "-q")
+    assert done.returncode == 0, done.stderr
+    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
+    copies = place.server.look(place.bucket, "run 1-copies/transcripts.jsonl")[0]
+    assert copies == (tmp_path / "shared" / "transcripts.jsonl").read_bytes()
+
+
+def test_only_and_keep_and_own_rules(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """--only and --keep choose kinds, a file for --rules adds names and patterns, and its words are not stored."""
+    (tmp_path / "rules.yaml").write_text("names: [Okay]\npatterns: {other: ['the mail']}\n")
+    done = voxbatch(
+        "redact", out, "-o", "own", "--only", "other,person", "--rules", "rules.yaml", "--sound", "none", "-q"
+    )
+    assert done.returncode == 0, done.stderr
+    text = lines(tmp_path / "own")[0]["pred_text"]
+    assert ("44015500 [PERSON] 12345670" in text, "and [OTHER] is" in text, "[EMAIL]" in text) == (True, True, False)
+    assert b"the mail" not in (tmp_path / "own" / "run.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--keep", "cards"), ("cards", "known are card")),
+        (("--keep", "card", "--only", "card"), ("both name card",)),
+        (("--rules", "bad.yaml"), ("bad.yaml", "its keys must be among names")),
+        (("--rules", "number.yaml"), ("number.yaml", "its keys must be among names")),
+        (("--rules", "pattern.yaml"), ("pattern '('", "give a regular expression")),
+    ],
+)
+def test_wrong_options_are_refused(
+    arguments: tuple[str, ...], words: tuple[str, ...], out: Path, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """An error names the option, the value and what is allowed."""
+    for name, text in (("bad", "words: [a]"), ("number", "names: 5"), ("pattern", "patterns: {other: ['(']}")):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    done = voxbatch("redact", out, "-o", "shared", *arguments)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in words), done.stderr

@@ -1,0 +1,56 @@
+"""Find the secrets in the words of an item: each word is in one secret at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+
+from voxbatch.works.redact.addresses import find_births, find_emails, find_streets
+from voxbatch.works.redact.names import find_names
+from voxbatch.works.redact.numbers import find_numbers
+from voxbatch.works.redact.rules import RedactionRules
+from voxbatch.works.redact.secrets import Secret
+from voxbatch.works.redact.tokens import tokens as tokens_of
+
+
+def find_secrets(
+    words: Sequence[str], speakers: Sequence[str | None], lang: str | None, rules: RedactionRules
+) -> list[Secret]:
+    """Return the secrets in the words of an item, in their order.
+
+        "my", "card", "is", "4401", "five", "five", …  →  card: words 3, 4, 5, …
+
+    Args:
+        words: the words as they are written.
+        speakers: the speaker of each word, or None.
+        lang: primary subtag of the language. None if it is not known.
+    """
+    language = rules.language(lang)
+    tokens = tokens_of(words, language)
+    finders = (
+        _patterns(words, rules),
+        find_emails(tokens, language),
+        find_births(tokens, language),
+        find_streets(tokens, language),
+        find_numbers(tokens, speakers, rules, language),
+        find_names(tokens, language, rules.own_names),
+    )
+    taken, secrets = set[int](), list[Secret]()
+    for secret in chain(*finders):
+        pieces = tuple(at for at in secret.pieces if at not in taken)
+        if pieces:
+            taken.update(pieces)
+            secrets.append(Secret(secret.kind, pieces, secret.rule, secret.is_checked))
+    return sorted(secrets, key=lambda secret: secret.pieces)
+
+
+def _patterns(words: Sequence[str], rules: RedactionRules) -> Iterator[Secret]:
+    """Yield what the patterns of the user find."""
+    text, begins = " ".join(words), [0]
+    for word in words:
+        begins.append(begins[-1] + len(word) + 1)
+    for kind, pattern in rules.patterns:
+        for match in pattern.finditer(text):
+            spans = enumerate(pairwise(begins))
+            pieces = tuple(at for at, (begin, stop) in spans if begin < match.end() and stop - 1 > match.start())
+            yield Secret(kind, pieces, "own pattern")

@@ -1,0 +1,282 @@
+"""The steps of a run that redacts.
+
+The source is the log of another OUT, with its corrections; each of its transcripts becomes a row. The decode thread
+keeps the samples of a recording until its end, and the main thread makes the copies: text and sound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import soundfile
+
+from voxbatch.config import Config
+from voxbatch.decoding import Decoded, Message, Undecodable
+from voxbatch.engines import EngineSpec, Feed
+from voxbatch.engines.choice import EngineChoice, choose
+from voxbatch.errors import ConfigError
+from voxbatch.failure_kinds import KIND_KEY
+from voxbatch.formats.json_formats import transcript_dict
+from voxbatch.languages import DETECTED_LANGUAGE, primary_subtag
+from voxbatch.manifest import PathPolicy, Source
+from voxbatch.manifest.json_line import AUDIO_KEY
+from voxbatch.output import run_file
+from voxbatch.output.entries import Entries
+from voxbatch.output.layout import VERSION, item_file
+from voxbatch.output.lines import line_bytes, parse_line
+from voxbatch.output.outcomes import read_transcript
+from voxbatch.output.parts import PartEntry
+from voxbatch.output.run_file import Run
+from voxbatch.output.stored_json import json_bytes
+from voxbatch.records import SAMPLING_RATE, Chunk, Failure, Flag, Hypothesis, Item, Outcome, Transcript
+from voxbatch.runner.shared import EventQueue, InProgress, PendingItem
+from voxbatch.runner.steps import Decode, Outcomes, Started, Steps, Transcripts
+from voxbatch.safe_text import counted
+from voxbatch.sources.columns import Rows
+from voxbatch.sources.manifest_file import converted
+from voxbatch.storage import Store
+from voxbatch.storage.circuit_breaker import Reachable
+from voxbatch.storage.temporary_files import temporary_file
+from voxbatch.works.redact.detector import find_secrets
+from voxbatch.works.redact.engine import ENGINES, NAME
+from voxbatch.works.redact.options import NONE, RedactionOptions
+from voxbatch.works.redact.rules import RedactionRules, load
+from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
+from voxbatch.works.redact.transcript import Label, labels_of, pieces_of, redacted
+
+if TYPE_CHECKING:
+    from voxbatch.scoring.counts import ErrorCounts
+
+_ROW_KEYS = (
+    AUDIO_KEY, "offset", "duration", "channel", "lang", DETECTED_LANGUAGE, "pred_text", "words", "segments",
+    "audio_duration", "confidence", "flags",
+)  # fmt: skip
+"""The keys of a transcript that a copy is made of. All others stay behind, because any may hold a secret."""
+ID_DIGITS = 16
+"""Hexadecimal digits of the id of a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedItem(Transcript):
+    """The copy of an item. Its times count from the beginning of the copy."""
+
+    flac: bytes = b""
+    labels: tuple[Label, ...] = ()
+    spans: tuple[tuple[float, float], ...] = ()
+    """Seconds of the copy that are silent, of each label."""
+    num_cut: int = 0
+    """Number of other words that are cut, because two people talk at once."""
+    seconds: float = 0.0
+    knows_names: bool = True
+    """False if the language has patterns alone."""
+
+
+def rows_of(store: Store, run: Run, options: RedactionOptions) -> Rows:
+    """Yield a row for each transcript of a run, with its position in the list."""
+    for entry in Entries(store, run):
+        if entry.kind != "transcript":
+            continue
+        line = parse_line(store, entry, run.products)
+        row = {name: line[name] for name in _ROW_KEYS if line.get(name) is not None}
+        if "words" in row and "segments" in row:
+            item_id = line["id"] if not options.redacts("file_name") else _hidden(line["id"], run)
+            yield entry.index + 1, {**row, "id": item_id}
+
+
+def _hidden(item_id: str, run: Run) -> str:
+    """Return an id that does not tell the id of an item, and that stays the same for the same run."""
+    key = hashlib.blake2b(str(run.key).encode()).digest()
+    digest = hashlib.blake2b(item_id.encode("utf-8", "surrogatepass"), key=key, digest_size=ID_DIGITS // 2)
+    return digest.hexdigest()
+
+
+def open_out(config: Config, options: RedactionOptions) -> Source:
+    """Open the transcripts of an OUT as a manifest.
+
+    Raises:
+        ConfigError: there is no run, or a run of another kind.
+    """
+    if not isinstance(config.source, str):
+        raise ConfigError(f"{len(config.source)} sources: voxbatch redact takes one OUT")
+    store = config.stores.out(config.source)
+    run = run_file.read_existing(store)
+    run.check_reader("redact", store.place)
+    with Source(store.place, "/", temporary_file(store.place, ())) as nothing:
+        source = converted(nothing, rows_of(store, run, options), "/")
+    source.id_root = ""  # the folder of the recordings stays out of the copies
+    num_rows = sum(1 for _ in source.lines())
+    if num_rows < run.items:
+        missing = counted(run.items - num_rows, "item")
+        source.note = f"{missing} of {store.place} without a transcript: left out; --update takes them later"
+    return source
+
+
+class Redact(Steps):
+    """Redact the transcripts and recordings of a run."""
+
+    engines = ENGINES
+    skips_silence = False
+    scores_by_reference = False
+    has_known_speed = False
+    max_queued_events = 16
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.reads_recordings = self._own.sound != NONE
+        self._pcm: dict[int, list[Pcm]] = {}
+        """The samples of the items in progress. The decode thread adds an item, and the main thread removes it after
+        its last message; each operation on a dict is atomic."""
+
+    @property
+    def _own(self) -> RedactionOptions:
+        assert isinstance(self.options.own, RedactionOptions)
+        return self.options.own
+
+    def open(self, config: Config) -> Source:
+        """See Steps."""
+        return open_out(config, self._own)
+
+    def path_policy(self) -> PathPolicy:
+        """See Steps."""
+        return PathPolicy(allow_outside=True)
+
+    def choose_engine(self) -> EngineChoice:
+        """See Steps."""
+        return replace(choose(NAME, self.engines), reason="redaction by rules")
+
+    def engine_options(self, engine: str) -> Mapping[str, str]:
+        """See Steps: the digest of the rules decides the copies."""
+        return {"rules": load(self._own.rules, self.options.stores).digest}
+
+    def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
+        """See Steps. Keep the samples of the chunks, which follow each other without an overlap."""
+        if not self.reads_recordings:
+            for item, _ in filter(None, started):
+                yield Decoded(item.index, (), (), 0.0, Reachable("", 0.0))
+            return
+        for message in super().messages(started, decode, spec, shared):
+            if isinstance(message, Undecodable):
+                self._pcm.pop(message.item, None)
+            if isinstance(message, Chunk):
+                scaled = np.clip(np.rint(message.samples * 32768.0), -32768, 32767)
+                self._pcm.setdefault(message.item, []).append(scaled.astype(np.int16))
+            yield message
+
+    def outcomes(self, spec: EngineSpec, feed: Feed, shared: InProgress, events: EventQueue) -> Outcomes:
+        """See Steps."""
+        return _Copies(self._own, load(self._own.rules, self.options.stores), self._pcm)
+
+    def entry(
+        self,
+        item: Item,
+        outcome: Any,
+        spec: EngineSpec,
+        lang: str | None,
+        folder: str | None,
+        counts: ErrorCounts | None,
+    ) -> PartEntry:
+        """See Steps."""
+        line = copy_line(item, outcome)
+        return PartEntry(item.index, "transcript", line_bytes(line), flac=outcome.flac)
+
+    def failure_entry(self, item: Item, failure: Failure, lang: str | None, folder: str | None) -> PartEntry:
+        """See Steps. The message stays behind, because it may name the recording."""
+        line = {
+            AUDIO_KEY: item_file(item.id, "flac"), "lang": lang, "id": item.id, "line": item.line,
+            "error": failure.error, KIND_KEY: failure.kind, "message": failure.kind.facts.words,
+            "retryable": failure.retryable, "version": VERSION,
+        }  # fmt: skip
+        return PartEntry(item.index, "failure", json_bytes(line))
+
+
+def copy_line(item: Item, copy: RedactedItem) -> dict[str, Any]:
+    """Return the line of a copy. It has no value of the original line but those that cannot hold a secret."""
+    row, fields = json.loads(item.row), transcript_dict(copy)
+    return {
+        AUDIO_KEY: item_file(item.id, "flac"), "lang": row.get("lang"), DETECTED_LANGUAGE: row.get(DETECTED_LANGUAGE),
+        "id": item.id, "duration": copy.seconds or None,
+        "sha256": hashlib.sha256(copy.flac).hexdigest() if copy.flac else None,
+        "pred_text": fields["text"], "words": fields["words"], "segments": fields["segments"],
+        "audio_duration": fields["audio_duration"], "engine": NAME, "model": "voxbatch",
+        "confidence": row.get("confidence"),
+        "flags": [asdict(flag) for flag in copy.flags], "warnings": list(copy.warnings),
+        "redactions": [
+            {
+                "kind": label.secret.kind, "start": round(low, 3), "end": round(high, 3),
+                "words": label.stop - label.first, "rule": label.secret.rule, "is_checked": label.secret.is_checked,
+            }
+            for label, (low, high) in zip(copy.labels, copy.spans, strict=True)
+        ],
+        "cut_words": copy.num_cut, "has_names": copy.knows_names, "version": VERSION,
+    }  # fmt: skip
+
+
+class _Copies(Transcripts):
+    """The copies of items."""
+
+    def __init__(self, options: RedactionOptions, rules: RedactionRules, pcm: dict[int, list[Pcm]]) -> None:
+        super().__init__(())
+        self._options, self._rules, self._pcm = options, rules, pcm
+
+    def outcome(self, pending: PendingItem, decoded: Decoded) -> Outcome | None:
+        """See Transcripts."""
+        parts = self._pcm.pop(pending.item.index, [])
+        hypotheses = pending.of_chunks(decoded, Hypothesis)
+        if isinstance(hypotheses, Failure):
+            return hypotheses
+        samples = np.concatenate(parts) if parts else np.zeros(0, np.int16)
+        return redacted_item(pending.item, samples, decoded.seconds, self._rules, self._options)
+
+
+def redacted_item(
+    item: Item, samples: Pcm, seconds: float, rules: RedactionRules, options: RedactionOptions
+) -> RedactedItem:
+    """Return the copy of an item.
+
+    Args:
+        samples: its recording, mono at 16 kHz from its offset on. Empty without sound.
+        seconds: length of the recording.
+    """
+    row = json.loads(item.row)
+    original = read_transcript({"warnings": [], "flags": [], **row})
+    pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
+    secrets = find_secrets([piece.text for piece in pieces], [piece.speaker for piece in pieces], lang, rules)
+    labels = labels_of([secret for secret in secrets if options.redacts(secret.kind)], pieces)
+    hidden = [at for label in labels for at in range(label.first, label.stop)]
+    spans = silent_spans(pieces, hidden, options.margin)
+    copy = redacted(original, pieces, labels, item.offset)
+    return RedactedItem(
+        text=copy.text,
+        words=copy.words,
+        segments=copy.segments,
+        audio_duration=copy.audio_duration,
+        language=copy.language,
+        flags=tuple(_moved(flag, item.offset) for flag in copy.flags),
+        flac=_flac(silenced(samples, spans, item.offset, options.sound)) if len(samples) else b"",
+        labels=tuple(labels),
+        spans=tuple(
+            (max(0.0, pieces[label.first].start - item.offset), pieces[label.stop - 1].end - item.offset)
+            for label in labels
+        ),
+        num_cut=cut_words(pieces, hidden, spans),
+        seconds=round(seconds, 4),
+        knows_names=rules.language(lang).knows_names,
+    )
+
+
+def _moved(flag: Flag, offset: float) -> Flag:
+    """Return a flag at its times in the copy, without its reason, which may quote the text."""
+    start, end = (seconds if seconds is None else round(seconds - offset, 3) for seconds in (flag.start, flag.end))
+    return Flag(flag.kind, flag.kind, start, end)
+
+
+def _flac(samples: Pcm) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, SAMPLING_RATE, "PCM_16", format="FLAC")
+    return file.getvalue()
