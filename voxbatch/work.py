@@ -67,7 +67,9 @@ ADDITIONS: Mapping[str, Kind] = {
 """What may be added to a kind of work whose settings have it."""
 FOLDERS: Mapping[str, str] = {"channels": "speakers"}
 """The folders that have another name than their kind."""
-READERS = frozenset(("beside", "calibrate", "compare", "correct", "export", "formats", "redact", "score", "videos"))
+READERS = frozenset((
+    "beside", "calibrate", "compare", "correct", "export", "find", "formats", "redact", "score", "videos",
+))  # fmt: skip
 """Readers for which a kind may have nothing in its OUT: commands; files of single items, also beside the recordings;
 and copies of videos, with --mux and --burn. All other commands take the OUT of each kind."""
 

@@ -45,3 +45,11 @@ def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
 def end_of(text: str, width: int) -> str:
     """Return the end of a text, which tells paths apart: "calls/2026/a.wav", 8 → "…6/a.wav"."""
     return text if len(text) <= width else f"…{text[1 - width :]}"
+
+
+def clock(seconds: float) -> str:
+    """Return a position in a recording: 62.5 → "1:02.5", 3675 → "1:01:15.0"."""
+    minutes, rest = divmod(round(seconds * 10), 600)
+    hours, minutes = divmod(minutes, 60)
+    clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
+    return f"{clock}:{rest // 10:02d}.{rest % 10}"

@@ -37,6 +37,7 @@ _MODULES = {
     "score": "voxbatch.cli.score_command",
     "compare": "voxbatch.cli.compare_command",
     "flags": "voxbatch.cli.flags_command",
+    "find": "voxbatch.cli.find_command",
     "calibrate": "voxbatch.cli.flags_command",
     "merge": "voxbatch.cli.out_commands",
     "correct": "voxbatch.works.correct.command",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from voxbatch.cli.columns import clock
 from voxbatch.cli.commands import WIDTH
 from voxbatch.cli.options import FolderOrAddress, PathOrAddress, store_options
 from voxbatch.errors import ConfigError
@@ -116,15 +117,7 @@ def _place(flag: Flag) -> str:
     """Return the stretch of a flag for people: " at 1:02.5 to 1:15.0"; "" for the whole recording."""
     if flag.start is None or flag.end is None:
         return ""
-    return f" at {_clock(flag.start)} to {_clock(flag.end)}"
-
-
-def _clock(seconds: float) -> str:
-    """Return a position in a recording: 62.5 → "1:02.5", 3675 → "1:01:15.0"."""
-    minutes, rest = divmod(round(seconds * 10), 600)
-    hours, minutes = divmod(minutes, 60)
-    clock = f"{hours}:{minutes:02d}" if hours else f"{minutes}"
-    return f"{clock}:{rest // 10:02d}.{rest % 10}"
+    return f" at {clock(flag.start)} to {clock(flag.end)}"
 
 
 def _wrapped(text: str) -> Iterator[str]:

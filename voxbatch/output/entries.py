@@ -20,6 +20,7 @@ from functools import partial
 from operator import attrgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from voxbatch.errors import CheckpointError
 from voxbatch.log import Log
@@ -98,16 +99,18 @@ class Entries:
     Memory grows neither with the number of items nor with the sizes of the parts.
     """
 
-    def __init__(self, store: Store, run: Run, shards: int = 1):
+    def __init__(self, store: Store, run: Run, shards: int = 1, only: NDArray[np.intp] | None = None):
         """Begin with the parts that are committed now.
 
         Args:
             shards: see layout.part_names.
+            only: positions of items in ascending order. Parts without any of them are not read, and other entries are
+                left out. None means all items.
 
         Raises:
             CheckpointError: the header of a part is damaged, or the part belongs to another run.
         """
-        self._store, self._list = store, ItemList(store, run)
+        self._store, self._list, self._only = store, ItemList(store, run), only
         self.measurements = Measurements()
         """Sums over all parts."""
         self.taken_files = list[tuple[Sequence[Key], int]]()
@@ -127,10 +130,10 @@ class Entries:
         """The second pass of a cascade."""
         self._second_pass = run.second_pass if run.pass_name == FIRST else None
         if self._second_pass:
-            self._second = Entries(store, replace(run, pass_name=SECOND))
+            self._second = Entries(store, replace(run, pass_name=SECOND), only=only)
             self.measurements.update(self._second.measurements)
             self.parts += self._second.parts
-        corrections = Entries(store, replace(run, pass_name=CORRECTED)) if run.pass_name == FIRST else None
+        corrections = Entries(store, replace(run, pass_name=CORRECTED), only=only) if run.pass_name == FIRST else None
         self.corrections = corrections if corrections and corrections.parts else None
         """The corrections by a person. None if there are none."""
 
@@ -193,7 +196,7 @@ class Entries:
         streams = [
             _EntryStream(part.first, part.last, partial(self._read_part, rank, part))
             for rank, part in enumerate(self._ranked)
-            if part.first >= 0
+            if part.first >= 0 and self._may_have_wanted(part)
         ]
         streams.sort(key=attrgetter("first"))
         limit = self._store.max_open
@@ -202,9 +205,19 @@ class Entries:
         for _, _, entry in _merged(streams):
             yield entry
 
+    def _may_have_wanted(self, part: Part) -> bool:
+        if self._only is None:
+            return True
+        begin, end = np.searchsorted(self._only, (part.first, part.last + 1))
+        return bool(begin < end)
+
+    def _is_wanted(self, index: int) -> bool:
+        return self._only is None or bool(self._only[np.searchsorted(self._only, index) :][:1] == index)
+
     def _read_part(self, rank: int, part: Part) -> Iterator[_RankedEntry]:
-        """Return the entries of a part in the order of the list."""
-        entries = ((entry.index, rank, entry) for entry in self._list.read_part(part.name))
+        """Return the wanted entries of a part in the order of the list."""
+        stored = self._list.read_part(part.name)
+        entries = ((entry.index, rank, entry) for entry in stored if self._is_wanted(entry.index))
         return entries if part.is_ordered else self._through_file(sorted(entries))
 
     def _joined(self, streams: Sequence[_EntryStream]) -> _EntryStream:

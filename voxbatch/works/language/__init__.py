@@ -15,7 +15,7 @@ WORK = Work(
     products="voxbatch.works.language.products:PRODUCTS",
     example="language recordings/",
     refused={
-        **dict.fromkeys(("calibrate", "compare", "correct", "export", "redact", "score", "videos"), _NOT_YET),
+        **dict.fromkeys(("calibrate", "compare", "correct", "export", "find", "redact", "score", "videos"), _NOT_YET),
         **dict.fromkeys(("beside", "formats"), f"{_WITHOUT_TEXTS}leave out --formats and --beside"),
     },
 )

@@ -1,0 +1,178 @@
+"""Find places in the index of an OUT."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from voxbatch.analysis.find.spans import MARKS, Spans, indexed_text, shown_text
+from voxbatch.errors import ConfigError
+
+CONTEXT = 60
+"""Characters that a place shows before the match, and after it."""
+_MARKED = re.compile("|".join(MARKS))
+_ITEMS = """
+SELECT texts.rowid FROM texts JOIN items ON items.row = texts.rowid {details} WHERE texts MATCH ?{conditions}
+ORDER BY items.position
+"""
+_DETAILS = "JOIN details ON details.row = texts.rowid"
+_HAS_MEMBER = " AND EXISTS (SELECT 1 FROM json_each(members) WHERE key = ? AND CAST(atom AS TEXT) = ?)"
+_TEXT = """
+SELECT id, audio, start, turns, spans, highlight(texts, 0, ?, ?) FROM texts JOIN details ON details.row = texts.rowid
+WHERE texts.rowid = ? AND texts MATCH ?
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is looked for. Upper and lower case and accents are the same."""
+
+    phrases: tuple[str, ...]
+    """Words that follow each other. A `*` at the end of a phrase stands for the rest of its last word."""
+    is_any: bool = False
+    """True finds the items with any of the phrases; False those with all of them."""
+    near: int | None = None
+    """Most words between the phrases."""
+    without: tuple[str, ...] = ()
+    """Phrases that the item must not have."""
+    members: Mapping[str, str] = field(default_factory=dict)
+    """Values of the manifest's keys that the item must have."""
+    speaker: str | None = None
+    min_confidence: float | None = None
+    max_confidence: float | None = None
+    """Bounds for the mean confidence of the words that match."""
+    start: float | None = None
+    end: float | None = None
+    """Bounds for the start of the match, in seconds from the start of the recording."""
+
+    @property
+    def filters_places(self) -> bool:
+        """True if not every match counts."""
+        bounds = self.speaker, self.min_confidence, self.max_confidence, self.start, self.end
+        return any(bound is not None for bound in bounds)
+
+    def to_fts(self) -> str:
+        """Return the query in the language of SQLite's FTS5.
+
+        Raises:
+            ConfigError: a phrase has no letters or digits.
+        """
+        phrases = [_phrase(text) for text in self.phrases]
+        if self.near is not None:
+            wanted = f"NEAR({' '.join(phrases)}, {self.near})"
+        else:
+            wanted = (" OR " if self.is_any else " AND ").join(phrases)
+        return " NOT ".join([f"({wanted})", *map(_phrase, self.without)])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place where something was said."""
+
+    id: str
+    audio: str
+    start: float | None
+    end: float | None
+    """Seconds from the start of the recording. None if the transcript has no times."""
+    speaker: str | None
+    confidence: float | None
+    before: str
+    match: str
+    after: str
+    """The text: what matches, and up to CONTEXT characters before and after."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the place as values for JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class FoundPlaces:
+    """The places of a query."""
+
+    items: int
+    """Number of items whose text matches, whatever the bounds for speaker, confidence and time."""
+    places: Iterator[Place]
+    """The places, in the order of the list of recordings."""
+
+
+def find_places(database: sqlite3.Connection, query: Query) -> FoundPlaces:
+    """Find the places of a query in an index.
+
+    Raises:
+        ConfigError: a phrase has no letters or digits.
+        sqlite3.DatabaseError: the index is damaged.
+    """
+    text = query.to_fts()
+    conditions = _HAS_MEMBER * len(query.members)
+    statement = _ITEMS.format(details=_DETAILS if conditions else "", conditions=conditions)
+    members = [value for pair in query.members.items() for value in pair]
+    rows = [row for (row,) in database.execute(statement, (text, *members))]
+
+    def places() -> Iterator[Place]:
+        for row in rows:
+            found = database.execute(_TEXT, (*MARKS, row, text)).fetchone()
+            if found is not None:  # a command that runs beside this one may have replaced it
+                yield from (place for place in _places_of(*found) if _is_wanted(place, query))
+
+    return FoundPlaces(len(rows), places())
+
+
+def _places_of(item: str, audio: str, offset: float, turns: str, rows: bytes, marked: str) -> Iterator[Place]:
+    """Yield the places of an item.
+
+    Args:
+        offset: start of the item in its recording, in seconds.
+        turns, rows: see Spans.of_stored.
+        marked: its text with MARKS around what matches.
+    """
+    pieces = _MARKED.split(shown_text(marked))
+    text, spans, at = "".join(pieces), Spans.of_stored(turns, rows), 0
+    for number, piece in enumerate(pieces):
+        begin, at = at, at + len(piece)
+        if number % 2:
+            heard = spans.stretch(begin, at)
+            start, end = (None if second is None else round(second + offset, 3) for second in (heard.start, heard.end))
+            before, after = _before(text[:begin]), _after(text[at:])
+            yield Place(item, audio, start, end, heard.speaker, heard.confidence, before, piece, after)
+
+
+def _before(text: str) -> str:
+    """Return the last words of a text, up to CONTEXT characters."""
+    if len(text) <= CONTEXT:
+        return text
+    cut = text[-CONTEXT:]
+    return f"… {cut.split(maxsplit=1)[-1] if ' ' in cut[:-1] else cut}"
+
+
+def _after(text: str) -> str:
+    """Return the first words of a text, up to CONTEXT characters."""
+    if len(text) <= CONTEXT:
+        return text
+    cut = text[:CONTEXT]
+    return f"{cut.rsplit(maxsplit=1)[0] if ' ' in cut[1:] else cut} …"
+
+
+def _is_wanted(place: Place, query: Query) -> bool:
+    is_sure = _lies_between(place.confidence, query.min_confidence, query.max_confidence)
+    return is_sure and _lies_between(place.start, query.start, query.end) and query.speaker in (None, place.speaker)
+
+
+def _lies_between(value: float | None, low: float | None, high: float | None) -> bool:
+    """Return whether a value lies between bounds. Without bounds, each value does; otherwise, an unknown one does
+    not."""
+    if value is None:
+        return low is None and high is None
+    return (low is None or value >= low) and (high is None or value <= high)
+
+
+def _phrase(text: str) -> str:
+    """Return a phrase in the language of FTS5."""
+    words = text.removesuffix("*")
+    if not re.search(r"\w", words):
+        raise ConfigError(f"{text!r} has no letters or digits to look for")
+    quoted = indexed_text(words).replace('"', '""')
+    return f'"{quoted}"{" *" if text.endswith("*") else ""}'
