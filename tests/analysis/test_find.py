@@ -21,7 +21,7 @@ from conftest import Recorder, Voxbatch, environment
 from outputs import RUN, keys, owned
 
 from voxbatch.analysis.find.index import index_path, open_index, update
-from voxbatch.analysis.find.search import Place, Query, find_places
+from voxbatch.analysis.find.search import FoundPlace, Query, find_places
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
 from voxbatch.output.checkpoint import Checkpoint
@@ -33,7 +33,7 @@ from voxbatch.records import Item, Transcript
 from voxbatch.storage import Store, Stores
 from voxbatch.word import Word
 
-Searcher = Callable[..., list[Place]]
+Searcher = Callable[..., list[FoundPlace]]
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def entry(index: int, text: str, row: Mapping[str, Any] = {}, speakers: Iterable
     return PartEntry(index, "transcript", json_bytes(transcript_line(item, transcript, "e", "m", "en", None)))
 
 
-def search(store: Store, *phrases: str, **settings: Any) -> list[Place]:
+def search(store: Store, *phrases: str, **settings: Any) -> list[FoundPlace]:
     """Return the places of a query in an OUT."""
     from voxbatch.output import run_file
 
@@ -66,7 +66,7 @@ def search(store: Store, *phrases: str, **settings: Any) -> list[Place]:
         return list(find_places(database, Query(phrases=phrases, **settings)).places)
 
 
-def found(places: Iterable[Place]) -> list[tuple[str, float | None, str]]:
+def found(places: Iterable[FoundPlace]) -> list[tuple[str, float | None, str]]:
     """Return what tells places apart."""
     return [(place.id, place.start, place.match) for place in places]
 

@@ -96,7 +96,8 @@ def test_the_identity_holds_the_settings_that_decide_the_text() -> None:
 @pytest.mark.parametrize("command", sorted({"run", "ask", "submit", "listen"} & {*cli.commands}))
 def test_the_help_shows_each_option_once_under_its_title(command: str) -> None:
     """The groups of options follow each other in one order, the common options first."""
-    text = CliRunner().invoke(cli, [command, "--help"]).stdout
+    is_short = any("--help-all" in param.opts for param in cli.commands[command].params)
+    text = CliRunner().invoke(cli, [command, "--help-all" if is_short else "--help"]).stdout
     titles = re.findall(r"^(\w+):$", text, re.MULTILINE)
     assert titles[0] == "Options"
     assert titles == [title for title in GROUPS if title in titles]

@@ -30,6 +30,7 @@ from voxbatch.runner.one_recording import transcribe_recording
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
 from voxbatch.storage import DEFAULT_STORES, is_remote
+from voxbatch.work import additions_of
 
 
 class Transcriber:
@@ -146,10 +147,10 @@ class Transcriber:
 
         Args:
             row: the other keys of its line of a manifest.
-            is_live: segments come before the end, if the options allow it.
+            is_live: segments come before the end. What speakers and channels add needs the whole recording first.
             on_end: called when the work has ended, by its thread.
         """
-        is_live = is_live and self._diarization is None and not self._options.channels
+        is_live = is_live and not any(additions_of(self._options.marks))
 
         def work(stop: Stop, on_text: OnText) -> Transcript:
             try:

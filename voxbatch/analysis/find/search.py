@@ -69,7 +69,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FoundPlace:
     """A place where something was said."""
 
     id: str
@@ -95,7 +95,7 @@ class FoundPlaces:
 
     items: int
     """Number of items whose text matches, whatever the bounds for speaker, confidence and time."""
-    places: Iterator[Place]
+    places: Iterator[FoundPlace]
     """The places, in the order of the list of recordings."""
 
 
@@ -112,7 +112,7 @@ def find_places(database: sqlite3.Connection, query: Query) -> FoundPlaces:
     members = [value for pair in query.members.items() for value in pair]
     rows = [row for (row,) in database.execute(statement, (text, *members))]
 
-    def places() -> Iterator[Place]:
+    def places() -> Iterator[FoundPlace]:
         for row in rows:
             found = database.execute(_TEXT, (*MARKS, row, text)).fetchone()
             if found is not None:  # a command that runs beside this one may have replaced it
@@ -121,7 +121,7 @@ def find_places(database: sqlite3.Connection, query: Query) -> FoundPlaces:
     return FoundPlaces(len(rows), places())
 
 
-def _places_of(item: str, audio: str, offset: float, turns: str, rows: bytes, marked: str) -> Iterator[Place]:
+def _places_of(item: str, audio: str, offset: float, turns: str, rows: bytes, marked: str) -> Iterator[FoundPlace]:
     """Yield the places of an item.
 
     Args:
@@ -137,7 +137,7 @@ def _places_of(item: str, audio: str, offset: float, turns: str, rows: bytes, ma
             heard = spans.stretch(begin, at)
             start, end = (None if second is None else round(second + offset, 3) for second in (heard.start, heard.end))
             before, after = _before(text[:begin]), _after(text[at:])
-            yield Place(item, audio, start, end, heard.speaker, heard.confidence, before, piece, after)
+            yield FoundPlace(item, audio, start, end, heard.speaker, heard.confidence, before, piece, after)
 
 
 def _before(text: str) -> str:
@@ -156,7 +156,7 @@ def _after(text: str) -> str:
     return f"{cut.rsplit(maxsplit=1)[0] if ' ' in cut[1:] else cut} …"
 
 
-def _is_wanted(place: Place, query: Query) -> bool:
+def _is_wanted(place: FoundPlace, query: Query) -> bool:
     is_sure = _lies_between(place.confidence, query.min_confidence, query.max_confidence)
     return is_sure and _lies_between(place.start, query.start, query.end) and query.speaker in (None, place.speaker)
 

@@ -40,7 +40,7 @@ def shown_text(indexed: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SpokenStretch:
     """The times of some characters of a transcript."""
 
     start: float | None = None
@@ -91,13 +91,15 @@ class Spans:
         """Rebuild the spans."""
         return cls(np.frombuffer(zlib.decompress(rows), _SPAN), json.loads(turns))
 
-    def stretch(self, begin: int, end: int) -> Stretch:
+    def stretch(self, begin: int, end: int) -> SpokenStretch:
         """Return the times of the characters from `begin` to `end`, which is not included."""
         if not len(self.rows):
-            return Stretch()
+            return SpokenStretch()
         first = max(int(np.searchsorted(self.rows["at"], begin, "right")) - 1, 0)
         rows = self.rows[first : max(int(np.searchsorted(self.rows["at"], end)), first + 1)]
         known = rows["confidence"][rows["confidence"] >= 0]
         confidence = round(float(known.mean()) / 1000, 3) if len(known) else None
         speakers = [speaker for at, speaker in self.turns if at <= rows["at"][0]]
-        return Stretch(int(rows["start"][0]) / 1000, int(rows["end"][-1]) / 1000, confidence, (speakers or [None])[-1])
+        return SpokenStretch(
+            int(rows["start"][0]) / 1000, int(rows["end"][-1]) / 1000, confidence, (speakers or [None])[-1]
+        )
