@@ -92,7 +92,7 @@ def log_result(config: Config, result: RunResult, log: Log) -> None:
     price, shard, wall_s = config.usd_per_hour, f"{config.shard}/{config.shards}", p.wall_s
     if log.as_json:
         log.info(
-            "run_finished", shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
+            "run_finished", out=config.out, shard=shard, items=p.items, done=p.done, failed=p.failed, resumed=p.resumed,
             audio_s=round(p.audio_s, 1), audio_hours=round(p.audio_s / 3600, 4), wall_s=round(wall_s, 2),
             rtfx=round(p.audio_s / wall_s, 2) if result.usage else None,
             usd=None if price is None else round(wall_s / 3600 * price, 6),

@@ -22,7 +22,7 @@ case $1 in
         docker push --quiet "$REPOSITORY:$TAG"
         ;;
     weights)
-        python3 -m pip install --quiet 'huggingface-hub>=1.0'
+        python3 -m pip install --quiet huggingface-hub==2.4.0
         python3 jobs/image/weights.py "$MODEL" main weights
         # The large files come last, so that a folder with weights is complete.
         aws s3 cp --recursive --no-progress --exclude '*.safetensors' "weights/$MODEL/main/" "$MODELS/$MODEL/"

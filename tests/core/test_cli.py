@@ -474,7 +474,7 @@ def test_last_event_has_the_figures_of_the_run(voxbatch: Voxbatch, manifest: Man
     assert first["items"] == int(str(first["done"])) + int(str(first["failed"]))
     last = finished("--shard", "1/2")
     score = json.loads((tmp_path / "out" / "summary.json").read_text())["score"]
-    assert (last["shard"], last["wer"]) == ("1/2", score["wer"])
+    assert (last["out"], last["shard"], last["wer"]) == ("out", "1/2", score["wer"])
     assert int(str(first["items"])) + int(str(last["items"])) == 3
     assert float(str(first["audio_s"])) + float(str(last["audio_s"])) == pytest.approx(3.2, abs=0.2)
     again = finished()

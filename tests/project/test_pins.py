@@ -1,4 +1,5 @@
-"""Tests that workflows name their actions by commit, and that .github/update_pins.py updates commits and digests."""
+"""Tests that what others publish is named by its version or commit, that .github/update_pins.py updates it, and that no
+command has a secret among its arguments, where all users of a machine see it."""
 
 from __future__ import annotations
 
@@ -18,6 +19,10 @@ PROGRAM = ROOT / ".github" / "update_pins.py"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 EXAMPLES = sorted((ROOT / "examples" / "orchestrators").glob("github-*.yml"))
 PINNED = re.compile(r"uses: [\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
+COMMANDS = sorted(
+    path for pattern in ("docs/*.md", "jobs/**/*.md", "jobs/**/*.sh", "jobs/*.py") for path in ROOT.glob(pattern)
+)
+"""The pages and scripts with commands of others."""
 DIGEST = f"sha256:{'5' * 64}"
 
 
@@ -44,6 +49,21 @@ def test_checkouts_keep_no_credentials(path: Path) -> None:
     jobs = yaml.safe_load(path.read_text())["jobs"].values()
     checkouts = [step for job in jobs for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tools_of_others_have_versions(path: Path) -> None:
+    """A tool that gets the credentials of a cloud is not the one that was published a minute ago."""
+    tool = r"(?:uvx (?:--from )?|pip install (?:--quiet )?)'?((?:dstack|skypilot|modal|huggingface)[^' \n]*)"
+    tools = re.findall(tool, path.read_text())
+    assert [tool for tool in tools if not re.search(r"[@=]\d", tool)] == []
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_argument_is_a_secret(path: Path) -> None:
+    """Secrets come from files, variables and standard input."""
+    secret = r"--(?:api-key|token|password)[ =]\S|secrets? create [^`\n]*(?:KEY|TOKEN|SECRET)\w*=|--from-literal"
+    assert re.findall(secret, path.read_text()) == []
 
 
 # ── the program ───────────────────────────────────────────────────────────────────────────────────────────────────────
