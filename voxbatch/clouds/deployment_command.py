@@ -8,6 +8,7 @@ import time
 import click
 
 from voxbatch.cli.options import option
+from voxbatch.clouds.submit_command import project_option, region_option
 from voxbatch.safe_text import escape_controls
 
 
@@ -20,16 +21,8 @@ from voxbatch.safe_text import escape_controls
     help="Platform of the deployment.",
 )
 @option("--name", default="voxbatch", show_default=True, metavar="NAME", help="Begin of the names of its jobs.")
-@option(
-    "--region",
-    metavar="REGION",
-    help="Its region. Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.",
-)
-@option(
-    "--project",
-    metavar="PROJECT",
-    help="Cloud Run: its project. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project.",
-)
+@region_option
+@project_option
 @option(
     "--hours",
     type=click.FloatRange(min=0, min_open=True),

@@ -23,7 +23,14 @@ from voxbatch.cli.options import (
     setting_option,
     store_options,
 )
-from voxbatch.clouds.submit_command import ceiling_options, forwarded, tasks_option
+from voxbatch.clouds.submit_command import (
+    ceiling_options,
+    forwarded,
+    job_option,
+    project_option,
+    region_option,
+    tasks_option,
+)
 from voxbatch.config import RunOptions
 from voxbatch.errors import ConfigError, RunError, UsageError
 from voxbatch.log import Log, is_json
@@ -56,9 +63,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
     metavar="S",
     help="Pub/Sub subscription: NAME, or projects/PROJECT/subscriptions/NAME.",
 )
-@option(
-    "--project", metavar="P", help="Project of short names. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project."
-)
+@project_option
 @option(
     "-o",
     "--out",
@@ -128,8 +133,8 @@ _OUR_OWN = ("include", "quiet", "log_format")
     metavar=f"{HERE}|{CLOUD_RUN}",
     help="Run here, or start an execution of a Cloud Run job for each run.",
 )
-@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
-@option("--region", metavar="REGION", help="Cloud Run: region of the job. Default: CLOUDSDK_RUN_REGION.")
+@job_option
+@region_option
 @tasks_option
 @ceiling_options
 @prompt_option

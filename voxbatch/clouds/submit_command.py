@@ -77,6 +77,15 @@ def _tasks(_: click.Context, __: click.Parameter, text: str) -> int | None:
     return int(text)
 
 
+region_option = option(
+    "--region", metavar="REGION", help="Region. Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.",
+)  # fmt: skip
+project_option = option(
+    "--project", metavar="PROJECT", help="Google's project. Default: GOOGLE_CLOUD_PROJECT, or that of the credentials.",
+)  # fmt: skip
+job_option = option(
+    "--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.",
+)  # fmt: skip
 tasks_option = option(
     "--tasks", default=AUTO, show_default=True, callback=_tasks, metavar="auto|N", envvar="VOXBATCH_SUBMIT_TASKS",
     help="Number of tasks on Cloud Run or SageMaker; auto: from the hours of audio. The variable is "
@@ -134,17 +143,9 @@ def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="NAME=VALUE",
     help="A variable for the job. Do not pass secrets: everyone who may see the job can read it. Repeatable.",
 )
-@option(
-    "--region",
-    metavar="REGION",
-    help="Region of the run. Default: CLOUDSDK_RUN_REGION for Cloud Run, AWS_REGION for SageMaker.",
-)
-@option("--job", default="voxbatch", show_default=True, metavar="NAME", help="Cloud Run: name of the job to execute.")
-@option(
-    "--project",
-    metavar="PROJECT",
-    help="Cloud Run: project of the job. Default: GOOGLE_CLOUD_PROJECT, or the credentials' project.",
-)
+@region_option
+@job_option
+@project_option
 @option("--image", metavar="URI", help="SageMaker: address of the image to run.")
 @option("--role", metavar="ARN", help="SageMaker: ARN of the job's role.")
 @option(
