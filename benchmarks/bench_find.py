@@ -25,7 +25,7 @@ WORDS = 1_500
 VOCABULARY = 30_000
 PART_ITEMS = 200
 QUERIES = {"a rare word": ("w20000",), "a phrase": ("w40 w3",), "a common word": ("w1",), "a prefix": ("w123*",)}
-"""What is looked for. w0 is the most frequent word."""
+"""Texts to look for. w0 is the most frequent word."""
 
 
 def entries(items: int) -> Iterator[tuple[int, bytes, int]]:

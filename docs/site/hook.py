@@ -1,4 +1,4 @@
-"""What the site needs beyond the options of mkdocs: search words of the pages, and a search without a server.
+"""Parts of the site beyond the options of mkdocs: search words of the pages, and a search without a server.
 
 mkdocs calls the functions; see `hooks` in mkdocs.yml.
 """

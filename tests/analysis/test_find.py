@@ -221,7 +221,7 @@ def test_a_kill_at_any_moment_leaves_a_right_index(tmp_path: Path) -> None:
 
 
 def test_a_correction_counts(recording: Recorder, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """What a person has corrected is found, and what the engine heard there is not."""
+    """A corrected word is found, and the one that the engine heard there is not."""
     recording("talks/a.wav", 3.2)
     options = ("--engine", "scripted", "--log-format", "text", "--formats", "srt")
     assert voxbatch("run", "talks", "-o", "out", "-q", *options).returncode == 0

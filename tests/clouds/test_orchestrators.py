@@ -22,7 +22,7 @@ from web_server import served
 
 SNIPPETS = ROOT / "examples" / "orchestrators"
 PYTHON = sorted(path.stem for path in SNIPPETS.glob("*.py") if not path.stem.endswith("_local"))
-"""Those that start a job in a cloud. test_orchestrators_local.py has the others."""
+"""The examples that start a job in a cloud. test_orchestrators_local.py has the others."""
 WORKFLOWS = sorted(SNIPPETS.glob("*.yml"))
 JOB = "projects/PROJECT/locations/europe-west1/jobs/voxbatch"
 DAY = "2026-11-20"

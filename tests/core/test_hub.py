@@ -91,7 +91,7 @@ def test_a_wrong_name_and_an_unreachable_hub_are_told_apart(
 
 @pytest.mark.skipif(engines.has_gpu(), reason="this machine has a GPU")
 def test_a_model_for_gpus_is_refused_before_the_hub_is_asked(voxbatch: Voxbatch, source: Path, tmp_path: Path) -> None:
-    """Without a GPU, models of an owner who has only models for GPUs are refused, with one for the CPU if known."""
+    """A model of an owner who has models for GPUs alone is refused here, with one for the CPU if known."""
     for model, remedy in (
         ("openai/whisper-small", "on a CPU: --model small"),
         ("Qwen/Qwen3-ASR-0.6B", "`voxbatch mod"),

@@ -47,7 +47,7 @@ WANTED = {
     "whisperx": "coming-from",
     "word timestamps": "outputs",
 }
-"""What people type, and the pages of which one must come first or second."""
+"""Words that people type, and the pages of which one must come first or second."""
 RESULTS = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.href)"
 
 

@@ -99,7 +99,7 @@ def test_other_numbers_and_words_stay(text: str, rules: RedactionRules) -> None:
 
 
 def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None:
-    """What another speaker says between the parts of a number is not a part of it."""
+    """Words of another speaker between the parts of a number are not a part of it."""
     text = "four four oh one go ahead please 5500 1234 5670"
     speakers = ["a", "a", "a", "a", "b", "b", "b", "a", "a", "a"]
     assert found(text, "en", rules, speakers) == [("card", "four four oh one 5500 1234 5670")]
@@ -155,7 +155,7 @@ def test_a_margin_never_enters_another_word_and_times_count_from_the_copy() -> N
 
 
 def test_a_word_that_is_said_at_the_same_time_is_counted() -> None:
-    """Where another speaker talks over a secret, that word is cut, too, and the line says so."""
+    """A word of another speaker over a secret is cut, too, and the line says so."""
     words = [word("card", 0, 1, "a"), word("okay", 1.2, 1.8, "b"), word("4401550012345670", 1, 2, "a")]
     copy, samples = copied(words, sound="tone")
     assert copy.num_cut == 1

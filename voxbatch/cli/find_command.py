@@ -69,15 +69,15 @@ def find(out: str, as_json: bool, page: str | None, limit: int | None, stores: S
     if query.near is not None and (query.is_any or len(query.phrases) == 1):
         raise ConfigError("--near takes two texts or more, without --any: voxbatch find OUT refund policy --near 5")
     with _index(out, stores) as database:
-        found = find_places(database, query)
+        matches = find_places(database, query)
         most = limit or (PAGE_PLACES if page else None if as_json else SHOWN_PLACES)
         if page:
-            _write_page(found, query, page, most or PAGE_PLACES, stores)
+            _write_page(matches, query, page, most or PAGE_PLACES, stores)
         elif as_json:
-            for place in islice(found.places, most):
+            for place in islice(matches.places, most):
                 click.echo(json.dumps(place.to_dict()))
         else:
-            for line in _lines(found, query, most or SHOWN_PLACES):
+            for line in _lines(matches, query, most or SHOWN_PLACES):
                 click.echo(line)
 
 
@@ -105,36 +105,36 @@ def _index(out: str, stores: Stores) -> Iterator[sqlite3.Connection]:
         raise StorageError(f"{path}: {e}; the index was removed, and the same command makes it again") from e
 
 
-def _lines(found: FoundPlaces, query: Query, most: int) -> Iterator[str]:
+def _lines(matches: FoundPlaces, query: Query, most: int) -> Iterator[str]:
     """Yield the lines for people: how many items match, and the places of each."""
-    if not found.items:
+    if not matches.items:
         yield "not found; a * at the end of a text stands for the rest of a word"
         return
-    yield _facts(found, query)
-    for item, places in groupby(islice(found.places, most), lambda place: place.id):
+    yield _facts(matches, query)
+    for item, places in groupby(islice(matches.places, most), lambda place: place.id):
         yield from ("", escape_controls(item))
         for place in places:
             at = "" if place.start is None else clock(place.start)
             speaker = f"{place.speaker}: " if place.speaker else ""
             begin, end = (escape_controls(text) for text in (speaker + place.before, place.after))
             yield f"{at:>9}  {begin}{click.style(escape_controls(place.match), bold=True)}{end}"
-    if next(found.places, None) is not None:
+    if next(matches.places, None) is not None:
         yield from ("", f"… and more; --limit {10 * most} lists further ones, --json all")
 
 
-def _facts(found: FoundPlaces, query: Query) -> str:
+def _facts(matches: FoundPlaces, query: Query) -> str:
     bounded = ", before the bounds for speaker, confidence and time" if query.filters_places else ""
-    return f"{counted(found.items, 'item')} found{bounded}"
+    return f"{counted(matches.items, 'item')} found{bounded}"
 
 
-def _write_page(found: FoundPlaces, query: Query, path: str, most: int, stores: Stores) -> None:
+def _write_page(matches: FoundPlaces, query: Query, path: str, most: int, stores: Stores) -> None:
     """Write the page, and print where it is."""
     from voxbatch.analysis import open_target
     from voxbatch.report.places import ShownItem, ShownPlace, render_places
 
     target, name = open_target(path, stores)
     items, number = list[ShownItem](), 0
-    for (item, audio), places in groupby(islice(found.places, most), lambda place: (place.id, place.audio)):
+    for (item, audio), places in groupby(islice(matches.places, most), lambda place: (place.id, place.audio)):
         shown = [
             ShownPlace(
                 "" if place.start is None else clock(place.start),
@@ -149,6 +149,6 @@ def _write_page(found: FoundPlaces, query: Query, path: str, most: int, stores: 
         items.append(ShownItem(item, audio, shown))
         number += len(shown)
     folder = None if is_remote(path) else os.path.dirname(os.path.abspath(path))
-    facts = f"{_facts(found, query)}; {counted(number, 'place')} shown"
+    facts = f"{_facts(matches, query)}; {counted(number, 'place')} shown"
     target.write(name, [render_places(", ".join(query.phrases), facts, items, folder)])
     click.echo(f"page  {escape_controls(path)}")

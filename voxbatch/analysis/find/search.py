@@ -114,9 +114,9 @@ def find_places(database: sqlite3.Connection, query: Query) -> FoundPlaces:
 
     def places() -> Iterator[FoundPlace]:
         for row in rows:
-            found = database.execute(_TEXT, (*MARKS, row, text)).fetchone()
-            if found is not None:  # a command that runs beside this one may have replaced it
-                yield from (place for place in _places_of(*found) if _is_wanted(place, query))
+            details = database.execute(_TEXT, (*MARKS, row, text)).fetchone()
+            if details is not None:  # a command that runs beside this one may have replaced it
+                yield from (place for place in _places_of(*details) if _is_wanted(place, query))
 
     return FoundPlaces(len(rows), places())
 
