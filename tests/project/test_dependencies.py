@@ -33,6 +33,7 @@ DISTRIBUTIONS = {
     "mistral_common": "mistral-common",
     "onnx_asr": "onnx-asr",
     "opencc": "opencc-py",
+    "phonenumbers": "phonenumberslite",
     "pynvml": "nvidia-ml-py",
     "whisper_normalizer": "whisper-normalizer",
     "yaml": "pyyaml",
@@ -105,6 +106,7 @@ def test_every_import_is_declared() -> None:
             "speak",
             "align",
             "subtitles",
+            "redact",
         )
     }
     wanted = {name: BROUGHT[name][1] if name in BROUGHT else DISTRIBUTIONS.get(name, name) for name in foreign()}
