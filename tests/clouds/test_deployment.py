@@ -29,6 +29,12 @@ NOW = time.time()
 GPU, CPU = {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": "1"}, {"cpu": "2", "memory": "4Gi"}
 
 
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the hours of a test from its start: the tests before it may have taken minutes."""
+    monkeypatch.setitem(globals(), "NOW", time.time())
+
+
 def ago(hours: float) -> str:
     return datetime.fromtimestamp(NOW - hours * 3600, UTC).isoformat().replace("+00:00", "Z")
 
