@@ -28,7 +28,7 @@ WHERE texts.rowid = ? AND texts MATCH ?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is looked for. Upper and lower case and accents are the same."""
+    """A request for places. Upper and lower case and accents are the same."""
 
     phrases: tuple[str, ...]
     """Words that follow each other. A `*` at the end of a phrase stands for the rest of its last word."""

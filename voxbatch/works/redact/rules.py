@@ -22,7 +22,7 @@ KINDS = (
     "card", "iban", "account", "phone", "national_id", "code", "number", "email", "person", "address", "date_of_birth",
     "other", "file_name",
 )  # fmt: skip
-"""What may be redacted. `other` is found by patterns of a file for --rules, and `file_name` means the ids of items."""
+"""Kinds of secrets. `other` is found by patterns of a file for --rules, and `file_name` means the ids of items."""
 _OWN = {"names": "a list of names", "patterns": "patterns of Python by their kinds", "numbers": "a list of rules"}
 """The keys of a file for --rules."""
 
