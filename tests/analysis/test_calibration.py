@@ -262,4 +262,4 @@ def test_a_run_estimates_its_wer(voxbatch: Voxbatch, tmp_path: Path, made: Path)
     estimate = json.loads((tmp_path / "out" / "summary.json").read_text())["estimated_wer"]
     assert estimate["interval"][0] <= estimate["wer"] <= estimate["interval"][1]
     assert (estimate["items"], estimate["left_out"], estimate["calibration"]) == (1, 0, str(made))
-    assert "estimated WER " in done.stdout
+    assert "estimated WER " in done.stderr

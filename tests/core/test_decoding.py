@@ -330,8 +330,8 @@ def mka(recording: Recorder, tmp_path: Path) -> Path:
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge a hang after seconds, not minutes."""
-    monkeypatch.setattr(process_pool, "HANG_TIMEOUT_S", 2.0)
-    monkeypatch.setattr(process_pool, "BUSY_TIMEOUT_S", 9.0)
+    monkeypatch.setattr(process_pool, "HANG_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(process_pool, "BUSY_TIMEOUT_S", 15.0)
     monkeypatch.setattr(hang_detector, "MIN_CPU_S", 0.1)
 
 
