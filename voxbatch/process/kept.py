@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import stat
@@ -12,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from voxbatch.errors import ConfigError
-from voxbatch.process.child import SOCKET_BUFFER, ChildProcess
+from voxbatch.process.child import SOCKET_BUFFER, ChildProcess, readable
 from voxbatch.process.vacancy import LEAVE, LEAVING_S, OWN, PATIENCE_S, peer
 
 LONGEST_PATH = 100
@@ -62,7 +61,7 @@ def dismiss() -> None:
                         continue  # it has an owner now
                 except TimeoutError:
                     os.killpg(pid, signal.SIGKILL)
-                select.select([end], [], [], LEAVING_S)
+                readable([end.fileno()], LEAVING_S)
 
 
 class KeptProcess(ChildProcess):
@@ -97,7 +96,7 @@ class KeptProcess(ChildProcess):
 
     def has_ended(self) -> bool:
         """Return whether the process has ended; see ChildProcess."""
-        return bool(select.select([self._end], [], [], 0)[0])
+        return bool(readable([self._end], 0))
 
     def kill(self) -> None:
         """Kill the process and all that it started; see ChildProcess."""
@@ -105,8 +104,8 @@ class KeptProcess(ChildProcess):
             super().kill()
 
     def _wait(self) -> int | None:
-        """Wait for the end of the process. Its exit code reaches only its parent."""
-        select.select([self._end], [], [])
+        """Wait for the end of the process, and return None: its exit code reaches only its parent."""
+        readable([self._end], LEAVING_S)
         return None
 
     def release(self) -> None:

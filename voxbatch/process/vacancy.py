@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -21,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from voxbatch.process import lifeline
-from voxbatch.process.child import SOCKET_BUFFER
+from voxbatch.process.child import SOCKET_BUFFER, readable
 from voxbatch.process.confinement import restrictions
 
 PATIENCE_S = 5.0
@@ -94,7 +93,7 @@ class Vacancy:
         """
         wish, owner, most = b"", None, (gpu_bytes() or 0) + MORE_GPU_BYTES
         while wish == b"" and self._is_due() and (gpu_bytes() or 0) <= most:
-            if select.select([self._listener], [], [], LOOK_S)[0]:
+            if readable([self._listener.fileno()], LOOK_S):
                 owner, _ = self._listener.accept()
                 wish = _wish(owner)
         with contextlib.suppress(OSError):
@@ -112,7 +111,7 @@ class Vacancy:
         """Return whether this process may go on waiting."""
         if time.monotonic() > self._until or _free_share() < LEAST_FREE:
             return False
-        if self._starter is not None and select.select([self._starter], [], [], 0)[0]:
+        if self._starter is not None and readable([self._starter], 0):
             return False
         with contextlib.suppress(OSError):
             return self._path.lstat().st_ino == self._inode
