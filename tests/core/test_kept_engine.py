@@ -306,7 +306,7 @@ class LockedEngine:
 
 def test_an_engine_that_cannot_stay_is_refused(sockets: Path) -> None:
     """An engine of another package that cannot run in a process of its own is refused before the run."""
-    with pytest.raises(ConfigError, match="engine locked cannot run in a process of its own .* leave --keep-engine"):
+    with pytest.raises(ConfigError, match=r"engine locked cannot run in a process of its own .* leave --keep-engine"):
         stay_of(cast(Engine, LockedEngine()), None, {}, DEFAULT_STORES, 60)
 
 
