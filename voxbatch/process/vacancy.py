@@ -82,8 +82,7 @@ class Vacancy:
         own.replace(stay.path)  # an engine with this name, which is there already, loses it and ends
         signal.alarm(int(stay.seconds) + 2 * LEAVING_S)  # the kernel ends a process that hangs
         lifeline.untie()
-        with open(os.devnull, "r+b") as nothing:
-            _print_to(nothing.fileno())
+        _print_to(os.open(os.devnull, os.O_RDWR))
 
     def next_owner(self, gpu_bytes: Callable[[], int | None]) -> Connection | None:
         """Wait for the next owner, and return the connection to it. None means that this process has to end.
@@ -126,12 +125,13 @@ def _wish(owner: socket.socket) -> bytes:
     owner.settimeout(PATIENCE_S)
     with contextlib.suppress(OSError):  # the other process has ended, or is none that may ask
         peer(owner)
-        wish, files, _, _ = socket.recv_fds(owner, len(OWN), 2)
-        if wish == OWN:
-            lifeline_end, output = files
-            lifeline.tie(lifeline_end)
-            _print_to(output)
-            os.close(output)
+        asked, files, _, _ = socket.recv_fds(owner, len(OWN), 2)
+        if (asked, len(files)) == (OWN, 2):
+            lifeline.tie(files[0])
+            _print_to(files.pop())
+        elif asked != LEAVE:
+            asked = b""
+        wish = asked
         owner.sendall(wish)
         owner.settimeout(None)
     if not wish:
@@ -140,9 +140,10 @@ def _wish(owner: socket.socket) -> bytes:
 
 
 def _print_to(fd: int) -> None:
-    """Let this process print to a descriptor from now on."""
+    """Let this process print to a descriptor from now on, and close the descriptor itself."""
     for stream in (1, 2):
         os.dup2(fd, stream)
+    os.close(fd)
 
 
 def _free_share() -> float:
