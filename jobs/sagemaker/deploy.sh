@@ -134,6 +134,10 @@ runs=("Uploads=$UPLOADS" "Schedule=$SCHEDULE" "Nightly=$NIGHTLY" "NightlyType=${
     "MaxSeconds=$((MAX_HOURS * 3600))" "Subnets=$SUBNETS" "SecurityGroups=$SECURITY_GROUPS"
     "VolumeKmsKey=$VOLUME_KMS_KEY" "Tags=$(sed -E 's/([^=,]+)=([^,]*)/{"Key": "\1", "Value": "\2"}/g' <<<"$TAGS")")
 
+jobs_log=/aws/sagemaker/ProcessingJobs # the alarm for failed items reads it; SageMaker makes it with an account's first job
+if [[ $DRY_RUN == no && $(call logs describe-log-groups --log-group-name-prefix $jobs_log --query 'logGroups[].arn') != *"$jobs_log:"* ]]; then
+    call logs create-log-group --log-group-name $jobs_log
+fi
 builds=()
 if [[ $BUILD == yes ]] || ! has_image; then builds+=(image); fi
 if [[ -n $MODEL ]] && ! { has_bucket "$MODELS_BUCKET" && has_weights "$MODELS_BUCKET" "$MODEL/"; }; then builds+=(weights); fi

@@ -22,8 +22,8 @@ import botocore.session
 import pytest
 import yaml
 from botocore.exceptions import ClientError
-from cloudformation import Stack
-from conftest import ManifestWriter, Recorder, Voxbatch, environment
+from cloudformation import Stack, load
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
 from fake_aws import FakeAws, pairs, parameters, validated
 from outputs import FAST
 from sagemaker_deployment import (
@@ -701,7 +701,36 @@ def test_stack_without_an_image_starts_nothing() -> None:
     )
     rules = {"UploadsRule", "NightlyRule", "FailedRunsRule", "FailedJobsRule"}
     function = {"UploadsFunction", "UploadsRetries", "UploadsPermission"}
-    assert gone == {"Pipeline", "DeadAlarm", "Alerts", "AlertsPolicy", *function, *rules}
+    alarms = {"DeadAlarm", "FailedItems", "FailedItemsAlarm"}
+    assert gone == {"Pipeline", "Alerts", "AlertsPolicy", *alarms, *function, *rules}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", [SAGEMAKER / "template.yaml", ROOT / "jobs" / "aws-batch" / "template.yaml"])
+def test_alarm_counts_the_failed_items_of_a_run(
+    template: Path, tmp_path: Path, manifest: ManifestWriter, voxbatch: Voxbatch
+) -> None:
+    """The filter takes one line of the log of a run with failed items, and no other line; the alarm has its metric."""
+    resources = load(template)["Resources"]
+    [transformation] = resources["FailedItems"]["Properties"]["MetricTransformations"]
+    alarm = resources["FailedItemsAlarm"]["Properties"]
+    assert (alarm["Namespace"], alarm["MetricName"]) == tuple(
+        transformation[key] for key in ("MetricNamespace", "MetricName")
+    )
+    terms = re.findall(r'\(\$\.(\w+) (=|>) ("?)(\w+)\3\)', resources["FailedItems"]["Properties"]["FilterPattern"])
+
+    def counted(line: str) -> list[int]:
+        event = json.loads(line)
+        holds = [
+            event.get(key) == word if sign == "=" else event.get(key, 0) > int(word) for key, sign, _, word in terms
+        ]
+        return [event[transformation["MetricValue"].removeprefix("$.")]] if all(holds) else []
+
+    assert len(terms) == 2
+    for seconds, failed in ((None, [1]), (0.5, [])):
+        out = f"out-{seconds}"
+        done = voxbatch("run", manifest(0.6, seconds), "-o", out, "--log-format", "json", *FAST)
+        assert [number for line in done.stderr.splitlines() for number in counted(line)] == failed
 
 
 # ── SageMaker: submit.py ──────────────────────────────────────────────────────────────────────────────────────────────
