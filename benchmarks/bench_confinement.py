@@ -99,7 +99,8 @@ def main() -> None:
         print(f"{title} ffmpeg: {len(results['on'])} files; CPU s off {listed['off']}; on {listed['on']}")
         print(f"  medians {off:.2f} off, {on:.2f} on")
         differing = [path for path, value in results["off"].items() if results["on"][path] != value]
-        print(*(f"  {path}\n    {results['off'][path]}\n    {results['on'][path]}" for path in differing), sep="\n")
+        for path in differing:
+            print(f"  {path}", results["off"][path], results["on"][path], sep="\n    ")
         bars.at_most(f"files that differ, {title} ffmpeg", len(differing), 0, "")
         bars.at_most(f"CPU time of the confinement, {title} ffmpeg", 100 * (on / off - 1), 2, "%")
     bars.leave()

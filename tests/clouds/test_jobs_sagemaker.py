@@ -291,7 +291,7 @@ def test_settings_live_with_the_stack(deployment: Deployment) -> None:
     there.push()
     there.client("s3").put_object(Bucket="weights", Key="owner/name/a.safetensors", Body=b"x")
     fake.quotas = {"ml.g5.xlarge for processing job usage": 3.0}
-    chosen = {
+    chosen: dict[str, Any] = {
         "SCHEDULE": "cron(0 2 * * ? *)", "NIGHTLY": "days/", "UPLOADS": "new/", "INSTANCE_TYPE": "ml.g5.xlarge",
         "INSTANCE_COUNT": "8", "MAX_HOURS": "5", "TAGS": "team=speech,cost=4 2", "MODEL": "owner/name",
         "KERNELS": "yes", "ALERT_EMAIL": "night@example.org", "VOXBATCH_FORMATS": "srt,vtt",
@@ -302,7 +302,8 @@ def test_settings_live_with_the_stack(deployment: Deployment) -> None:
     assert (before["InstanceCount"], before["OutBucket"]) == ("3", "texts")
     fake.quotas = {}
     lines = there.run("deploy.sh", HOURS_PER_HOST="100", ALERT_EMAIL="")
-    assert fake.stacks["voxbatch"].given == before | {
+    assert fake.stacks["voxbatch"].given == {
+        **before,
         "InstanceCount": "8", "HoursPerHost": "100", "Settings": "HOURS_PER_HOST=100\n" + before["Settings"],
     }  # fmt: skip
     lines = there.run("deploy.sh", HOURS_PER_HOST="50", ALERT_EMAIL="")
@@ -325,7 +326,11 @@ def test_defaults_and_builds_take_no_notice_of_what_is_remembered(deployment: De
     digest = there.push()
     there.run("deploy.sh", IMAGE_TAG=digest, DISK_GB="200")
     assert fake.stacks["voxbatch"].given["Settings"] == f"DISK_GB=200\nIMAGE_TAG={digest}\n"
-    fake.on_build = lambda _: there.push() and None
+
+    def build(_: dict[str, str]) -> None:
+        there.push()
+
+    fake.on_build = build
     there.run("deploy.sh", BUILD="yes", VERIFY="no")
     assert "IMAGE_TAG" not in fake.stacks["voxbatch"].given["Settings"]
     there.run("deploy.sh", "--defaults")

@@ -211,12 +211,12 @@ class FakeAws:
             named = self.quotas.items()
             return {"Quotas": [{"QuotaName": name, "QuotaCode": "L-1", "Value": value} for name, value in named]}
         if plan := found.get("ChangeSetName"):
-            name, made = self.plans[plan]
+            name, planned = self.plans[plan]
             if operation.name == "DescribeChangeSet":
                 before = self.stacks[name].stack if name in self.stacks else None
-                return {"Changes": [{"ResourceChange": change} for change in changes(before, made.stack)]}
+                return {"Changes": [{"ResourceChange": change} for change in changes(before, planned.stack)]}
             if operation.name == "ExecuteChangeSet":
-                self._execute(name, made)
+                self._execute(name, planned)
             del self.plans[plan]
             return {}
         if operation.name == "DeleteStack" and (made := self.stacks.pop(found["StackName"], None)):
