@@ -171,6 +171,6 @@ def changes(before: Stack | None, after: Stack) -> list[dict[str, str]]:
 
 
 def _schema(kind: str) -> dict[str, Any]:
-    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER  # type: ignore[import-not-found]  # slow
+    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER  # type: ignore[import-untyped]  # slow
 
     return dict(PROVIDER_SCHEMA_MANAGER.get_resource_schema("eu-central-1", kind).schema)
