@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import make_cloud_pictures
 import make_costs_chart
 import make_models_chart
+import make_report_picture
 import make_run_picture
+import make_speech_pictures
 import pytest
 from conftest import environment
 from make_terminals import TERMINALS, Terminal, cut, demo, without_times
@@ -76,6 +80,8 @@ def test_a_terminal_shows_what_its_command_prints(terminal: Terminal, demo_folde
     ("picture", "draw"),
     [
         ("run.svg", make_run_picture.picture),
+        ("cloud-run.svg", partial(make_cloud_pictures.picture, "cloud-run")),
+        ("sagemaker.svg", partial(make_cloud_pictures.picture, "sagemaker")),
         ("costs.svg", make_costs_chart.chart),
         ("models.svg", make_models_chart.chart),
         ("models-cpu.svg", make_models_chart.cpu_chart),
@@ -84,6 +90,30 @@ def test_a_terminal_shows_what_its_command_prints(terminal: Terminal, demo_folde
 def test_a_picture_is_what_its_script_draws(picture: str, draw: Callable[[], str]) -> None:
     """A picture is what its script draws from the tables of today."""
     assert (IMAGES / picture).read_text() == draw()
+
+
+def test_the_picture_of_the_report_is_of_today() -> None:
+    """Neither the report's style sheet, page nor charts have changed since docs/make_report_picture.py drew it."""
+    assert make_report_picture.DIGEST.read_text().strip() == make_report_picture.digest()
+
+
+@pytest.mark.slow
+def test_the_subtitles_of_the_picture_are_real(demo_folder: Path) -> None:
+    """docs/images/subtitle.svg has the subtitles of the demo, except for a few words and times."""
+    cues = make_speech_pictures.cues(demo_folder / "demo.voxbatch" / "srt" / "museum.srt")
+    assert similarity("subtitle.svg", make_speech_pictures.subtitle(cues)) > 0.95
+
+
+@pytest.mark.slow
+def test_the_turns_of_the_picture_are_real(speaker_networks: Path) -> None:
+    """docs/images/call.svg has the speakers and the texts of a run, except for a few words and times."""
+    assert similarity("call.svg", make_speech_pictures.call(make_speech_pictures.turns(speaker_networks))) > 0.95
+
+
+def similarity(picture: str, drawn: str) -> float:
+    """Return how much of a picture is the same in another one, from 0 to 1, whatever the numbers are."""
+    lines, other = (re.sub(r"[\d.]+", "0", text).splitlines() for text in ((IMAGES / picture).read_text(), drawn))
+    return SequenceMatcher(None, lines, other, autojunk=False).ratio()
 
 
 # ── the demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────
