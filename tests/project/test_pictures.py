@@ -127,7 +127,9 @@ def test_the_picture_shows_the_demo() -> None:
 
 
 def test_pages_show_one_word_error_rate_of_the_demo() -> None:
-    """All pictures and the quickstart show the word error rate of one run: docs/make_terminals.py writes them."""
+    """All pictures and the quickstart show the word error rate of one run: docs/make_terminals.py writes them. The
+    comparison of two models over the same recordings begins with this rate and its errors.
+    """
     shown = SHOWN + "\n".join(
         line
         for name in ("demo", "terminal-resume", "terminal-status", "terminal-score")
@@ -136,6 +138,11 @@ def test_pages_show_one_word_error_rate_of_the_demo() -> None:
     rates = re.findall(r"(?:WER |^all +)([\d.]+%)", shown, re.MULTILINE)
     assert len(rates) == 5
     assert len({*rates}) == 1
+    substitutions, insertions, deletions, words = re.findall(r"(\d+) (?:[sid]\w+ions|words)", SHOWN)
+    row = r"^WER +([\d.]+%)|^word errors +\d+ (of \d+)|^ +sub/del/ins +(\S+ / \S+ / \S+)"
+    compared = re.findall(row, (DOCS / "compare.md").read_text(), re.MULTILINE)
+    errors = f"{substitutions} / {deletions} / {insertions}"
+    assert ["".join(cells) for cells in compared[:3]] == [rates[0], f"of {words}", errors]
 
 
 @pytest.mark.slow

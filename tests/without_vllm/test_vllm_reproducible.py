@@ -14,7 +14,7 @@ from shapes import H200, L4, params
 from voxbatch.engines import Feed, gpu
 from voxbatch.errors import ConfigError
 from voxbatch.vllm import engine as vllm
-from voxbatch.vllm.engine import compat, prefill, vllm_process
+from voxbatch.vllm.engine import compat, environment, prefill
 from voxbatch.vllm.engine.arguments import small_job_chunks
 from voxbatch.vllm.engine.checks import check
 from voxbatch.vllm.engine.families.realtime import Realtime
@@ -77,12 +77,12 @@ def test_processes_of_vllm_are_told(build: str, invariant: str | None, monkeypat
     user has set vLLM's."""
     monkeypatch.setattr(os, "environ", {})
     monkeypatch.setattr(compat, "find", lambda: (build, "0.32.0"))
-    vllm_process.set_environment(plugin=True, reproducible=True)
+    environment.set_environment(plugin=True, reproducible=True)
     assert (os.environ[REPRODUCIBLE_SWITCH], os.environ.get(BATCH_INVARIANT)) == ("1", invariant)
-    vllm_process.set_environment(plugin=True)
+    environment.set_environment(plugin=True)
     assert not {REPRODUCIBLE_SWITCH, BATCH_INVARIANT} & {*os.environ}
     os.environ[BATCH_INVARIANT] = "1"
-    vllm_process.set_environment(plugin=True)
+    environment.set_environment(plugin=True)
     assert os.environ[BATCH_INVARIANT] == "1"
 
 

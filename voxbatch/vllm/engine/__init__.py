@@ -2,7 +2,7 @@
 
 It uses vLLM's offline API, in process.
 
-All knowledge about vLLM's internals is in this package, above all in `vllm_process` (a running vLLM engine) and
+All knowledge about vLLM's internals is in this package, above all in `start` and `vllm_process` (a running vLLM) and
 `compat` (versions of vLLM), and in `voxbatch.vllm.plugin` (code inside vLLM's processes). `families/` holds the
 differences between models. `request_loop` keeps vLLM busy and starts it again after it died. `speed` calculates the
 speed to expect.
@@ -33,7 +33,8 @@ from voxbatch.vllm.engine.kernel_key import cache_key
 from voxbatch.vllm.engine.model import Model, complete, download, locate
 from voxbatch.vllm.engine.request_loop import EngineStarter, RequestLoop
 from voxbatch.vllm.engine.settings import TRANSCRIBE, VllmSettings
-from voxbatch.vllm.engine.vllm_process import Preload, VllmProcess
+from voxbatch.vllm.engine.start import Preload
+from voxbatch.vllm.engine.vllm_process import VllmProcess
 
 COMPARED_GPU = "H200"
 """The GPU on which the results of reproducible runs were compared (benchmarks/RESULTS.md)."""

@@ -14,7 +14,7 @@ from typing import Any
 from voxbatch.engines.known_models import is_trained_to_translate
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
-from voxbatch.engines.whisper_windows import HOTWORD_TOKENS, fitting_hotwords
+from voxbatch.engines.whisper_input import HOTWORD_TOKENS, fitting_hotwords
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Hints
 from voxbatch.vllm.engine.families import Family
