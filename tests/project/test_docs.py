@@ -404,11 +404,19 @@ def test_the_picture_shows_the_demo() -> None:
 
 
 def test_pages_show_one_word_error_rate_of_the_demo() -> None:
-    """The picture and the quickstart show the word error rate of one run: docs/make_demo_picture.py writes both."""
+    """The picture and the quickstart show the word error rate of one run: docs/make_demo_picture.py writes both. The
+    comparison of two models over the same recordings begins with this rate and its errors.
+    """
     picture = html.unescape((DOCS / "images" / "demo.svg").read_text()).replace("\xa0", " ")
     shown = re.findall(r"WER ([\d.]+%, 95 % interval [\d.]+% to [\d.]+%)", picture + README + SHOWN)
     assert len(shown) >= 2
     assert len({*shown}) == 1
+    (rate,) = re.findall(r"^WER ([\d.]+)%", SHOWN, re.MULTILINE)
+    substitutions, insertions, deletions, words = re.findall(r"(\d+) (?:[sid]\w+ions|words)", SHOWN)
+    line = r"^WER +([\d.]+)%|^word errors +\d+ (of \d+)|^ +sub/del/ins +(\S+ / \S+ / \S+)"
+    compared = re.findall(line, TYPED["compare"], re.MULTILINE)
+    errors = f"{substitutions} / {deletions} / {insertions}"
+    assert ["".join(cells) for cells in compared] == [rate, f"of {words}", errors]
 
 
 def test_the_demo_output_shown_is_real(voxbatch: Voxbatch, tmp_path: Path) -> None:
