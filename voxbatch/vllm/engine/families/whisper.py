@@ -47,7 +47,10 @@ class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
     name, profile = WHISPER, "whisper"
-    why_not_reproducible = "also in vLLM's batch-invariant mode its results depend on the other requests"
+    why_not_reproducible = (
+        "vLLM computes its decoder by other code in a step that also encodes a recording, so that its results "
+        "depend on the other requests"
+    )
     uses_language = True
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
