@@ -404,11 +404,19 @@ def test_the_picture_shows_the_demo() -> None:
 
 
 def test_pages_show_one_word_error_rate_of_the_demo() -> None:
-    """The picture and the quickstart show the word error rate of one run: docs/make_demo_picture.py writes both."""
+    """The picture and the quickstart show the word error rate of one run: docs/make_demo_picture.py writes both. The
+    comparison of two models over the same recordings begins with this rate and its errors.
+    """
     picture = html.unescape((DOCS / "images" / "demo.svg").read_text()).replace("\xa0", " ")
     shown = re.findall(r"WER ([\d.]+%, 95 % interval [\d.]+% to [\d.]+%)", picture + README + SHOWN)
     assert len(shown) >= 2
     assert len({*shown}) == 1
+    (rate,) = re.findall(r"^WER ([\d.]+)%", SHOWN, re.MULTILINE)
+    substitutions, insertions, deletions, words = re.findall(r"(\d+) (?:[sid]\w+ions|words)", SHOWN)
+    line = r"^WER +([\d.]+)%|^word errors +\d+ (of \d+)|^ +sub/del/ins +(\S+ / \S+ / \S+)"
+    compared = re.findall(line, TYPED["compare"], re.MULTILINE)
+    errors = f"{substitutions} / {deletions} / {insertions}"
+    assert ["".join(cells) for cells in compared] == [rate, f"of {words}", errors]
 
 
 def test_the_demo_output_shown_is_real(voxbatch: Voxbatch, tmp_path: Path) -> None:
@@ -445,19 +453,28 @@ def error_rate(output: str) -> float:
     return float(found[1])
 
 
-def test_the_page_of_models_has_the_table_of_the_command() -> None:
+def table(page: str, heading: str) -> dict[str, list[str]]:
+    """Return the other cells of each row of the first table under a heading, by the model that the row begins with."""
+    rows = page.partition(f"\n## {heading}\n\n")[2].partition("\n\n")[0].splitlines()
+    return {cells[1].strip("`"): cells[2:-1] for cells in (re.split(r" ?\| ?", row) for row in rows)}
+
+
+def test_the_page_of_models_has_the_tables_of_the_command() -> None:
     """Each model of vLLM that transcribes has its WER, languages, licence, speed and price on both."""
-    lines = (DOCS / "gpus-and-models.md").read_text().splitlines()
-    rows = {cells[1].strip("`"): cells for line in lines if len(cells := re.split(r" ?\| ?", line)) == 12}
+    page = (DOCS / "gpus-and-models.md").read_text()
+    accuracies, speeds = table(page, "Accuracy and licence"), table(page, "Speed and cost")
     usd_per_hour = prices.machines()[prices.RENTED_H200].usd_per_hour
     for model in KNOWN_MODELS:
         if model.engine != "vllm" or model.work == "speak":
             continue
-        _, _, wer, languages, licence, *_, speed, _, _, usd, _ = rows[model.name]
+        wer, languages, licence, _ = accuracies[model.name]
         assert wer == ("" if model.wer is None else f"{model.wer:.2f} %")
         assert (int(languages), licence) == (len(model.languages), model.license)
-        assert re.findall(r"^[\d,]*", speed) == [f"{model.rtfx:,}" if model.rtfx else ""]
-        assert usd[:6] == (f"{usd_per_hour / model.rtfx:.4f}" if model.rtfx else "")
+        assert (model.name in speeds) == bool(model.rtfx)
+        if model.rtfx:
+            _, speed, usd = speeds[model.name]
+            assert re.findall(r"^[\d,]*", speed) == [f"{model.rtfx:,}"]
+            assert usd == f"{usd_per_hour / model.rtfx:.4f}"
 
 
 def test_every_variable_of_the_sources_is_known() -> None:

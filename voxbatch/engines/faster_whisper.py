@@ -57,9 +57,7 @@ class FasterWhisperOptions:
 
     compute_type: str = setting("int8", help="number format of CTranslate2: `int8`, `float32`, …")
     beam_size: int = setting(5, help="1 is faster and less accurate")
-    threads: int = setting(
-        0, help="chunks (of up to five minutes) at a time, each on one core; 0: one chunk for each core"
-    )
+    threads: int = setting(0, help="chunks (of up to five minutes) at a time, one a core; 0: as many as cores")
     device: str = setting("cpu", help="CTranslate2's device")
 
 
