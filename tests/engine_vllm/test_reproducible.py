@@ -116,7 +116,7 @@ def test_results_of_whisper_do_not_depend_on_company(tmp_path: Path) -> None:
     except whisper_tiny.UnavailableError as e:
         pytest.skip(str(e))
     waveforms = chunks(3, 1.0, 6.0)
-    twice = {**waveforms, **{f"{name} again": samples for name, samples in waveforms.items()}}
+    twice = {**waveforms, **{f"{name} again": samples.copy() for name, samples in waveforms.items()}}
     first = next(iter(waveforms))
     options = ("dtype=float32", "max_num_batched_tokens=3000", "watch=false", "reproducible=true")
     runs = [
