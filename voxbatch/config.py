@@ -223,6 +223,12 @@ class RunOptions:
         help="Processes that run in parallel: one for each GPU, or at most N.",
     )  # fmt: skip
     """0 leaves the number to the engine."""
+    keep_engine: float = setting(
+        0.0, minimum=0, maximum=86_400, use=PROCESS, group=MACHINE, in_profiles=False, metavar="TIME",
+        help="Keep the model loaded after the run for TIME (90s, 10m, 1h), for your next run with --keep-engine and "
+        "the same model and options. A run without --keep-engine ends it. Default: 0.",
+    )  # fmt: skip
+    """Seconds; see `process.vacancy`."""
     profile: str | None = setting(
         None, use=RECORDING, group=MODEL, in_profiles=False, metavar="NAME",
         help="Use the settings of a profile; see voxbatch profiles.",

@@ -201,6 +201,23 @@ def _workers(_: click.Context, __: click.Parameter, value: Any) -> int:
         raise click.BadParameter(f"{value!r}: give auto or a number") from e
 
 
+def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
+    """Return the seconds of a time such as 90, 90s, 10m or 1h.
+
+    Raises:
+        BadParameter: the text is no time.
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        return float(number) * _UNITS[unit]
+    except ValueError as e:
+        raise click.BadParameter(f"{text!r}: give a time such as 90s, 10m or 1h; 0 keeps no engine") from e
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+"""Seconds of the units of a time."""
+
+
 def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] | None:
     if text == AUTO:
         return None
@@ -269,6 +286,7 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "overwrite": {"flag": "--resume/--overwrite", "default": True, "callback": lambda _, __, resume: not resume},
     "calibration": {"type": PathOrAddress(exists=True)},
     "decoders": {"is_local": True},
+    "keep_engine": {"type": str, "default": "0", "callback": _seconds, "is_local": True},
     "workers": {"type": str, "default": "auto", "show_default": True, "callback": _workers, "is_local": True},
     "expected_rtfx": {"cls": Option},
     "json_schema": FILE,

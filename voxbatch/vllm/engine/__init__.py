@@ -44,6 +44,7 @@ class VllmEngine:
     """The vLLM engine; see Engine for the methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
+        self._arguments = model, dict(options), stores
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
@@ -105,6 +106,10 @@ class VllmEngine:
                 *_warnings(plugin, self._settings, self._on_cpu),
             ),
         )
+
+    def __reduce__(self) -> tuple[type[VllmEngine], tuple[Any, ...]]:
+        """Make the engine again in the process that loads it; see engines.engine_child."""
+        return VllmEngine, self._arguments
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of a feed; see `Engine.stream`."""
