@@ -48,7 +48,7 @@ from voxbatch.works.redact.engine import ENGINES, NAME
 from voxbatch.works.redact.options import NONE, RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
-from voxbatch.works.redact.transcript import Label, labels_of, pieces_of, redacted
+from voxbatch.works.redact.transcript import Label, labels_of, pieces_of, redacted, without_speaker_names
 
 if TYPE_CHECKING:
     from voxbatch.scoring.counts import ErrorCounts
@@ -245,6 +245,8 @@ def redacted_item(
     """
     row = json.loads(item.row)
     original = read_transcript({"warnings": [], "flags": [], **row})
+    if options.redacts("speaker_name"):
+        original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
     secrets = find_secrets([piece.text for piece in pieces], [piece.speaker for piece in pieces], lang, rules)
     labels = labels_of([secret for secret in secrets if options.redacts(secret.kind)], pieces)
