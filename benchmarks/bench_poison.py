@@ -52,13 +52,13 @@ LENGTHS = 16_000, 17_600
 CRASHING_WHISPER = f"""
 import os, sys
 if "{PROGRAM}" in sys.orig_argv[-2]:
-    from voxbatch.engines import whisper_windows
-    windows = whisper_windows.windows
+    from voxbatch.engines import whisper_chunk
+    windows = whisper_chunk.windows
     def crashing(model, samples, *arguments):
         if len(samples) == {LENGTHS[1]} and "BENCH_CRASH" in os.environ:
             os.kill(os.getpid(), int(os.environ["BENCH_CRASH"]))
         return windows(model, samples, *arguments)
-    whisper_windows.windows = crashing
+    whisper_chunk.windows = crashing
 """
 """sitecustomize.py of the engine's process."""
 

@@ -1,12 +1,13 @@
 """Write docs/cli.md from the commands and the engines' options. `make docs` runs this script, and a test fails if the
 page is out of date.
 
-An option that several commands have is explained once, at `voxbatch run` or `voxbatch ask`; the others name it.
+An option that several commands have is explained once: at `voxbatch run`, at `voxbatch ask`, or in a list of its own.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -34,15 +35,18 @@ Record = tuple[str, str]
 BEGINNING = """\
 # Command line
 
-`voxbatch COMMAND --help` prints the options of a command in a terminal. Each option is also an environment variable:
-`--model` is `VOXBATCH_MODEL`. A flag comes before its variable, then files for vLLM, `--profile` and the default.
+`voxbatch COMMAND --help` says more about a command. Each option is also an environment variable: `--model` is
+`VOXBATCH_MODEL`. A flag comes before its variable, then files for vLLM, `--profile` and the default.
 """
+SHARED = "Options of several commands"
+"""Title of the section of the options that commands share without `run`."""
 
 
 def reference() -> str:
-    """Return the page: a table of the commands, a section for each, and tables of the engines' options."""
+    """Return the page: a table of the commands, a section for each, what they share, and the engines' options."""
     names = cli.list_commands(click.Context(cli))
     rows = [(f"[`{name}`](#voxbatch-{name})", cli.commands[name].get_short_help_str(WIDTH)) for name in names]
+    shared = _shared(names)
     engines = [
         _engine("vLLM", settings_of(VllmSettings), asdict(resolve(REALTIME, {}))),
         _engine("faster-whisper", settings_of(FasterWhisperOptions), asdict(FasterWhisperOptions())),
@@ -53,34 +57,56 @@ def reference() -> str:
     return "\n".join([
         BEGINNING,
         _table(("command", "what it does"), rows),
-        *(_section(name) for name in names),
+        *(_section(name, shared) for name in names),
+        f"## {SHARED}\n\n{_list(shared)}",
         "## Engine options\n",
         "For `--engine-option NAME=VALUE`. The defaults of vLLM are those of the profile ctx512-batch.\n",
         *engines,
     ])  # fmt: skip
 
 
-def _section(name: str) -> str:
-    """Return the section of a command: its usage, its own options, and the names of those that are explained before."""
-    command = cli.commands[name]
-    text = [f"## voxbatch {name}\n\n```\n{_help(name, command)}\n```\n"]
-    groups = _groups(command)
-    shared = []
+def _shared(names: Iterable[str]) -> list[Record]:
+    """Return the options that at least two commands have alike, and that no command of EXPLAINED has."""
+    explained = [record for name in EXPLAINED for record in _options(name)]
+    counts = Counter(record for name in names for record in _options(name) if record not in explained)
+    return [record for record, count in counts.items() if count > 1]
+
+
+def _section(name: str, shared: list[Record]) -> str:
+    """Return the section of a command: its usage, its own options, and the names of those that others explain."""
+    groups = _groups(cli.commands[name])
+    text = [f"## voxbatch {name}\n\n```\n{_help(name)}\n```\n"]
+    others = []
     for other in EXPLAINED[: EXPLAINED.index(name)] if name in EXPLAINED else EXPLAINED:
         flags = []
         for title, known in _groups(cli.commands[other]).items():
-            common = [record for record in groups[title] if record in known]
+            flags += _names(title, known, groups[title])
             groups[title] = [record for record in groups[title] if record not in known]
-            flags += (
-                [f"all of {title}"] if common == known and len(known) > 1 else [_flag(names) for names, _ in common]
-            )
         if flags:
-            shared.append(f"As for [`{other}`](#voxbatch-{other}): {', '.join(flags)}.\n")
-    for title, records in groups.items():
-        if records:
-            table = _table(("option", "meaning"), [(_code(names), _cell(meaning)) for names, meaning in records])
-            text.append(table if title == COMMON else _folded(f"{title}: {len(records)} more", table))
-    return "\n".join([*text, *shared])
+            others.append(f"As for [`{other}`](#voxbatch-{other}): {', '.join(flags)}.\n")
+    common = [_flag(names) for title in groups for names, meaning in groups[title] if (names, meaning) in shared]
+    if common:
+        others.append(f"As for [several commands](#options-of-several-commands): {', '.join(common)}.\n")
+    own = {title: [record for record in records if record not in shared] for title, records in groups.items()}
+    folded = [title for title in own if title != COMMON and name in EXPLAINED]
+    listed = [record for title, records in own.items() if title not in folded for record in records]
+    text += [_list(listed)] if listed else []
+    text += [_folded(f"{title}: {len(own[title])} more", _list(own[title])) for title in folded if own[title]]
+    return "\n".join([*text, *others])
+
+
+def _names(title: str, known: list[Record], records: list[Record]) -> list[str]:
+    """Return the options of a group that another command explains, or the group without those that are missing."""
+    common, missing = ([record for record in known if (record in records) is there] for there in (True, False))
+    if len(common) <= max(1, len(missing)) or title == COMMON:
+        return [_flag(names) for names, _ in common]
+    without = ", ".join(_flag(names) for names, _ in missing)
+    return [f"all of {title}" + (f" (without {without})" if missing else "")]
+
+
+def _options(name: str) -> list[Record]:
+    """Return all options of a command."""
+    return [record for records in _groups(cli.commands[name]).values() for record in records]
 
 
 def _groups(command: click.Command) -> dict[str, list[Record]]:
@@ -98,42 +124,44 @@ def _flag(names: str) -> str:
     return f"`{re.sub(r'^-. *, *', '', names).split()[0]}`"
 
 
-def _help(name: str, command: click.Command) -> str:
-    """Return the usage and the description of a command, without its options."""
+def _help(name: str) -> str:
+    """Return the usage of a command, the first paragraph of its description, and the examples."""
+    command = cli.commands[name]
     context = click.Context(command, click.Context(cli, info_name="voxbatch"), name, max_content_width=WIDTH)
     formatter = context.make_formatter()
     formatter.width = WIDTH
     command.format_usage(context, formatter)
     command.format_help_text(context, formatter)
-    return formatter.getvalue().rstrip()
+    usage, first, *more = formatter.getvalue().strip().split("\n\n")
+    return "\n\n".join([usage, first.rstrip(), *(text for text in more if text.strip().startswith("Examples:"))])
 
 
-def _folded(summary: str, table: str) -> str:
-    return f"<details markdown>\n<summary>{summary}</summary>\n\n{table}\n</details>\n"
+def _folded(summary: str, text: str) -> str:
+    return f"<details markdown>\n<summary>{summary}</summary>\n\n{text}\n</details>\n"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, ("---",) * len(head), *rows)).replace("| --- ", "|---")
 
 
-def _code(names: str) -> str:
-    """Return the names of an option as code in a cell, where `|` would end the cell."""
-    return f"<code>{names.replace('|', '&#124;')}</code>" if "|" in names else f"`{names}`"
+def _list(records: Iterable[Record]) -> str:
+    """Return options as a list, which fits a narrow screen."""
+    return "".join(f"- `{names}`: {_text(meaning)}\n" for names, meaning in records)
 
 
-def _cell(text: str) -> str:
-    """Return a meaning as a cell: no line ends, and what looks like HTML or Markdown as it is."""
-    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;").replace("*", r"\*")
+def _text(text: str) -> str:
+    """Return a meaning on one line, and what looks like HTML or Markdown as it is."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("*", r"\*")
 
 
 def _engine(engine: str, settings: Mapping[str, Setting], defaults: Mapping[str, object]) -> str:
-    """Return the folded table of an engine's options."""
-    rows = []
+    """Return the folded list of an engine's options."""
+    records = []
     for name, declared in settings.items():
         default = defaults[name]
         text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
-        rows.append((f"`{name}`", text, _cell(declared.help)))
-    return _folded(f"Options of {engine}: {len(rows)}", _table(("option", "default", "meaning"), rows))
+        records.append((f"{name}={text}", declared.help))
+    return _folded(f"Options of {engine}: {len(records)}", _list(records))
 
 
 if __name__ == "__main__":

@@ -81,12 +81,12 @@ def _speed(model: str, gpu: str) -> str:
 
 def costs() -> list[list[str]]:
     """Return the table of the costs of HOURS of audio: machines by models."""
-    head = [f"USD for {HOURS:,} hours", "USD an hour", "price of", *models()]
+    head = [f"USD for {HOURS:,} hours", *models()]
     rows = []
     for name, machine in compared().items():
         known = [speed_of(model, machine.gpu) for model in models()]
         cells = [_cost(speed, forecast(name, speed)) if speed else "" for speed in known]
-        rows.append([machine.title or "", f"{machine.usd_per_hour:g}", day(machine.priced_on), *cells])
+        rows.append([machine.title or "", *cells])
     return [head, *rows]
 
 
@@ -103,12 +103,11 @@ def _cost(speed: Speed, expected: Forecast) -> str:
 
 def services() -> list[list[str]]:
     """Return the table of the services' prices."""
-    head = ["service", "USD an hour of audio", f"USD for {HOURS:,} hours", "price of", "source"]
+    head = ["service", "USD an hour of audio", "price of, by"]
     rows = [
-        [entry.service, f"{entry.usd_per_hour:g}", f"{HOURS * entry.usd_per_hour:,.0f}", day(entry.priced_on),
-         f"[{'/'.join(entry.source.split('/')[3:5])}]({entry.source})"]
+        [entry.service, f"{entry.usd_per_hour:g}", f"[{day(entry.priced_on)}]({entry.source})"]
         for entry in prices.services()
-    ]  # fmt: skip
+    ]
     return [head, *rows]
 
 

@@ -67,9 +67,9 @@ class RunOptions:
     )  # fmt: skip
     cascade: str | None = setting(
         None, group=MODEL, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
-        help="Two models in place of --model: SMALL does everything, and LARGE does again the recordings of which "
-        f"SMALL is least sure: up to SHARE of the audio (default {DEFAULT_SHARE}) or, with wer=5 for SHARE and with a "
-        "--calibration of SMALL, until the others have an expected WER of 5 %. The more confident text counts.",
+        help="Two models in place of --model: SMALL does everything, and LARGE again what SMALL is least sure of: up "
+        f"to SHARE of the audio (default {DEFAULT_SHARE}) or, with wer=5 and a --calibration of SMALL, until the rest "
+        "has an expected WER of 5 %. The more confident text counts.",
     )  # fmt: skip
     """See works.cascade.options.parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
@@ -78,8 +78,8 @@ class RunOptions:
     )  # fmt: skip
     kernel_cache: str | None = setting(
         None, use=RECORDING, group=MODEL, in_profiles=False, metavar="PLACE",
-        help="A folder, gs:// or s3:// prefix from which the kernels of an earlier run with the same GPU, model and "
-        "settings are fetched, and where they are stored if they are not there. Engine vllm only.",
+        help="Where compiled kernels of the same GPU, model and settings are fetched and stored: a folder, gs:// or "
+        "s3:// prefix. Engine vllm only.",
     )  # fmt: skip
     language: str | None = setting(
         None, use=RECORDING, in_identity=True, metavar="LANG",
@@ -88,13 +88,13 @@ class RunOptions:
     """Tag of the language. It may be given as a name, such as "English"."""
     task: str = setting(
         TRANSCRIBE, choices=TASKS, use=RECORDING, group=MODEL, in_identity=True, metavar="TASK",
-        help="transcribe; translate: write English for speech in any language, multilingual Whisper models only; "
-        "align: find the times of the words of each row's `text`, as voxbatch align does.",
+        help="transcribe; translate: to English, multilingual Whisper models only; align: find the times of each "
+        "row's `text`, as voxbatch align does.",
     )  # fmt: skip
     hotwords: str | None = setting(
         None, use=RECORDING, group=MODEL, in_identity=True, in_profiles=False, metavar="FILE",
-        help="Names and terms that may be spoken, one on each line, so that the model spells them. A row may have "
-        "`hotwords` of its own. Whisper models only.",
+        help="Names and terms that may be spoken, one a line. A row may have `hotwords` of its own. Whisper models "
+        "only.",
     )  # fmt: skip
     """The words, divided by commas."""
     prompt: str | None = setting(
@@ -107,13 +107,12 @@ class RunOptions:
     )  # fmt: skip
     beside: bool = setting(
         False, group=OUTPUTS,
-        help="Write them (srt by default) also beside the recordings: talk.srt next to talk.mp4; of txt, "
-        "talk.transcript.txt. Files of others stay.",
+        help="Write them (srt by default) also beside the recordings: talk.srt, talk.transcript.txt. Files of others "
+        "stay.",
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
-        help="Write report.html, a page with the error rates and with each item's text and audio. Default: if OUT is a "
-        "local folder.",
+        help="Write report.html, with error rates and each item's text and audio. Default: if OUT is a local folder.",
     )  # fmt: skip
     max_line: int = setting(
         42, minimum=10, maximum=200, group=OUTPUTS, metavar="N",
@@ -122,7 +121,7 @@ class RunOptions:
     max_lines: int = setting(2, minimum=1, maximum=6, group=OUTPUTS, metavar="N", help="Most lines of a subtitle.")
     max_cps: float = setting(
         20.0, minimum=4, maximum=100, group=OUTPUTS, metavar="N",
-        help="Columns per second that a reader can follow: a subtitle is shown longer where there is room.",
+        help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
     )  # fmt: skip
     frame_rate: float = setting(
         DEFAULT_LIMITS.frame_rate, minimum=10, maximum=240, group=OUTPUTS, metavar="N",
@@ -143,17 +142,16 @@ class RunOptions:
     )  # fmt: skip
     update: bool = setting(
         False, use=PROCESS, group=SOURCE, in_profiles=False,
-        help="Continue the run in OUT even if the manifest has changed: keep the transcripts of unchanged lines. A "
-        "folder needs no --update, unless it may be empty: then there is nothing to do, and the exit code is 0.",
+        help="Continue the run in OUT though the manifest has changed: transcripts of unchanged lines stay. A folder "
+        "needs it only if it may be empty: that is then no error.",
     )  # fmt: skip
     retry_failed: str | None = setting(
         None, choices=RETRY_CHOICES, use=PROCESS, in_profiles=False, metavar="[retryable|all]",
-        help="Do the failed items of OUT again: those that may succeed with nothing changed (retryable, default), or "
-        "all.",
+        help="Do failed items of OUT again: those that may succeed unchanged (retryable, default), or all.",
     )  # fmt: skip
     allow_outside: bool = setting(
         False, group=SOURCE,
-        help="Let a manifest at an address name any local file and any address, not only those next to it.",
+        help="Let a manifest at an address name any file and address, not only those next to it.",
     )  # fmt: skip
     only_under: tuple[str, ...] = setting(
         (), group=SOURCE, metavar="PLACE",
@@ -168,40 +166,37 @@ class RunOptions:
     stores: Stores = DEFAULT_STORES
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,
-        help="Record recordings as failed if their store is down or denies access. Default: stop, so that the run can "
-        "continue later.",
+        help="Record recordings as failed if their store is down or denies access. Default: stop, to continue later.",
     )  # fmt: skip
     audio_stream: str | int | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
-        help="Audio streams to take of recordings that have several, such as a film in two languages: numbers from 0, "
-        "which are mixed; all; or the one that is tagged with a language. Default: the first one with voice, or the "
-        "sides of a conversation.",
+        help="Audio streams to take: numbers from 0, which are mixed; all; or the one that is tagged with a language. "
+        "Default: the first one with voice, or the sides of a conversation.",
     )  # fmt: skip
     """A number is an int; several are text, such as "0,2"."""
     channels: str | None = setting(
         None, choices=CHANNEL_MODES, use=RECORDING, group=SOURCE, in_identity=True, metavar="MODE",
-        help="split: recognise each channel of a recording alone, as a speaker; auto: only the two channels of a call. "
-        "Default: mix them down.",
+        help="split: recognise each channel alone, as a speaker; auto: only the two channels of a call. Default: mix "
+        "them down.",
     )  # fmt: skip
     channel_names: tuple[str, ...] = setting(
         (), needs="channels", use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
-        help="Names of the speakers of the channels, from the first one, e.g. agent,customer. Default: Speaker 1, "
-        "Speaker 2.",
+        help="Names of the speakers of the channels, e.g. agent,customer. Default: Speaker 1, Speaker 2.",
     )  # fmt: skip
     speakers: str | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="[N|MIN-MAX]",
-        help="Tell the speakers apart: N of them, MIN to MAX, or any number (auto). Words and segments get a speaker.",
+        help="Tell the speakers apart: N, MIN to MAX, or any number (auto). Words and segments get a speaker.",
     )  # fmt: skip
     """See works.speakers.options.speaker_count."""
     speaker_model: str | None = setting(
         None, needs="speakers", use=RECORDING, group=MODEL, in_identity=True, metavar="MODEL",
-        help="The networks that tell the speakers apart: a folder, a name on the hub, gs:// or s3://. Default: "
-        "pyannote's segmentation 3.0 and CAM++.",
+        help="The networks that tell speakers apart: a folder, a name on the hub, gs:// or s3://. Default: pyannote's "
+        "segmentation 3.0 and CAM++.",
     )  # fmt: skip
     speaker_names: str | None = setting(
         None, needs="speakers", use=RECORDING, group=SOURCE, metavar="FOLDER",
-        help="Samples of known voices, NAME.wav or several in NAME/, a folder or gs:// or s3://. Speakers with such a "
-        "voice get its name, others stay numbers.",
+        help="Samples of known voices, NAME.wav or several in NAME/: a folder, gs:// or s3://. These speakers get "
+        "their names.",
     )  # fmt: skip
     """The identity of a run has the digests of the samples instead of the place."""
     max_hours: float = setting(
@@ -221,26 +216,32 @@ class RunOptions:
     )  # fmt: skip
     decoders: int = setting(
         0, minimum=0, group=MACHINE, metavar="N",
-        help="Decoder processes for each worker. Default: one per core in total, and at most 16 for each worker.",
+        help="Decoder processes for each worker. Default: one per core in total, at most 16 for each.",
     )  # fmt: skip
     workers: int = setting(
         0, minimum=0, group=MACHINE, metavar="auto|N",
         help="Processes that run in parallel: one for each GPU, or at most N.",
     )  # fmt: skip
     """0 leaves the number to the engine."""
+    keep_engine: float = setting(
+        0.0, minimum=0, maximum=86_400, use=PROCESS, group=MACHINE, in_profiles=False, metavar="TIME",
+        help="Keep the model loaded after the run for TIME (90s, 10m, 1h), for your next run with --keep-engine and "
+        "the same model and options. A run without --keep-engine ends it. Default: 0.",
+    )  # fmt: skip
+    """Seconds; see `process.vacancy`."""
     profile: str | None = setting(
         None, use=RECORDING, group=MODEL, in_profiles=False, metavar="NAME",
         help="Use the settings of a profile; see voxbatch profiles.",
     )  # fmt: skip
     expected_rtfx: float | None = setting(
         None, minimum=0.001, group=MACHINE, metavar="X",
-        help="For estimates: seconds of audio per second of one machine. Default: the profile's value, or for Voxtral "
-        "Realtime a calculation for the GPU.",
+        help="For estimates: seconds of audio per second of one machine. Default: the profile's, or a calculation for "
+        "the GPU.",
     )  # fmt: skip
     usd_per_hour: float | None = setting(
         None, group=MACHINE, metavar="USD",
-        help="Price of one machine. Default: the price known to voxbatch on Cloud Run and SageMaker, elsewhere none: "
-        "no cost is shown.",
+        help="Price of one machine. Default: the known price on Cloud Run and SageMaker, elsewhere none, and no cost "
+        "is shown.",
     )  # fmt: skip
     """See the module `prices`."""
 

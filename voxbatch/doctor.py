@@ -21,7 +21,7 @@ from voxbatch.engines import entry_points
 from voxbatch.engines.checks import CheckedModel, EngineChecks, Finding
 from voxbatch.engines.choice import choose
 from voxbatch.errors import EngineError, StorageError, VoxbatchError
-from voxbatch.process import confinement
+from voxbatch.process import confinement, kept
 
 _PACKAGES = (
     ("numpy", "samples", ""),
@@ -97,6 +97,10 @@ def findings(asked: RunOptions | None = None, out: str | None = None) -> Iterato
     yield _confinement()
     gpus = [*_gpus(), _cuda()]
     yield from gpus
+    for pid, socket in kept.waiting().items():
+        engine = socket.stem.rpartition("-")[0]
+        text = f"{engine}: process {pid} waits for a run with --keep-engine; to end it: kill {pid}"
+        yield Finding("kept engine", "ok", text)
     if os.environ.get("HF_TOKEN"):  # the finding never contains the token
         yield Finding("HF_TOKEN", "ok", "set")
     else:

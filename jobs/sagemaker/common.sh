@@ -12,7 +12,7 @@ stop() {
     exit 1
 }
 
-say() { # say STATE WHAT; the state is made, changed, kept, gone, absent, running, warning or ready
+say() { # say STATE WHAT; the state is plan, changed, kept, gone, absent, running, warning or ready
     printf '%-8s %s\n' "$1" "$2"
 }
 
@@ -43,6 +43,7 @@ found() { # found CODE aws-arguments…: put the output into $answer; return 1 i
 command -v aws >/dev/null || stop "aws is not on PATH: install the AWS CLI, version 2 or 1.36 and newer"
 command -v python3 >/dev/null || stop "python3 is not on PATH"
 
+given=" $(compgen -v | tr '\n' ' ')" # what the caller has set, which is taken before what the stack remembers
 # shellcheck source=settings.sh
 . "$here/settings.sh"
 
@@ -50,16 +51,6 @@ REGION=${AWS_REGION:-${AWS_DEFAULT_REGION:-$(aws configure get region || true)}}
 [[ -n $REGION ]] || stop "no region: set AWS_REGION"
 export AWS_REGION=$REGION AWS_DEFAULT_REGION=$REGION
 ACCOUNT=$(call sts get-caller-identity --query Account --output text)
-IN_BUCKET=${IN_BUCKET:-$NAME-in-$ACCOUNT-$REGION}
-OUT_BUCKET=${OUT_BUCKET:-$NAME-out-$ACCOUNT-$REGION}
-MODELS_BUCKET=${MODELS_BUCKET:-$NAME-models-$ACCOUNT-$REGION}
-
-for type in $INSTANCE_TYPE $NIGHTLY_TYPE ${FALLBACK_TYPES//,/ }; do # AWS refuses the job: these disks encrypt themselves
-    [[ -z $VOLUME_KMS_KEY || ! $type =~ ^ml\.(g[4-9]|p3dn|p[4-9]) ]] ||
-        stop "VOLUME_KMS_KEY: an $type has disks of its own, which the machine encrypts, and takes no key: leave it empty"
-done
-[[ $TAGS =~ ^([^=,]+=[^=,]*(,[^=,]+=[^=,]*)*)?$ ]] || stop "TAGS is '$TAGS'; it must be NAME=VALUE,NAME=VALUE"
-[[ $ALERTS == yes || $ALERTS == no ]] || stop "ALERTS is '$ALERTS'; it must be yes or no"
 
 has_bucket() {
     found '404|NoSuchBucket|NotFound' s3api head-bucket --bucket "$1"
@@ -72,6 +63,66 @@ has_stack() {
 parameter() { # parameter STACK NAME: put a parameter of the last deployment into $answer; return 1 if there was none
     found ValidationError cloudformation describe-stacks --stack-name "$1" --output text \
         --query "Stacks[0].Parameters[?ParameterKey=='$2'].ParameterValue"
+}
+
+DEFAULTS=no DRY_RUN=no
+option() { # option "$@": read the options of a deploy.sh
+    local word
+    for word in "$@"; do
+        case $word in
+        --dry-run) DRY_RUN=yes ;;
+        --defaults) DEFAULTS=yes ;;
+        *) stop "deploy.sh takes --dry-run (show what would change) and --defaults (forget the settings of the last run); it was given: $word" ;;
+        esac
+    done
+}
+
+SHARED="IN_BUCKET OUT_BUCKET MODELS_BUCKET KMS_KEY TAGS" # settings of the jobs that their endpoint takes, too
+NOT_REMEMBERED=" NAME BUILD VERIFY REPLACE ALERT_EMAIL " # the address is a parameter of its own: see whom_to_tell
+names_in() { # names_in FILE…: print the settings of these files that a stack remembers, and the exported options of voxbatch
+    local name
+    for name in $(sed -n 's/^: "${\([A-Z_]*\):=.*/\1/p' "$@" | sort -u) $(compgen -A export VOXBATCH_); do
+        [[ $NOT_REMEMBERED == *" $name "* ]] || printf '%s ' "$name"
+    done
+}
+
+recall() { # recall STACK [NAME…]: take these settings, or all, from the last deployment of a stack, if the caller did not set them
+    local name value changed=""
+    [[ $DEFAULTS == no ]] && parameter "$1" Settings && [[ -n $answer ]] || return 0
+    while IFS== read -r name value; do
+        [[ $name =~ ^[A-Z][A-Z0-9_]*$ && ($# == 1 || " ${*:2} " == *" $name "*) ]] || continue
+        [[ $name != IMAGE_TAG || $BUILD != yes ]] || continue # a build makes another image
+        if [[ $given != *" $name "* ]]; then
+            printf -v "$name" %s "$value"
+            [[ $name != VOXBATCH_* ]] || export "${name?}"
+            given+="$name "
+        elif [[ ${!name} != "$value" ]]; then
+            changed+="${changed:+, }$name=${!name} (was $value)"
+        fi
+    done <<<"$answer"
+    say kept "settings of stack $1${changed:+, except $changed}"
+}
+
+remember() { # remember NAME…: put those of the settings that were set, now or before, into $memory, a parameter of a stack
+    local name
+    memory=Settings=
+    for name in "$@"; do
+        [[ $given != *" $name "* || -z ${!name} ]] || memory+=$name=${!name}$'\n'
+    done
+}
+
+check_settings() { # fill in the names of the buckets, and stop if a setting of both deploy.sh is wrong
+    local type
+    IN_BUCKET=${IN_BUCKET:-$NAME-in-$ACCOUNT-$REGION}
+    OUT_BUCKET=${OUT_BUCKET:-$NAME-out-$ACCOUNT-$REGION}
+    MODELS_BUCKET=${MODELS_BUCKET:-$NAME-models-$ACCOUNT-$REGION}
+    for type in $INSTANCE_TYPE $NIGHTLY_TYPE ${FALLBACK_TYPES//,/ }; do # AWS refuses the job: these disks encrypt themselves
+        [[ -z $VOLUME_KMS_KEY || ! $type =~ ^ml\.(g[4-9]|p3dn|p[4-9]) ]] ||
+            stop "VOLUME_KMS_KEY: an $type has disks of its own, which the machine encrypts, and takes no key: leave it empty"
+    done
+    [[ $TAGS =~ ^([^=,]+=[^=,]*(,[^=,]+=[^=,]*)*)?$ ]] || stop "TAGS is '$TAGS'; it must be NAME=VALUE,NAME=VALUE"
+    [[ $ALERTS == yes || $ALERTS == no ]] || stop "ALERTS is '$ALERTS'; it must be yes or no"
+    [[ $REPLACE == yes || $REPLACE == no ]] || stop "REPLACE is '$REPLACE'; it must be yes or no"
 }
 
 whom_to_tell() { # whom_to_tell STACK: set ALERT_EMAIL to "no", or to the address of the last deployment if none is given
@@ -97,23 +148,59 @@ quota() { # quota NAME COUNT: put it into $allowed; return 1, with a warning, if
     return 1
 }
 
-deploy_stack() { # deploy_stack STACK TEMPLATE NAME=VALUE…: create or change a stack; other parameters stay as they are
-    local name=$1 template=$2 said
+deploy_stack() { # deploy_stack STACK TEMPLATE NAME=VALUE…: show the changes of a stack, and make them; other parameters stay
+    local name=$1 template=$2 kind=create said plan tags
     shift 2
     if found ValidationError cloudformation describe-stacks --stack-name "$name" --query 'Stacks[0].StackStatus' \
-        --output text && [[ $answer == ROLLBACK_COMPLETE ]]; then # what is left of a first attempt cannot be changed
-        remove_stack "$name"
+        --output text; then
+        case $answer in
+        ROLLBACK_COMPLETE) remove_stack "$name" ;; # what is left of a first attempt cannot be changed
+        REVIEW_IN_PROGRESS) ;;
+        *) kind=update ;;
+        esac
     fi
-    # shellcheck disable=SC2086 # a word for each tag
-    if ! said=$(aws cloudformation deploy --stack-name "$name" --template-file "$here/$template" \
+    IFS=, read -ra tags <<<"$TAGS"
+    said=$(call cloudformation deploy --stack-name "$name" --template-file "$here/$template" --no-execute-changeset \
         --capabilities CAPABILITY_NAMED_IAM --no-fail-on-empty-changeset --parameter-overrides "$@" \
-        ${TAGS:+--tags ${TAGS//,/ }} 2>"$work/errors"); then
-        grep -q "Failed to create/update the stack" "$work/errors" || refused cloudformation deploy
+        ${tags[@]+--tags "${tags[@]}"})
+    if [[ $said == *"No changes to deploy"* ]]; then
+        say kept "stack $name"
+        return
+    fi
+    plan=$(grep -om 1 'arn:[^ ]*:changeSet/[^ ]*' <<<"$said") || stop "aws cloudformation deploy names no change set: $said"
+    call cloudformation describe-change-set --change-set-name "$plan" --output text \
+        --query 'Changes[].ResourceChange.[Action, Replacement, ResourceType, LogicalResourceId]' >"$work/plan"
+    say plan "stack $name, by resource: what is done with it, and whether it is replaced"
+    sed 's/^/         /' "$work/plan"
+    if [[ $DRY_RUN == yes ]]; then
+        forget_plan "$name" "$plan" "$kind"
+        return
+    fi
+    confirm_losses || {
+        forget_plan "$name" "$plan" "$kind"
+        stop "stack $name was not changed. Leave out the setting that causes this, or look after what is in there and set REPLACE=yes"
+    }
+    call cloudformation execute-change-set --change-set-name "$plan"
+    if ! aws cloudformation wait "stack-$kind-complete" --stack-name "$name" 2>"$work/errors"; then
         call cloudformation describe-stack-events --stack-name "$name" --output text \
             --query "StackEvents[?ends_with(ResourceStatus, '_FAILED')].[LogicalResourceId, ResourceStatusReason]" >&2
         stop "stack $name was not changed, for the reasons above: the last line is the first one"
     fi
-    if [[ $said == *"No changes to deploy"* ]]; then say kept "stack $name"; else say changed "stack $name"; fi
+    say changed "stack $name"
+}
+
+forget_plan() { # forget_plan STACK PLAN create|update: delete a change set, and the empty stack that comes with a first one
+    call cloudformation delete-change-set --change-set-name "$2"
+    [[ $3 == update ]] || call cloudformation delete-stack --stack-name "$1"
+}
+
+confirm_losses() { # return 1 if the plan takes something with messages or data from the stack, and nobody says yes
+    local losses holds='(S3::Bucket|SQS::Queue|ECR::Repository)' reply=$REPLACE
+    losses=$(grep -E $'^(Remove\t|Modify\t(True|Conditional)\t).*AWS::'"$holds"$'\t' "$work/plan") || return 0
+    say warning "messages in what is removed or replaced are lost; buckets and images stay, but runs do not use them any more:"
+    sed 's/^/         /' <<<"$losses"
+    if [[ $reply == no && -t 0 ]]; then read -r -p "Go on? Type yes: " reply || true; fi
+    [[ $reply == yes ]]
 }
 
 remove_stack() {

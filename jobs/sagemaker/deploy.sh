@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
 # Set up transcription on SageMaker with one command: check settings and quota, create or change the stack of
 # template.yaml, let CodeBuild build the image and bring the weights, and transcribe one recording as a trial. A second
-# run changes nothing; a run after a change of settings.sh changes only that.
+# run changes nothing; a run with another setting changes only that. --dry-run shows the plan of the stack.
 set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+option "$@"
+recall "$NAME"
+# shellcheck disable=SC2046 # a word for each setting
+remember $(names_in "$here/settings.sh")
+check_settings
 [[ $MAX_HOURS =~ ^[1-9][0-9]*$ ]] || stop "MAX_HOURS is '$MAX_HOURS'; it must be a whole number from 1"
 [[ $BUILD == @(|yes|no) ]] || stop "BUILD is '$BUILD'; it must be yes, no or empty"
 [[ $VERIFY == @(|yes|no) ]] || stop "VERIFY is '$VERIFY'; it must be yes, no or empty"
 [[ $KERNELS == @(yes|no) ]] || stop "KERNELS is '$KERNELS'; it must be yes or no"
 [[ ${VOXBATCH_KERNEL_CACHE:-} != @("s3://$IN_BUCKET"|"s3://$OUT_BUCKET")?(/*) ]] ||
     stop "VOXBATCH_KERNEL_CACHE is $VOXBATCH_KERNEL_CACHE: kernels are code, and this bucket holds what strangers wrote. Use KERNELS=yes"
+[[ ${VOXBATCH_MODEL:-} != @("s3://$IN_BUCKET"|"s3://$OUT_BUCKET")?(/*) ]] ||
+    stop "VOXBATCH_MODEL is $VOXBATCH_MODEL: a model may hold code, and this bucket holds what strangers wrote. Use s3://$MODELS_BUCKET/"
 [[ $BUILD != yes || $IMAGE_TAG != sha256:* ]] || stop "BUILD=yes makes a tag: IMAGE_TAG is a digest"
 [[ -z $SCHEDULE || ($NIGHTLY != "$UPLOADS"* && $UPLOADS != "$NIGHTLY"*) ]] ||
     stop "NIGHTLY ($NIGHTLY) and UPLOADS ($UPLOADS) lie one in the other: what is uploaded would be run twice"
@@ -121,18 +128,26 @@ make_models=$(make_bucket "$MODELS_BUCKET")
 make_repository=$(make_repository)
 ground=("Name=$NAME" "InBucket=$IN_BUCKET" "OutBucket=$OUT_BUCKET" "ModelsBucket=$MODELS_BUCKET" "MakeInBucket=$make_in"
     "MakeOutBucket=$make_out" "MakeModelsBucket=$make_models" "MakeRepository=$make_repository" "AlertEmail=$ALERT_EMAIL"
-    "KmsKey=$KMS_KEY" "HubTokenSecret=$HUB_TOKEN_SECRET")
+    "KmsKey=$KMS_KEY" "HubTokenSecret=$HUB_TOKEN_SECRET" "$memory")
 runs=("Uploads=$UPLOADS" "Schedule=$SCHEDULE" "Nightly=$NIGHTLY" "NightlyType=${NIGHTLY_TYPE:-$INSTANCE_TYPE}"
     "InstanceType=$INSTANCE_TYPE" "FallbackTypes=$FALLBACK_TYPES" "InstanceCount=$INSTANCE_COUNT" "HoursPerHost=$HOURS_PER_HOST" "DiskGB=$DISK_GB"
     "MaxSeconds=$((MAX_HOURS * 3600))" "Subnets=$SUBNETS" "SecurityGroups=$SECURITY_GROUPS"
     "VolumeKmsKey=$VOLUME_KMS_KEY" "Tags=$(sed -E 's/([^=,]+)=([^,]*)/{"Key": "\1", "Value": "\2"}/g' <<<"$TAGS")")
 
+jobs_log=/aws/sagemaker/ProcessingJobs # the alarm for failed items reads it; SageMaker makes it with an account's first job
+if [[ $DRY_RUN == no && $(call logs describe-log-groups --log-group-name-prefix $jobs_log --query 'logGroups[].arn') != *"$jobs_log:"* ]]; then
+    call logs create-log-group --log-group-name $jobs_log
+fi
 builds=()
 if [[ $BUILD == yes ]] || ! has_image; then builds+=(image); fi
 if [[ -n $MODEL ]] && ! { has_bucket "$MODELS_BUCKET" && has_weights "$MODELS_BUCKET" "$MODEL/"; }; then builds+=(weights); fi
 if [[ ${#builds[@]} != 0 ]]; then # what a build needs: a pipeline stays as it is, and a new one comes with the image
     if has_stack "$NAME"; then first=(); else first=("${runs[@]}" "Options=$(options)"); fi
     deploy_stack "$NAME" template.yaml "${ground[@]}" ${first[@]+"${first[@]}"}
+    if [[ $DRY_RUN == yes ]]; then
+        say plan "then a build of: ${builds[*]}; and the stack gets the pipeline with the image"
+        exit
+    fi
 fi
 for step in ${builds[@]+"${builds[@]}"}; do
     if [[ $step == weights ]]; then
@@ -154,6 +169,7 @@ image
 [[ $KERNELS == no ]] || export VOXBATCH_KERNEL_CACHE=s3://$MODELS_BUCKET/kernels/compiled
 [[ -z $MODEL ]] || export VOXBATCH_MODEL=s3://$MODELS_BUCKET/$MODEL/
 deploy_stack "$NAME" template.yaml "${ground[@]}" "${runs[@]}" "Options=$(options)" "ImageDigest=$DIGEST"
+[[ $DRY_RUN == no ]] || exit 0
 [[ $make_in == yes ]] || events
 if [[ $VERIFY == yes && $can_run == yes ]]; then verify; fi
 if [[ $KERNELS == yes && $can_run == yes ]] && { [[ $VERIFY == yes ]] || ! has_kernels; }; then compile_kernels; fi

@@ -1,4 +1,6 @@
-# Settings of deploy.sh and teardown.sh. Change them here, or set a variable for one call: INSTANCE_COUNT=4 ./deploy.sh
+# Settings of deploy.sh and teardown.sh, with their defaults. To change one, set its variable: INSTANCE_COUNT=8 ./deploy.sh
+# The stack remembers what was set, except NAME, BUILD, VERIFY and REPLACE: the next deploy.sh takes it. SCHEDULE= sets one
+# back to its default, and --defaults all of them.
 # shellcheck shell=bash
 
 : "${NAME:=voxbatch}"               # name of the stack, the repository and the pipeline, and prefix of every other name
@@ -15,6 +17,8 @@
 : "${HOURS_PER_HOST:=400}"          # hours of audio for each of these hosts, by the durations in the manifest; 400 take some 4 h
 : "${DISK_GB:=100}"                 # disk of each host, for the image and a model that is not in it
 : "${MAX_HOURS:=24}"                # after this time SageMaker stops the job; committed items are safe
+
+: "${REPLACE:=no}"                  # yes: take a bucket or queue from the stack where a setting replaces it; deploy.sh asks
 
 # The image and the model.
 : "${BUILD:=}"         # yes: build the image again; no: never, you push it; empty: build it if the repository has none
@@ -37,4 +41,5 @@
 : "${HUB_TOKEN_SECRET:=}" # ARN of the secret in Secrets Manager that holds the hub token, as plain text
 
 # Any option of `voxbatch run` is passed to the job if it is exported as VOXBATCH_… when deploy.sh runs, for example:
-# export VOXBATCH_PROFILE=small-24b VOXBATCH_FORMATS=srt,vtt VOXBATCH_MODEL=s3://BUCKET/models/voxtral/
+# export VOXBATCH_PROFILE=small-24b VOXBATCH_FORMATS=srt,vtt VOXBATCH_MODEL=s3://MODELS_BUCKET/voxtral/
+# The stack remembers them, too; VOXBATCH_FORMATS= takes one away.

@@ -5,6 +5,8 @@ set -euo pipefail
 # shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [[ $# == 0 || "$*" == --all ]] || stop "teardown.sh takes nothing, or --all; it was given: $*"
+recall "$NAME"
+check_settings
 
 repository() {
     if ! found RepositoryNotFoundException ecr describe-repositories --repository-names "$NAME"; then

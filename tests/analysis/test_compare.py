@@ -245,7 +245,7 @@ def test_the_command_prints_both_sides(run: Path, voxbatch: Voxbatch, write: Wri
 
 def test_options_that_differ_are_named(run: Path, voxbatch: Voxbatch, manifest: ManifestWriter) -> None:
     """The options of two runs that differ are named with both values, and only they; a file has no options."""
-    options = ("--engine", "scripted", "--engine-option", "max_chunk_s=20", "--max-hours", "2")
+    options = ("--engine", "scripted", "--engine-option", "max_chunk_s=20", "--max-hours", "2", "--formats", "srt")
     assert voxbatch("run", manifest(1.5, text="w0 w1", lang="en"), "-o", "other", *options).returncode == 0
     other = run.parent / "other"
     assert compare_places(str(run), str(run)).options == {}
@@ -253,7 +253,7 @@ def test_options_that_differ_are_named(run: Path, voxbatch: Voxbatch, manifest: 
     assert {name: found[name] for name in ("max_chunk_s", "max_hours")} == {
         "max_chunk_s": (30.0, 20.0), "max_hours": (24.0, 2.0),
     }  # fmt: skip
-    assert not {"source", "out", "engine_options", "voxbatch", "machine"} & set(found)
+    assert not {"source", "out", "formats", "engine_options", "voxbatch", "machine"} & set(found)
     printed = voxbatch("compare", run, other, "--limit", 0).stdout
     assert "\noptions that differ (A → B):\n" in printed
     assert "\n  max_chunk_s: 30.0 → 20.0\n" in printed

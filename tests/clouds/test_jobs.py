@@ -78,14 +78,19 @@ def test_kubernetes_manifests_are_valid(name: str) -> None:
 @pytest.mark.slow
 def test_ray_job_has_a_machine_for_each_actor() -> None:
     """The pods of jobs/ray/rayjob.yaml are valid, its call of `voxbatch.ray.run` is, and each of its actors has a
-    worker pod with a GPU and enough CPUs. The images have the Ray that the tests ran.
+    worker pod with a GPU and enough CPUs. The images have the Ray that the tests ran. The pods have an account of their
+    own, to which the page gives the right on the bucket.
     """
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    spec = yaml.safe_load((JOBS / "ray" / "rayjob.yaml").read_text())["spec"]
+    account, job = yaml.safe_load_all((JOBS / "ray" / "rayjob.yaml").read_text())
+    kubernetes_validate.validate(account, "1.30", strict=True)
+    assert f"/ns/default/sa/{account['metadata']['name']}\n" in (ROOT / "docs" / "ray.md").read_text()
+    spec = job["spec"]
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
     for template in (group["template"], spec["rayClusterSpec"]["headGroupSpec"]["template"]):
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": template["spec"]}
         kubernetes_validate.validate(pod, "1.30", strict=True)
+        assert template["spec"]["serviceAccountName"] == account["metadata"]["name"]
         version = (ROOT / "requirements-optional.txt").read_text().partition("ray[data]==")[2].split()[0]
         assert template["spec"]["containers"][0]["image"].startswith(f"rayproject/ray:{version}-py312")
     code = shlex.split(spec["entrypoint"])[2].partition("print(")[2].removesuffix(")")

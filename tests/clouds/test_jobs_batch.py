@@ -113,6 +113,15 @@ def names(resources: dict[str, Any]) -> list[str]:
     ]
 
 
+def test_alerts_are_made_for_an_address() -> None:
+    """Without AlertEmail, nothing is made that tells somebody. A failed array sends one message, not each child."""
+    alerts = {"Alerts", "AlertsPolicy", "FailedJobsRule", "FailedItems", "FailedItemsAlarm"}
+    assert made(AlertEmail="ops@example.org").keys() - made().keys() == alerts
+    detail = made(AlertEmail="ops@example.org")["FailedJobsRule"]["EventPattern"]["detail"]
+    assert (detail["status"], detail["arrayProperties"]) == (["FAILED"], {"index": [{"exists": False}]})
+    assert made()["Job"]["ContainerProperties"]["LogConfiguration"]["Options"] == {"awslogs-group": "voxbatch-batch"}
+
+
 @pytest.mark.slow
 def test_cfn_lint_finds_no_fault() -> None:
     """cfn-lint, which has AWS's schema of each resource, finds no fault in the template."""
@@ -130,7 +139,8 @@ def test_stack_has_a_queue_that_takes_the_job(moto: str, capacity: str) -> None:
     queue and a job of its other resources.
 
     moto's CloudFormation makes no compute environment without a name and a service role, and its list of machines ends
-    before the G6. So the test sends these resources as requests, with other machines.
+    before the G6. So the test sends these resources as requests, with other machines. It also lists resources whose
+    condition is false, without their names.
     """
     login = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": REGION, "endpoint_url": moto}
     ec2, iam, batch, stacks = (boto3.client(name, **login) for name in ("ec2", "iam", "batch", "cloudformation"))
@@ -149,7 +159,11 @@ def test_stack_has_a_queue_that_takes_the_job(moto: str, capacity: str) -> None:
     [stack] = stacks.describe_stacks(StackName="voxbatch-batch")["Stacks"]
     assert {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]} == {"Image": IMAGE}
     own = stacks.describe_stack_resources(StackName="voxbatch-batch")["StackResources"]
-    ids = {resource["LogicalResourceId"]: resource["PhysicalResourceId"] for resource in own}
+    ids = {
+        resource["LogicalResourceId"]: resource["PhysicalResourceId"]
+        for resource in own
+        if "PhysicalResourceId" in resource
+    }
     profile = iam.get_instance_profile(InstanceProfileName="voxbatch-batch-host")["InstanceProfile"]
     assert [role["RoleName"] for role in profile["Roles"]] == ["voxbatch-batch-host"]
 

@@ -22,8 +22,8 @@ import botocore.session
 import pytest
 import yaml
 from botocore.exceptions import ClientError
-from cloudformation import Stack
-from conftest import ManifestWriter, Recorder, Voxbatch, environment
+from cloudformation import Stack, load
+from conftest import ROOT, ManifestWriter, Recorder, Voxbatch, environment
 from fake_aws import FakeAws, pairs, parameters, validated
 from outputs import FAST
 from sagemaker_deployment import (
@@ -110,6 +110,7 @@ def test_one_command_builds_deploys_and_tries(deployment: Deployment, tmp_path: 
 
     there.changes()
     assert did(there.run("deploy.sh", ALERT_EMAIL="")) == []
+    assert fake.plans == {}
     assert [command[:2] for command in there.changes()] == [["cloudformation", "deploy"]]
     night: dict[str, Any] = {"SCHEDULE": "cron(0 2 * * ? *)", "INSTANCE_COUNT": "4", "VOXBATCH_PROFILE": "small-24b"}
     digest = there.push()
@@ -275,6 +276,90 @@ def test_kernels_are_compiled_once_by_a_role_of_their_own(deployment: Deployment
     for place in (f"s3://{OUT}/kernels", f"s3://{IN}"):
         lines = there.run("deploy.sh", code=1, VOXBATCH_KERNEL_CACHE=place)
         assert any("kernels are code" in line for line in lines), lines
+        lines = there.run("deploy.sh", code=1, VOXBATCH_MODEL=place)
+        assert any("a model may hold code" in line for line in lines), lines
+
+
+@pytest.mark.slow
+def test_settings_live_with_the_stack(deployment: Deployment) -> None:
+    """`HOURS_PER_HOST=100 deploy.sh` changes the hours and nothing else: schedule, folders, machines, model and options
+    stay, and the script says what is changed. An empty setting goes back to the default. A dry run and a refused one
+    change nothing. A quota that limits the hosts is not remembered. teardown.sh finds the buckets.
+    """
+    there, fake = deployment, deployment.fake
+    there.run("deploy.sh", code=1, BUILD="no", OUT_BUCKET="texts", MODELS_BUCKET="weights")
+    there.push()
+    there.client("s3").put_object(Bucket="weights", Key="owner/name/a.safetensors", Body=b"x")
+    fake.quotas = {"ml.g5.xlarge for processing job usage": 3.0}
+    chosen: dict[str, Any] = {
+        "SCHEDULE": "cron(0 2 * * ? *)", "NIGHTLY": "days/", "UPLOADS": "new/", "INSTANCE_TYPE": "ml.g5.xlarge",
+        "INSTANCE_COUNT": "8", "MAX_HOURS": "5", "TAGS": "team=speech,cost=4 2", "MODEL": "owner/name",
+        "KERNELS": "yes", "ALERT_EMAIL": "night@example.org", "VOXBATCH_FORMATS": "srt,vtt",
+    }  # fmt: skip
+    there.client("s3").put_object(Bucket="weights", Key="kernels/compiled/1.tar.gz", Body=b"x")
+    there.run("deploy.sh", **chosen)
+    before = fake.stacks["voxbatch"].given
+    assert (before["InstanceCount"], before["OutBucket"]) == ("3", "texts")
+    fake.quotas = {}
+    lines = there.run("deploy.sh", HOURS_PER_HOST="100", ALERT_EMAIL="")
+    assert fake.stacks["voxbatch"].given == {
+        **before,
+        "InstanceCount": "8", "HoursPerHost": "100", "Settings": "HOURS_PER_HOST=100\n" + before["Settings"],
+    }  # fmt: skip
+    lines = there.run("deploy.sh", HOURS_PER_HOST="50", ALERT_EMAIL="")
+    assert "kept     settings of stack voxbatch, except HOURS_PER_HOST=50 (was 100)" in lines
+    now = fake.stacks["voxbatch"].given
+    there.run("deploy.sh", "--dry-run", HOURS_PER_HOST="7", ALERT_EMAIL="")
+    there.run("deploy.sh", code=1, MAX_HOURS="0", ALERT_EMAIL="")
+    assert (fake.stacks["voxbatch"].given, fake.plans) == (now, {})
+    there.run("deploy.sh", MAX_HOURS="", ALERT_EMAIL="")
+    assert fake.stacks["voxbatch"].given["MaxSeconds"] == "86400"
+    assert did(there.run("deploy.sh", ALERT_EMAIL="")) == []
+    assert "kept     bucket texts (--all deletes it if it is empty)" in there.run("teardown.sh")
+
+
+@pytest.mark.slow
+def test_defaults_and_builds_take_no_notice_of_what_is_remembered(deployment: Deployment) -> None:
+    """--defaults forgets all settings; a build takes no notice of the digest of a rollback."""
+    there, fake = deployment, deployment.fake
+    there.run("deploy.sh", code=1, BUILD="no")
+    digest = there.push()
+    there.run("deploy.sh", IMAGE_TAG=digest, DISK_GB="200")
+    assert fake.stacks["voxbatch"].given["Settings"] == f"DISK_GB=200\nIMAGE_TAG={digest}\n"
+
+    def build(_: dict[str, str]) -> None:
+        there.push()
+
+    fake.on_build = build
+    there.run("deploy.sh", BUILD="yes", VERIFY="no")
+    assert "IMAGE_TAG" not in fake.stacks["voxbatch"].given["Settings"]
+    there.run("deploy.sh", "--defaults")
+    assert fake.stacks["voxbatch"].given["DiskGB"] == "100"
+    assert "--dry-run (show what would change)" in there.run("deploy.sh", "--all", code=1)[-1]
+
+
+@pytest.mark.slow
+def test_plan_is_shown_and_losses_need_a_yes(deployment: Deployment) -> None:
+    """The plan names each resource that changes. A plan that replaces a bucket is not executed without REPLACE=yes. A
+    dry run of the first deployment leaves no stack.
+    """
+    there, fake = deployment, deployment.fake
+    lines = there.run("deploy.sh", "--dry-run")
+    assert "         Add\tNone\tAWS::S3::Bucket\tRecordings" in lines
+    assert lines[-1] == "plan     then a build of: image; and the stack gets the pipeline with the image"
+    assert (fake.stacks, fake.plans, there.client("s3").list_buckets()["Buckets"]) == ({}, {}, [])
+    there.run("deploy.sh", code=1, BUILD="no")
+    there.push()
+    there.run("deploy.sh")
+    before = fake.stacks["voxbatch"]
+    lines = there.run("deploy.sh", "--dry-run", HOURS_PER_HOST="7")
+    assert lines.count("         Modify\tFalse\tAWS::Lambda::Function\tUploadsFunction") == 1
+    lines = there.run("deploy.sh", IN_BUCKET="others", code=1)
+    assert lines.count("         Modify\tTrue\tAWS::S3::Bucket\tRecordings") == 2
+    assert lines[-1].endswith("look after what is in there and set REPLACE=yes")
+    assert (fake.stacks["voxbatch"], fake.plans) == (before, {})
+    there.run("deploy.sh", IN_BUCKET="others", REPLACE="yes")
+    assert fake.stacks["voxbatch"].given["InBucket"] == "others"
 
 
 SECRET = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:hub-AbCdEf"
@@ -621,7 +706,36 @@ def test_stack_without_an_image_starts_nothing() -> None:
     )
     rules = {"UploadsRule", "NightlyRule", "FailedRunsRule", "FailedJobsRule"}
     function = {"UploadsFunction", "UploadsRetries", "UploadsPermission"}
-    assert gone == {"Pipeline", "DeadAlarm", "Alerts", "AlertsPolicy", *function, *rules}
+    alarms = {"DeadAlarm", "FailedItems", "FailedItemsAlarm"}
+    assert gone == {"Pipeline", "Alerts", "AlertsPolicy", *alarms, *function, *rules}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", [SAGEMAKER / "template.yaml", ROOT / "jobs" / "aws-batch" / "template.yaml"])
+def test_alarm_counts_the_failed_items_of_a_run(
+    template: Path, tmp_path: Path, manifest: ManifestWriter, voxbatch: Voxbatch
+) -> None:
+    """The filter takes one line of the log of a run with failed items, and no other line; the alarm has its metric."""
+    resources = load(template)["Resources"]
+    [transformation] = resources["FailedItems"]["Properties"]["MetricTransformations"]
+    alarm = resources["FailedItemsAlarm"]["Properties"]
+    assert (alarm["Namespace"], alarm["MetricName"]) == tuple(
+        transformation[key] for key in ("MetricNamespace", "MetricName")
+    )
+    terms = re.findall(r'\(\$\.(\w+) (=|>) ("?)(\w+)\3\)', resources["FailedItems"]["Properties"]["FilterPattern"])
+
+    def counted(line: str) -> list[int]:
+        event = json.loads(line)
+        holds = [
+            event.get(key) == word if sign == "=" else event.get(key, 0) > int(word) for key, sign, _, word in terms
+        ]
+        return [event[transformation["MetricValue"].removeprefix("$.")]] if all(holds) else []
+
+    assert len(terms) == 2
+    for seconds, failed in ((None, [1]), (0.5, [])):
+        out = f"out-{seconds}"
+        done = voxbatch("run", manifest(0.6, seconds), "-o", out, "--log-format", "json", *FAST)
+        assert [number for line in done.stderr.splitlines() for number in counted(line)] == failed
 
 
 # ── SageMaker: submit.py ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +367,40 @@ def test_state_is_kept_in_the_bucket(tmp_path: Path) -> None:
         state, _ = store.look("state", "voxbatch/foundation/default.tfstate")
     assert json.loads(state)["outputs"].keys() == {"channel", "alert_email"}
     assert not list(module.glob("*.tfstate"))
+
+
+@pytest.mark.slow
+def test_upgrade_that_replaces_a_subscription_asks(tmp_path: Path) -> None:
+    """A deployment of before the night had a topic of its own: its subscription is on the topic of the uploads. So it
+    is replaced, with the messages that wait for their night, and deploy.sh stops without a yes.
+    """
+    module = terraform.stand_in(MODULES / "jobs", tmp_path / "copy", project=PROJECT, **REQUIRED["jobs"])
+    for path in module.glob("*.tf"):
+        path.write_text(terraform.BACKEND.sub("", path.read_text(encoding="utf-8")))
+    now = (module / "stand_ins.tf").read_text()
+    before = re.sub(r"(google_pubsub_topic\w*)\[each\.key\]", r'\1["voxbatch-uploads"]', now)
+    assert before != now
+    (module / "stand_ins.tf").write_text(before)
+    applied = terraform.run(module, "apply", "-auto-approve", "-input=false")
+    assert applied.returncode == 0, applied.stderr
+    (module / "stand_ins.tf").write_text(now)
+    replacing = terraform.run(module, "plan", "-input=false", "-out=plan")
+    assert replacing.returncode == 0, replacing.stderr
+    text = terraform.run(module, "show", "plan").stdout
+    for resource in terraform.resources(MODULES / "jobs"):
+        text = text.replace(f"terraform_data.{resource.stand_in}", resource.address)
+    (tmp_path / "text").write_text(text)
+    script = f"""
+        source {MODULES.parent}/settings.sh; source {MODULES.parent}/terraform.sh
+        WORK={tmp_path}; terraform_in() {{ cat {tmp_path}/text; }}; confirm_losses jobs </dev/null
+    """
+    asked = subprocess.run(["bash", "-euc", script], capture_output=True, text=True)
+    losses = re.findall(r"^ *# (.*)$", asked.stdout, re.MULTILINE)
+    assert losses == ['google_pubsub_subscription.uploads["voxbatch-nightly"] must be replaced']
+    assert asked.returncode == 1
+    assert "nothing of the module jobs was changed" in asked.stderr
+    allowed = subprocess.run(["bash", "-euc", "REPLACE=yes;" + script], capture_output=True, text=True)
+    assert (allowed.returncode, allowed.stdout) == (0, "")
 
 
 def test_documented_configuration_gives_variables_of_the_modules() -> None:

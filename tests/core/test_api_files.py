@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,16 @@ def test_a_file_without_a_recording_is_refused(audio: Any, reason: str, transcri
     with pytest.raises(vb.ConfigError) as refused:
         transcriber.transcribe(audio)
     assert reason in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(transcriber: vb.Transcriber) -> None:
+    """A file whose read fails, such as a server's response, is not a full folder of temporary files."""
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"RIFF")
+    ours.settimeout(0.1)
+    with theirs, ours, ours.makefile("rb", buffering=0) as file, pytest.raises(vb.AudioError) as failed:
+        transcriber.transcribe(file)
+    assert str(failed.value) == "the open file cannot be read: timed out"
 
 
 def test_an_error_does_not_name_the_temporary_file(transcriber: vb.Transcriber, recording: Recorder) -> None:

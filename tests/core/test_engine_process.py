@@ -87,13 +87,13 @@ def crash_at(tmp_path: Path) -> Callable[[float], dict[str, str]]:
             f"""
 import os, signal, sys
 if "{PROGRAM}" in sys.orig_argv[-2]:
-    from voxbatch.engines import whisper_windows
-    windows = whisper_windows.windows
+    from voxbatch.engines import whisper_chunk
+    windows = whisper_chunk.windows
     def crashing(model, samples, *arguments):
         if len(samples) == {round(16_000 * seconds)}:
             os.kill(os.getpid(), signal.SIGSEGV)
         return windows(model, samples, *arguments)
-    whisper_windows.windows = crashing
+    whisper_chunk.windows = crashing
 """
         )
         return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "crashing"), str(ROOT)])}

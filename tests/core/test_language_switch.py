@@ -14,7 +14,8 @@ import pytest
 
 from voxbatch.audio.waveforms import decode
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
-from voxbatch.engines.whisper_windows import DecodingOptions, Window, in_16_bits, windows
+from voxbatch.engines.whisper_input import in_16_bits
+from voxbatch.engines.whisper_windows import DecodingOptions, Window, windows
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.scoring.counts import count_errors
 from voxbatch.storage import Stores

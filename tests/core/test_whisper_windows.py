@@ -22,19 +22,11 @@ from waits import until
 from whisper_base import needs_tiny_en
 
 from voxbatch.audio.waveforms import decode
-from voxbatch.engines import whisper_windows
+from voxbatch.engines import whisper_input
 from voxbatch.engines.faster_whisper import SECTION_SECONDS, WINDOWS, FasterWhisperEngine
 from voxbatch.engines.suspect_text import PieceText, suspicions
-from voxbatch.engines.whisper_windows import (
-    FRAMES_PER_SECOND,
-    PADDING_FRAMES,
-    WINDOW_FRAMES,
-    DecodingOptions,
-    Window,
-    WindowDecoder,
-    spectrogram,
-    windows,
-)
+from voxbatch.engines.whisper_input import FRAMES_PER_SECOND, PADDING_FRAMES, WINDOW_FRAMES, spectrogram
+from voxbatch.engines.whisper_windows import DecodingOptions, Window, WindowDecoder, windows
 from voxbatch.process.hang_detector import is_stopped
 from voxbatch.records import REPETITION, SAMPLING_RATE, SPEAKING_RATE, Samples, Word
 from voxbatch.scoring.counts import count_errors
@@ -117,7 +109,7 @@ def test_a_text_that_repeats_itself_is_decoded_again_with_silence(
     model: Any, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short texts that tiny.en repeats without padding, until they are cut off, are right with silence up to 30 s."""
-    monkeypatch.setattr(whisper_windows, "PADDING_FRAMES", 0)
+    monkeypatch.setattr(whisper_input, "PADDING_FRAMES", 0)
     repeated = 0
     for name in ("conf-hasjoin", "vm-nomore", "vm-tooshort", "number-not-answering"):
         samples, rate = soundfile.read(corpus / "speech" / "asterisk_en" / f"{name}.wav", dtype="float32")

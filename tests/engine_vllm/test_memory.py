@@ -29,6 +29,7 @@ from voxbatch.vllm.engine.arguments import (
     memory_share,
     small_job_chunks,
 )
+from voxbatch.vllm.engine.environment import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.vllm.engine.families.instruct import Instruct
 from voxbatch.vllm.engine.families.questions import Questions
 from voxbatch.vllm.engine.families.realtime import Realtime
@@ -42,7 +43,6 @@ from voxbatch.vllm.engine.memory import (
 from voxbatch.vllm.engine.model import REALTIME, TRANSCRIPTION, WHISPER, Model
 from voxbatch.vllm.engine.planned_memory import planned_bytes
 from voxbatch.vllm.engine.settings import FP8_PARTS, VllmSettings
-from voxbatch.vllm.engine.vllm_process import ALLOCATOR, THREADS, allocator, threads
 from voxbatch.vllm.plugin.scheduler.admission import burst_size
 
 KIB, MIB = 1 << 10, 1 << 20

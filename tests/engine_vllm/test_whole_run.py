@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ from outputs import output_files
 from stream import ENVIRONMENT
 from waits import until
 from warm_python import python
+
+from voxbatch.process import kept
 
 pytest_plugins = ["engine_runs"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -281,3 +284,40 @@ def test_a_tokenizer_that_counts_otherwise_ends_the_run(
     assert len(seen) > 1
     _, alive = psutil.wait_procs(seen, GONE_S)
     assert alive == []
+
+
+def test_an_engine_that_stays_serves_the_next_run(
+    start: Starter,
+    recordings: Path,
+    options: list[str],
+    undisturbed: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Runs with --keep-engine load the model once and give the same bytes. A killed run takes the engine with it, and
+    an engine that nobody takes ends with all its processes."""
+    runtime = tempfile.mkdtemp(prefix="vb-")  # pytest's own paths are too long for a socket
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+
+    def begin(out: str, keep: str) -> subprocess.Popen[str]:
+        variables = {**ENVIRONMENT, "XDG_RUNTIME_DIR": runtime}
+        return start("run", recordings, "-o", tmp_path / out, *options, "--keep-engine", keep, env=variables)
+
+    def end(run: subprocess.Popen[str], is_used: bool) -> None:
+        _, errors = run.communicate()
+        assert (run.returncode, "of an earlier run is used again" in errors) == (3, is_used), errors[-3000:]
+
+    end(begin("first", "10m"), is_used=False)
+    (pid,) = kept.waiting()
+    engine = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    assert len(engine) > 1
+    end(begin("second", "10m"), is_used=True)
+    killed = begin("killed", "10m")
+    until(lambda: parts(tmp_path / "killed") >= 1, process=killed)
+    killed.kill()
+    assert gone(engine, GONE_S)
+    end(begin("killed", "1s"), is_used=False)
+    until(lambda: not kept.waiting())
+    for out in ("first", "second", "killed"):
+        assert (tmp_path / out / "transcripts.jsonl").read_bytes() == undisturbed
+    shutil.rmtree(runtime)

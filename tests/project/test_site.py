@@ -85,6 +85,21 @@ def test_the_search_of_a_site_in_a_folder_finds(page: Browser, typed: str) -> No
     assert set(WANTED[typed].split()) & set(first), first
 
 
+@pytest.mark.slow
+def test_no_page_is_wider_than_a_phone(site: Path, page: Browser) -> None:
+    """At a width of 390 pixels no page scrolls sideways, and each picture is there and fits."""
+    fits = "document.documentElement.scrollWidth <= innerWidth"
+    cut = (
+        "[...document.querySelectorAll('.md-content img')].filter((image) => image.checkVisibility() &&"
+        " (!image.naturalWidth || image.getBoundingClientRect().right > innerWidth + 1)).map((image) => image.src)"
+    )
+    for file in sorted(site.glob("*.html")):
+        if file.stem != "404":  # its links are those of a server's first folder
+            page.open(file, 390)
+            assert page.evaluate(fits), file.name
+            assert page.evaluate(cut) == [], file.name
+
+
 def test_each_page_has_words_for_the_search() -> None:
     """docs/site/search_words.yml names existing pages, and all of them but the first one."""
     assert {*yaml.safe_load(WORDS.read_text()), "index.md"} == {page.name for page in WORDS.parents[1].glob("*.md")}

@@ -134,8 +134,9 @@ class Browser:
         self.call("DOM.setFileInputFiles", files=[str(path)], objectId=chooser)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """Write a picture of the visible part of the page, or of the whole page."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
+        """Write a picture, PNG or WebP, of the visible part of the page, or of the whole page."""
+        picture = self.call("Page.captureScreenshot", format=path.suffix[1:], captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(picture["data"]))
 
     def pdf(self) -> bytes:
         """Return the page as printed."""

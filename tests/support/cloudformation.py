@@ -1,6 +1,6 @@
 """CloudFormation's functions, as far as the templates in jobs use them.
 
-A template and its parameters become the resources that a stack would have.
+A template and its parameters become the resources that a stack would have, and two such stacks a change set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class InvalidStack(Exception):
 
 
 class Stack:
-    """A template with the values of its parameters. `resources` has what exists, by logical name."""
+    """A template with the values of its parameters. `resources` and `metadata` have what exists, by logical name."""
 
     def __init__(self, template: Mapping[str, Any], given: Mapping[str, Any], pseudo: Mapping[str, str]):
         """Resolve a template.
@@ -72,6 +72,8 @@ class Stack:
             for name, each in template["Resources"].items()
             if "Condition" not in each or self._holds(each["Condition"])
         }
+        bodies = template["Resources"]
+        self.metadata = {name: self._resolve(bodies[name].get("Metadata", {})) for name in self.resources}
 
     def _holds(self, name: str) -> bool:
         return bool(self._resolve(self._template["Conditions"][name]))
@@ -150,3 +152,25 @@ def _check(name: str, value: str, parameter: Mapping[str, Any]) -> None:
     if not is_valid:
         said = parameter.get("ConstraintDescription", f"Member must satisfy the constraint, and is {value!r}")
         raise InvalidStack(f"Parameter {name} failed to satisfy constraint: {said}")
+
+
+def changes(before: Stack | None, after: Stack) -> list[dict[str, str]]:
+    """Return the changes of a change set, by logical name. AWS's schema of a resource says what replaces it."""
+    old = before.resources if before else {}
+    listed = []
+    for name in sorted(old.keys() | after.resources.keys()):
+        kind, properties = after.resources.get(name) or old[name]
+        change = {"LogicalResourceId": name, "ResourceType": kind}
+        if name not in old or name not in after.resources:
+            listed.append({"Action": "Remove" if name in old else "Add", **change})
+        elif before and (old[name], before.metadata[name]) != (after.resources[name], after.metadata[name]):
+            fixed = [path.split("/")[2] for path in _schema(kind).get("createOnlyProperties", [])]
+            is_replaced = any(old[name][1].get(key) != properties.get(key) for key in fixed)
+            listed.append({"Action": "Modify", "Replacement": str(is_replaced), **change})
+    return listed
+
+
+def _schema(kind: str) -> dict[str, Any]:
+    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER  # type: ignore[import-untyped]  # slow
+
+    return dict(PROVIDER_SCHEMA_MANAGER.get_resource_schema("eu-central-1", kind).schema)

@@ -21,7 +21,7 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 from botocore.model import OperationModel, ServiceModel, Shape
 from botocore.validate import ParamValidator
-from cloudformation import InvalidStack, Stack, load
+from cloudformation import InvalidStack, Stack, changes, load
 from fake_program import fake_program
 
 GLOBAL = {"--query", "--output", "--region"}
@@ -32,7 +32,7 @@ UNPARSED, REFUSED = 252, 254
 """Exit codes of the real program."""
 DEPLOY_FLAGS = {
     "--stack-name", "--template-file", "--capabilities", "--no-fail-on-empty-changeset", "--parameter-overrides",
-    "--tags",
+    "--tags", "--no-execute-changeset",
 }  # fmt: skip
 """Flags of `cloudformation deploy`, which is no operation of the service: those of it that the scripts use."""
 PSEUDO = {
@@ -54,7 +54,7 @@ class Unparsed(Exception):
 class MadeStack:
     """A stack of CloudFormation."""
 
-    text: str
+    template: Mapping[str, Any]
     given: Mapping[str, str]
     tags: Mapping[str, str]
     stack: Stack = field(compare=False)
@@ -75,6 +75,8 @@ class FakeAws:
     on_run: Callable[[dict[str, str]], None] = lambda parameters: None
     """The work of a run of the pipeline, given its parameters: moto's do nothing, and succeed."""
     stacks: dict[str, MadeStack] = field(default_factory=dict)
+    plans: dict[str, tuple[str, MadeStack]] = field(default_factory=dict)
+    """Change sets, neither executed nor deleted, by ARN: the name of the stack, and the stack that it will be."""
     _clients: dict[str, Any] = field(default_factory=dict)
     _models: dict[str, ServiceModel] = field(default_factory=dict)
     _events: set[str] = field(default_factory=set)
@@ -119,8 +121,8 @@ class FakeAws:
         return self._models[name].operation_model(names[command])
 
     def _deploy(self, flags: Mapping[str, list[str]]) -> tuple[int, str, str]:
-        """Create or change a stack, as `aws cloudformation deploy` does."""
-        if unknown := flags.keys() - DEPLOY_FLAGS:
+        """Make a change set, as `aws cloudformation deploy --no-execute-changeset` does."""
+        if (unknown := flags.keys() - DEPLOY_FLAGS) or "--no-execute-changeset" not in flags:
             return UNPARSED, "", f"\nUnknown options: {', '.join(unknown)}\n"
         [name], [template] = flags["--stack-name"], flags["--template-file"]
         before = self.stacks.get(name)
@@ -128,20 +130,28 @@ class FakeAws:
         given = {**(before.given if before else {}), **overrides}
         tags = dict(each.split("=", 1) for each in flags.get("--tags", []))
         try:
-            made = MadeStack(Path(template).read_text(), given, tags, Stack(load(Path(template)), given, PSEUDO))
+            body = load(Path(template))
+            made = MadeStack(body, given, tags, Stack(body, given, PSEUDO))
         except InvalidStack as e:
             said = "An error occurred (ValidationError) when calling the CreateChangeSet operation"
             return REFUSED, "", f"\n{said}: {e}\n"
-        if before == made:
+        if before and before.tags == tags and not changes(before.stack, made.stack):
             return 0, f"\nNo changes to deploy. Stack {name} is up to date\n", ""
+        plan = f"arn:aws:cloudformation:eu-central-1:123456789012:changeSet/awscli-cloudformation/{len(self.log)}"
+        self.plans[plan] = (name, made)
+        said = "Changeset created successfully. Run the following command to review changes:"
+        return 0, f"\n{said}\naws cloudformation describe-change-set --change-set-name {plan}\n", ""
+
+    def _execute(self, name: str, made: MadeStack) -> None:
+        """Create or change a stack as its change set says."""
+        before = self.stacks.get(name)
         client = self.client("cloudformation")
         (client.update_stack if before else client.create_stack)(
-            StackName=name, TemplateBody=makeable(load(Path(template))), Capabilities=["CAPABILITY_NAMED_IAM"],
-            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()],
+            StackName=name, TemplateBody=makeable(made.template), Capabilities=["CAPABILITY_NAMED_IAM"],
+            Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in made.given.items()],
         )  # fmt: skip
         self._make_the_rest(made.stack, before.stack if before else None)
         self.stacks[name] = made
-        return 0, f"\nWaiting for stack create/update to complete\nSuccessfully created/updated stack - {name}\n", ""
 
     def _make_the_rest(self, stack: Stack, before: Stack | None) -> None:
         """Make the resources that moto's CloudFormation does not know, with the properties of the template."""
@@ -171,8 +181,12 @@ class FakeAws:
                 self.client("codebuild").delete_project(name=properties["Name"])
 
     def _waiter(self, rest: Sequence[str]) -> tuple[int, str, str]:
-        gone = rest[0] == "stack-delete-complete" and rest[1] == "--stack-name" and rest[2] not in self.stacks
-        return (0, "", "") if gone else (255, "", "\nWaiter failed\n")
+        state, flag, name = rest
+        states = (
+            ("stack-create-complete", "stack-update-complete") if name in self.stacks else ("stack-delete-complete",)
+        )
+        is_reached = flag == "--stack-name" and state in states
+        return (0, "", "") if is_reached else (255, "", "\nWaiter failed\n")
 
     def _copy(self, source: str, target: str) -> tuple[int, str, str]:
         """Copy one file, as `aws s3 cp` does."""
@@ -196,6 +210,15 @@ class FakeAws:
         if operation.name == "ListServiceQuotas":
             named = self.quotas.items()
             return {"Quotas": [{"QuotaName": name, "QuotaCode": "L-1", "Value": value} for name, value in named]}
+        if plan := found.get("ChangeSetName"):
+            name, planned = self.plans[plan]
+            if operation.name == "DescribeChangeSet":
+                before = self.stacks[name].stack if name in self.stacks else None
+                return {"Changes": [{"ResourceChange": change} for change in changes(before, planned.stack)]}
+            if operation.name == "ExecuteChangeSet":
+                self._execute(name, planned)
+            del self.plans[plan]
+            return {}
         if operation.name == "DeleteStack" and (made := self.stacks.pop(found["StackName"], None)):
             self._remove_the_rest(made.stack)
         answer = getattr(self.client(operation.service_model.service_name), xform_name(operation.name))(**found)

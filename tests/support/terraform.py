@@ -51,6 +51,9 @@ COMPUTED = {
 }
 """Attributes that Google computes, as expressions of the resource's own arguments."""
 
+REPLACING = {"google_pubsub_subscription": ("name", "topic", "filter")}
+"""Arguments that Google's provider can only change by replacing the resource, where a test needs them."""
+
 
 class Refused(Exception):
     """The error messages of Terraform."""
@@ -216,6 +219,8 @@ def _stand_in(resource: Resource, names: dict[str, str]) -> str:
     if "depends_on" in body:
         lines.append(f"depends_on = {_rewired(body['depends_on'], names, 'terraform_data')}")
     lines.append(f"input = {_rewired(values, names, 'local')}")
+    if fixed := [known[name] for name in REPLACING.get(resource.type, ()) if name in known]:
+        lines.append(f"triggers_replace = [{_rewired(', '.join(fixed), names, 'local')}]")
     conditions = [
         condition for block in resource.body.blocks if block.name == "lifecycle" for condition in block.blocks
     ]

@@ -12,7 +12,7 @@ from shapes import params
 
 from voxbatch.engines import gpu
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.vllm.engine import VllmEngine, compat, prefill, vllm_process
+from voxbatch.vllm.engine import VllmEngine, compat, environment, prefill
 from voxbatch.vllm.engine.checks import check
 from voxbatch.vllm.engine.model import REALTIME, Model
 from voxbatch.vllm.engine.settings import VllmSettings
@@ -114,6 +114,6 @@ def test_vllm_runs_its_first_model_runner(
 ) -> None:
     """vLLM gets its first model runner, with the plugin or without it, unless the user has chosen another one."""
     monkeypatch.setattr(os, "environ", {compat.RUNNER: chosen} if chosen else {})
-    vllm_process.set_environment(plugin)
+    environment.set_environment(plugin)
     assert os.environ.get(compat.RUNNER) == runner
     assert os.environ.get(SWITCH) == ("1" if plugin else None)

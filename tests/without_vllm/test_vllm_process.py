@@ -22,8 +22,9 @@ import pytest
 from waits import until
 
 from voxbatch.process.hang_detector import is_stopped
-from voxbatch.vllm.engine import compat, vllm_process
-from voxbatch.vllm.engine.vllm_process import EngineDied, _EngineLog, _errors_as_death, _HangGuard, _logging
+from voxbatch.vllm.engine import compat, hang_guard
+from voxbatch.vllm.engine.engine_log import EngineDied, EngineLog, _logging, errors_as_death
+from voxbatch.vllm.engine.hang_guard import HangGuard
 
 TRACEBACK = """2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] EngineCore encountered a fatal error.
 2026-01-01 00:00:00,000 7 ERROR [vllm.v1.engine.core] Traceback (most recent call last):
@@ -35,18 +36,18 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB
 
 
 @pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _EngineLog:
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineLog:
     """Return an engine's log in a folder of the test."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return _EngineLog()
+    return EngineLog()
 
 
-def write_errors(log: _EngineLog) -> None:
+def write_errors(log: EngineLog) -> None:
     """Write the errors that an engine would log."""
     (log.file.parent / "errors.log").write_text(TRACEBACK)
 
 
-def test_the_cause_comes_from_the_engines_log(log: _EngineLog) -> None:
+def test_the_cause_comes_from_the_engines_log(log: EngineLog) -> None:
     """The cause consists of the exceptions in the engine's log, and a lack of memory is recognised.
 
     Only the exception's own text names the log: the path differs from run to run, and `cause` becomes part of an item's
@@ -64,20 +65,20 @@ def test_the_cause_comes_from_the_engines_log(log: _EngineLog) -> None:
     assert (died.cause, str(died)) == (cause, f"{cause} (its log: {log.file})")
 
 
-def test_without_a_log_the_exception_is_the_cause(log: _EngineLog) -> None:
+def test_without_a_log_the_exception_is_the_cause(log: EngineLog) -> None:
     """The exception is the cause of death if the process was killed and logged nothing."""
     assert log.cause(OSError("gone")) == "OSError: gone"
 
 
-def test_a_log_that_a_message_names_is_kept(log: _EngineLog) -> None:
+def test_a_log_that_a_message_names_is_kept(log: EngineLog) -> None:
     """A log that a message names is kept; without trouble, no file remains."""
     log.remove()
     assert not log.file.parent.exists()
-    other = _EngineLog()
+    other = EngineLog()
     other.cause(OSError("gone"))
     other.remove()
     assert other.file.parent.exists()
-    third = _EngineLog()
+    third = EngineLog()
     write_errors(third)
     third.remove()
     assert third.file.parent.exists()
@@ -85,21 +86,21 @@ def test_a_log_that_a_message_names_is_kept(log: _EngineLog) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("prompt too long"), TypeError("no such field")])
 @pytest.mark.parametrize("has_errors", [False, True])
-def test_a_refused_request_is_no_death(log: _EngineLog, error: Exception, has_errors: bool) -> None:
+def test_a_refused_request_is_no_death(log: EngineLog, error: Exception, has_errors: bool) -> None:
     """A refused request is the fault of the request and no death, whatever the engine has logged before."""
     if has_errors:
         write_errors(log)
-    with pytest.raises(ValueError, match=str(error)), _errors_as_death(log, of_request=True):
+    with pytest.raises(ValueError, match=str(error)), errors_as_death(log, of_request=True):
         raise error
 
 
 @pytest.mark.parametrize("error", [ValueError("bad option"), TypeError("x"), RuntimeError("y"), OSError("z")])
-def test_any_other_exception_is_a_death(log: _EngineLog, error: Exception) -> None:
+def test_any_other_exception_is_a_death(log: EngineLog, error: Exception) -> None:
     """Any other exception while loading or waiting is a death, with its cause attached."""
-    with pytest.raises(EngineDied, match=f"^{type(error).__name__}: {error} ") as caught, _errors_as_death(log):
+    with pytest.raises(EngineDied, match=f"^{type(error).__name__}: {error} ") as caught, errors_as_death(log):
         raise error
     assert caught.value.__cause__ is error
-    with pytest.raises(EngineDied), _errors_as_death(log, of_request=True):
+    with pytest.raises(EngineDied), errors_as_death(log, of_request=True):
         raise RuntimeError("EngineDeadError")
 
 
@@ -132,13 +133,13 @@ def test_output_while_loading_goes_to_the_log(tmp_path: Path, unbuffered: str, i
     script = f"""
 import logging, os, sys, threading
 from pathlib import Path
-from voxbatch.vllm.engine.vllm_process import _outputs_to
+from voxbatch.process.output_redirection import outputs_to
 from voxbatch.process import streams
 if {install}: streams.install()
 before, names = len(os.listdir("/proc/self/fd")), [getattr(each, "name", "") for each in (sys.stdout, sys.stderr)]
 def progress(): print("result"); print("progress", file=sys.stderr)
 for _ in range(3):
-    with _outputs_to(Path({str(tmp_path / "log")!r})):
+    with outputs_to(Path({str(tmp_path / "log")!r})):
         os.write(1, b"native out,"); os.write(2, b"native err,"); os.system("echo child,")
         handler = logging.StreamHandler()
         print("library,", file=sys.stderr); print("noise,")
@@ -164,12 +165,12 @@ def test_no_line_of_a_script_is_lost_while_an_engine_loads(tmp_path: Path, unbuf
     script = f"""
 import csv, logging, multiprocessing.util, sys, threading
 from pathlib import Path
-from voxbatch.vllm.engine.vllm_process import _outputs_to
+from voxbatch.process.output_redirection import outputs_to
 logging.basicConfig(format="%(message)s")
 table, begun, written = csv.writer(sys.stdout, lineterminator="\\n"), threading.Event(), threading.Event()
 print("begin")
 def load():
-    with _outputs_to(Path({str(tmp_path / "log")!r})):
+    with outputs_to(Path({str(tmp_path / "log")!r})):
         multiprocessing.util._flush_std_streams()
         begun.set()
         written.wait()
@@ -198,12 +199,12 @@ def test_two_engines_that_load_leave_the_streams_as_they_were(tmp_path: Path) ->
 import os, sys, threading, time
 from pathlib import Path
 from types import SimpleNamespace
-from voxbatch.vllm.engine.vllm_process import _ParentThread
+from voxbatch.vllm.engine.start import ParentThread
 from voxbatch.vllm.plugin.parent_watchdog import PARENT
 is_first, may_end = threading.Event(), threading.Event()
 def load(name, enters, wait):
     engine = SimpleNamespace(_num_gpus=1, _log=SimpleNamespace(file=Path({str(tmp_path)!r}, name)))
-    with _ParentThread._while_loading(engine):
+    with ParentThread._while_loading(engine):
         enters.set()
         wait()
 main = sys.modules["__main__"].__spec__
@@ -230,7 +231,7 @@ def test_no_event_is_lost_when_loading_begins_or_ends(tmp_path: Path) -> None:
     script = f"""
 import os, sys, threading
 from pathlib import Path
-from voxbatch.vllm.engine.vllm_process import _outputs_to
+from voxbatch.process.output_redirection import outputs_to
 from voxbatch.log import Log
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})  # who wakes on one core interrupts who runs
 done, log = threading.Event(), Log()
@@ -239,7 +240,7 @@ def say():
     done.set()
 threading.Thread(target=say).start()
 while not done.is_set():
-    with _outputs_to(Path({str(tmp_path / "log")!r})): pass
+    with outputs_to(Path({str(tmp_path / "log")!r})): pass
 """
     done = ran(script)
     assert done.stderr.splitlines() == [str(i) for i in range(20_000)]
@@ -249,7 +250,7 @@ while not done.is_set():
 @pytest.fixture
 def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     """Yield a process that only sleeps. Guards look at it often."""
-    monkeypatch.setattr(vllm_process, "LOOK_S", 0.02)
+    monkeypatch.setattr(hang_guard, "LOOK_S", 0.02)
     process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
     process.start()
     yield process
@@ -257,7 +258,7 @@ def sleeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Process]:
     process.join()
 
 
-def waiting(guard: _HangGuard, outputs: queue.SimpleQueue[str]) -> str:
+def waiting(guard: HangGuard, outputs: queue.SimpleQueue[str]) -> str:
     """Wait as VllmProcess.step does: without end, if there is no output."""
     with guard:
         return outputs.get(timeout=200)
@@ -272,7 +273,7 @@ def test_a_killed_engine_ends_the_waits(sleeper: Process) -> None:
     answered, asked = Future[str](), Future[str]()
     answered.set_result("full")
     client = SimpleNamespace(outputs_queue=queue.SimpleQueue(), utility_results={1: answered, 2: asked})
-    guard = _HangGuard([sleeper], lambda: compat.wake(SimpleNamespace(engine_core=client)))
+    guard = HangGuard([sleeper], lambda: compat.wake(SimpleNamespace(engine_core=client)))
     threading.Timer(0.1, sleeper.kill).start()
     with guard, pytest.raises(RuntimeError, match="the engine's process is gone"):
         asked.result(timeout=200)
@@ -282,9 +283,9 @@ def test_a_killed_engine_ends_the_waits(sleeper: Process) -> None:
 
 def test_an_engine_that_hangs_is_killed(sleeper: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that hangs is killed, but only while an output is awaited: between two outputs it may take its time."""
-    monkeypatch.setattr(vllm_process, "HANG_S", 0.2)
+    monkeypatch.setattr(hang_guard, "HANG_S", 0.2)
     outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
-    guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
+    guard = HangGuard([sleeper], lambda: outputs.put("dead"))
     time.sleep(0.3)
     assert sleeper.is_alive()
     assert waiting(guard, outputs) == "dead"
@@ -294,9 +295,9 @@ def test_an_engine_that_hangs_is_killed(sleeper: Process, monkeypatch: pytest.Mo
 @pytest.mark.slow
 def test_a_suspended_engine_is_not_killed(sleeper: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time in which an engine is stopped by a signal does not count as a hang."""
-    monkeypatch.setattr(vllm_process, "HANG_S", 0.5)
+    monkeypatch.setattr(hang_guard, "HANG_S", 0.5)
     outputs: queue.SimpleQueue[str] = queue.SimpleQueue()
-    guard = _HangGuard([sleeper], lambda: outputs.put("dead"))
+    guard = HangGuard([sleeper], lambda: outputs.put("dead"))
     assert sleeper.pid is not None
     os.kill(sleeper.pid, signal.SIGSTOP)
     until(lambda: is_stopped(sleeper.pid or 0))
@@ -310,7 +311,7 @@ def test_a_suspended_engine_is_not_killed(sleeper: Process, monkeypatch: pytest.
 def test_the_hang_guard_ends_with_the_engine(sleeper: Process) -> None:
     """A closed engine leaves no thread behind."""
     before = set(threading.enumerate())
-    guard = _HangGuard([sleeper], lambda: None)
+    guard = HangGuard([sleeper], lambda: None)
     assert set(threading.enumerate()) - before == {guard.thread}
     sleeper.kill()
     guard.thread.join(200)

@@ -39,11 +39,12 @@ from voxbatch.records import (
     Word,
 )
 from voxbatch.vllm.engine import VllmEngine
+from voxbatch.vllm.engine.engine_log import EngineDied
 from voxbatch.vllm.engine.families import Family
 from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
 from voxbatch.vllm.engine.request_loop import AHEAD, EngineStarter, RequestLoop
 from voxbatch.vllm.engine.settings import VllmSettings
-from voxbatch.vllm.engine.vllm_process import EngineDied, FinishedRequest, VllmProcess
+from voxbatch.vllm.engine.vllm_process import FinishedRequest, VllmProcess
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory."
 

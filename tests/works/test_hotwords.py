@@ -43,7 +43,7 @@ def test_more_hotwords_than_fit_are_told() -> None:
     from faster_whisper import WhisperModel
 
     from voxbatch.engines.known_models import bundled_folder
-    from voxbatch.engines.whisper_windows import HOTWORD_TOKENS, encoded_text, fitting_hotwords
+    from voxbatch.engines.whisper_input import HOTWORD_TOKENS, encoded_text, fitting_hotwords
 
     encode = partial(encoded_text, WhisperModel(str(bundled_folder()), device="cpu", compute_type="int8"))
     words = [f"Term{number}" for number in range(100)]

@@ -67,6 +67,7 @@ class RunKeywords(ShardKeywords, total=False):
     overwrite: bool
     update: bool
     retry_failed: str | None
+    keep_engine: float
 
 
 class AskKeywords(TypedDict, total=False):

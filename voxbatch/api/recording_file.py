@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voxbatch.errors import ConfigError
+from voxbatch.errors import AudioError, ConfigError
+from voxbatch.failure_kinds import FailureKind
 from voxbatch.storage import is_remote
 from voxbatch.storage.temporary_files import TemporaryFileError
 
@@ -40,7 +41,7 @@ class OpenFile(Protocol):
 
 
 Audio: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | OpenFile | NDArray[Any]
-"""A path, an address (gs://, s3://, http(s)://), the bytes of a recording, an open file, or samples: see array_file."""
+"""A path, an address (gs://, s3://, http(s)://), the bytes of a recording, an open file, or samples (`array_file`)."""
 
 
 @contextlib.contextmanager
@@ -49,6 +50,7 @@ def recording_place(audio: Audio, sampling_rate: int | None) -> Iterator[tuple[s
     temporary file meanwhile.
 
     Raises:
+        AudioError: an open file cannot be read.
         ConfigError: `audio` is nothing of the kind, or a sampling rate is missing or superfluous.
     """
     is_array = hasattr(audio, "__array__")
@@ -98,6 +100,7 @@ def bytes_file(audio: bytes | bytearray | memoryview | OpenFile) -> Iterator[str
         audio: bytes; or an open file, which is read from its position to its end and stays open.
 
     Raises:
+        AudioError: the file cannot be read.
         ConfigError: there are no bytes, or the file is open in text mode.
         TemporaryFileError: the file cannot be written.
     """
@@ -118,10 +121,18 @@ def name_of(audio: object) -> str:
 
 
 def _file_blocks(file: OpenFile) -> Iterator[bytes]:
-    while block := file.read(BLOCK_BYTES):
+    while block := _read(file):
         if not isinstance(block, bytes):
             raise ConfigError('the file gives text; open it in binary mode, open(path, "rb")')
         yield block
+
+
+def _read(file: OpenFile) -> bytes:
+    """Read the next bytes. A caller's file that fails is not a folder of temporary files that is full."""
+    try:
+        return file.read(BLOCK_BYTES)
+    except OSError as e:
+        raise AudioError(f"{name_of(file)} cannot be read: {e}", FailureKind.UNREACHABLE) from e
 
 
 @contextlib.contextmanager

@@ -201,6 +201,23 @@ def _workers(_: click.Context, __: click.Parameter, value: Any) -> int:
         raise click.BadParameter(f"{value!r}: give auto or a number") from e
 
 
+def _seconds(_: click.Context, __: click.Parameter, text: str) -> float:
+    """Return the seconds of a time such as 90, 90s, 10m or 1h.
+
+    Raises:
+        BadParameter: the text is no time.
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
+    try:
+        return float(number) * _UNITS[unit]
+    except ValueError as e:
+        raise click.BadParameter(f"{text!r}: give a time such as 90s, 10m or 1h; 0 keeps no engine") from e
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+"""Seconds of the units of a time."""
+
+
 def _shard(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int] | None:
     if text == AUTO:
         return None
@@ -269,6 +286,7 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "overwrite": {"flag": "--resume/--overwrite", "default": True, "callback": lambda _, __, resume: not resume},
     "calibration": {"type": PathOrAddress(exists=True)},
     "decoders": {"is_local": True},
+    "keep_engine": {"type": str, "default": "0", "callback": _seconds, "is_local": True},
     "workers": {"type": str, "default": "auto", "show_default": True, "callback": _workers, "is_local": True},
     "expected_rtfx": {"cls": Option},
     "json_schema": FILE,
@@ -306,13 +324,13 @@ _OF_RUN = {
     **{name: setting_option(_DECLARED[name]) for name in ("profile", "engine", "model", "engine_options")},
     "prefill_encoder": option(
         "--prefill-encoder/--no-prefill-encoder", cls=ForwardedOption, default=None, group=MODEL,
-        help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk with the "
-        "versions of vLLM for which this is proven.",
+        help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk where "
+        "this is proven.",
     ),
     "reproducible": option(
         "--reproducible", is_flag=True, cls=ForwardedOption, group=MODEL,
-        help="Make the text, times and confidences of an item depend on the item alone: not on the other items, "
-        "their order, kills or workers. For transcripts of Voxtral on an H200.",
+        help="Make text, times and confidences depend on the item alone, not on other items, kills or workers. For "
+        "transcripts of Voxtral on an H200.",
     ),
     **{name: setting_option(_DECLARED[name]) for name in ("kernel_cache", "language", "audio_stream", *_DECLARED)},
 }  # fmt: skip
@@ -330,8 +348,8 @@ _store_options = combined(*map(setting_option, settings_of(StoreOptions).values(
 
 _OUT = option(
     "-o", "--out", metavar="OUT",
-    help="Folder of the outputs. Default: NAME.voxbatch next to SOURCE, or in the current folder if SOURCE is on a web "
-    "server or a whole bucket.",
+    help="Folder of the outputs. Default: NAME.voxbatch next to SOURCE, or here if SOURCE is on a web server or a "
+    "whole bucket.",
 )  # fmt: skip
 
 _FILES_FOR_VLLM = (
@@ -343,7 +361,7 @@ _FILES_FOR_VLLM = (
 
 _TASK = (
     option("--shard", default=AUTO, show_default=True, callback=_shard, group=MACHINE, metavar="auto|I/N",
-           help="Do part I (from 0) of N; auto: the part of this task, or everything if there is one task."),
+           help="Do part I (from 0) of N; auto: that of this task, or everything."),
     option("--tasks", type=click.Choice((AUTO, NONE, *PLATFORMS)), default=AUTO,
            show_default=True, group=MACHINE, metavar="NAME",
            help=f"Platform that says which of several tasks this process is: {', '.join(PLATFORMS)}; auto: "
@@ -371,13 +389,13 @@ video_options = combined(
 text_options = combined(
     option("--quality", type=click.Choice(("fast", "balanced", "best")), default=None, group=MODEL,
            metavar="fast|balanced|best",
-           help="Take the model by this machine and --language, in place of --model: the most accurate one with half "
-           "of the speed of the fastest one, with a tenth of it, or faster than the recording."),
+           help="Take the model by this machine and --language: the most accurate one with half of the fastest one's "
+           "speed, with a tenth of it, or faster than the recording."),
     option("--stdout", type=click.Choice(FORMATS), default=None, group=OUTPUTS, metavar="FORMAT",
-           help="Print the whole transcripts to standard output in this format, and everything else to standard error. "
-           "Default: txt in a pipe, if SOURCE names recordings."),
+           help="Print the transcripts in this format, and all else to standard error. Default: txt in a pipe, if "
+           "SOURCE names recordings."),
     option("-v", "--verbose", is_flag=True,
-           help="Print at the end also latencies, memory, where the model is from, and the rules of the score."),
+           help="Print also latencies, memory, the model's place, and the rules of the score."),
 )  # fmt: skip
 
 _NAMES = _OF_RUN.keys() - {*MANIFEST_SETTINGS}

@@ -48,8 +48,8 @@ WATCH_S = 10.0
 @click.option(
     "--verify",
     is_flag=True,
-    help="Check the parts and the outputs, and show what is damaged, missing or of another run, with the commands "
-    "that repair it. The exit code is 1 if there is a problem.",
+    help="Check the parts and the outputs; show what is damaged, missing or of another run, and the commands that "
+    "repair it. The exit code is 1 if there is a problem.",
 )
 @click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:.0f} seconds, until the run is finished.")
 @store_options
@@ -125,7 +125,12 @@ def _progress_lines(out: str, progress: Status) -> Iterator[str]:
 @option("--report/--no-report", default=None, help="Write report.html, or no longer.")
 @option("--max-line", type=int, metavar="N", help="Longest line of a subtitle in columns.")
 @option("--max-lines", type=int, metavar="N", help="Most lines of a subtitle.")
-@option("--max-cps", type=float, metavar="N", help="Columns per second that a reader can follow.")
+@option(
+    "--max-cps",
+    type=float,
+    metavar="N",
+    help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
+)
 @option("--frame-rate", type=float, metavar="N", help="Frames per second of the videos.")
 @option("--min-gap", type=int, metavar="N", help="Least frames between two subtitles.")
 @option(
@@ -182,7 +187,7 @@ def merge(
 @click.option(
     "--export",
     metavar="FILE",
-    help="Write a table with a row for each item, in place of the page: a file that ends in .csv or .parquet.",
+    help="Write a table of the items, .csv or .parquet, in place of the page.",
 )
 @store_options
 def report(

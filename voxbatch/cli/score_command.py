@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     type=click.Choice(NORMALIZERS),
     default="auto",
     show_default=True,
-    help="Rules for the texts before they are compared. auto: Whisper's for English, else basic, which keep "
-    "combining marks; both after the scoring form of the language. whisper: exactly Whisper's. none: compare the words "
-    "as they are written (orthographic WER).",
+    help="Rules for the texts before they are compared. auto: Whisper's for English, else basic; whisper: exactly "
+    "Whisper's; none: words as they are written.",
 )
 @click.option("--case", is_flag=True, help="Upper and lower case differ. auto then means basic for English, too.")
 @click.option("--punctuation", is_flag=True, help="Punctuation counts: `yes,` is not `yes`. auto: as with --case.")
@@ -49,13 +48,13 @@ if TYPE_CHECKING:
     "--replace",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False),
-    help="Words to replace in both texts after the normaliser: a JSON object, or two columns separated by a tab.",
+    help="Words to replace in both texts: a JSON object, or two columns separated by a tab.",
 )
 @click.option(
     "--leaderboard",
     metavar="FOLDER",
     type=click.Path(exists=True, file_okay=False),
-    help="Score English as the Open ASR Leaderboard does, by the rules in this copy of its repository.",
+    help="Score English as the Open ASR Leaderboard does, by this copy of its repository.",
 )
 @click.option(
     "--by",

@@ -41,8 +41,7 @@ def rate_limit_of(_ctx: click.Context, _option: click.Parameter, text: str | Non
     default="127.0.0.1",
     show_default=True,
     metavar="ADDRESS",
-    help="Address to listen at; 0.0.0.0 for every machine that reaches this one. The server asks nobody for a "
-    "password.",
+    help="Address to listen at; 0.0.0.0: for every machine that reaches this one. Nobody is asked for a password.",
 )
 @option(
     "--port",
@@ -65,7 +64,7 @@ def rate_limit_of(_ctx: click.Context, _option: click.Parameter, text: str | Non
     type=click.Choice(LOG_FORMATS),
     default="auto",
     show_default=True,
-    help="Format of the access log: auto means JSON on a cloud platform, and uvicorn's text elsewhere.",
+    help="Format of the access log; auto: JSON on a cloud platform, uvicorn's text elsewhere.",
 )
 @option("--dry-run", is_flag=True, help="Print the command of the server, and do not start it.")
 @store_options

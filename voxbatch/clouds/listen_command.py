@@ -68,7 +68,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
     "-o",
     "--out",
     metavar="OUT",
-    help="Folder that holds one folder for each run, named after the uploaded file. Without it, messages must name an "
+    help="Folder of the runs' folders, which are named after the uploaded files. Without it, messages must name an "
     "output.",
 )
 @option(
@@ -90,7 +90,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Make one run of the recordings that are uploaded within this time. Default: one run for each recording.",
+    help="Make one run of the recordings that are uploaded within this time, not one of each.",
 )
 @option(
     "--manifest-window",
@@ -98,8 +98,8 @@ _OUR_OWN = ("include", "quiet", "log_format")
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="Cloud Run: start one execution for the manifests that arrive within this time of each other, if one task can "
-    "do them. 0: one execution for each manifest.",
+    help="Cloud Run: one execution for the manifests that arrive within this time, if one task can do them. 0: one "
+    "for each.",
 )
 @setting_option(
     replace(

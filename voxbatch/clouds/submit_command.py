@@ -88,15 +88,15 @@ job_option = option(
 )  # fmt: skip
 tasks_option = option(
     "--tasks", default=AUTO, show_default=True, callback=_tasks, metavar="auto|N", envvar="VOXBATCH_SUBMIT_TASKS",
-    help="Number of tasks on Cloud Run or SageMaker; auto: from the hours of audio. The variable is "
-    "VOXBATCH_SUBMIT_TASKS, because VOXBATCH_TASKS has another meaning for voxbatch run.",
+    help="Number of tasks; auto: by the hours of audio. The variable is VOXBATCH_SUBMIT_TASKS: VOXBATCH_TASKS is that "
+    "of voxbatch run.",
 )  # fmt: skip
 
 
 ceiling_options = combined(
     option(
         "--max-tasks", type=int, default=100, show_default=True, metavar="N",
-        help="Refuse a run whose hours of audio need more tasks. A number that is given by --tasks may be larger.",
+        help="Refuse a run that needs more tasks, unless --tasks gives their number.",
     ),
     option(
         "--max-usd", type=float, metavar="USD", help="Refuse a run that is expected to cost more. Default: no limit.",
@@ -132,8 +132,8 @@ def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     "--task-hours",
     type=float,
     metavar="H",
-    help="Hours that a task should take, for --tasks auto. Default: 0.83 on Cloud Run, where a task may take one "
-    "hour unless the job has another limit; 4 on SageMaker.",
+    help="Hours that a task should take, for --tasks auto. Default: 0.83 on Cloud Run, whose tasks have one hour; 4 "
+    "on SageMaker.",
 )
 @option("--again", is_flag=True, help="Start the run even if a run with the same arguments is in progress.")
 @option(
@@ -141,7 +141,7 @@ def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     multiple=True,
     callback=name_value,
     metavar="NAME=VALUE",
-    help="A variable for the job. Do not pass secrets: everyone who may see the job can read it. Repeatable.",
+    help="A variable for the job, no secret: all who may see the job can read it. Repeatable.",
 )
 @region_option
 @job_option
@@ -161,8 +161,8 @@ def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
 @option(
     "--dry-run",
     is_flag=True,
-    help="Print items, hours, tasks, estimated time and cost, and the request; start nothing. This needs no "
-    "credentials, except to read SOURCE from a bucket.",
+    help="Print items, hours, tasks, time, cost and the request; start nothing. Needs no credentials but those for "
+    "SOURCE.",
 )
 @_options_of_kinds
 @job_options

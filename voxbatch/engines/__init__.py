@@ -196,15 +196,17 @@ def create(
     options: Mapping[str, str],
     stores: Stores = DEFAULT_STORES,
     table: Mapping[str, Registration] | None = None,
+    keep_s: float = 0.0,
 ) -> Engine:
     """Return an engine that is ready to stream. Its method `stream` loads the model.
 
     Args:
         options: the values of `--engine-option NAME=VALUE`, unparsed.
         table: see `registered`.
+        keep_s: seconds for which the loaded engine stays after its end.
 
     Raises:
-        ConfigError: the engine does not accept the model or an option.
+        ConfigError: the engine does not accept the model or an option, or it cannot stay.
         EngineError: the library of the engine is installed but cannot be imported.
     """
     registration = registered(name, table)
@@ -218,11 +220,12 @@ def create(
         )
         raise EngineError(f"engine {name}{whose} cannot be imported: {e}; {remedy}") from e
     engine: Engine = factory(model, options, stores)
-    if not engine.spec.own_process:
+    if not engine.spec.own_process and not keep_s:
         return engine
     from voxbatch.engines.engine_process import EngineProcess  # its modules are those of processes
+    from voxbatch.engines.kept_engine import stay_of
 
-    return EngineProcess(engine)
+    return EngineProcess(engine, stay_of(engine, model, options, stores, keep_s) if keep_s else None)
 
 
 class EngineCache:
@@ -230,10 +233,11 @@ class EngineCache:
 
     Args:
         one_run: the cache is closed after one run. An engine may then start in another way for a small job.
+        keep_s: seconds for which the last engine stays after `close`. 0 also ends what earlier runs have left.
     """
 
-    def __init__(self, one_run: bool = False) -> None:
-        self.one_run = one_run
+    def __init__(self, one_run: bool = False, keep_s: float = 0.0) -> None:
+        self.one_run, self._keep_s = one_run and not keep_s, keep_s
         self._engine: Engine | None = None
         self._asked: tuple[Any, ...] = ()
 
@@ -252,7 +256,11 @@ class EngineCache:
         arguments = (registered(name, table), model, dict(options), stores)
         if self._engine is None or arguments != self._asked:
             self.close()
-            self._engine, self._asked = create(name, model, options, stores, table), arguments
+            if not self._keep_s:
+                from voxbatch.process import kept
+
+                kept.dismiss()  # an engine of an earlier run may have the memory that this one needs
+            self._engine, self._asked = create(name, model, options, stores, table, self._keep_s), arguments
         return self._engine
 
     def close(self) -> None:

@@ -29,14 +29,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from voxbatch.engines.engine_child import BeginStream, CloseFeed, EngineChild, Ready, StreamEnded
 from voxbatch.engines.feed import Feed
-from voxbatch.engines.interface import Engine
+from voxbatch.engines.interface import Engine, EngineSpec
 from voxbatch.engines.results import ChunkProgress, EngineMessage, Result, stop_if_all_fail
-from voxbatch.errors import EngineError, VoxbatchError
+from voxbatch.errors import EngineError
 from voxbatch.process.child import ChildProcess, readable
 from voxbatch.process.hang_detector import HangDetector
+from voxbatch.process.kept import KeptProcess
 from voxbatch.process.limits import describe_limits
 from voxbatch.process.suspects import Cause, SearchRules, Suspects
+from voxbatch.process.vacancy import Stay
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Span
 from voxbatch.shared_samples import SharedSamples
 
@@ -48,38 +51,12 @@ FEED_POLL_S = 0.02
 """Seconds after which the feed is asked again for a chunk that the engine could take."""
 EXIT_TIMEOUT_S = 5.0
 """Seconds for which a child that closed its connection may need to end, so that its exit code can be read."""
+AHEAD = 1 / 8
+"""Share of the chunks at a time that wait in the child of an engine that feeds processes of its own."""
 IDLE_LIMIT_S = 600.0
 """Seconds without a result and without work after which the child hangs: see HangDetector."""
 BUSY_LIMIT_S = 3000.0
 """Seconds without a result after which a child that works hangs. A run gives an engine up only after an hour."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeginStream:
-    """The chunks that follow belong to a new stream."""
-
-    is_last: bool
-    """See Feed."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloseFeed:
-    """The stream gets no further chunk."""
-
-    discard: bool
-    """See Feed.close."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """The model is loaded, and the engine asks for its first chunk."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEnded:
-    """The last message of a stream, with the error that ended it."""
-
-    error: VoxbatchError | None
 
 
 _Key = tuple[int, int]
@@ -100,12 +77,13 @@ class EngineProcess:
 
     Args:
         engine: not loaded, and picklable. Each child gets a copy.
+        stay: see EngineChild.
     """
 
-    def __init__(self, engine: Engine):
-        self.spec = engine.spec
-        self._engine = engine
-        self._child: ChildProcess | None = None
+    def __init__(self, engine: Engine, stay: Stay | None = None):
+        self.spec = replace(engine.spec, own_process=True)
+        self._engine, self._child = engine, EngineChild(engine, stay)
+        self._ahead = 0 if engine.spec.own_process else max(1, int(engine.spec.concurrency * AHEAD))
         self._lock = threading.Lock()
         """Held while a stream begins or ends, and while the engine is closed."""
         self._is_streaming = self._is_closed = False
@@ -113,7 +91,7 @@ class EngineProcess:
     @property
     def pid(self) -> int | None:
         """Number of the child. None if there is none."""
-        return None if self._child is None else self._child.pid
+        return self._child.pid
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Start a child, unless an earlier stream left one, and transcribe the chunks of a feed; see `Engine.stream`.
@@ -124,46 +102,32 @@ class EngineProcess:
         with self._lock:
             self._is_streaming = True
         try:
-            yield from stop_if_all_fail(_Stream(self, feed).results())
+            yield from stop_if_all_fail(_Stream(self._child, self.spec, feed, self._ahead).results())
         finally:
             with self._lock:
                 self._is_streaming = False
                 if self._is_closed:
-                    self.end_child()
+                    self._child.leave()
 
     def gpu_bytes(self) -> int | None:
         """Return the bytes in use on the engine's GPU, which NVML tells any process; see `Engine.gpu_bytes`."""
         return self._engine.gpu_bytes()
 
     def close(self) -> None:
-        """End the child, now or at the end of the stream that runs; see `Engine.close`."""
+        """End the child or let it stay, now or at the end of the stream that runs; see `Engine.close`."""
         with self._lock:
             self._is_closed = True
             if not self._is_streaming:
-                self.end_child()
-
-    def child(self) -> ChildProcess:
-        """Return the child if it lives, otherwise a new one."""
-        if self._child is not None and self._child.has_ended():
-            self.end_child()
-        if self._child is None:
-            program = "voxbatch.engines.engine_program"
-            self._child = ChildProcess(program, captures_output=True, dies_with_parent=True)
-            self._child.send(self._engine)
-        return self._child
-
-    def end_child(self) -> None:
-        """Kill the child, if there is one."""
-        if self._child is not None:
-            self._child.end()
-        self._child = None
+                self._child.leave()
 
 
 class _Stream:
     """One stream of an engine in a child process."""
 
-    def __init__(self, process: EngineProcess, feed: Feed):
-        self._process, self._feed, self._spec = process, feed, process.spec
+    def __init__(self, child: EngineChild, spec: EngineSpec, feed: Feed, ahead: int):
+        self._child, self._spec, self._feed = child, spec, feed
+        self._most = spec.concurrency + ahead
+        """Number of chunks that the child may have."""
         self._held: dict[_Key, Chunk] = {}
         """The chunks that the child has."""
         self._again: deque[Chunk] = deque()
@@ -182,7 +146,10 @@ class _Stream:
     def results(self) -> Iterator[Result]:
         """Yield the results of all chunks, from as many children as that takes."""
         while True:
-            death = yield from self._serve(self._process.child())
+            earlier, process = self._child.pid, self._child.process()
+            if isinstance(process, KeptProcess) and process.pid != earlier:
+                yield EngineMessage(f"engine {self._spec.name}: process {process.pid} of an earlier run is used again")
+            death = yield from self._serve(process)
             if death is not None:
                 yield from self._assign_blame(death)
             elif self._close is None or self._feed.discarded or (self._feed.closed and not self._has_more):
@@ -201,7 +168,7 @@ class _Stream:
         child.send(BeginStream(self._feed.is_last and not self._has_more))
         while True:
             if self._feed.discarded and not self._is_ready:  # nobody waits for the model any more
-                self._process.end_child()
+                self._child.end()
                 return None
             self._send_what_is_due(child)
             ready = self._wait(child)
@@ -216,6 +183,7 @@ class _Stream:
                 if isinstance(message, StreamEnded):
                     if message.error is not None:
                         raise message.error
+                    self._child.is_idle = True
                     return None
                 yield from self._received(message)
             elif child.is_gone():
@@ -250,7 +218,7 @@ class _Stream:
             return not self._held
         following = _key(self._again[0]) if self._again else None
         beside = next(iter(self._held), None)
-        return len(self._held) < self._spec.concurrency and self._suspects.admits(following, len(self._held), beside)
+        return len(self._held) < self._most and self._suspects.admits(following, len(self._held), beside)
 
     def _send_what_is_due(self, child: ChildProcess) -> None:
         """Send as many chunks as the child may get and as there are, and the end of the feed. Wait for a chunk if the
@@ -308,10 +276,12 @@ class _Stream:
     def _end(self, child: ChildProcess, hangs: bool = False) -> Generator[Result, None, _Death]:
         """End a child that died or hangs, and yield what it printed last. Return its death."""
         yield from map(self._printed, child.end(0.0 if hangs else EXIT_TIMEOUT_S))
-        self._process.end_child()
-        code = child.exit_code or 0
+        self._child.end()
+        code = child.exit_code
         if hangs:
             return _Death("gave no result and was killed", Cause.CRASH)
+        if code is None:
+            return _Death("ended", Cause.CRASH)
         if code >= 0:
             return _Death(f"ended with exit code {code}", Cause.CRASH)
         name = next((number.name for number in signal.Signals if number == -code), "unknown")

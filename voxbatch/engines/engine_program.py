@@ -1,7 +1,8 @@
-"""The program of the child process in which an engine runs; see engine_process, which has the messages.
+"""The program of the child process in which an engine runs; see engine_child, which has the messages.
 
-The parent sends the engine, and for each stream a BeginStream, chunks, and a CloseFeed. The child answers with a Ready
-when the engine asks for its first chunk, the results, and a StreamEnded.
+The owner sends the engine, and for each stream a BeginStream, chunks, and a CloseFeed. The child answers with a Ready
+when the engine asks for its first chunk, the results, and a StreamEnded. After a Stay, the child answers with a Staying
+and waits for the next owner.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from voxbatch.engines import Engine
-from voxbatch.engines.engine_process import BeginStream, CloseFeed, Ready, StreamEnded
+from voxbatch.engines.engine_child import BeginStream, CloseFeed, Ready, Staying, StreamEnded
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.results import Result
 from voxbatch.engines.supervised import supervised
 from voxbatch.errors import VoxbatchError
 from voxbatch.process.child import handle_stop_signals
 from voxbatch.process.confinement import hide_memory
+from voxbatch.process.vacancy import LEAVING_S, Stay, Vacancy
 from voxbatch.records import Chunk
 from voxbatch.shared_samples import SharedSamples
 
@@ -47,40 +50,71 @@ class _SentFeed(Feed):
         return super().get(wait)
 
 
-def main(connection: Connection) -> None:
-    """Run the streams of one engine until the parent process ends.
+@dataclass(slots=True)
+class _Owner:
+    """The process that uses this one: its parent, or a later owner."""
 
-    A stop signal to all processes of a run does not end the engine: its parent decides what becomes of its chunks.
+    connection: Connection | None
+    """None while nobody owns this process. Only the receiving thread replaces it."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a message is sent."""
+
+    def send(self, message: Result | Ready | StreamEnded | Staying) -> None:
+        """Send a message from any thread. If the owner is gone, the receiving thread ends this process."""
+        with self.lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if self.connection is not None:
+                self.connection.send(message)
+
+
+def main(connection: Connection) -> None:
+    """Run the streams of one engine until its owner ends without letting it stay.
+
+    A stop signal to all processes of a run does not end the engine: its owner decides what becomes of its chunks.
     """
-    handle_stop_signals(lambda *_: None)
+    owner = _Owner(connection)
+
+    def on_stop(*_: object) -> None:
+        """End a process that nobody owns."""
+        if owner.connection is None:
+            os.killpg(0, signal.SIGKILL)
+
+    handle_stop_signals(on_stop)
     with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as score:
         if int(score.read()) < OOM_SCORE:
             score.write(str(OOM_SCORE))
     engine: Engine = connection.recv()
     feeds: queue.SimpleQueue[_SentFeed] = queue.SimpleQueue()
-    lock = threading.Lock()
-
-    def send(message: Result | Ready | StreamEnded) -> None:
-        """Send a message from any thread. If the parent is gone, the receiving thread ends this process."""
-        with lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            connection.send(message)
-
-    threading.Thread(target=_receive, args=(connection, feeds, send), daemon=True, name="receive").start()
+    threading.Thread(target=_serve_owners, args=(owner, feeds, engine), daemon=True, name="receive").start()
     while True:
         feed, error = feeds.get(), None
         try:
             for result in supervised(engine, feed):
-                send(result)
+                owner.send(result)
         except VoxbatchError as e:
             error = e
-        send(StreamEnded(error))
+        owner.send(StreamEnded(error))
 
 
-def _receive(connection: Connection, feeds: queue.SimpleQueue[_SentFeed], send: Callable[[Ready], None]) -> None:
-    """Put the chunks that arrive into the feed of their stream. When the parent is gone, end this process and all that
-    it started."""
+def _serve_owners(owner: _Owner, feeds: queue.SimpleQueue[_SentFeed], engine: Engine) -> None:
+    """Receive from the parent, and from each later owner. When there is none, end this process and all that it
+    started."""
+    while owner.connection is not None and (vacancy := _receive(owner.connection, owner.send, feeds)) is not None:
+        owner.connection.close()
+        owner.connection = None
+        owner.connection = vacancy.next_owner(engine.gpu_bytes)
+        if owner.connection is None:
+            signal.alarm(LEAVING_S)
+            engine.close()  # it removes its files
+    os.killpg(0, signal.SIGKILL)
+
+
+def _receive(
+    connection: Connection, send: Callable[[Ready | Staying], None], feeds: queue.SimpleQueue[_SentFeed]
+) -> Vacancy | None:
+    """Put the chunks that arrive into the feed of their stream until the owner is gone. Return the time without an
+    owner if it has let this process stay."""
     feed: _SentFeed | None = None
-    message: BeginStream | Chunk | CloseFeed
+    message: BeginStream | Chunk | CloseFeed | Stay
 
     def ready() -> None:
         """Tell that the model is loaded. Until then, the parent sees in /proc what this process reads."""
@@ -98,4 +132,8 @@ def _receive(connection: Connection, feeds: queue.SimpleQueue[_SentFeed], send: 
                     feed.put(message)
                 case CloseFeed() if feed is not None:
                     feed.close(message.discard)
-    os.killpg(0, signal.SIGKILL)
+                case Stay():
+                    vacancy = Vacancy(message)
+                    send(Staying())
+                    return vacancy
+    return None

@@ -1,7 +1,7 @@
 """Whisper through faster-whisper (CTranslate2) on the CPU: the engine for machines without a GPU.
 
 Each chunk is decoded by itself, so the results do not depend on the other chunks or on the number of threads.
-`whisper_windows` decodes a chunk.
+`whisper_chunk` decodes a chunk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from voxbatch.settings import parse, setting
 from voxbatch.storage import DEFAULT_STORES, Stores
 
 WINDOWS = Windows(length_s=30.0, step_s=24.0, work_s=11.0, padding_s=5.0)
-"""A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_windows`). The next window begins at
+"""A window has 30 s; a shorter one is padded by 5 s (PADDING_FRAMES of `whisper_input`). The next window begins at
 the last timestamp of the text before: 77 windows of tiny.en in nine English recordings, of 0.5 to 14 minutes, were 24 s
 apart. The encoder works on a window of 30 s as long as on 11 s of audio."""
 SECTION_SECONDS = 300
@@ -57,9 +57,7 @@ class FasterWhisperOptions:
 
     compute_type: str = setting("int8", help="number format of CTranslate2: `int8`, `float32`, …")
     beam_size: int = setting(5, help="1 is faster and less accurate")
-    threads: int = setting(
-        0, help="chunks (of up to five minutes) at a time, each on one core; 0: one chunk for each core"
-    )
+    threads: int = setting(0, help="chunks (of up to five minutes) at a time, one a core; 0: as many as cores")
     device: str = setting("cpu", help="CTranslate2's device")
 
 
@@ -124,12 +122,12 @@ class FasterWhisperEngine:
                 yield result
 
     def results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Result]:
-        """Yield the results of a chunk, in any thread; see `whisper_windows.transcribe`.
+        """Yield the results of a chunk, in any thread; see `whisper_chunk.transcribe`.
 
         Args:
             model: a faster_whisper.WhisperModel.
         """
-        from voxbatch.engines.whisper_windows import transcribe
+        from voxbatch.engines.whisper_chunk import transcribe
 
         english = None if self.spec.only_language is None else self.spec.model
         return transcribe(model, chunk, feed, self._options.beam_size, english)

@@ -16,7 +16,7 @@ decoded again with the encoder's output for silence in place of the rest.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,40 +25,30 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.engines.feed import Feed
-from voxbatch.engines.known_models import WHISPER_CODES
 from voxbatch.engines.language_switch import POSITIONS_PER_SECOND, find_switch
-from voxbatch.engines.results import ChunkProgress
 from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, suspicions, weight
-from voxbatch.errors import EngineError
-from voxbatch.process.limits import find_limit
+from voxbatch.engines.whisper_input import (
+    FRAMES_PER_SECOND,
+    WINDOW_FRAMES,
+    encoded_text,
+    encoded_window,
+    fitting_hotwords,
+    spectrogram,
+)
 from voxbatch.records import (
     CUT_OFF,
     SAMPLING_RATE,
     SPEAKING_RATE,
     TRANSCRIBE,
-    Chunk,
-    ChunkFailure,
     Flag,
-    Hints,
-    Hypothesis,
     Samples,
     Word,
 )
 from voxbatch.text.chunking import quietest_position
 from voxbatch.voice import SPEECH_PROBABILITY, VOICE_WINDOW, is_silent, speech_probabilities
 
-FRAMES_PER_SECOND = 100
-"""Frames of Whisper's spectrogram (openai/whisper, audio.py: FRAMES_PER_SECOND)."""
-WINDOW_FRAMES = 30 * FRAMES_PER_SECOND
-"""Length of the longest window, to which openai/whisper pads all others (openai/whisper, audio.py: CHUNK_LENGTH)."""
-PADDING_FRAMES = 5 * FRAMES_PER_SECOND
-"""Length by which a shorter window is padded. With 2 s, tiny.en repeated the text of 21 of 293 short recordings."""
 MAX_OVERRUN_S = 1.0
 """Time after the end of the audio that the last timestamp of a text may name."""
-EDGE_FRAMES = 2
-"""Frames at the edge of a block whose spectrum the block's end distorts: a frame's spectrum is of 400 samples around
-its start, which is 200 samples, or 1.25 frames, beyond the edge."""
 MIN_STEP_FRAMES = FRAMES_PER_SECOND
 """Distance by which the window moves at least: 1 s. Without it, a text whose last timestamp is 0 would repeat the
 window for ever."""
@@ -94,20 +84,6 @@ INVENTED_WORDS = 8
 """Number of words up to which the voice detector checks a window: Whisper answers noise and music with "you" or "Thank
 you.", seldom with more words."""
 
-HOTWORD_TOKENS = 111
-"""Largest number of tokens of the hotwords: half of the text before."""
-TAGS = {"jw": "jv"}
-"""Codes that Whisper detects, as others write them."""
-_MIN_SAMPLES = SAMPLING_RATE // 20
-"""Length of the shortest chunk that is transcribed: 50 ms. Shorter audio holds no phoneme, and Whisper would only
-invent text."""
-
-ENGLISH_CONFIDENCE = 0.6
-"""Mean confidence of the words of a chunk below which an English-only model probably hears another language. With
-tiny.en on 64 English recordings of 3 to 30 s, telephone speech among them, it was never below 0.82; on 35 recordings in
-Czech, German, Spanish and French it was below 0.6 for 27."""
-MIN_WORDS = 5
-"""Fewest words of which the mean confidence is judged."""
 _SILENCE: WeakKeyDictionary[Any, NDArray[np.float32]] = WeakKeyDictionary()
 """The encoder's output for a window of padding alone, by model. Threads that compute it together get the same."""
 
@@ -353,63 +329,6 @@ def _word_until(word: Mapping[str, Any], end_s: float) -> Word:
     return Word(word["word"], start, end, round(word["probability"], 3))
 
 
-def spectrogram(model: Any, samples: Samples) -> NDArray[np.float32]:
-    """Return the log-mel spectrogram that the model takes, of shape (mels, frames + 1).
-
-    It equals the result of the model's own feature extractor, which gets one block of 30 s after the other, because it
-    takes many times the memory of its result. The extractor raises all values to a floor: 2 below the maximum. The
-    floor of a block is never above that of the whole.
-    """
-    extractor, hop = model.feature_extractor, SAMPLING_RATE // FRAMES_PER_SECOND
-    num_frames = len(samples) // hop
-    blocks = []
-    for start in range(0, max(num_frames, 1), WINDOW_FRAMES):
-        begin, end = max(0, start - EDGE_FRAMES), start + WINDOW_FRAMES
-        if end < num_frames:
-            block = extractor(samples[begin * hop : (end + EDGE_FRAMES) * hop], padding=0)
-            blocks.append(block[:, start - begin : end - begin])
-        else:
-            blocks.append(extractor(samples[begin * hop :])[:, start - begin :])
-    features = np.concatenate(blocks, axis=1)
-    floored: NDArray[np.float32] = np.maximum(features, features.max() - 2)
-    return floored
-
-
-def encoded_window(model: Any, features: NDArray[np.float32]) -> Any:
-    """Return the encoder's output for a window, padded as PADDING_FRAMES says on a CPU, and to 30 s elsewhere.
-
-    Args:
-        features: the log-mel spectrogram, of shape (mels, frames).
-    """
-    from faster_whisper.audio import pad_or_trim
-
-    size = features.shape[1] + PADDING_FRAMES if model.model.device == "cpu" else WINDOW_FRAMES
-    return model.encode(pad_or_trim(features, min(size, WINDOW_FRAMES)))
-
-
-def encoded_text(model: Any, text: str) -> tuple[int, ...]:
-    """Return the tokens of a text that stands before others."""
-    return tuple(model.hf_tokenizer.encode(f" {text.strip()}", add_special_tokens=False).ids)
-
-
-def fitting_hotwords(
-    encode: Callable[[str], Sequence[int]], hotwords: str, room: int = HOTWORD_TOKENS
-) -> tuple[str, str | None]:
-    """Return the first hotwords that have `room` tokens together, and a warning if there are more.
-
-    Args:
-        encode: returns the tokens of a text; see `encoded_text`.
-        hotwords: see Hints.
-        room: largest number of tokens.
-    """
-    words = hotwords.split(",")
-    kept = list(words)
-    while kept and len(encode(",".join(kept))) > room:
-        kept.pop()
-    left_out = len(words) - len(kept)
-    return ",".join(kept), f"the last {left_out} of {len(words)} hotwords have no room" if left_out else None
-
-
 def windows(
     model: Any, samples: Samples, language: str | None, options: DecodingOptions, prompt: str = ""
 ) -> Iterator[Window]:
@@ -457,84 +376,3 @@ def windows(
         context = (*context, *window.tokens)[-options.context_tokens :]
         speech_end = window.words[-1].end if window.words else speech_end
         frame = round(window.end * FRAMES_PER_SECOND)
-
-
-def transcribe(
-    model: Any, chunk: Chunk, feed: Feed, beam_size: int, english: str | None
-) -> Iterator[Hypothesis | ChunkFailure | ChunkProgress]:
-    """Transcribe a chunk. Any error in it becomes its ChunkFailure.
-
-    Args:
-        feed: says whether the run is being stopped.
-        english: name of a model that knows English only; None for others.
-
-    Yields:
-        The progress after each window; then the result. Nothing more once the run is being stopped.
-
-    Raises:
-        EngineError: a limit of this machine is to blame, and not the chunk.
-    """
-    if len(chunk.samples) < _MIN_SAMPLES:
-        yield Hypothesis(chunk.item, chunk.index, "")
-        return
-    try:
-        samples = in_16_bits(chunk.samples)
-        language = WHISPER_CODES.get(chunk.lang or "", chunk.lang)
-        decoded_windows, words = list[Window](), tuple[Word, ...]()
-        hints = chunk.hints or Hints()
-        options = DecodingOptions(beam_size, task=chunk.task, hotwords=hints.hotwords or "")
-        for window in windows(model, samples, language, options, hints.prompt or ""):
-            if feed.discarded:
-                return
-            decoded_windows.append(window)
-            words = (*words, *window.words)
-            num_samples = round((window.end - window.start) * SAMPLING_RATE)
-            yield ChunkProgress(chunk.item, chunk.index, num_samples, words)
-        text = "".join(word.text for word in words)
-        warnings = tuple(warning for window in decoded_windows for warning in window.warnings)
-        warnings += () if chunk.lang else _doubts(words, english)
-        heard = _main_language(decoded_windows)
-        tag = chunk.lang if heard and chunk.lang else TAGS.get(heard or "", heard)
-        doubts = tuple(flag for window in decoded_windows for flag in window.flags)
-        yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, doubts)
-    except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-        yield failure_of(chunk, e)
-
-
-def in_16_bits(samples: Samples) -> Samples:
-    """Return samples as 16 bits hold them. Whisper was trained on such samples only: its own loader decodes to s16le
-    (openai/whisper, audio.py)."""
-    rounded: Samples = (np.rint(samples.clip(-1, 32_767 / 32_768) * 32_768) / 32_768).astype(np.float32)
-    return rounded
-
-
-def failure_of(chunk: Chunk, error: Exception) -> ChunkFailure:
-    """Return the failure of a chunk by an error.
-
-    Raises:
-        EngineError: a limit of this machine is to blame, and not the chunk.
-    """
-    if (limit := find_limit(error)) is not None:
-        raise EngineError(f"faster-whisper: {limit}") from error
-    return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(error).__name__}: {error}", retryable=True)
-
-
-def _doubts(words: tuple[Word, ...], english: str | None) -> tuple[str, ...]:
-    """Return a warning if an English-only model seems to hear another language."""
-    confidence = sum(word.confidence or 0.0 for word in words) / len(words) if words else 1.0
-    if english is None or len(words) < MIN_WORDS or confidence >= ENGLISH_CONFIDENCE:
-        return ()
-    warning = (
-        f"unsure words (mean confidence {confidence:.2f}): model {english} knows English only; another "
-        "language needs another model, such as base"
-    )
-    return (warning,)
-
-
-def _main_language(decoded_windows: Sequence[Window]) -> str | None:
-    """Return the language of most of the audio that has one."""
-    seconds: dict[str, float] = {}
-    for window in decoded_windows:
-        if window.language and window.words:
-            seconds[window.language] = seconds.get(window.language, 0.0) + window.end - window.start
-    return max(seconds, key=lambda language: seconds[language], default=None)

@@ -108,9 +108,9 @@ class RunFacts:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options and versions that may make two runs differ, by name: those of the engine, those of the command
-        except where the run is and which part of it is done, and all software."""
-        config = {name: value for name, value in self.config.items() if name not in _PLACES}
+        """The options and versions that may make the transcripts of two runs differ, by name: those of the engine,
+        those of the command, and all software."""
+        config = {name: value for name, value in self.config.items() if name not in _NO_OPTIONS}
         versions = {**self.engine.versions, **self.libraries, "voxbatch": self.voxbatch, "machine": self.machine}
         return {**config, **self.config.get("engine_options", {}), **self.engine.decoding, **versions}
 
@@ -126,10 +126,11 @@ class RunFacts:
         return {name: facts[name] for name in names}
 
 
-_PLACES = {
+_NO_OPTIONS = {
     "source", "out", "engine", "model", "engine_options", "shard", "shards", "overwrite", "update", "retry_failed",
+    "formats", "beside", "report", *asdict(DEFAULT_LIMITS),
 }  # fmt: skip
-"""Settings that are no option of the transcripts, or that have a field of their own."""
+"""Settings of a run that are no option of its transcripts, or that have a field of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ This keeps secrets out of core dumps and logs of code that parses untrusted file
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib
 import os
 import re
@@ -34,6 +33,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from types import FrameType, MappingProxyType
+from typing import IO
+
+from voxbatch.process import lifeline
 
 _PROGRAM = """
 import sys
@@ -45,7 +47,7 @@ the classes of another module."""
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """Variable with which NumPy multiplies matrices in the calling thread. All cores have work of their own, and OpenBLAS's
 other threads only wait for one, in loops: 17 % of the CPU time of 60 short clips."""
-_SOCKET_BUFFER = 4 << 20
+SOCKET_BUFFER = 4 << 20
 """Bytes of messages that one side can send before the other side reads them."""
 _OUTPUT_BLOCK = 1 << 16
 _POLL_S = 0.01
@@ -68,7 +70,7 @@ def run_main(module: str, connection_fd: int, lifeline_fd: int | None) -> None:
     """Run the function `main` of a module in this child process."""
     threading.excepthook = _end_process
     if lifeline_fd is not None:
-        _end_with_parent(lifeline_fd)
+        lifeline.tie(lifeline_fd)
     importlib.import_module(module).main(Connection(connection_fd))
 
 
@@ -77,15 +79,6 @@ def _end_process(error: threading.ExceptHookArgs) -> None:
     threading.__excepthook__(error)
     sys.stderr.flush()
     os._exit(1)
-
-
-def _end_with_parent(lifeline_fd: int) -> None:
-    """Let the kernel kill this process and all that it started when the other end of a pipe is closed, also if native
-    code holds the interpreter lock then. A kernel that cannot do so leaves it to the closed connection."""
-    with contextlib.suppress(OSError):
-        fcntl.fcntl(lifeline_fd, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def handle_stop_signals(handler: Callable[[int, FrameType | None], object]) -> None:
@@ -128,7 +121,7 @@ class ChildProcess:
         """
         parent_end, child_end = socket.socketpair()
         for end in (parent_end, child_end):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
         self._lifeline: int | None = None
         lifeline_end: int | None = None
         if dies_with_parent:
@@ -160,11 +153,16 @@ class ChildProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self.pid = self._process.pid
         """Number of the process, and of its session."""
+        self._use(parent_end, self._process.stdout)
+
+    def _use(self, parent_end: socket.socket, output: IO[bytes] | None) -> None:
+        """Exchange messages through a socket, and read an output."""
         self.connection = Connection(parent_end.detach())
+        self._output = output
         self.output: int | None = None
         """Descriptor of the child's output. None if it is not captured, and after its end."""
-        if self._process.stdout is not None:
-            self.output = self._process.stdout.fileno()
+        if output is not None:
+            self.output = output.fileno()
             os.set_blocking(self.output, False)
         self._line = b""
         self._last_line = ""
@@ -228,20 +226,28 @@ class ChildProcess:
         while not self.has_ended() and time.monotonic() < limit:
             time.sleep(_POLL_S)
         self.kill()
-        code = self.exit_code = self._process.wait()
-        self.connection.close()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
+        code = self.exit_code = self._wait()
         lines = list(self.printed())
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-            self.output = None
-        self.was_killed = code < 0
-        if self.was_killed:
+        self.release()
+        self.was_killed = code is not None and code < 0
+        if code is not None and code < 0:
             self.exit_reason = f"killed by signal {-code}"
         else:
             self.exit_reason = f"exit code {code}" + (f": {self._last_line}" if self._last_line else "")
         return lines
+
+    def _wait(self) -> int | None:
+        """Wait for the end of the process, and return its exit code."""
+        return self._process.wait()
+
+    def release(self) -> None:
+        """Close what this process has of the child. Call it in place of `end` for a child that stays."""
+        self.connection.close()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+        if self._output is not None:
+            self._output.close()
+            self.output = None
 
 
 _SECRET = re.compile(

@@ -112,6 +112,17 @@ def hide_memory() -> None:
         _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def restrictions(pid: int) -> tuple[str, ...]:
+    """Return how a process is confined, as far as /proc tells it: two processes without limits of their own are equal,
+    and nothing that a process of `confine` starts can become equal to them.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    with open(f"/proc/{pid}/status") as file:
+        return tuple(line for line in file if line.startswith(("NoNewPrivs", "Seccomp")))
+
+
 @functools.cache
 def landlock_version() -> int:
     """Return the version of Landlock's interface; 0 if the kernel has none, or has it switched off."""

@@ -72,7 +72,8 @@ def run(
     started_at, stop, usage = time.monotonic(), stop or Stop(), None
     with limits_are_run_errors(), _exits_are_run_errors(), contextlib.ExitStack() as resources:
         if engine_cache is None:
-            engine_cache = resources.enter_context(contextlib.closing(EngineCache(one_run=True)))
+            engine_cache = EngineCache(one_run=True, keep_s=config.keep_engine)
+            resources.enter_context(contextlib.closing(engine_cache))
         with steps_of(config).open(config) as source:
             if source.note:
                 log.info("source", text=source.note)
@@ -159,6 +160,8 @@ def _transcribe_all(
             from voxbatch.runner import workers
 
             engine_cache.close()  # suspects were transcribed in this process
+            if job.config.keep_engine:
+                log.warning("keep_engine", text="--keep-engine has no effect on the engines of several workers")
             added = workers.transcribe(present, group, stop, on_progress, log)
         else:
             on_engine_message = functools.partial(log_engine_message, log)

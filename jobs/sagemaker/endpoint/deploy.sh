@@ -5,10 +5,16 @@
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+option "$@"
+STACK=$NAME-endpoint
+recall "$STACK"
+# shellcheck disable=SC2046 # a word for each setting
+remember $(names_in "$here/settings.sh" "$here/endpoint/settings.sh")
+recall "$NAME" $SHARED
+check_settings
 # shellcheck source=settings.sh
 . "$here/endpoint/settings.sh"
 
-STACK=$NAME-endpoint
 SERVING_PROPERTIES=${SERVING_PROPERTIES:-$here/endpoint/serving.properties}
 [[ -r $SERVING_PROPERTIES ]] || stop "SERVING_PROPERTIES is '$SERVING_PROPERTIES'; there is no such file"
 grep -qE '^option\.model_id *= */opt/ml/model/?$' "$SERVING_PROPERTIES" ||
@@ -22,6 +28,8 @@ properties() { # put serving.properties beside the weights
     if found '404|NoSuchKey|NotFound' s3api head-object --bucket "$MODEL_BUCKET" --key "${MODEL_PREFIX}serving.properties" \
         --query Metadata.sha256 --output text && [[ $answer == "$sum" ]]; then
         say kept serving.properties
+    elif [[ $DRY_RUN == yes ]]; then
+        say plan serving.properties
     else
         call s3api put-object --bucket "$MODEL_BUCKET" --key "${MODEL_PREFIX}serving.properties" \
             --body "$SERVING_PROPERTIES" --metadata "{\"sha256\": \"$sum\"}" >/dev/null
@@ -34,21 +42,25 @@ if parameter "$STACK" Mode && [[ $answer != "$MODE" ]]; then
 fi
 whom_to_tell "$STACK"
 quota "$INSTANCE_TYPE for endpoint usage" "$MAX_INSTANCES" || true
-has_stack "$NAME" || ALERT_EMAIL=$ALERT_EMAIL VERIFY=no MODEL="" "$here/deploy.sh"
+if ! has_stack "$NAME"; then
+    ALERT_EMAIL=$ALERT_EMAIL VERIFY=no MODEL="" "$here/deploy.sh" "$@"
+    [[ $DRY_RUN == no ]] || exit 0
+fi
 image
 if ! has_weights "$MODEL_BUCKET" "$MODEL_PREFIX"; then
     [[ $MODEL_BUCKET/$MODEL_PREFIX == "$MODELS_BUCKET/$MODEL/" ]] ||
         stop "there are no weights (*.safetensors) in s3://$MODEL_BUCKET/$MODEL_PREFIX: bring them, or leave MODEL_BUCKET and MODEL_PREFIX out"
-    build weights "MODEL=$MODEL"
+    if [[ $DRY_RUN == no ]]; then build weights "MODEL=$MODEL"; else say plan "a build of: weights"; fi
 fi
-say kept "weights s3://$MODEL_BUCKET/$MODEL_PREFIX"
+[[ $DRY_RUN == yes ]] || say kept "weights s3://$MODEL_BUCKET/$MODEL_PREFIX"
 properties
-say running "stack $STACK: an instance starts within 5 to 15 minutes"
+[[ $DRY_RUN == yes ]] || say running "stack $STACK: an instance starts within 5 to 15 minutes"
 deploy_stack "$STACK" endpoint/template.yaml "Name=$NAME" "Mode=$MODE" "ImageDigest=$DIGEST" "Bucket=$MODEL_BUCKET" \
     "ModelPrefix=$MODEL_PREFIX" "Properties=$sum" "Concurrency=$CONCURRENCY" "InstanceType=$INSTANCE_TYPE" \
     "FallbackTypes=$FALLBACK_TYPES" "MaxInstances=$MAX_INSTANCES" "InvocationsPerMinute=$INVOCATIONS_PER_MINUTE" \
     "SuccessTopic=$SUCCESS_TOPIC" "ErrorTopic=$ERROR_TOPIC" "AlertEmail=$ALERT_EMAIL" "Subnets=$SUBNETS" \
-    "SecurityGroups=$SECURITY_GROUPS" "KmsKey=$KMS_KEY" "VolumeKmsKey=$VOLUME_KMS_KEY"
+    "SecurityGroups=$SECURITY_GROUPS" "KmsKey=$KMS_KEY" "VolumeKmsKey=$VOLUME_KMS_KEY" "$memory"
+[[ $DRY_RUN == no ]] || exit 0
 if [[ $MODE == realtime ]]; then
     say ready "endpoint $NAME: python examples/clients/sagemaker_client.py $NAME 'What is said?' call.wav"
 else

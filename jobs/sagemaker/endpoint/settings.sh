@@ -1,6 +1,6 @@
 # Settings of deploy.sh and teardown.sh, besides those of ../settings.sh: NAME (of the endpoint, too), IMAGE_TAG,
-# INSTANCE_TYPE, FALLBACK_TYPES, ALERTS, ALERT_EMAIL, TAGS, SUBNETS, SECURITY_GROUPS, KMS_KEY, VOLUME_KMS_KEY. Change them
-# here, or set a variable for one call: MODE=async ./deploy.sh
+# INSTANCE_TYPE, FALLBACK_TYPES, ALERTS, ALERT_EMAIL, TAGS, SUBNETS, SECURITY_GROUPS, KMS_KEY, VOLUME_KMS_KEY. To change
+# one, set its variable: MODE=async ./deploy.sh. The endpoint's stack remembers them.
 # shellcheck shell=bash disable=SC2153
 
 : "${MODE:=realtime}"                        # realtime: an answer within 60 s; async: from S3 to S3, and no instance without requests

@@ -5,9 +5,12 @@
 set -euo pipefail
 # shellcheck source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+[[ $# == 0 ]] || stop "teardown.sh takes nothing; it was given: $*"
+recall "$NAME-endpoint"
+recall "$NAME" $SHARED
+check_settings
 # shellcheck source=settings.sh
 . "$here/endpoint/settings.sh"
-[[ $# == 0 ]] || stop "teardown.sh takes nothing; it was given: $*"
 
 remove_stack "$NAME-endpoint"
 if found '404|NoSuchKey|NoSuchBucket|NotFound' s3api head-object --bucket "$MODEL_BUCKET" --key "${MODEL_PREFIX}serving.properties"; then

@@ -33,7 +33,7 @@ from voxbatch.output.parts import read_headers
 from voxbatch.output.run_file import Run
 from voxbatch.storage import Store
 
-FORMAT = "1"
+FORMAT = "2"
 """Version of the tables. An index of another version is made again."""
 BATCH_CHARACTERS = 4_000_000
 """Characters of text that are written at a time."""
@@ -46,8 +46,14 @@ CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE parts (name TEXT PRIMARY KEY);
 CREATE TABLE items (row INTEGER PRIMARY KEY, key BLOB UNIQUE, position INTEGER, number INTEGER);
 CREATE TABLE details (row INTEGER PRIMARY KEY, id TEXT, audio TEXT, start REAL, members TEXT, turns TEXT, spans BLOB);
-CREATE VIRTUAL TABLE texts USING fts5(text, tokenize = "unicode61 remove_diacritics 2 categories 'L* N* M* Co'");
+CREATE VIRTUAL TABLE texts USING fts5(
+    text, tokenize = "unicode61 remove_diacritics 2 categories 'L* N* M* Co'", prefix = "3 4"
+);
 """
+_NUM_BACK = "SELECT count(*) FROM (SELECT position < lag(position) OVER (ORDER BY row) AS back FROM items) WHERE back"
+ORDERED = "list"
+"""Value of the state `order` of an index whose rows have the order of the list: only recordings were added, behind the
+others."""
 
 
 def index_path(store: Store) -> Path:
@@ -103,6 +109,11 @@ def update(database: sqlite3.Connection, path: Path, store: Store, run: Run, log
         return _Update(database, store, run, names, log).run(content)
 
 
+def is_in_order(database: sqlite3.Connection) -> bool:
+    """Return whether the rows of an index have the order of the list."""
+    return _state(database).get("order") == ORDERED
+
+
 class _Update:
     """One update of an index. No other process changes the index meanwhile."""
 
@@ -132,7 +143,8 @@ class _Update:
         num_read = sum(self._write(batch, number) for batch in self._batches(np.flatnonzero(wanted)))
         with _transaction(self._database):
             self._database.executemany("INSERT OR IGNORE INTO parts VALUES (?)", [(name,) for name in self._names])
-            self._set(content=content, list=self._run.list_number)
+            ((num_back,),) = self._database.execute(_NUM_BACK)
+            self._set(content=content, list=self._run.list_number, order=ORDERED if not num_back else "")
         return num_read
 
     def _items_of(self, names: list[str]) -> NDArray[np.bool_]:
@@ -173,14 +185,8 @@ class _Update:
         database, text_key = self._database, self._run.products.text_key
         with _transaction(database):
             for position, line in batch:
-                key = self._items.index.keys[position].tobytes()
-                self._delete(
-                    row for (row,) in database.execute("SELECT row FROM items WHERE key = ?", (key,)).fetchall()
-                )
+                row = self._cleared_row(self._items.index.keys[position].tobytes(), position, number)
                 text = str(line.get(text_key) or "")
-                row = database.execute(
-                    "INSERT INTO items (key, position, number) VALUES (?, ?, ?)", (key, position, number)
-                ).lastrowid
                 audio = f"{self._run.products.recordings_place(self._store.place)}{line[AUDIO_KEY]}"
                 details = (
                     row,
@@ -194,10 +200,23 @@ class _Update:
                 database.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (row, indexed_text(text)))
         return len(batch)
 
+    def _cleared_row(self, key: bytes, position: int, number: int) -> int:
+        """Return the row of an item, without texts: the one that it had, or a new one at the end."""
+        database = self._database
+        if found := database.execute("SELECT row FROM items WHERE key = ?", (key,)).fetchone():
+            self._delete_texts(*found)
+            database.execute("UPDATE items SET position = ?, number = ? WHERE row = ?", (position, number, *found))
+            return int(found[0])
+        new = database.execute("INSERT INTO items (key, position, number) VALUES (?, ?, ?)", (key, position, number))
+        return int(new.lastrowid or 0)
+
+    def _delete_texts(self, row: int) -> None:
+        self._database.execute("DELETE FROM texts WHERE rowid = ?", (row,))
+        self._database.execute("DELETE FROM details WHERE row = ?", (row,))
+
     def _delete(self, rows: Iterable[int]) -> None:
         for row in rows:
-            self._database.execute("DELETE FROM texts WHERE rowid = ?", (row,))
-            self._database.execute("DELETE FROM details WHERE row = ?", (row,))
+            self._delete_texts(row)
             self._database.execute("DELETE FROM items WHERE row = ?", (row,))
 
     def _clear(self) -> None:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from voxbatch.analysis.find.index import is_in_order
 from voxbatch.analysis.find.spans import MARKS, Spans, indexed_text, shown_text
 from voxbatch.errors import ConfigError
 
 CONTEXT = 60
 """Characters that a place shows before the match, and after it."""
 _MARKED = re.compile("|".join(MARKS))
-_ITEMS = """
-SELECT texts.rowid FROM texts JOIN items ON items.row = texts.rowid {details} WHERE texts MATCH ?{conditions}
-ORDER BY items.position
+_MATCHES = "FROM texts JOIN details ON details.row = texts.rowid WHERE texts MATCH ?{conditions}"
+_COUNT = "SELECT count(*) FROM texts WHERE texts MATCH ?"
+_COUNT_WITH_MEMBERS = f"SELECT count(*) {_MATCHES}"
+_ROWS = f"SELECT texts.rowid {_MATCHES.replace('WHERE', 'JOIN items USING (row) WHERE')} ORDER BY items.position"
+_PAGE = f"""
+SELECT texts.rowid, id, audio, start, turns, spans, highlight(texts, 0, ?, ?) {_MATCHES}
+AND texts.rowid BETWEEN ? AND ? ORDER BY texts.rowid LIMIT ?
 """
-_DETAILS = "JOIN details ON details.row = texts.rowid"
 _HAS_MEMBER = " AND EXISTS (SELECT 1 FROM json_each(members) WHERE key = ? AND CAST(atom AS TEXT) = ?)"
-_TEXT = """
-SELECT id, audio, start, turns, spans, highlight(texts, 0, ?, ?) FROM texts JOIN details ON details.row = texts.rowid
-WHERE texts.rowid = ? AND texts MATCH ?
-"""
+FIRST_PAGE, LARGEST_PAGE = 25, 400
+"""Items that are read at first, and at most at a time. SQLite evaluates the query for each page: short ones give the
+first places early, long ones give all of them soon."""
+LAST_ROW = (1 << 63) - 1
+"""Highest number of a row in SQLite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,19 +111,25 @@ def find_places(database: sqlite3.Connection, query: Query) -> FoundPlaces:
         ConfigError: a phrase has no letters or digits.
         sqlite3.DatabaseError: the index is damaged.
     """
-    text = query.to_fts()
-    conditions = _HAS_MEMBER * len(query.members)
-    statement = _ITEMS.format(details=_DETAILS if conditions else "", conditions=conditions)
-    members = [value for pair in query.members.items() for value in pair]
-    rows = [row for (row,) in database.execute(statement, (text, *members))]
+    conditions, members = _HAS_MEMBER * len(query.members), [value for pair in query.members.items() for value in pair]
+    arguments = (query.to_fts(), *members)
+    count = _COUNT_WITH_MEMBERS.format(conditions=conditions) if conditions else _COUNT
+    ((num_items,),) = database.execute(count, arguments)
+    page = _PAGE.format(conditions=conditions)
 
-    def places() -> Iterator[FoundPlace]:
-        for row in rows:
-            details = database.execute(_TEXT, (*MARKS, row, text)).fetchone()
-            if details is not None:  # a command that runs beside this one may have replaced it
-                yield from (place for place in _places_of(*details) if _is_wanted(place, query))
+    def pages() -> Iterator[Sequence[tuple[Any, ...]]]:
+        """Yield the items that match, several at a time if their rows have the order of the list."""
+        if not is_in_order(database):
+            for (row,) in database.execute(_ROWS.format(conditions=conditions), arguments).fetchall():
+                yield database.execute(page, (*MARKS, *arguments, row, row, 1)).fetchall()
+            return
+        row, size = 0, FIRST_PAGE
+        while items := database.execute(page, (*MARKS, *arguments, row + 1, LAST_ROW, size)).fetchall():
+            yield items
+            row, size = items[-1][0], min(2 * size, LARGEST_PAGE)
 
-    return FoundPlaces(len(rows), places())
+    items = (details for items in pages() for _, *details in items)
+    return FoundPlaces(num_items, (place for item in items for place in _places_of(*item) if _is_wanted(place, query)))
 
 
 def _places_of(item: str, audio: str, offset: float, turns: str, rows: bytes, marked: str) -> Iterator[FoundPlace]:

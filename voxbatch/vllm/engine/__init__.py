@@ -2,7 +2,7 @@
 
 It uses vLLM's offline API, in process.
 
-All knowledge about vLLM's internals is in this package, above all in `vllm_process` (a running vLLM engine) and
+All knowledge about vLLM's internals is in this package, above all in `start` and `vllm_process` (a running vLLM) and
 `compat` (versions of vLLM), and in `voxbatch.vllm.plugin` (code inside vLLM's processes). `families/` holds the
 differences between models. `request_loop` keeps vLLM busy and starts it again after it died. `speed` calculates the
 speed to expect.
@@ -33,7 +33,8 @@ from voxbatch.vllm.engine.kernel_key import cache_key
 from voxbatch.vllm.engine.model import Model, complete, download, locate
 from voxbatch.vllm.engine.request_loop import EngineStarter, RequestLoop
 from voxbatch.vllm.engine.settings import TRANSCRIBE, VllmSettings
-from voxbatch.vllm.engine.vllm_process import Preload, VllmProcess
+from voxbatch.vllm.engine.start import Preload
+from voxbatch.vllm.engine.vllm_process import VllmProcess
 
 COMPARED_GPU = "H200"
 """The GPU on which the results of reproducible runs were compared (benchmarks/RESULTS.md)."""
@@ -43,6 +44,7 @@ class VllmEngine:
     """The vLLM engine; see Engine for the methods."""
 
     def __init__(self, model: str | None, options: Mapping[str, str], stores: Stores = DEFAULT_STORES):
+        self._arguments = model, dict(options), stores
         distribution, version = compat.installed()
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # NVML's order; CUDA's default is the fastest first
         gpu.use_only(options.get("devices", ""))
@@ -104,6 +106,10 @@ class VllmEngine:
                 *_warnings(plugin, self._settings, self._on_cpu),
             ),
         )
+
+    def __reduce__(self) -> tuple[type[VllmEngine], tuple[Any, ...]]:
+        """Make the engine again in the process that loads it; see engines.engine_child."""
+        return VllmEngine, self._arguments
 
     def stream(self, feed: Feed) -> Iterator[Result]:
         """Transcribe the chunks of a feed; see `Engine.stream`."""

@@ -29,9 +29,10 @@ from voxbatch.engines.suspect_text import PieceText, Suspicion, flags, reasons, 
 from voxbatch.errors import EngineError
 from voxbatch.process.suspects import Cause, SearchRules, Suspects
 from voxbatch.records import SAMPLING_RATE, Answer, AnswerOptions, Chunk, ChunkFailure, Hypothesis, Question, Speech
+from voxbatch.vllm.engine.engine_log import EngineDied
 from voxbatch.vllm.engine.families import Family
 from voxbatch.vllm.engine.families.request import Request, UnsupportedPiece, UnusableAnswer
-from voxbatch.vllm.engine.vllm_process import EngineDied, FinishedRequest, VllmProcess
+from voxbatch.vllm.engine.vllm_process import FinishedRequest, VllmProcess
 
 AHEAD = 1 / 8
 """Number of requests that wait in the engine, as a share of the requests that it runs. With waiting requests the engine

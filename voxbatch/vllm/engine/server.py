@@ -22,10 +22,10 @@ from voxbatch.storage.address import is_bucket_address
 from voxbatch.vllm.engine import compat, prefill
 from voxbatch.vllm.engine.arguments import concurrency, llm_arguments
 from voxbatch.vllm.engine.checks import check, check_installed
+from voxbatch.vllm.engine.environment import set_environment, threads
 from voxbatch.vllm.engine.families.choice import family_of, resolve
 from voxbatch.vllm.engine.model import complete, download, locate
 from voxbatch.vllm.engine.settings import TRUE
-from voxbatch.vllm.engine.vllm_process import set_environment, threads
 from voxbatch.vllm.plugin import LOAD_FORMAT
 from voxbatch.vllm.plugin.server_guards import ALLOW_PRIVATE, CONNECTOR, CONNECTOR_VARIABLE, ServerGuards
 from voxbatch.vllm.plugin.server_middleware import RATE_LIMIT, AccessLog, RateLimit

@@ -45,14 +45,13 @@ class VllmSettings:
     )
     max_model_len: int = setting(
         512, minimum=0,
-        help="positions of one request. With 512 and a delay of 2,400 ms, a chunk has at most 35.12 s. 0: up to 2,048, "
-        "as many as the model has; for models other than Voxtral and Whisper",
+        help="positions of one request: with 512 and a delay of 2,400 ms, 35.12 s. 0: up to 2,048, for models other "
+        "than Voxtral and Whisper",
     )  # fmt: skip
     dtype: str = setting("bfloat16", choices=DTYPES, help=f"number format of the weights: {', '.join(DTYPES)}")
     gpu_memory_utilization: float = setting(
         0.95,
-        help="largest share of the GPU's memory that may be in use, including what other programs use. vLLM's option "
-        "of the same name means something else",
+        help="largest share of the GPU's memory in use, other programs included, unlike vLLM's option of this name",
     )  # fmt: skip
     gpu_memory_gb: float = setting(0.0, help="the same in GB (10⁹ bytes); 0: use the share")
     beside_gb: float = setting(
@@ -67,30 +66,27 @@ class VllmSettings:
     )  # fmt: skip
     lift_encoder_cache: bool = setting(
         True,
-        help="make the encoder cache large enough for the audio of every running request. vLLM itself sizes the cache "
-        "by `max_num_batched_tokens`",
+        help="make the encoder cache large enough for all running requests",
     )  # fmt: skip
     prefill_encoder: str = setting(
         AUTO, choices=(AUTO, TRUE, FALSE),
-        help="run Voxtral Realtime's encoder once per chunk, and not inside every step: true, false or auto, which "
-        "means true if this was proven with the installed vLLM and these settings; also `--prefill-encoder` and "
-        "`--no-prefill-encoder`",
+        help="run Voxtral Realtime's encoder once per chunk: true, false, or auto: if proven with this vLLM; also "
+        "`--prefill-encoder`",
     )  # fmt: skip
     block_size: int = setting(
         0, minimum=0,
-        help="positions in a K/V block, a multiple of 16; 0: vLLM chooses, which is 16 on GPUs. Requests get blocks "
-        "for their whole length, so larger blocks cost no memory, and save work of the scheduler",
+        help="positions in a K/V block, a multiple of 16; 0: vLLM chooses. Requests get blocks for their whole "
+        "length, so larger ones cost no memory, and save work",
     )  # fmt: skip
     attention_backend: str = setting(
         "",
-        help="vLLM's name of an attention backend, e.g. FLASH_ATTN or TRITON_ATTN; empty: voxbatch's own backend if "
-        "the encoder runs once per chunk, otherwise vLLM chooses",
+        help="vLLM's name of an attention backend, e.g. FLASH_ATTN; empty: voxbatch's own if the encoder runs once "
+        "per chunk, else vLLM chooses",
     )  # fmt: skip
     delay_ms: int = setting(
         0,
         help="Voxtral Realtime's transcription delay: a multiple of 80 from 80 to 1200, or 2400; 0: the model's own "
-        "(480). A longer delay gives a lower WER (6.73 % at 2,400 ms and 8.72 % at 480 ms on FLEURS, by the model "
-        "card)",
+        "(480). A longer delay gives a lower WER (FLEURS, by the model card: 6.73 % at 2400, 8.72 % at 480)",
     )  # fmt: skip
     ignore_eos: bool = setting(False, help="continue to the end of the audio even if the model writes EOS before")
     watch: bool = setting(True, help="decode a chunk with suspect text a second time")
@@ -101,8 +97,7 @@ class VllmSettings:
     )  # fmt: skip
     reproducible: bool = setting(
         False,
-        help="make the text, the times and the confidences of an item depend on the item alone, and not on the items "
-        "that are computed with it. Slower; also `--reproducible`",
+        help="make text, times and confidences depend on the item alone. Slower; also `--reproducible`",
     )
     tensor_parallel_size: int = setting(
         1, minimum=1, help=f"GPUs that one engine spans; {ALL_GPUS}: all that are visible"
@@ -111,8 +106,7 @@ class VllmSettings:
     devices: str = setting("", help="ids of the GPUs to use, such as `0,1`; empty: all that are visible")
     limit_mm_per_prompt: str = setting(
         "audio=1",
-        help="largest number of inputs of each kind in a request. Only audio=1 or more is accepted, because a request "
-        "holds one piece of audio. The option exists because a serving.properties may contain it",
+        help="inputs of each kind in a request, as in a serving.properties: audio=1 or more, of which one is used",
     )  # fmt: skip
     config_format: str = setting("", help="vLLM's option; empty: the value that fits the files of the model")
     load_format: str = setting(
@@ -123,15 +117,14 @@ class VllmSettings:
     tokenizer_mode: str = setting("", help="vLLM's option; empty: the value that fits the files of the model")
     quantization: str = setting(
         "",
-        help="one of vLLM's quantization methods, for all layers to which the method applies. Most methods need "
-        "weights that were made for the method. `fp8` raised the WER of Whisper tiny from 12.85 to 14.29 %",
+        help="one of vLLM's quantization methods, for all layers; most need weights that were made for it. `fp8` "
+        "raised the WER of Whisper tiny from 12.85 to 14.29 %",
     )  # fmt: skip
     fp8: str = setting(
         "",
-        help=f"parts that calculate in 8 bits: {', '.join(FP8_PARTS)}, joined with commas: the matrices of the "
-        "decoder, those of the encoder, and the decoder's K/V cache. The matrices are quantised while the weights "
-        "load. Needs an L4, L40S, H100 or later. Nobody has measured Voxtral's WER in 8 bits. A checkpoint in "
-        "Mistral's format that was published in 8 bits (`quantization` in params.json) needs no option",
+        help=f"parts that calculate in 8 bits: {', '.join(FP8_PARTS)} (the decoder's K/V cache), joined with commas. "
+        "Needs an L4, L40S, H100 or later. Voxtral's WER in 8 bits is unknown. A checkpoint in Mistral's format that "
+        "was published in 8 bits needs no option",
     )  # fmt: skip
     revision: str = setting("", help="branch, tag or commit of a model of the hub")
     restarts: int = setting(6, minimum=0, help="number of times that the engine may die without one result in between")

@@ -1,82 +1,37 @@
-"""Hold one running vLLM engine: take requests, return the token ids of finished ones, and report why it died.
+"""Hold one running vLLM engine: take requests, and return the token ids of finished ones.
 
 The model runs in a process of its own (vLLM's EngineCore), so that making requests never delays it, and its death is an
-exception here. Its log goes to a file, because standard output belongs to the results and the terminal to the progress
-line.
+exception here: see `engine_log`. `start` imports vLLM and makes the process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import logging.config
-import os
 import queue
-import shutil
 import socket
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
-from voxbatch.engines import gpu
 from voxbatch.errors import EngineError
-from voxbatch.log import STDERR_LOCK
-from voxbatch.process.hang_detector import SilenceClock, is_stopped
-from voxbatch.process.streams import lead, writes_to
 from voxbatch.records import Samples
 from voxbatch.vllm.engine import compat
+from voxbatch.vllm.engine.engine_log import EngineDied, errors_as_death
 from voxbatch.vllm.engine.families.request import Request, TokenScores
-from voxbatch.vllm.engine.preloaded_process import PreloadedProcess
-from voxbatch.vllm.plugin import (
-    BATCH_INVARIANT,
-    LOAD_FORMAT,
-    LOADER_SWITCH,
-    ON,
-    REPRODUCIBLE_SWITCH,
-    SCORES,
-    SWITCH,
-    lazy_imports,
-    parent_watchdog,
-    preload,
-    prompts,
-)
+from voxbatch.vllm.engine.hang_guard import HangGuard
+from voxbatch.vllm.engine.start import Preload
+from voxbatch.vllm.plugin import SCORES, prompts
 
-HANG_S = 600.0
-"""Seconds without any output, by a SilenceClock, after which the engine counts as dead. A first step may compile
-kernels for minutes."""
-LOOK_S = 1.0
-"""Seconds between two looks at whether the engine is alive."""
 ABORTED = "abort"
 """The reason with which vLLM ends all requests when SIGTERM or SIGINT reaches its process, as from `systemctl stop` or
 a terminal. Nothing here aborts a request."""
 TOGETHER = 1 / 16
 """Share of a speaking engine's requests whose samples are fetched together when they have finished. The codec decodes
 them in full batches, and the engine pauses once for all of them."""
-LOG_LINES = 3
-"""Number of the engine's last errors that a message quotes."""
-ENVIRONMENT = {
-    "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # forking a process that has threads deadlocks
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "1",  # the engine lives in a process of its own
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it would be compiled at the first step; greedy decoding needs no sampler
-    "VLLM_ALLREDUCE_USE_FLASHINFER": "0",  # it wants multicast memory, see arguments.UNFUSED
-    "TQDM_DISABLE": "1",  # bars would tear the progress line
-}
-"""Variables that are set for vLLM, unless the user has set them."""
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The two names of the variable that configures PyTorch's allocator. The second is the older one, and it wins."""
-THREADS = "OMP_NUM_THREADS"
-EXTENSION = "voxbatch.vllm.plugin.worker_extension.WorkerExtension"
-"""The class that is mixed into vLLM's workers, for `VllmProcess.describe` and `VllmProcess.score_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,56 +46,6 @@ class FinishedRequest:
     """The scores of `token_ids`. None if the engine gives none."""
     samples: Samples | None = None
     """The speech of a request that ended by itself. None if the engine does not speak."""
-
-
-class EngineDied(Exception):
-    """Report that the engine has ended, and with it all requests that it held.
-
-    `cause` goes into the failures of items, so it does not name the log, whose path differs from run to run. The text
-    of the exception names it. `is_stopped` is true if a signal told the engine to end, so that no request is to
-    blame."""
-
-    def __init__(self, cause: str, log: Path | None = None, is_stopped: bool = False):
-        self.cause, self.is_stopped = cause, is_stopped
-        self.out_of_memory = "out of memory" in cause.lower()
-        super().__init__(f"{cause} (its log: {log})" if log else cause)
-
-
-class Preload:
-    """vLLM that is being imported, in this process and in the one that will be the engine.
-
-    Each import takes many seconds, and vLLM makes the second process only when the first one has an engine's whole
-    configuration. So this is begun while a model is still being prepared. The owner gives it to a VllmProcess, or
-    abandons it.
-
-    Args:
-        plugin: true if the encoder runs once per chunk (vllm.plugin), and not as in stock vLLM.
-        arguments: the arguments of vLLM's `LLM` that are known already, at least its model, load format, tokenizer mode
-            and number of GPUs.
-        prompt_processes: number of processes that make the prompts of requests; 0 makes them where they are added.
-        reproducible: true if the result of a request must not depend on the other requests.
-    """
-
-    def __init__(
-        self, plugin: bool, arguments: Mapping[str, Any], prompt_processes: int = 0, reproducible: bool = False
-    ):
-        self.began = time.monotonic()
-        self.log = _EngineLog()
-        set_environment(plugin, arguments.get("load_format") == LOAD_FORMAT, reproducible)
-        os.environ["VLLM_LOGGING_CONFIG_PATH"] = str(self.log.config)
-        if "vllm.logger" in sys.modules:  # it reads the variable only when it is imported
-            logging.config.dictConfig(json.loads(self.log.config.read_text()))
-        tokenizer = str(arguments["model"]) if arguments.get("tokenizer_mode") == "mistral" else ""
-        num_gpus = arguments.get("tensor_parallel_size", 1)
-        self.parent = _ParentThread(self.log, num_gpus, tokenizer, prompt_processes)
-
-    def wait(self) -> None:
-        """Wait until this process has imported vLLM, or failed to."""
-        self.parent.imported.wait()
-
-    def abandon(self) -> None:
-        """Let the thread end the process that was to be the engine, as soon as its own import is done."""
-        self.parent.arguments.cancel()
 
 
 class VllmProcess:
@@ -173,11 +78,11 @@ class VllmProcess:
         begun = begun or Preload(plugin, arguments, prompt_processes, reproducible)
         self._log, self._parent = begun.log, begun.parent
         self._parent.arguments.set_result(arguments)
-        with _errors_as_death(self._log):
+        with errors_as_death(self._log):
             self._llm = self._parent.llm.result()
         self._engine: Any = (engine := self._llm.llm_engine)
         self._plugin = plugin
-        self._hang = _HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
+        self._hang = HangGuard(compat.processes(self._engine), lambda: compat.wake(engine))
         # voxbatch's schedulers collect the scores of the runner; vLLM's own schedulers know only vLLM's logprobs
         self._logprobs = 0 if scores and not arguments.get("scheduler_cls") else None
         self._no_scores = self.score_tokens() if scores and self._logprobs is None else ""
@@ -241,7 +146,7 @@ class VllmProcess:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        with _errors_as_death(self._log, self._engine, of_request=True):
+        with errors_as_death(self._log, self._engine, of_request=True):
             sampling = SamplingParams(
                 temperature=request.temperature,
                 top_p=request.top_p,
@@ -270,7 +175,7 @@ class VllmProcess:
         Raises:
             EngineDied: the engine has ended.
         """
-        with _errors_as_death(self._log, self._engine), self._hang:
+        with errors_as_death(self._log, self._engine), self._hang:
             outputs = self._engine.step()
         finished = [
             FinishedRequest(
@@ -358,7 +263,7 @@ class VllmProcess:
         Raises:
             EngineDied: the engine has ended.
         """
-        with _errors_as_death(self._log, self._engine), self._hang:
+        with errors_as_death(self._log, self._engine), self._hang:
             answers: list[Any] = self._llm.collective_rpc(method, args=args)
             return answers
 
@@ -395,304 +300,3 @@ def _scores(output: Any) -> TokenScores | None:
         return None
     pairs = zip(completion.token_ids, completion.logprobs, strict=True)
     return TokenScores(np.array([choices[token].logprob for token, choices in pairs], np.float32))
-
-
-_LOADING = threading.Lock()
-"""Held while processes of an engine are started, which changes the environment, the main module and the standard
-streams of this process. A Transcriber that was closed early may still be importing vLLM when the next one starts."""
-
-
-class _ParentThread(threading.Thread):
-    """The thread that starts the engine's process and lives as long as the engine.
-
-    The kernel kills the process when this thread ends (see vllm.plugin.parent_watchdog). The thread that uses the
-    engine may end earlier, because an engine can be kept for the next run.
-    """
-
-    def __init__(self, log: _EngineLog, num_gpus: int, tokenizer: str, prompt_processes: int):
-        super().__init__(daemon=True, name="vllm-parent")
-        self._log, self._num_gpus, self._tokenizer = log, num_gpus, tokenizer
-        self._prompt_processes, self.prompts = prompt_processes, list[socket.socket]()
-        self.arguments: Future[Mapping[str, Any]] = Future()
-        """The keyword arguments of vLLM's `LLM`. If they are cancelled, no engine is started."""
-        self.llm: Future[Any] = Future()
-        self.imported, self.unneeded = threading.Event(), threading.Event()
-        self.start()
-
-    def run(self) -> None:
-        try:
-            with contextlib.ExitStack() as imports:  # until vLLM has started its engine, which then does the work
-                imports.enter_context(preload.without_gc())
-                with self._while_loading():
-                    one_gpu = self._num_gpus == 1 and bool(gpu.visible_gpus())
-                    preloaded = PreloadedProcess(one_gpu, self._tokenizer, imports.close, self._prompt_processes)
-                    self.prompts = preloaded.prompts
-                    imports.enter_context(lazy_imports.lazily())  # begins to import vLLM
-                    from vllm import LLM
-
-                    preload.note("vLLM is imported in the parent")
-                self.imported.set()
-                try:
-                    arguments = self.arguments.result()
-                    with self._while_loading(), compat.engine_process(preloaded):
-                        from voxbatch.vllm.plugin.patches import skip_decoder_start_token, supported_mm_limits
-
-                        skip_decoder_start_token.add_no_start_token()
-                        supported_mm_limits.raise_limits(arguments.get("limit_mm_per_prompt", {}))
-                        llm = LLM(**arguments, worker_extension_cls=EXTENSION)
-                finally:
-                    preloaded.end_if_unused()
-            self.llm.set_result(llm)  # only now, after the environment and the outputs are restored
-        except CancelledError:
-            self._log.remove()
-            return
-        except BaseException as e:  # noqa: BLE001 the thread that waits for the engine raises it again
-            self.llm.set_exception(e)
-            self.imported.set()
-            return
-        self.unneeded.wait()
-
-    @contextlib.contextmanager
-    def _while_loading(self) -> Iterator[None]:
-        """Return the context in which processes of the engine are started."""
-        own_threads = threads(on_gpu=bool(gpu.visible_gpus()))
-        with (
-            _LOADING,
-            _environment({**allocator(self._num_gpus), **own_threads}),
-            parent_watchdog.kills_children(),
-            _outputs_to(self._log.file),
-        ):
-            yield
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables within this context. None of them was set before; processes that start within it keep them."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
-
-
-def allocator(num_gpus: int) -> dict[str, str]:
-    """Return the variable with which PyTorch's allocator on a GPU extends its segments, so that the next burst can use
-    the memory that a burst leaves.
-
-    Nothing is returned if the user has set the variable, or for several GPUs: their exchange within CUDA graphs cannot
-    use such memory (vLLM's issue 42609)."""
-    chosen = any(name in os.environ for name in ALLOCATOR)
-    return {} if chosen or num_gpus > 1 else {ALLOCATOR[0]: "expandable_segments:True"}
-
-
-def threads(on_gpu: bool) -> dict[str, str]:
-    """Return the variable with which an engine on a GPU does its small work on the host in one thread.
-
-    PyTorch would divide each copy of a chunk's samples among all cores, which then wait for each other. With 32 cores
-    the GPU lost a quarter of its speed (benchmarks/history/2026-11-22.md). Nothing is returned if the user has set it.
-    """
-    return {THREADS: "1"} if on_gpu and THREADS not in os.environ else {}
-
-
-def set_environment(plugin: bool, loader: bool = False, reproducible: bool = False) -> None:
-    """Set the environment with which vLLM's processes start.
-
-    Args:
-        plugin: the encoder runs once per chunk.
-        loader: the weights are in Hugging Face's format, and the plugin translates them.
-        reproducible: the result of a request must not depend on the other requests.
-    """
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
-    os.environ.pop(SWITCH, None)
-    os.environ.pop(LOADER_SWITCH, None)
-    os.environ.update({LOADER_SWITCH: ON} if loader else {})
-    os.environ.update({SWITCH: ON} if plugin else {})
-    if os.environ.pop(REPRODUCIBLE_SWITCH, None):  # of an earlier engine
-        os.environ.pop(BATCH_INVARIANT, None)
-    if reproducible:
-        os.environ[REPRODUCIBLE_SWITCH] = ON
-        if (compat.find() or ("",))[0] != compat.CPU_BUILD:  # which has no such mode, and runs for tests only
-            os.environ[BATCH_INVARIANT] = ON
-    os.environ.update(compat.runner_environment(os.environ))
-    if find_spec("vllm_omni"):  # its plugin replaces parts of vLLM in every process
-        os.environ.setdefault("VLLM_PLUGINS", "voxbatch")
-
-
-@contextlib.contextmanager
-def _errors_as_death(log: _EngineLog, engine: Any = None, of_request: bool = False) -> Iterator[None]:
-    """Raise EngineDied, with the cause from the log, for any exception of vLLM.
-
-    vLLM reports the death of its core by several types of exceptions.
-
-    Args:
-        engine: vLLM's LLMEngine; None while it loads.
-        of_request: raise ValueError for an error about the request itself.
-    """
-    try:
-        yield
-    except Exception as e:
-        if of_request and isinstance(e, ValueError | TypeError):
-            raise ValueError(str(e)) from e
-        codes = [process.exitcode or 0 for process in compat.processes(engine)] if engine is not None else []
-        killed = next((f"its process was killed by signal {-code}" for code in codes if code < 0), "")
-        raise EngineDied(log.cause(e, killed), log.file) from e
-
-
-class _HangGuard:
-    """A context for waiting on an output. It kills the engine if no output comes for HANG_S. If the engine's process
-    ends, it ends the wait by `wake`, because vLLM would wait without a limit."""
-
-    def __init__(self, processes: list[Any], wake: Callable[[], None]):
-        self._processes, self._wake = processes, wake
-        self._wait: object | None = None
-        """The wait that goes on, a new object for each. None between two waits. The thread only reads it."""
-        self.thread = threading.Thread(target=self._watch, daemon=True, name="hang-guard")
-        if processes:  # there are none if the user lets vLLM run in this process
-            self.thread.start()
-
-    def __enter__(self) -> None:
-        self._wait = object()
-
-    def __exit__(self, *_: object) -> None:
-        self._wait = None
-
-    def _watch(self) -> None:
-        watched, clock = self._wait, SilenceClock()
-        while all(process.is_alive() for process in self._processes):
-            if watched is not self._wait or watched is None:
-                watched = self._wait
-                clock.reset()
-            else:
-                clock.look(is_stopped=any(is_stopped(process.pid) for process in self._processes))
-            if clock.silent_s > HANG_S:
-                for process in self._processes:
-                    process.kill()
-            time.sleep(LOOK_S)
-        self._wake()
-
-
-class _EngineLog:
-    """A temporary folder with the logging configuration that all of vLLM's processes read, and with their logs."""
-
-    def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="voxbatch-vllm-"))
-        self.file, self._errors = self._folder / "engine.log", self._folder / "errors.log"
-        self.config = self._folder / "logging.json"
-        self.config.write_text(json.dumps(_logging(self.file, self._errors)))
-        self._is_quoted = False
-
-    def errors(self) -> str:
-        return self._errors.read_text(errors="replace").strip() if self._errors.exists() else ""
-
-    def cause(self, error: Exception, killed: str = "") -> str:
-        """Return one line: the last errors of the engine's log, else how its process ended, else the error itself."""
-        self._is_quoted = True
-        named = [line.split("] ", 1)[-1] for line in self.errors().splitlines() if _names_an_exception(line)]
-        causes = list(dict.fromkeys(named))[-LOG_LINES:] or [killed or f"{type(error).__name__}: {error}"]
-        return "; ".join(causes)[:1000]
-
-    def remove(self) -> None:
-        """Remove the folder, unless it holds errors or a message names it: then somebody will want to read it."""
-        if not self._is_quoted and not self.errors():
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _names_an_exception(line: str) -> bool:
-    """Return whether a line is the last one of a traceback: "torch.OutOfMemoryError: CUDA out of memory. …"."""
-    head, colon, _ = line.split("] ", 1)[-1].partition(":")
-    last = head.rpartition(".")[2]
-    return bool(colon) and head.replace(".", "").replace("_", "").isalnum() and last.endswith(("Error", "Exception"))
-
-
-def _logging(full_log: Path, errors: Path) -> dict[str, Any]:
-    def to(path: Path, level: str) -> dict[str, Any]:
-        return {
-            "class": "logging.FileHandler",
-            "filename": str(path),
-            "level": level,
-            "formatter": "plain",
-            "delay": True,
-        }
-
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"plain": {"format": "%(asctime)s %(process)d %(levelname)s [%(name)s] %(message)s"}},
-        "handlers": {
-            "all": to(full_log, "INFO"),
-            "errors": to(errors, "ERROR"),
-            "parent": {"()": "voxbatch.vllm.plugin.parent_watchdog.DieWithParent"},
-        },
-        "loggers": {"vllm": {"handlers": ["all", "errors", "parent"], "level": "INFO", "propagate": False}},
-    }
-
-
-@contextlib.contextmanager
-def _outputs_to(path: Path) -> Iterator[None]:
-    """Send standard output and error to a file within this context: those of processes that start within it, of native
-    code here, and of Python code in this thread.
-
-    What other threads print still reaches the user, also through an object that kept a stream, and what they printed
-    before and is still in a buffer.
-    """
-    with path.open("a", buffering=1) as log, _output_to(log, 1, "stdout"), _output_to(log, 2, "stderr"):
-        yield
-
-
-@contextlib.contextmanager
-def _output_to(log: TextIO, fd: int, name: str) -> Iterator[None]:
-    """Send one standard stream to a file; see `_outputs_to`.
-
-    Args:
-        log: the file.
-        fd: descriptor of the stream.
-        name: name of the stream in `sys`.
-    """
-    usual, user = getattr(sys, name), os.dup(fd)
-    streams = [stream for stream in (usual, getattr(sys, f"__{name}__")) if writes_to(stream, fd)]
-    split = _SplitByThread(log, usual)
-    for stream in streams:
-        lead(stream, user)
-    with STDERR_LOCK:
-        os.dup2(log.fileno(), fd)
-        setattr(sys, name, split)
-    try:
-        yield
-    finally:
-        with STDERR_LOCK:
-            os.dup2(user, fd)
-            if getattr(sys, name) is split:  # otherwise another thread has replaced it meanwhile
-                setattr(sys, name, usual)
-            split.release()
-        for stream in streams:
-            lead(stream, fd)
-        with STDERR_LOCK:  # no thread is writing a line to it
-            os.close(user)
-
-
-class _SplitByThread:
-    """A standard stream that writes the text of this thread to a file and the text of all other threads to the usual
-    stream, whose other attributes it has."""
-
-    def __init__(self, of_this_thread: TextIO, usual: TextIO | None):
-        self._thread, self._of_this_thread, self._usual = threading.get_ident(), of_this_thread, usual
-
-    def write(self, text: str) -> int:
-        stream = self._of_this_thread if threading.get_ident() == self._thread else self._usual
-        return len(text) if stream is None else stream.write(text)  # a program may have no standard streams
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        if self._usual is not None:
-            self._usual.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._usual, name)
-
-    def release(self) -> None:
-        """Write everything to the usual stream from now on: a library's log handler may have kept this object."""
-        self._thread = 0

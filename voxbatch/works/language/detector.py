@@ -55,7 +55,7 @@ class WhisperDetector(FasterWhisperEngine):
         Raises:
             EngineError: a limit of this machine is to blame, and not the chunk.
         """
-        from voxbatch.engines.whisper_windows import failure_of
+        from voxbatch.engines.whisper_chunk import failure_of
 
         try:
             yield detect(model, chunk)
@@ -69,7 +69,8 @@ def detect(model: Any, chunk: Chunk) -> Hypothesis:
     Args:
         model: a multilingual faster_whisper.WhisperModel.
     """
-    from voxbatch.engines.whisper_windows import TAGS, encoded_window, in_16_bits, spectrogram
+    from voxbatch.engines.whisper_chunk import TAGS
+    from voxbatch.engines.whisper_input import encoded_window, in_16_bits, spectrogram
 
     samples = in_16_bits(chunk.samples)
     if speech_probabilities(samples).max(initial=0.0) < SPEECH_PROBABILITY:

@@ -25,8 +25,7 @@ class DetectionOptions(WorkOptions):
 
     windows: int = setting(
         3, minimum=1, maximum=1000, group=SOURCE, metavar="N",
-        help="Windows of 30 s, spread over each recording, in which the language is detected. A recording that is not "
-        "longer is heard whole.",
+        help="Windows of 30 s, spread over each recording, that are heard.",
     )  # fmt: skip
     candidates: tuple[str, ...] = setting(
         (), group=SOURCE, metavar="LIST",

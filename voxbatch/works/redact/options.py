@@ -35,7 +35,7 @@ class RedactionOptions(WorkOptions):
     )  # fmt: skip
     sound: str = setting(
         SILENCE, choices=SOUNDS, group=OUTPUTS, metavar="NAME",
-        help="What is heard in the place of a secret: silence or tone. none writes no recordings.",
+        help="In the place of a secret: silence or tone; none writes no recordings.",
     )  # fmt: skip
     margin: float = setting(
         0.25, minimum=0, maximum=2, group=OUTPUTS, metavar="S",

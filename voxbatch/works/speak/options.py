@@ -35,11 +35,11 @@ class SpeechOptions(WorkOptions):
     )  # fmt: skip
     verify: bool = setting(
         False, group=SPEECH,
-        help="Transcribe each piece, and speak it again, up to three times, if the text heard has too many errors.",
+        help="Transcribe each piece, and speak it again, up to three times, if there are too many errors.",
     )  # fmt: skip
     max_wer: float = setting(
         0.15, minimum=0, maximum=10, group=SPEECH, metavar="R",
-        help="With --verify: WER of a piece above which it is spoken again, and flagged if no attempt is better.",
+        help="With --verify: WER above which a piece is spoken again, and at last flagged.",
     )  # fmt: skip
     accept_licence: bool = setting(
         False, group=SPEECH,

@@ -39,6 +39,7 @@ locals {
       conditions = {
         "a job's run has failed items"    = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"cloud_run_job\"", by = local.by_job }
         "a worker's run has failed items" = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"cloud_run_worker_pool\"" }
+        "a pod's run has failed items"    = { filter = "metric.type=\"logging.googleapis.com/user/voxbatch_failed_items\" AND resource.type=\"k8s_container\"" }
         "an execution failed"             = { filter = "${local.ended} AND metric.labels.result=\"failed\" AND resource.labels.job_name=starts_with(\"voxbatch\")", by = local.by_job }
       }
     }
@@ -131,7 +132,7 @@ resource "google_logging_metric" "metric" {
   project          = var.project
   name             = each.key
   description      = each.value.description
-  filter           = "(resource.type=\"cloud_run_job\" OR resource.type=\"cloud_run_worker_pool\") AND jsonPayload.message=\"run_finished\" AND ${each.value.condition}"
+  filter           = "resource.type=(\"cloud_run_job\" OR \"cloud_run_worker_pool\" OR \"k8s_container\") AND jsonPayload.message=\"run_finished\" AND ${each.value.condition}"
   label_extractors = { for label in keys(each.value.labels) : label => "EXTRACT(jsonPayload.${label})" }
   value_extractor  = each.value.value
 

@@ -25,11 +25,11 @@ from voxbatch.errors import ConfigError
 from voxbatch.languages import language_name
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.vllm.engine import compat
+from voxbatch.vllm.engine.environment import set_environment
 from voxbatch.vllm.engine.families import Family
 from voxbatch.vllm.engine.families.request import Request, TokenScores, UnsupportedPiece
 from voxbatch.vllm.engine.model import TRANSCRIPTION, Model
 from voxbatch.vllm.engine.settings import VllmSettings
-from voxbatch.vllm.engine.vllm_process import set_environment
 from voxbatch.vllm.plugin.scheduler.admission import EXPECTED_TEXT
 
 CONTEXT = 2_048

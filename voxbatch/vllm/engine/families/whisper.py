@@ -14,7 +14,7 @@ from typing import Any
 from voxbatch.engines.known_models import is_trained_to_translate
 from voxbatch.engines.pieces import Piece
 from voxbatch.engines.suspect_text import PieceText
-from voxbatch.engines.whisper_windows import HOTWORD_TOKENS, fitting_hotwords
+from voxbatch.engines.whisper_input import HOTWORD_TOKENS, fitting_hotwords
 from voxbatch.errors import ConfigError
 from voxbatch.records import SAMPLING_RATE, Hints
 from voxbatch.vllm.engine.families import Family
@@ -47,7 +47,8 @@ class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
     name, profile = WHISPER, "whisper"
-    why_not_reproducible = "also in vLLM's batch-invariant mode its results depend on the other requests"
+    reproducible_dtype = "float16"
+    compiles_some_steps = True
     uses_language = True
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
@@ -62,6 +63,8 @@ class Whisper(Family):
 
     def __init__(self, model: Model, settings: VllmSettings):
         super().__init__(model, settings)
+        # above 64 positions of a prompt FlashAttention 3 takes other tiles, also for the other requests of the step
+        self.takes_hints = not settings.reproducible
         self._hint_room = max(0, settings.max_model_len - TEXT_TOKENS - START_TOKENS)
         """Number of tokens that hints may have."""
         if model.shape().get("vocab_size") == ENGLISH_VOCABULARY:
