@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,24 @@ def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None
     text = "four four oh one go ahead please 5500 1234 5670"
     speakers = ["a", "a", "a", "a", "b", "b", "b", "a", "a", "a"]
     assert found(text, "en", rules, speakers) == [("card", "four four oh one 5500 1234 5670")]
+
+
+@pytest.mark.parametrize(
+    ("turns", "secret"),
+    [
+        ("My:a Hello,:b name:a this:b is:a is:b Olgavia:a support.:b Quilmarsh.:a", "Olgavia Quilmarsh"),
+        ("olgavia:a yes:b at:a yes:b wombat:a okay:b dot:a sure:b org:a", "olgavia at wombat dot org"),
+        ("security:a yes:b code:a I:b is:a see:b 4:a a:b 4:a code:b 1:a then:b 2:a", "4 4 1 2"),
+        ("He:a So:b lives:a I:b at:a see,:b 12:a he:b Wombat:a does.:b Street.:a", "12 Wombat Street"),
+        ("project:a you:b heron:a say:b", "project heron"),
+    ],
+)
+def test_a_secret_is_found_where_two_people_talk_at_once(turns: str, secret: str, rules: RedactionRules) -> None:
+    """The words of a speaker are looked at without those of another one between them, too."""
+    words, speakers = zip(*(turn.split(":") for turn in turns.split()), strict=True)
+    own = replace(rules, own_names=frozenset({"project heron"}))
+    redacted = " ".join(texts for _, texts in found(" ".join(words), "en", own, speakers))
+    assert {*secret.split()} <= {*redacted.split()}
 
 
 def test_check_digits_never_take_a_secret_back(rules: RedactionRules) -> None:

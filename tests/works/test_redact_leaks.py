@@ -19,16 +19,18 @@ pytestmark = pytest.mark.skipif(
     reason="the detectors are not installed: pip install 'voxbatch[redact]'",
 )
 
-NAMES = ("Zuberbrand", "Quilmarsh", "Olgavia", "Thornsworth")
+NAMES = ("Zuberbrand", "Quilmarsh", "Olgavia", "Thornsworth", "Wexgrove")
 NUMBERS = ("44015500", "12345670", "90817263", "55667788")
 TURNS = (
     "My name is Olgavia Zuberbrand .", "Hello , and my name is Quilmarsh .", "The card is 44015500",
     "okay okay okay okay", "12345670 .", "Thank you .",
 )  # fmt: skip
 """What the two sides of a call say in turn."""
+OVERLAP = ("And my last name is Wexgrove .", "thank you so much good bye .")
+"""What they say at once."""
 SIDES = [
-    " ".join(turn if number % 2 == side else " ".join("_" for _ in turn.split()) for number, turn in enumerate(TURNS))
-    for side in (0, 1)
+    " ".join([*(turn if number % 2 == side else "_ " * len(turn.split()) for number, turn in enumerate(TURNS)), last])
+    for side, last in enumerate(OVERLAP)
 ]
 
 
