@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from servers import Place
 
 from voxbatch.config import FORMATS
+from voxbatch.errors import StorageError
 from voxbatch.records import SAMPLING_RATE, Item, Transcript, Word
 from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import PACKAGES
+from voxbatch.works.redact.key import own_key
 from voxbatch.works.redact.options import RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load
 from voxbatch.works.redact.steps import RedactedItem, redacted_item
@@ -237,7 +239,8 @@ def test_no_byte_of_a_secret_is_in_the_copies(out: Path, voxbatch: Voxbatch, tmp
     for copy in copies:
         assert all(word in copy["pred_text"] for word in OTHERS)
         assert {"[PERSON]", "[CARD]", "[EMAIL]"} <= {*copy["pred_text"].replace(" .", "").split()}
-    assert {path: path.read_bytes() for path in files(out)} == before
+    key = out / "redaction.key"
+    assert {path: path.read_bytes() for path in files(out)} == {**before, key: key.read_bytes()}
     summary = json.loads((shared / "summary.json").read_text())
     assert summary["redactions"].keys() == {"card", "email", "person"}
     jsonschema.validate(summary, json.loads((ROOT / "docs" / "summary.schema.json").read_text()))
@@ -304,14 +307,30 @@ def test_corrections_are_redacted_by_a_further_run(out: Path, voxbatch: Voxbatch
     assert len([*(tmp_path / "shared" / "parts").rglob("part-*.jsonl")]) == 2
 
 
+def test_a_damaged_key_is_refused(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A key that is too short makes no ids."""
+    key = out / "redaction.key"
+    key.write_bytes(b"short")
+    done = voxbatch("redact", out, "-o", "shared")
+    assert done.returncode == 1
+    assert f"{key} has 5 bytes instead of 32: restore it, or delete it and choose a new OUT with -o" in done.stderr
+    assert not (tmp_path / "shared").exists()
+
+
+def test_an_out_without_a_key_that_cannot_be_written_is_refused() -> None:
+    """The message says when the right to write is needed."""
+    with pytest.raises(StorageError, match="the first run that redacts an OUT writes a key there"):
+        own_key(DEFAULT_STORES.out("/proc/self"))
+
+
 @pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
 def test_an_out_in_a_bucket_is_copied_to_a_bucket(out: Path, voxbatch: Voxbatch, tmp_path: Path, place: Place) -> None:
     """OUT and its copies may be in buckets, and the copies are those of local folders."""
+    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
     for path in files(out):
         place.put(str(path.relative_to(out)), path.read_bytes())
     done = voxbatch("redact", place.uri, "-o", f"{place.uri}-copies", "-q")
     assert done.returncode == 0, done.stderr
-    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
     copies = place.server.look(place.bucket, "run 1-copies/transcripts.jsonl")[0]
     assert copies == (tmp_path / "shared" / "transcripts.jsonl").read_bytes()
 

@@ -108,3 +108,38 @@ def test_no_place_of_a_run_leaks(out: Path, voxbatch: Voxbatch, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert not leaks(tmp_path / "shared")
     assert {path.suffix for path in (tmp_path / "shared" / "flac").iterdir()} == {".flac"}
+
+
+def test_no_guess_of_a_secret_can_be_confirmed(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Who knows all of OUT but a PIN, and redacts it with each PIN, finds none of the digests and ids of the copies."""
+    (tmp_path / "rules.yaml").write_text("names: [Quilmarsh]\n")
+    folders = [tmp_path / name for name in ("shared", "again", "guessed")]
+    for shared in folders:
+        if shared.name != "again":
+            recording("calls/olgavia.wav", 4)
+            (tmp_path / "calls" / "m.jsonl").write_text('{"audio_filepath": "olgavia.wav"}')
+            (tmp_path / "says.json").write_text(json.dumps({"count": ["My PIN is 4 4 1 2 ."]}))
+            done = voxbatch(
+                "run", "calls/m.jsonl", "-o", "calls/out", "--engine", "scripted", "--engine-option",
+                f"says={tmp_path}/says.json", "--language", "en", "-q",
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+        done = voxbatch("redact", "calls/out", "-o", shared, "--rules", "rules.yaml", "-q")
+        assert done.returncode == 0, done.stderr
+        if shared.name == "again":
+            (tmp_path / "calls").rename(tmp_path / "moved")
+    target, again, guessed = map(computed_from_the_original, folders)
+    assert target == again
+    assert len(target) == 6
+    assert not target & guessed
+    key = (tmp_path / "moved" / "out" / "redaction.key").read_bytes()
+    assert not [path for path in folders[0].rglob("*") if key in content(path) or key.hex().encode() in content(path)]
+
+
+def computed_from_the_original(copies: Path) -> set[str]:
+    """Return the ids and digests in the copies of a run of one item that do not follow from the copies themselves."""
+    run = json.loads((copies / "run.json").read_text())
+    header, _, keys = (copies / "lists" / "00001.bin").read_bytes().partition(b"\n")
+    item_id = json.loads((copies / "transcripts.jsonl").read_text())["id"]
+    rules = run["identity"]["decoding"]["rules"]
+    return {item_id, run["run"], json.loads(header)["manifest"], keys[:8].hex(), keys[8:].hex(), rules}

@@ -7,6 +7,7 @@ addresses            e-mail addresses, streets, dates of birth
 names                names of persons
 detector             all of them over the words of one item
 transcript, sound    the copies
+key                  the secret with which ids and digests of the copies are made
 steps, products      the run and its files
 command              `voxbatch redact`
 """
