@@ -191,21 +191,25 @@ def test_a_word_that_is_said_at_the_same_time_is_counted() -> None:
 @pytest.fixture
 def out(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> Path:
     """Return an OUT whose transcripts, names of files, columns and failures have secrets."""
-    says, rows = [], []
+    rows = []
     for number in range(3):
         name = f"olga-brandstetter-44015500-{number}.wav"
         recording(f"Brandstetter/{name}", 30)
         rows.append({"audio_filepath": f"Brandstetter/{name}", "customer": "Brandstetter", "note": "44015500"})
-        says.append(CALL)
     rows.append({"audio_filepath": "Brandstetter/olga-missing-12345670.wav"})
-    (tmp_path / "says.json").write_text(json.dumps({"count": says}))
+    (tmp_path / "says.json").write_text(json.dumps({"count": [CALL] * 4}))
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = voxbatch(
-        "run", "m.jsonl", "-o", "out", "--engine", "scripted", "--engine-option", f"says={tmp_path}/says.json",
-        "--language", "en", "--formats", "srt,json", "-q",
-    )  # fmt: skip
+    done = voxbatch(*transcription(tmp_path))
     assert done.returncode == 3, done.stderr
     return tmp_path / "out"
+
+
+def transcription(folder: Path) -> tuple[str, ...]:
+    """Return the command that makes OUT."""
+    return (
+        "run", "m.jsonl", "-o", "out", "--engine", "scripted", "--engine-option", f"says={folder}/says.json",
+        "--language", "en", "--formats", "srt,json", "-q",
+    )  # fmt: skip
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -293,18 +297,40 @@ def test_texts_alone_need_no_recordings(out: Path, voxbatch: Voxbatch, tmp_path:
     assert not [path for path in files(tmp_path / "shared") if path.suffix == ".flac"]
 
 
-def test_corrections_are_redacted_by_a_further_run(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """The copies are made of the corrected texts, and --update makes those again whose text was corrected."""
-    command = ("redact", out, "-o", "shared", "--sound", "none", "--keep", "file_name", "-q")
+def test_corrections_leave_no_earlier_copy(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The copies are made of the corrected texts. Those made before are in no file afterwards: --update, which would
+    keep them in parts/, is refused, and --overwrite makes all again."""
+    command = ("redact", out, "-o", "shared", "--keep", "file_name", "-q")
     assert voxbatch(*command).returncode == 0
+    earlier = [*files(tmp_path / "shared" / "parts")]
     subtitle = next((out / "srt").rglob("*-0.srt"))
     subtitle.write_text(subtitle.read_text().replace("Hello", "Hello Margaret"))
     assert voxbatch("correct", out, "--engine", "none").returncode == 0
     done = voxbatch(*command, "--update")
+    assert done.returncode == 2
+    assert "1 item with another text now, whose earlier copy would stay in parts/" in done.stderr
+    assert "-o, or add --overwrite" in done.stderr
+    done = voxbatch(*command, "--overwrite")
     assert done.returncode == 0, done.stderr
     counts = [copy["pred_text"].count("[PERSON]") for copy in lines(tmp_path / "shared")]
     assert counts == [2, 1, 1]
-    assert len([*(tmp_path / "shared" / "parts").rglob("part-*.jsonl")]) == 2
+    assert len(earlier) == 3
+    assert not [path for path in earlier if path.exists()]
+
+
+def test_update_takes_further_transcripts(out: Path, voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A transcript that came later is copied by --update, beside the copies that are there."""
+    command = ("redact", out, "-o", "shared", "--sound", "none", "-q")
+    assert voxbatch(*command).returncode == 0
+    before = lines(tmp_path / "shared")
+    recording("Brandstetter/olga-missing-12345670.wav", 30)
+    again = voxbatch(*transcription(tmp_path), "--retry-failed", "all")
+    assert again.returncode == 0, again.stderr
+    done = voxbatch(*command, "--update")
+    assert done.returncode == 0, done.stderr
+    after = lines(tmp_path / "shared")
+    assert after[:3] == before
+    assert len(after) == 4
 
 
 def test_a_damaged_key_is_refused(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:

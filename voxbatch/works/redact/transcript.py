@@ -90,7 +90,8 @@ def _words_of(segments: Iterable[Segment]) -> Iterator[Word]:
 
 def without_speaker_names(transcript: Transcript) -> Transcript:
     """Return a transcript whose speakers have numbers in the place of names: "Olga" → "Speaker 1"."""
-    speakers = dict.fromkeys(part.speaker for part in (*transcript.words, *transcript.segments) if part.speaker)
+    parts: list[Word | Segment] = [*transcript.words, *transcript.segments]
+    speakers = dict.fromkeys(part.speaker for part in parts if part.speaker)
     free = (number for number in map("Speaker {}".format, count(1)) if number not in speakers)
     numbers: dict[str | None, str | None] = {
         speaker: speaker if _NUMBERED.fullmatch(speaker) else next(free) for speaker in speakers
