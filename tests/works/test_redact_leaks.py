@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
+from itertools import count
 from pathlib import Path
 
 import pytest
 from conftest import Recorder, Voxbatch
+from killed_at import VARIABLE
+from servers import Place
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.config import FORMATS
@@ -108,6 +111,43 @@ def test_no_place_of_a_run_leaks(out: Path, voxbatch: Voxbatch, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert not leaks(tmp_path / "shared")
     assert {path.suffix for path in (tmp_path / "shared" / "flac").iterdir()} == {".flac"}
+
+
+@pytest.mark.parametrize("name", ["Zuberbrand.voxbatch", "44015500/out"])
+def test_a_run_that_is_killed_anywhere_leaks_nothing(name: str, out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """After each change of its OUT, the files of a run that is killed there have no secret, and its end has none."""
+    original = tmp_path / name
+    original.parent.mkdir(exist_ok=True)
+    out.rename(original)
+    command = ("redact", original, "--part-items", "1", "--formats", ",".join(FORMATS), "-q", "--rules")
+    (tmp_path / "Olgavia.yaml").write_text("names: [Quilmarsh]\n")
+    killed = 0
+    for changes in count(1, 2):
+        shared = tmp_path / f"shared-{changes}"
+        done = voxbatch(*command, "-o", shared, env={VARIABLE: str(changes)})
+        assert not leaks(shared)
+        if done.returncode == 0:
+            break
+        killed += 1
+    assert killed > 5
+    assert voxbatch(*command).returncode == 0
+    assert not leaks(tmp_path / "Zuberbrand.voxbatch.redacted")
+
+
+@pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
+def test_a_bucket_gets_no_secret(out: Path, voxbatch: Voxbatch, tmp_path: Path, place: Place) -> None:
+    """No object of the copies in a bucket has a secret, after a kill and at the end."""
+    store = place.store()
+    for number, environment in enumerate(({VARIABLE: "5"}, {})):
+        done = voxbatch("redact", out, "-o", place.uri, "-q", env=environment)
+        assert (done.returncode == 0) == (not environment), done.stderr
+        folder = tmp_path / f"objects-{number}"
+        for object_name in store.names(""):
+            path = folder / object_name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(place.look(object_name))
+        assert [*folder.iterdir()]
+        assert not leaks(folder)
 
 
 def test_no_guess_of_a_secret_can_be_confirmed(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:

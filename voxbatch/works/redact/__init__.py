@@ -28,6 +28,7 @@ WORK = Work(
     steps="voxbatch.works.redact.steps:Redact",
     outputs=(("transcripts", "transcripts.jsonl"), ("review", REVIEW)),
     products="voxbatch.works.redact.products:PRODUCTS",
+    command_tells_all=False,
     example="redact out",
     refused={
         **dict.fromkeys(("calibrate", "compare", "score"), _WITHOUT_REFERENCES),
