@@ -101,30 +101,3 @@ def test_results_do_not_depend_on_company(realtime: Path, tmp_path: Path) -> Non
         assert [word for word, _ in some["words"][name]] == [word for word, _ in all_of_them["words"][name]]
         confidences = [confidence for _, confidence in all_of_them["words"][name]]
         assert [confidence for _, confidence in some["words"][name]] == pytest.approx(confidences, abs=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_results_of_whisper_do_not_depend_on_company(tmp_path: Path) -> None:
-    """Each chunk has the same tokens twice in a batch, in another order and alone, while others arrive."""
-    import whisper_tiny
-    from engine_runs import streamed
-    from sounds import chunks
-
-    try:
-        model = whisper_tiny.whisper_tiny(whisper_tiny.default_cache())
-    except whisper_tiny.UnavailableError as e:
-        pytest.skip(str(e))
-    waveforms = chunks(3, 1.0, 6.0)
-    twice = {**waveforms, **{f"{name} again": samples for name, samples in waveforms.items()}}
-    first = next(iter(waveforms))
-    options = ("dtype=float32", "max_num_batched_tokens=3000", "watch=false", "reproducible=true")
-    runs = [
-        streamed(model, company, tmp_path, *options, f"max_num_seqs={requests}")
-        for company, requests in ((twice, 2), (dict([*waveforms.items()][::-1]), 4), ({first: waveforms[first]}, 1))
-    ]
-    for run in runs:
-        assert run["failures"] == {}
-        for name, tokens in run["tokens"].items():
-            assert tokens == runs[0]["tokens"][name.removesuffix(" again")]
-            assert run["texts"][name] == runs[0]["texts"][name.removesuffix(" again")]

@@ -15,17 +15,15 @@ from voxbatch.engines import Feed, gpu
 from voxbatch.errors import ConfigError
 from voxbatch.vllm import engine as vllm
 from voxbatch.vllm.engine import compat, environment, prefill
-from voxbatch.vllm.engine.arguments import small_job_chunks, uniform_code
+from voxbatch.vllm.engine.arguments import small_job_chunks
 from voxbatch.vllm.engine.checks import check
 from voxbatch.vllm.engine.families.realtime import Realtime
-from voxbatch.vllm.engine.families.whisper import Whisper
 from voxbatch.vllm.engine.model import INSTRUCT, REALTIME, SPEECH, TRANSCRIPTION, WHISPER, Model
 from voxbatch.vllm.engine.settings import ASK, SPEAK, VllmSettings
 from voxbatch.vllm.plugin import BATCH_INVARIANT, REPRODUCIBLE_SWITCH
 
 ON = prefill.Decision(on=True)
 REPRODUCIBLE = VllmSettings(reproducible=True)
-WHISPERED = replace(REPRODUCIBLE, dtype="float16", max_model_len=448)
 
 
 def model(folder: Path, family: str = REALTIME, **others: Any) -> Model:
@@ -38,7 +36,7 @@ def model(folder: Path, family: str = REALTIME, **others: Any) -> Model:
 @pytest.mark.parametrize(
     ("others", "family", "plugin", "reason"),
     [
-        ({"dtype": "bfloat16"}, WHISPER, False, "with dtype=bfloat16; give float16"),
+        ({"dtype": "float16"}, WHISPER, False, "vLLM computes its decoder by other code"),
         ({}, TRANSCRIPTION, False, "its results were not compared"),
         ({"task": SPEAK}, SPEECH, True, "its results were not compared"),
         ({"task": ASK}, INSTRUCT, False, "its results were not compared"),
@@ -61,7 +59,6 @@ def test_what_was_not_compared_is_refused(
         check(model(tmp_path, family), settings, decision)
     check(model(tmp_path), REPRODUCIBLE, ON)
     check(model(tmp_path, INSTRUCT), REPRODUCIBLE, prefill.Decision(on=False))
-    check(model(tmp_path, WHISPER), WHISPERED, prefill.Decision(on=False))
     with pytest.raises(ConfigError, match="with weights in 8 bits"):
         check(model(tmp_path, quantization={"qformat_weight": "fp8_e4m3"}), REPRODUCIBLE, ON)
 
@@ -105,17 +102,3 @@ def test_a_small_job_runs_the_code_of_a_large_one() -> None:
     feed.close()
     assert small_job_chunks(Realtime, VllmSettings(), feed) == 1
     assert small_job_chunks(Realtime, REPRODUCIBLE, feed) == 0
-
-
-def test_all_steps_of_whisper_run_the_same_code(tmp_path: Path) -> None:
-    """vLLM compiles only the steps of Whisper without a new recording, so a reproducible run has no compiled code."""
-    assert uniform_code(Whisper, WHISPERED) == {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY"}
-    assert uniform_code(Whisper, replace(WHISPERED, cudagraph_mode="NONE")) == {"mode": "NONE"}
-    assert uniform_code(Whisper, VllmSettings()) == uniform_code(Realtime, REPRODUCIBLE) == {}
-
-
-def test_long_prompts_of_whisper_are_not_reproducible(tmp_path: Path) -> None:
-    """A hint would change the attention of the other requests of its step."""
-    whisper = model(tmp_path, WHISPER)
-    assert not Whisper(whisper, WHISPERED).takes_hints
-    assert Whisper(whisper, replace(WHISPERED, reproducible=False)).takes_hints

@@ -189,7 +189,7 @@ class Steps:
         if (hints := ", ".join([*options.hints_given, *row_hints])) and not spec.takes_hints:
             raise ConfigError(
                 f"{hints}: the engine {spec.name} cannot tell {spec.model} which words to expect; take a Whisper "
-                "model without --reproducible, or leave it out"
+                "model, or leave it out"
             )
         if options.task == TRANSLATE and not spec.translates:
             raise ConfigError(

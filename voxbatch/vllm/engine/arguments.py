@@ -90,15 +90,13 @@ def llm_arguments(
         arguments.setdefault("max_num_batched_tokens", step)
     if settings.tensor_parallel_size == 1 and (executor := compat.executor(on_cpu, os.environ)):
         arguments["distributed_executor_backend"] = executor
-    same_code = uniform_code(family, settings)
     if on_cpu:
-        return {**arguments, **({"compilation_config": same_code} if same_code else {})}
+        return arguments
     gpu_info = gpu.visible_gpus()[0]
     arguments["gpu_memory_utilization"] = round(memory_share(model, settings, prefilled, gpu_info, requests), 4)
     if backend := attention_backend(prefilled and family.has_plugin_attention, settings, gpu_info):
         arguments.setdefault("attention_backend", backend)
-    compilation = {"cudagraph_mode": mode, **compiler_passes(settings), **same_code}
-    sizes = capture_sizes(requests)
+    compilation, sizes = {"cudagraph_mode": mode, **compiler_passes(settings)}, capture_sizes(requests)
     if small_job and mode != "PIECEWISE":
         compilation |= {"mode": "NONE", "cudagraph_mode": "FULL_DECODE_ONLY"}
         rows = min(requests, 2 * small_job)  # a suspect chunk is decoded again in two halves
@@ -177,15 +175,3 @@ def small_job_chunks(family: type[Family] | Family, settings: VllmSettings, feed
 def compiler_passes(settings: VllmSettings) -> dict[str, Any]:
     """Return the part of compilation_config that sets vLLM's compiler passes."""
     return UNFUSED if settings.tensor_parallel_size > 1 else {}
-
-
-def uniform_code(family: type[Family], settings: VllmSettings) -> dict[str, Any]:
-    """Return the part of compilation_config with which all steps of a reproducible run are computed by the same code.
-
-    Compiled code rounds differently, and vLLM compiles only some steps of some families. A CUDA graph repeats the code
-    that it was captured from.
-    """
-    if not (settings.reproducible and family.compiles_some_steps):
-        return {}
-    graphs = {} if settings.cudagraph_mode == "NONE" else {"cudagraph_mode": "FULL_DECODE_ONLY"}
-    return {"mode": "NONE", **graphs}

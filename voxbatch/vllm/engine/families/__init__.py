@@ -61,8 +61,6 @@ class Family(ABC):
     `reproducible`. Empty if they were not, or differed."""
     why_not_reproducible = "its results were not compared in other company"
     """The reason if there is no such format."""
-    compiles_some_steps = False
-    """True if vLLM runs compiled code only in steps without a new recording, as for all models with cross-attention."""
     takes_fp8 = False
     """True if the option `fp8` knows the parts of the model."""
     encoder_has_kv = False

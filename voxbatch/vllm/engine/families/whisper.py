@@ -47,8 +47,10 @@ class Whisper(Family):
     """The family of Whisper: see `Family` for its methods."""
 
     name, profile = WHISPER, "whisper"
-    reproducible_dtype = "float16"
-    compiles_some_steps = True
+    why_not_reproducible = (
+        "vLLM computes its decoder by other code in a step that also encodes a recording, so that its results "
+        "depend on the other requests"
+    )
     uses_language = True
     takes_hints = True
     max_chunk_samples = WINDOW_S * SAMPLING_RATE
@@ -63,8 +65,6 @@ class Whisper(Family):
 
     def __init__(self, model: Model, settings: VllmSettings):
         super().__init__(model, settings)
-        # above 64 positions of a prompt FlashAttention 3 takes other tiles, also for the other requests of the step
-        self.takes_hints = not settings.reproducible
         self._hint_room = max(0, settings.max_model_len - TEXT_TOKENS - START_TOKENS)
         """Number of tokens that hints may have."""
         if model.shape().get("vocab_size") == ENGLISH_VOCABULARY:
