@@ -366,7 +366,7 @@ def test_a_wrong_language_needs_another_model() -> None:
     lines = list(failure_lines(summary, [], ["x", "run", "calls.jsonl", "-o", "out"], "out"))
     assert lines == [
         "2 wrong language: take a model that knows the language",
-        "  then: voxbatch run calls.jsonl --model base -o out-other",
+        "  then: voxbatch run calls.jsonl --quality best -o out-other",
     ]
 
 
@@ -377,7 +377,7 @@ def test_doubtful_texts_of_an_english_model_name_another_one() -> None:
     facts = RunFacts(EngineFacts("faster-whisper", "tiny.en", "", "", {}, {}), "", "", "", 1, {}, {})
     doubtful = replace(SUMMARY, with_warnings=1, facts=facts)
     argv = ["x", "run", "lucas.wav"]
-    command = "voxbatch run lucas.wav --model base -o lucas-other.voxbatch"
+    command = "voxbatch run lucas.wav --quality best -o lucas-other.voxbatch"
     line = f"model tiny.en knows English only; for another language: {command}"
     assert language_line(doubtful, argv, "lucas.voxbatch") == line
     english = replace(doubtful, facts=replace(facts, config={"language": "en"}))

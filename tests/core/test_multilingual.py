@@ -73,16 +73,16 @@ def test_an_english_only_model_warns_of_other_languages(voxbatch: Voxbatch, fold
     command = ("run", folder / "m.jsonl", "--allow-outside", "--model", "tiny.en")
     done = voxbatch(*command, "-o", folder / "english")
     assert done.returncode == 3
-    assert "model tiny.en knows only English: take another for other languages (--model base)" in done.stderr
+    assert "model tiny.en knows only English: take another for other languages (--quality best)" in done.stderr
     lines, _ = results(folder / "english")
     unsure = {(line["spoken"], any("knows English only" in each for each in line["warnings"])) for line in lines}
     assert ("en", True) not in unsure
     assert ("de", True) in unsure
     refused = voxbatch(*command, "-o", folder / "german", "--language", "deutsch")
     assert refused.returncode == 2
-    assert "--language de: model tiny.en knows only en; take --model base, which knows more" in refused.stderr
+    assert "--language de: model tiny.en knows only en; take a model that knows more: --quality best" in refused.stderr
     corrected = command_with(["voxbatch", *map(str, command)], "-o", str(folder / "german"), "--language", "deutsch")
-    assert refused.stderr.splitlines()[-1] == f"  {corrected.replace('--model tiny.en ', '')} --model base"
+    assert refused.stderr.splitlines()[-1] == f"  {corrected.replace('--model tiny.en ', '')} --quality best"
 
 
 def test_speech_is_translated(voxbatch: Voxbatch, folder: Path, base_model: Path) -> None:

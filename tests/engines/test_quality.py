@@ -105,3 +105,14 @@ def test_a_run_says_what_it_took(voxbatch: Voxbatch, recording: Recorder, tmp_pa
     assert "1 of 1 items were done before" in voxbatch(*command, "--model", "tiny.en", env=environment).stderr
     refused = voxbatch(*command, "--quality", "fast", "--model", "base")
     assert (refused.returncode, "--quality and --model both choose" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("language", ["English", "en-GB"])
+def test_a_quality_takes_a_language_by_name(
+    language: str, voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
+) -> None:
+    """The language of a model is that of the name or the tag."""
+    recording("talk.wav", 1.1)
+    command = ("run", "talk.wav", "--language", language, "--quality", "fast", "--dry-run")
+    planned = voxbatch(*command, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert (planned.returncode, planned.stderr.count("quality fast: tiny.en")) == (0, 1), planned.stderr

@@ -92,14 +92,17 @@ def test_file_whose_name_looks_like_a_pattern_is_a_file(tree: Path) -> None:
 
 
 def test_files_without_a_recordings_extension_are_left_out(tree: Path) -> None:
-    """Files among several that are no recordings are left out with a note; a text beside a recording is no note."""
-    with open_source(["a/x.wav", "a/notes.pdf", "a/x.srt", "talk.txt"]) as source:
-        assert survey(source).items == 1
+    """Files among several that are no recordings are left out with a note. A text that becomes a reference is
+    named, and subtitles are mentioned only beside references."""
+    with open_source(["a/x.wav", "a/notes.pdf", "a/x.srt", "talk.txt", "talk.mp3"]) as source:
+        assert survey(source).items == 2
         assert source.note == (
-            "left out 2 of the files, which have no recording's extension: a/notes.pdf, a/x.srt; files beside "
-            "recordings that may be transcripts are no references (1 .srt); to score against them, after the run: "
-            "voxbatch score OUT --ref FOLDER"
+            "left out 2 of the files, which have no recording's extension: a/notes.pdf, a/x.srt; "
+            "references: 1 beside recordings, such as talk.txt; 1 .srt beside recordings not taken as references; "
+            "to score against them: voxbatch score OUT --ref FOLDER"
         )
+    with open_source(["a/x.wav"]) as source:
+        assert source.note == ""
     assert refusal("a/notes.pdf", "a/x.srt").endswith(
         "holds no recordings; left out 2 of the files, which have no recording's extension: a/notes.pdf, a/x.srt"
     )

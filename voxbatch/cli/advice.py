@@ -107,7 +107,7 @@ def language_line(summary: Summary, argv: Sequence[str], out: str) -> str:
         if not better or engine.model != BUNDLED:
             return ""
         return f"better than {engine.model}: {better}"
-    command = command_with(argv, "--model", multilingual_model(engine.name), "-o", other_out(out))
+    command = command_with(argv, "--quality", "best", "-o", other_out(out))
     return f"model {engine.model} knows English only; for another language: {command}" if command else ""
 
 
@@ -115,8 +115,8 @@ def _command(kind: FailureKind, summary: Summary, argv: Sequence[str], out: str)
     """Return the command that does items of this kind again. Empty if there is none."""
     options = kind.facts.options.split()
     if kind.facts.options == OTHER_MODEL:
-        model = multilingual_model(summary.facts.engine.name)
-        options = ["--model", model, "-o", other_out(out)] if model else []
+        other = ["--quality", "best", "-o", other_out(out)]
+        options = other if multilingual_model(summary.facts.engine.name) else []
     return command_with(argv, *options) if options else ""
 
 

@@ -25,6 +25,7 @@ from voxbatch.cli.options import (
 )
 from voxbatch.config import FORMATS, Config
 from voxbatch.errors import ConfigError
+from voxbatch.languages import language_tag, primary_subtag
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import in_job, own_task
 from voxbatch.sources.kinds import are_recordings, names_recordings
@@ -98,7 +99,8 @@ def _take_quality(ctx: click.Context, settings: dict[str, Any]) -> str:
 
     if other := next((name for name in _CHOOSING_MODEL if is_given(ctx, name)), ""):
         raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
-    tag, engine = settings["language"], settings["engine"]
+    language, engine = settings["language"], settings["engine"]
+    tag = primary_subtag(language_tag(language)) if language else None
     candidate = recommended(quality, tag, None if engine == "auto" else engine)
     settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
     return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"

@@ -24,8 +24,7 @@ def language_refusal(spec: EngineSpec, lang: str) -> str | None:
         return (
             f"model {spec.model} takes the two-letter codes of ISO 639-1, such as en; correct the code or leave it out"
         )
-    model = multilingual_model(spec.name)
-    other = f"--model {model}, which knows more" if model else "another --model"
+    other = "a model that knows more: --quality best" if multilingual_model(spec.name) else "another --model"
     if len(spec.languages) > MAX_LISTED_LANGUAGES:
         return f"it is not among the {len(spec.languages)} languages of model {spec.model}; correct it, or leave it out"
     return f"model {spec.model} knows only {', '.join(sorted(spec.languages))}; take {other}"
@@ -41,5 +40,5 @@ def require_language(spec: EngineSpec, lang: str) -> None:
         ConfigError: the engine states its languages, and the language is not one of them.
     """
     if reason := language_refusal(spec, primary_subtag(lang)):
-        model = multilingual_model(spec.name) if spec.only_language and not unknown_language(lang) else ""
-        raise ConfigError(f"--language {lang}: {reason}", ("--model", model) if model else ())
+        is_known = spec.only_language and not unknown_language(lang) and multilingual_model(spec.name)
+        raise ConfigError(f"--language {lang}: {reason}", ("--quality", "best") if is_known else ())

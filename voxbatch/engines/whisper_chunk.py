@@ -88,7 +88,7 @@ def _doubts(words: tuple[Word, ...], english: str | None) -> tuple[str, ...]:
         return ()
     warning = (
         f"unsure words (mean confidence {confidence:.2f}): model {english} knows English only; another "
-        "language needs another model, such as base"
+        "language needs another model: --quality best"
     )
     return (warning,)
 

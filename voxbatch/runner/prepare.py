@@ -186,8 +186,7 @@ def _log_model(
 def _log_languages(config: Config, surveyed: Survey, spec: EngineSpec, log: Log) -> None:
     """Log what the model cannot do with the languages of the run, or without them."""
     if spec.only_language and not config.language and surveyed.languages.total() < surveyed.items:
-        model = multilingual_model(spec.name)
-        other = f" (--model {model})" if model else ""
+        other = " (--quality best)" if multilingual_model(spec.name) else ""
         text = f"model {spec.model} knows only {language_name(spec.only_language)}: take another for other languages"
         log.info("one_language", text=f"{text}{other}")
     if (config.language or surveyed.languages) and not spec.uses_language:

@@ -90,6 +90,10 @@ class References:
         self._folders: dict[str, list[str]] = {}
         """Folders for references, for each folder that may have them."""
         self.decoder = TextDecoder()
+        self.count = 0
+        """Number of recordings with a reference."""
+        self.first = ""
+        """Path of the file with the first reference."""
         self.unread = Counter[str]()
         """Extensions of the files that may be transcripts, beside recordings without a reference."""
 
@@ -110,14 +114,19 @@ class References:
         if reference is None:
             stem, texts = canonical(os.path.splitext(os.path.basename(path))[0]), self._texts_in(folder)
             self.unread.update(suffix for suffix in _UNREAD if stem + suffix in texts)
+        else:
+            self.count += 1
+            self.first = self.first or os.path.relpath(reference.path, root)
         return reference
 
     def notes(self) -> str:
         """Return the sentences about the references of all recordings so far, or ""."""
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self.unread.most_common())
-        unread = f"files beside recordings that may be transcripts are no references ({kinds})" if kinds else ""
-        advice = "; to score against them, after the run: voxbatch score OUT --ref FOLDER" if kinds else ""
-        return "; ".join(filter(None, (self.decoder.note(), unread + advice)))
+        # Without a reference, no run is scored: files that may be transcripts are then no surprise.
+        taken = f"references: {self.count:,} beside recordings, such as {self.first}" if self.count else ""
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in self.unread.most_common() if taken)
+        unread = f"{kinds} beside recordings not taken as references; to score against them: " if kinds else ""
+        advice = "voxbatch score OUT --ref FOLDER" if kinds else ""
+        return "; ".join(filter(None, (self.decoder.note(), taken, unread + advice)))
 
     def _beside(self, path: str, folder: str, root: str) -> Reference | None:
         """Return the reference in a file of its own."""
