@@ -268,8 +268,8 @@ def test_a_correction_stays_if_only_the_reference_changes(
 
 
 def test_overwrite_refuses_to_delete_corrections(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """Nothing is deleted, also with --limit. Another OUT leaves the corrected file beside the recording, and the command
-    of the message drops the corrections."""
+    """Nothing is deleted, also with --limit. Another OUT leaves the corrected file beside the recording, and the
+    command of the message drops the corrections."""
     run = ("run", "talks", "--formats", "srt", "--beside", *ENGINE)
     assert voxbatch(*run, "-o", "out").returncode == 0
     for old, new in (("w1", "one"), ("w2", "two")):
