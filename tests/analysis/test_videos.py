@@ -27,9 +27,9 @@ def streams(path: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """A copy has the video's streams packet by packet, and the cues of OUT as one more track. Nothing is replaced: not
-    by a second run, which does not take the copies for recordings, nor where somebody else's file is. With --burn the
-    picture is another one.
+    """A copy has the video's streams packet by packet, and the cues of OUT as one more track. Nothing else is replaced:
+    not by a second run, which does not take the copies for recordings, nor where somebody else's file is. With --burn,
+    later, the picture is another one.
     """
     folder = tmp_path / "videos"
     folder.mkdir()
@@ -46,7 +46,7 @@ def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording:
     done = voxbatch(*command)
     assert done.returncode == 0, done.stderr
     assert "videos with subtitles written: 2, the first is " in done.stderr
-    assert "there before, and left as they are: 1, the first is " in done.stderr
+    assert "there before, and not replaced: 1, the first is " in done.stderr
     for name, copy in (("talk.mp4", "talk.subtitled.mp4"), ("two.MKV", "two.subtitled.mkv")):
         before, after = streams(folder / name), streams(folder / copy)
         assert (after[:-1], after[-1][0]) == (before, "s")
@@ -54,8 +54,11 @@ def test_a_copy_has_all_streams_and_the_subtitles(voxbatch: Voxbatch, recording:
         assert cues.strip() == (tmp_path / "out" / "srt" / f"{Path(name).stem}.srt").read_text().strip()
     assert (folder / "kept.subtitled.mp4").read_text() == "mine"
     assert "4 of 4 items were done before; 0 to do" in voxbatch(*command).stderr
-    (folder / "talk.subtitled.mp4").unlink()
-    assert voxbatch("merge", "out", "--burn").returncode == 0
+    refused = voxbatch("merge", "out", "--burn")
+    assert "videos with subtitles written: 2, the first is " in refused.stderr
+    assert "move it away, then voxbatch merge " in refused.stderr
+    assert (folder / "kept.subtitled.mp4").read_text() == "mine"
+    assert "there before, and left as they are: 2, " in voxbatch("merge", "out", "--burn").stderr
     burnt, before = streams(folder / "talk.subtitled.mp4"), streams(folder / "talk.mp4")
     assert (len(burnt), burnt[0] == before[0], burnt[1]) == (2, False, before[1])
     assert not list(tmp_path.glob("**/.*"))
@@ -86,8 +89,7 @@ def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, t
     before = copy.stat()
     assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
     assert copy.stat().st_mtime_ns == before.st_mtime_ns
-    copy.unlink()
-    assert voxbatch("merge", "out", "--burn").returncode == 0
+    assert "videos with subtitles written: 1" in voxbatch("merge", "out", "--burn").stderr
     burnt = streams(copy)
     subtitle.write_text(subtitle.read_text().replace("w0", "nought"))
     assert voxbatch("correct", "out", "--engine", "none").returncode == 0
@@ -97,5 +99,5 @@ def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, t
     subtitle.write_text(subtitle.read_text().replace("w1", "one"))
     done = voxbatch("correct", "out", "--engine", "none")
     assert (done.returncode, "videos" in done.stderr) == (0, False)
-    assert "there before, and left as they are: 1" in voxbatch("merge", "out", "--mux").stderr
+    assert "there before, and not replaced: 1" in voxbatch("merge", "out", "--mux").stderr
     assert copy.read_bytes().endswith(b"mine")

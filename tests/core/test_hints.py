@@ -9,7 +9,7 @@ import pytest
 
 from voxbatch.cli import cli
 from voxbatch.cli.commands import COMMANDS
-from voxbatch.cli.hints import COMMAND, HINTS, OPTION, SETTING, hint
+from voxbatch.cli.hints import COMMAND, FORMAT, HINTS, OPTION, SETTING, hint
 from voxbatch.cli.usage_errors import DESTRUCTIVE, message_of
 
 
@@ -44,6 +44,19 @@ def test_a_word_that_is_no_command_is_answered(word: str) -> None:
 def test_a_setting_of_nemo_is_answered(word: str) -> None:
     """NeMo's programs take name=value, also with a plus sign."""
     assert refused("run", f"+{word.replace('-', '_')}=x").endswith(hint(SETTING, word))
+
+
+@pytest.mark.parametrize("word", HINTS[FORMAT])
+def test_a_format_of_another_name_is_answered(word: str) -> None:
+    """--formats says what the format is called here."""
+    assert refused("run", "talk.mp3", "--formats", f"srt,{word}").endswith(hint(FORMAT, word))
+
+
+def test_the_short_help_names_the_options_of_subtitles(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its last lines lead to the options that only --help-all explains."""
+    cli.main(["run", "--help"], prog_name="voxbatch", standalone_mode=False)
+    last = capsys.readouterr().out.split("Show this message and exit.")[1]
+    assert all(name in last for name in ("--mux", "--burn", "--max-line", "--max-lines", "--max-cps", "--frame-rate"))
 
 
 @pytest.mark.parametrize("answer", sorted({answer for answers in HINTS.values() for answer in answers.values()}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -264,6 +265,27 @@ def test_a_correction_stays_if_only_the_reference_changes(
     assert lines["a.wav"]["recognised"]["pred_text"] == "w0 w1 w2 w3 w4 w5"
     assert (lines["b.wav"]["pred_text"], "recognised" in lines["b.wav"]) == ("w0 w1 w2 w3", False)
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+
+
+def test_overwrite_refuses_to_delete_corrections(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """Nothing is deleted, also with --limit. Another OUT leaves the corrected file beside the recording, and the
+    command of the message drops the corrections."""
+    run = ("run", "talks", "--formats", "srt", "--beside", *ENGINE)
+    assert voxbatch(*run, "-o", "out").returncode == 0
+    for old, new in (("w1", "one"), ("w2", "two")):
+        replace_in(tmp_path / "talks" / "a.srt", (old, new))
+        assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for options in ((), ("--limit", "1")):
+        refused = voxbatch(*run, "-o", "out", "--overwrite", *options)
+        assert (refused.returncode, "corrections by hand of 1 item, which --overwrite" in refused.stderr) == (2, True)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert voxbatch(*run, "-o", "other").returncode == 0
+    assert "w0 one two" in (tmp_path / "talks" / "a.srt").read_text()
+    for command in refused.stderr.rsplit("to drop them first: ")[1].split(";"):
+        subprocess.run(shlex.split(command), check=True)
+    done = voxbatch(*run, "-o", "out", "--overwrite")
+    assert (done.returncode, read_lines(out)["a.wav"]["pred_text"]) == (0, "w0 w1 w2 w3 w4 w5"), done.stderr
 
 
 def test_a_correction_is_taken_back(out: Path, voxbatch: Voxbatch, again: Callable[..., str]) -> None:

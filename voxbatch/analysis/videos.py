@@ -2,15 +2,16 @@
 
     talk.mp4  →  talk.subtitled.mp4        talk.webm  →  talk.subtitled.mkv
 
-A copy is beside its video, and appears whole. One that voxbatch has made is made again if its subtitles have changed.
-No other file is ever replaced. All streams of the video are copied as they are, except for a picture that gets
-subtitles, which is encoded again.
+A copy is beside its video, and appears whole. One that voxbatch has made is made again if its subtitles have changed,
+or if the other kind is wanted. No other file is ever replaced. All streams of the video are copied as they are, except
+for a picture that gets subtitles, which is encoded again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -39,6 +40,10 @@ _SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
 """Codec of a subtitle track by the extension of the video. All others become .mkv, with SubRip."""
 
 
+_WRITTEN, _CURRENT, _FOREIGN = "written", "there before, and left as they are", "there before, and not replaced"
+"""The states of a copy, for messages."""
+
+
 class VideoError(VoxbatchError):
     """A copy of a video that cannot be made."""
 
@@ -61,7 +66,7 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
     entries, recordings, own = Entries(store, run), ItemNames(), OwnFiles(store)
     for entry in entries:
         recordings.add(parse_line(store, entry, run.products)[AUDIO_KEY])
-    written, present = list[str](), list[str]()
+    copies = dict[str, list[str]]()
     for entry in entries:
         line = parse_line(store, entry, run.products)
         place = recordings.place_beside(line) if entry.kind == "transcript" else None
@@ -71,17 +76,20 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
             document = Document(line["id"], read_transcript(line), limits=limits)
             subtitles = document.written("srt").encode("utf-8", "surrogateescape")
             if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
-                (written if copy[1] else present).append(copy[0])
+                copies.setdefault(copy[1], []).append(copy[0])
         except VoxbatchError as e:
             log.warning("video", text=f"no copy with subtitles of {line[AUDIO_KEY]}: {e}")
-    for kind, names in (("written", written), ("there before, and left as they are", present)):
-        if names:
-            log.info("video", text=f"videos with subtitles {kind}: {len(names):,}, the first is {names[0]}")
+    for state, names in copies.items():
+        text = f"videos with subtitles {state}: {len(names):,}, the first is {names[0]}"
+        if state == _FOREIGN:
+            command = f"voxbatch merge {shlex.quote(store.place)} {'--burn' if in_picture else '--mux'}"
+            text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command}"
+        log.info("video", text=text)
 
 
-def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[str, bool] | None:
-    """Return the copy of a video and whether it was written now; None if the recording has no picture, or no copy that
-    is to be made again.
+def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[str, str] | None:
+    """Return the copy of a video and its state: _WRITTEN, _CURRENT or _FOREIGN. Return None if the recording has no
+    picture, or no copy that is to be made again.
 
     Args:
         own: knows the copies that voxbatch has made, and from which subtitles.
@@ -95,7 +103,7 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
     suffix = suffix if codec != "srt" else ".mkv"
     folder, name = os.path.split(f"{stem}{SUBTITLED}{suffix}")
     place = os.path.join(folder, name)
-    outdated = _outdated_copy(place, subtitles, own)
+    is_current, outdated = _present_copy(place, subtitles, in_picture, own)
     if in_picture is None and not outdated:
         return None
     source = ["-format_whitelist", FORMATS, "-i", f"file:{os.path.abspath(video)}"]
@@ -104,7 +112,7 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
     if not log.has_video:
         return None
     if not outdated and os.path.lexists(place):
-        return place, False
+        return place, _CURRENT if is_current else _FOREIGN
     if in_picture is None:
         in_picture = own.has_mark(place, _burnt(outdated))
     with tempfile.TemporaryDirectory() as temporary:
@@ -118,35 +126,45 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
         copy = os.path.join(temporary, f"copy{suffix}")
         digest, store = _digest(copy), DEFAULT_STORES.out(folder)
         burnt = [(place, _burnt(digest))] if in_picture else []
-        own.mark([(place, digest), (place, _made_of(digest, subtitles)), *burnt])
+        own.mark([(place, digest), (place, _made_of(digest, subtitles, in_picture)), *burnt])
         with open(copy, "rb") as file:
             blocks = iter(lambda: file.read(BLOCK_BYTES), b"")
             if outdated:
                 store.write(name, blocks)
             elif not store.create(name, blocks):
-                return place, False
-    own.mark([(place, _made_of(_state(place), subtitles))])
-    return place, True
+                return place, _FOREIGN
+    own.mark([(place, _made_of(_state(place), subtitles, in_picture))])
+    return place, _WRITTEN
 
 
-def _outdated_copy(place: str, subtitles: bytes, own: OwnFiles) -> str:
-    """Return the SHA-256 of a copy that voxbatch has made from other subtitles; "" of any other copy. The copy is read
-    if it was touched since."""
-    if not os.path.isfile(place) or own.has_mark(place, _made_of(_state(place), subtitles)):
-        return ""
-    digest = _digest(place)
-    is_outdated = own.has_mark(place, digest) and not own.has_mark(place, _made_of(digest, subtitles))
-    return digest if is_outdated else ""
+def _present_copy(place: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:
+    """Return whether the copy that is there is the wanted one; and its SHA-256 if voxbatch has made it from other
+    subtitles or of the other kind, else "". The copy is read if it was touched since.
+
+    Args:
+        in_picture: the wanted kind. None for any.
+    """
+    if not os.path.isfile(place):
+        return False, ""
+    kinds = (False, True) if in_picture is None else (in_picture,)
+
+    def is_wanted(copy: str) -> bool:
+        return any(own.has_mark(place, _made_of(copy, subtitles, kind)) for kind in kinds)
+
+    if is_wanted(_state(place)) or is_wanted(digest := _digest(place)):
+        return True, ""
+    return False, digest if own.has_mark(place, digest) else ""
 
 
-def _made_of(copy: str, subtitles: bytes) -> str:
+def _made_of(copy: str, subtitles: bytes, in_picture: bool) -> str:
     """Return what is recorded for a copy, of which the digest or the state is given."""
-    return f"{copy} with {sha256(subtitles)}"
+    made = f"{copy} with {sha256(subtitles)}"
+    return _burnt(made) if in_picture else made
 
 
-def _burnt(digest: str) -> str:
+def _burnt(copy: str) -> str:
     """Return what is recorded for a copy with subtitles in its picture."""
-    return f"{digest} in the picture"
+    return f"{copy} in the picture"
 
 
 def _state(path: str) -> str:

@@ -5,8 +5,8 @@ An option is compared in lower case, with hyphens, so that --Batch_Size is --bat
 
 from __future__ import annotations
 
-OPTION, COMMAND, SETTING = "option", "command", "setting"
-"""Kinds of words: --translate, `failures`, and NeMo's pretrained_name=…"""
+OPTION, COMMAND, SETTING, FORMAT = "option", "command", "setting", "format"
+"""Kinds of words: --translate, `failures`, NeMo's pretrained_name=…, and a name in --formats."""
 
 _SPEAKERS = "Speakers are told apart by --speakers, their number by --speakers 2-4"
 _FORMATS = "Formats are given by --formats srt,vtt"
@@ -39,7 +39,7 @@ _TABLE = {
     OPTION: {
         "--translate": _TRANSLATE,
         "--diarize --diarize-model --diarization-model --min-speakers --max-speakers --num-speakers": _SPEAKERS,
-        "--output-format --output-formats -f": _FORMATS,
+        "--format --output-format --output-formats -f": _FORMATS,
         "--output-dir --output --outdir --transcript-path --output-path --output-filename": _OUT,
         "--word-timestamps --timestamp --timestamps --highlight-words --one-word --return-timestamps": _WORDS,
         "--batch-size --batch --batched --batched-inference -b": _BATCH,
@@ -54,6 +54,7 @@ _TABLE = {
         "--model-name --model-size --model-id -m": _MODEL,
         "--model-dir --model-directory --model-cache-dir --cache-dir --download-root": _CACHE,
         "--local-files-only": "Without a network: export HF_HUB_OFFLINE=1",
+        "--vocabulary --glossary": "Names and terms are given by --hotwords FILE",
         "--initial-prompt": 'Names and style are given by --prompt "…" and --hotwords FILE',
         "--max-line-width --max-line-count --max-words-per-line --standard --sentence": _LINES,
         "--vad --vad-filter --vad-method --vad-onset --vad-offset --no-vad --chunk-size --chunk-length": _SILENCE,
@@ -62,7 +63,7 @@ _TABLE = {
         "--hallucination-silence-threshold": _DECODING,
         "--align-model --no-align --interpolate-method": _ALIGN,
         "--batch-recursive --recursive -r": "A folder is given as SOURCE and is read with all folders in it",
-        "--skip --resume-from --continue": _RESUME,
+        "--skip --skip-existing --resume-from --continue": _RESUME,
         "--file --file-name --input --audio --audio-file -i": _SOURCE,
         "--start --end --from --to --clip-timestamps -s -t": _PART,
         "--sample-rate --sampling-rate -a -c": _AUDIO,
@@ -84,7 +85,8 @@ _TABLE = {
         "resume retry continue": "Run the same command again: voxbatch run SOURCE continues",
         "translate": "voxbatch run SOURCE --task translate --model small writes English",
         "diarize": "voxbatch run SOURCE --speakers tells speakers apart",
-        "subtitles srt vtt": "voxbatch run SOURCE --formats srt,vtt writes subtitles",
+        "burn mux": "voxbatch run SOURCE --burn writes videos with subtitles; later: voxbatch merge OUT --burn",
+        "subtitle subtitles srt vtt": "voxbatch run SOURCE --formats srt,vtt writes subtitles",
         "tts say": "voxbatch speak FILE speaks a text",
         "wer evaluate eval": "voxbatch score OUT gives the word error rate",
         "download pull": "The first run downloads its model; voxbatch models NAME explains one",
@@ -103,6 +105,7 @@ _TABLE = {
         "timestamps": _WORDS,
         "langid": _LANGUAGE,
     },
+    FORMAT: {"karaoke": "Words as they are spoken are given by --formats vtt-words"},
 }
 HINTS = {
     kind: {word: answer for words, answer in rows.items() for word in words.split()} for kind, rows in _TABLE.items()

@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from voxbatch.cli.commands import COMMANDS, GroupedCommand, format_name
-from voxbatch.cli.hints import SETTING, hint
+from voxbatch.cli.hints import FORMAT, SETTING, hint
 from voxbatch.config import (
     ANY_SPEAKERS,
     FORMATS,
@@ -170,8 +170,16 @@ def language(_: click.Context, __: click.Parameter, value: str | None) -> str | 
 
 
 def format_names(ctx: click.Context, param: click.Parameter, value: Any) -> tuple[str, ...]:
-    """Split a list of formats at commas; ".SRT" is srt."""
-    return tuple(map(format_name, comma(ctx, param, value)))
+    """Split a list of formats at commas; ".SRT" is srt.
+
+    Raises:
+        BadParameter: a format is known by another name here.
+    """
+    names = tuple(map(format_name, comma(ctx, param, value)))
+    for name in names:
+        if answer := hint(FORMAT, name):
+            raise click.BadParameter(f"{name}: {answer}", ctx, param)
+    return names
 
 
 def log_format(ctx: click.Context, _: click.Parameter, value: str) -> str:

@@ -49,7 +49,9 @@ _CHOOSING_MODEL = ("model", "cascade", "profile")
     cls=RunCommand,
     common=_COMMON,
     short_help="Transcribe recordings: files, a folder, a manifest.",
-    epilog="Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
+    epilog="\b\nSubtitles, also in videos: --mux, --burn, --max-line, --max-lines,\n"
+    "--max-cps, --frame-rate: see --help-all.\n\n"
+    "Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
 )
 @source_argument
 @run_options

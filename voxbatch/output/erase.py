@@ -22,13 +22,15 @@ from voxbatch.output.layout import (
     SUMMARY,
     TRANSCRIPTS,
     checkpoint_names,
+    correction_names,
     generation_folder,
     list_name,
 )
 from voxbatch.output.ownership import Ownership, takeover_explained
-from voxbatch.output.parts import PartEntry, read_part, readable_entries
+from voxbatch.output.parts import PartEntry, read_headers, read_part, readable_entries
 from voxbatch.output.run_file import ItemKeys, Run, create_list
-from voxbatch.storage import Store, parallel_map
+from voxbatch.safe_text import counted
+from voxbatch.storage import Store, parallel_map, remove_command
 from voxbatch.storage.columns import Column
 
 
@@ -128,14 +130,20 @@ def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
     that processes of the earlier runs end before they commit anything more. Until then, such a process may take the
     list for a leftover of an earlier run and delete it, so it is created again. If this process is killed while it
     deletes, the same command without `--overwrite` continues, and another `--overwrite` finds the remaining files.
+
+    Raises:
+        ConfigError: OUT is of another version of voxbatch, or has corrections by a person.
+        CheckpointError: a correction is damaged.
     """
     try:
-        run_file.read_file(store)
+        earlier = run_file.read_file(store)
     except CheckpointError as e:
         raise ConfigError(
             f"{store.place}/{RUN_FILE} was not written by this version of voxbatch, and the other files may not be its "
             "own either: --overwrite deletes nothing here; choose another OUT with -o, or delete this one by hand"
         ) from e
+    if earlier is not None:
+        _refuse_corrected(store, earlier.generation)
     old = find_old_files(store)
     _ensure_list(store, run, keys)
     with takeover_explained(store, run):  # another run may replace run.json at the same moment
@@ -143,6 +151,17 @@ def take_over(store: Store, run: Run, keys: ItemKeys | Column) -> None:
     _ensure_list(store, run, keys)
     erase(store, old, Ownership(store, run))
     _ensure_list(store, run, keys)
+
+
+def _refuse_corrected(store: Store, generation: str) -> None:
+    """Refuse to delete what a person has corrected: a recogniser does not bring it back."""
+    names = correction_names(store, generation)
+    if items := {tuple(key) for header in read_headers(store, names) for key in header.item_keys.tolist()}:
+        commands = "; ".join(remove_command(store.place, name) for name in names)
+        raise ConfigError(
+            f"{store.place} has corrections by hand of {counted(len(items), 'item')}, which --overwrite would delete: "
+            f"-o OTHER keeps them; to drop them first: {commands}"
+        )
 
 
 def _ensure_list(store: Store, run: Run, keys: ItemKeys | Column) -> None:
