@@ -32,8 +32,8 @@ class SegmentStream:
                 print(segment.start, segment.text)
 
     Iterate with `for` or `async for`. Leaving the block, `close`, an exception in the loop and the end of the last
-    reference stop the work, and the engine is free for the next recording. One thread or task may iterate; `close` is
-    for any thread.
+    reference stop the work, and the engine is free for the next recording. One thread or task may iterate; `close` and
+    `cancel` are for any thread.
     """
 
     def __init__(self, work: Work, has_word_times: bool):
@@ -64,7 +64,7 @@ class SegmentStream:
         except StopIteration:
             raise
         except BaseException:
-            self._stop.requested.set()
+            self.cancel()
             raise
 
     def __aiter__(self) -> Self:
@@ -74,7 +74,7 @@ class SegmentStream:
         try:
             segment = await asyncio.to_thread(next, self._segments, None)
         except asyncio.CancelledError:
-            self._stop.requested.set()
+            self.cancel()
             raise
         if segment is None:
             raise StopAsyncIteration
@@ -99,11 +99,15 @@ class SegmentStream:
         await asyncio.to_thread(self.close)
 
     def __del__(self) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Stop the work if it is still in progress, without waiting for its end."""
         self._stop.requested.set()
 
     def close(self) -> None:
         """Stop the work if it is still in progress, and wait for its end."""
-        self._stop.requested.set()
+        self.cancel()
         wait([self._done])
 
     def result(self) -> Transcript:
@@ -122,7 +126,7 @@ class SegmentStream:
         try:
             return await asyncio.wrap_future(self._done)
         finally:
-            self._stop.requested.set()
+            self.cancel()
 
 
 def _segments(messages: _Messages, done: Future[Transcript], has_word_times: bool) -> Iterator[Segment]:
