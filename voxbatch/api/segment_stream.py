@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from voxbatch.engines import ChunkProgress
+from voxbatch.errors import Cancelled
 from voxbatch.records import Hypothesis, Segment, Span, Transcript
 from voxbatch.runner import Stop, StopRequested
 from voxbatch.text.stitching import Heard, streamed
@@ -115,6 +116,7 @@ class SegmentStream:
 
         Raises:
             ItemError, UsageError, RunError: see Transcriber.transcribe.
+            Cancelled: `cancel` or `close` stopped the work.
         """
         try:
             return self._done.result()
@@ -160,7 +162,7 @@ def _run(work: Work, stop: Stop, done: Future[Transcript], messages: _Messages) 
     try:
         done.set_result(work(stop, pass_on))
     except StopRequested:
-        done.set_exception(RuntimeError("the transcription was stopped"))
+        done.set_exception(Cancelled("the transcription was stopped"))
     except BaseException as e:  # noqa: BLE001 the thread that waits raises it
         done.set_exception(e)
     messages.put(None)
