@@ -312,7 +312,7 @@ class RunOptions:
         for name in _ADDRESSES & settings.keys():
             value = settings[name]
             settings[name] = tuple(map(redacted, value)) if isinstance(value, tuple) else value and redacted(value)
-        return settings
+        return settings if self.own is None else settings | dict.fromkeys(self.own.hidden & settings.keys())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

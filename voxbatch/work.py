@@ -179,6 +179,8 @@ class WorkOptions:
     __slots__ = ()
     key: ClassVar[str]
     """Their key in stored settings and in the identity of a run."""
+    hidden: ClassVar[frozenset[str]] = frozenset()
+    """Names of settings of the run, and of these, that are stored as null."""
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that decide the results."""
@@ -188,4 +190,7 @@ class WorkOptions:
 def stored_options(own: WorkOptions | None) -> dict[str, Any]:
     """Return the settings of a kind of work as they stand in the stored settings of a run."""
     stored: dict[str, Any] = {kind.setting: None for kind in KINDS.values() if kind.is_always_stored}
-    return stored if own is None else {**stored, own.key: asdict(own)}  # type: ignore[call-overload]
+    if own is None:
+        return stored
+    values: dict[str, Any] = asdict(own)  # type: ignore[call-overload]
+    return {**stored, own.key: values | dict.fromkeys(own.hidden & values.keys())}

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from numpy.typing import NDArray
 from servers import Place
 
 from voxbatch.config import FORMATS
+from voxbatch.errors import StorageError
 from voxbatch.records import SAMPLING_RATE, Item, Transcript, Word
 from voxbatch.storage import DEFAULT_STORES
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import PACKAGES
+from voxbatch.works.redact.key import own_key
 from voxbatch.works.redact.options import RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load
 from voxbatch.works.redact.steps import RedactedItem, redacted_item
@@ -105,6 +108,24 @@ def test_a_number_goes_over_the_turns_of_speakers(rules: RedactionRules) -> None
     assert found(text, "en", rules, speakers) == [("card", "four four oh one 5500 1234 5670")]
 
 
+@pytest.mark.parametrize(
+    ("turns", "secret"),
+    [
+        ("My:a Hello,:b name:a this:b is:a is:b Olgavia:a support.:b Quilmarsh.:a", "Olgavia Quilmarsh"),
+        ("olgavia:a yes:b at:a yes:b wombat:a okay:b dot:a sure:b org:a", "olgavia at wombat dot org"),
+        ("security:a yes:b code:a I:b is:a see:b 4:a a:b 4:a code:b 1:a then:b 2:a", "4 4 1 2"),
+        ("He:a So:b lives:a I:b at:a see,:b 12:a he:b Wombat:a does.:b Street.:a", "12 Wombat Street"),
+        ("project:a you:b heron:a say:b", "project heron"),
+    ],
+)
+def test_a_secret_is_found_where_two_people_talk_at_once(turns: str, secret: str, rules: RedactionRules) -> None:
+    """The words of a speaker are looked at without those of another one between them, too."""
+    words, speakers = zip(*(turn.split(":") for turn in turns.split()), strict=True)
+    own = replace(rules, own_names=frozenset({"project heron"}))
+    redacted = " ".join(texts for _, texts in found(" ".join(words), "en", own, speakers))
+    assert {*secret.split()} <= {*redacted.split()}
+
+
 def test_check_digits_never_take_a_secret_back(rules: RedactionRules) -> None:
     """A number with wrong check digits is as much of a secret as one with right ones, which is marked."""
     for number, is_right in (("4539 1488 0343 6467", True), ("4539 1488 0343 6468", False)):
@@ -170,21 +191,25 @@ def test_a_word_that_is_said_at_the_same_time_is_counted() -> None:
 @pytest.fixture
 def out(tmp_path: Path, voxbatch: Voxbatch, recording: Recorder) -> Path:
     """Return an OUT whose transcripts, names of files, columns and failures have secrets."""
-    says, rows = [], []
+    rows = []
     for number in range(3):
         name = f"olga-brandstetter-44015500-{number}.wav"
         recording(f"Brandstetter/{name}", 30)
         rows.append({"audio_filepath": f"Brandstetter/{name}", "customer": "Brandstetter", "note": "44015500"})
-        says.append(CALL)
     rows.append({"audio_filepath": "Brandstetter/olga-missing-12345670.wav"})
-    (tmp_path / "says.json").write_text(json.dumps({"count": says}))
+    (tmp_path / "says.json").write_text(json.dumps({"count": [CALL] * 4}))
     (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = voxbatch(
-        "run", "m.jsonl", "-o", "out", "--engine", "scripted", "--engine-option", f"says={tmp_path}/says.json",
-        "--language", "en", "--formats", "srt,json", "-q",
-    )  # fmt: skip
+    done = voxbatch(*transcription(tmp_path))
     assert done.returncode == 3, done.stderr
     return tmp_path / "out"
+
+
+def transcription(folder: Path) -> tuple[str, ...]:
+    """Return the command that makes OUT."""
+    return (
+        "run", "m.jsonl", "-o", "out", "--engine", "scripted", "--engine-option", f"says={folder}/says.json",
+        "--language", "en", "--formats", "srt,json", "-q",
+    )  # fmt: skip
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -218,7 +243,8 @@ def test_no_byte_of_a_secret_is_in_the_copies(out: Path, voxbatch: Voxbatch, tmp
     for copy in copies:
         assert all(word in copy["pred_text"] for word in OTHERS)
         assert {"[PERSON]", "[CARD]", "[EMAIL]"} <= {*copy["pred_text"].replace(" .", "").split()}
-    assert {path: path.read_bytes() for path in files(out)} == before
+    key = out / "redaction.key"
+    assert {path: path.read_bytes() for path in files(out)} == {**before, key: key.read_bytes()}
     summary = json.loads((shared / "summary.json").read_text())
     assert summary["redactions"].keys() == {"card", "email", "person"}
     jsonschema.validate(summary, json.loads((ROOT / "docs" / "summary.schema.json").read_text()))
@@ -271,28 +297,66 @@ def test_texts_alone_need_no_recordings(out: Path, voxbatch: Voxbatch, tmp_path:
     assert not [path for path in files(tmp_path / "shared") if path.suffix == ".flac"]
 
 
-def test_corrections_are_redacted_by_a_further_run(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
-    """The copies are made of the corrected texts, and --update makes those again whose text was corrected."""
-    command = ("redact", out, "-o", "shared", "--sound", "none", "--keep", "file_name", "-q")
+def test_corrections_leave_no_earlier_copy(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """The copies are made of the corrected texts. Those made before are in no file afterwards: --update, which would
+    keep them in parts/, is refused, and --overwrite makes all again."""
+    command = ("redact", out, "-o", "shared", "--keep", "file_name", "-q")
     assert voxbatch(*command).returncode == 0
+    earlier = [*files(tmp_path / "shared" / "parts")]
     subtitle = next((out / "srt").rglob("*-0.srt"))
     subtitle.write_text(subtitle.read_text().replace("Hello", "Hello Margaret"))
     assert voxbatch("correct", out, "--engine", "none").returncode == 0
     done = voxbatch(*command, "--update")
+    assert done.returncode == 2
+    assert "1 item with another text now, whose earlier copy would stay in parts/" in done.stderr
+    assert "-o, or add --overwrite" in done.stderr
+    done = voxbatch(*command, "--overwrite")
     assert done.returncode == 0, done.stderr
     counts = [copy["pred_text"].count("[PERSON]") for copy in lines(tmp_path / "shared")]
     assert counts == [2, 1, 1]
-    assert len([*(tmp_path / "shared" / "parts").rglob("part-*.jsonl")]) == 2
+    assert len(earlier) == 3
+    assert not [path for path in earlier if path.exists()]
+
+
+def test_update_takes_further_transcripts(out: Path, voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """A transcript that came later is copied by --update, beside the copies that are there."""
+    command = ("redact", out, "-o", "shared", "--sound", "none", "-q")
+    assert voxbatch(*command).returncode == 0
+    before = lines(tmp_path / "shared")
+    recording("Brandstetter/olga-missing-12345670.wav", 30)
+    again = voxbatch(*transcription(tmp_path), "--retry-failed", "all")
+    assert again.returncode == 0, again.stderr
+    done = voxbatch(*command, "--update")
+    assert done.returncode == 0, done.stderr
+    after = lines(tmp_path / "shared")
+    assert after[:3] == before
+    assert len(after) == 4
+
+
+def test_a_damaged_key_is_refused(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
+    """A key that is too short makes no ids."""
+    key = out / "redaction.key"
+    key.write_bytes(b"short")
+    done = voxbatch("redact", out, "-o", "shared")
+    assert done.returncode == 1
+    assert f"{key} has 5 bytes instead of 32: restore it, or delete it and choose a new OUT with -o" in done.stderr
+    assert not (tmp_path / "shared").exists()
+
+
+def test_an_out_without_a_key_that_cannot_be_written_is_refused() -> None:
+    """The message says when the right to write is needed."""
+    with pytest.raises(StorageError, match="the first run that redacts an OUT writes a key there"):
+        own_key(DEFAULT_STORES.out("/proc/self"))
 
 
 @pytest.mark.parametrize("place", ["google", "amazon"], indirect=True)
 def test_an_out_in_a_bucket_is_copied_to_a_bucket(out: Path, voxbatch: Voxbatch, tmp_path: Path, place: Place) -> None:
     """OUT and its copies may be in buckets, and the copies are those of local folders."""
+    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
     for path in files(out):
         place.put(str(path.relative_to(out)), path.read_bytes())
     done = voxbatch("redact", place.uri, "-o", f"{place.uri}-copies", "-q")
     assert done.returncode == 0, done.stderr
-    assert voxbatch("redact", out, "-o", "shared", "-q").returncode == 0
     copies = place.server.look(place.bucket, "run 1-copies/transcripts.jsonl")[0]
     assert copies == (tmp_path / "shared" / "transcripts.jsonl").read_bytes()
 

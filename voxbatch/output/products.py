@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from voxbatch.output.entries import Entries
+    from voxbatch.output.further_list import Changes
     from voxbatch.output.item_files import ItemFiles
     from voxbatch.output.lines import DoneLine
     from voxbatch.output.own_files import OwnFiles
@@ -84,6 +85,13 @@ class Products:
     def recordings_place(self, place: str) -> str:
         """Return the place from which the lines of an OUT name recordings; "" if they have their whole places."""
         return ""
+
+    def check_changes(self, place: str, changes: Changes) -> None:
+        """Check that a further list may follow, with what it changes.
+
+        Raises:
+            ConfigError: earlier entries may not stay in the parts.
+        """
 
     def check_report(self, place: str, identity: Mapping[str, Any]) -> None:
         """Check that a report can be drawn.

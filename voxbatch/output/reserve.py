@@ -113,6 +113,7 @@ def reserve(store: Store, run: Run, listing: Listing, overwrite: bool = False, l
         if owner.list_number and is_same and is_complete and not has_retried:
             return Reservation(owner, before, is_new, changes)
         check_is_one_task(store, listing.shards)
+        run.products.check_changes(store.place, planned.changes)
         if _has_created(store, further(owner, run, planned, retried), planned.keys, log):
             retried, changes, planned_names = None, changes or planned.changes, names
 

@@ -101,7 +101,8 @@ class ScriptedOptions:
     """Number of processes that work side by side."""
     says: str = ""
     """Path of a JSON file with the texts of each model: {"count": ["text of item 0", …]}. Their words take the place of
-    the numbered ones, and are never misheard."""
+    the numbered ones, and are never misheard. An item may have a list of texts, one for each channel. A "_" is a
+    pause of the length of a word."""
     words: bool = True
     confidence: bool = False
     """True to mishear words, with a confidence. Which words these are depends on the name of the model."""
@@ -208,7 +209,8 @@ class ScriptedTestEngine:
             return Hypothesis(chunk.item, chunk.index, answer.text, answer=answer)
         words = tuple(count_words(chunk))
         if self._texts:
-            words = tuple(said_words(words, self._texts[chunk.item].split()))
+            text = self._texts[chunk.item]
+            words = tuple(said_words(words, (text if isinstance(text, str) else text[chunk.span.channel or 0]).split()))
         if self._script.confidence:
             words = tuple(self._heard(word, chunk.item) for word in words)
         text = "".join(word.text for word in words)
@@ -235,12 +237,12 @@ def _indexes(option: str, text: str) -> set[int]:
         raise ConfigError(f"engine option {option}={text!r}: scripted takes item indexes, such as 0,3") from e
 
 
-def _texts(path: str, model: str) -> list[str]:
+def _texts(path: str, model: str) -> list[str | list[str]]:
     """Return the texts that a model says, one for each item. Without a file, there are none."""
     if not path:
         return []
     with open(path) as file:
-        texts: dict[str, list[str]] = json.load(file)
+        texts: dict[str, list[str | list[str]]] = json.load(file)
     return texts[model]
 
 
@@ -300,5 +302,5 @@ def said_words(counted: Iterable[Word], texts: Sequence[str]) -> Iterator[Word]:
     """Yield counted words with the words of a text in their place, as far as there are some."""
     for word in counted:
         number = int(word.text.removeprefix(" w"))
-        if number < len(texts):
+        if number < len(texts) and texts[number] != "_":
             yield replace(word, text=f" {texts[number]}")

@@ -7,6 +7,7 @@ addresses            e-mail addresses, streets, dates of birth
 names                names of persons
 detector             all of them over the words of one item
 transcript, sound    the copies
+key                  the secret with which ids and digests of the copies are made
 steps, products      the run and its files
 command              `voxbatch redact`
 """
@@ -27,6 +28,7 @@ WORK = Work(
     steps="voxbatch.works.redact.steps:Redact",
     outputs=(("transcripts", "transcripts.jsonl"), ("review", REVIEW)),
     products="voxbatch.works.redact.products:PRODUCTS",
+    command_tells_all=False,
     example="redact out",
     refused={
         **dict.fromkeys(("calibrate", "compare", "score"), _WITHOUT_REFERENCES),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 
+import numpy as np
+
 from voxbatch.works.redact.addresses import find_births, find_emails, find_streets
 from voxbatch.works.redact.names import find_names
 from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules
 from voxbatch.works.redact.secrets import Secret
+from voxbatch.works.redact.tokens import EDGES
 from voxbatch.works.redact.tokens import tokens as tokens_of
 
 
@@ -25,23 +28,40 @@ def find_secrets(
         speakers: the speaker of each word, or None.
         lang: primary subtag of the language. None if it is not known.
     """
-    language = rules.language(lang)
-    tokens = tokens_of(words, language)
-    finders = (
-        _patterns(words, rules),
-        find_emails(tokens, language),
-        find_births(tokens, language),
-        find_streets(tokens, language),
-        find_numbers(tokens, speakers, rules, language),
-        find_names(tokens, language, rules.own_names),
-    )
+    language, has_capitals = rules.language(lang), any(word.strip(EDGES)[:1].isupper() for word in words)
     taken, secrets = set[int](), list[Secret]()
-    for secret in chain(*finders):
-        pieces = tuple(at for at in secret.pieces if at not in taken)
-        if pieces:
-            taken.update(pieces)
-            secrets.append(Secret(secret.kind, pieces, secret.rule, secret.is_checked))
+    for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
+        part, voices = [words[at] for at in indexes], [speakers[at] for at in indexes]
+        tokens = tokens_of(part, language)
+        finders = (
+            _patterns(part, rules),
+            find_emails(tokens, language),
+            find_births(tokens, language),
+            find_streets(tokens, language),
+            find_numbers(tokens, voices, rules, language),
+            find_names(tokens, language, rules.own_names, has_capitals),
+        )
+        for secret in chain(*finders):
+            pieces = tuple(indexes[at] for at in secret.pieces if indexes[at] not in taken)
+            if pieces:
+                taken.update(pieces)
+                secrets.append(Secret(secret.kind, pieces, secret.rule, secret.is_checked))
     return sorted(secrets, key=lambda secret: secret.pieces)
+
+
+def _interrupted(speakers: Sequence[str | None], max_gap: int) -> Iterator[Sequence[int]]:
+    """Yield the indexes of the words that a speaker says while others talk.
+
+        "my" "yes" "name" "is" "okay" "Olga"  →  0, 2, 3, 5
+
+    Args:
+        max_gap: words of others between two of them.
+    """
+    for speaker in dict.fromkeys(speakers):
+        own = np.flatnonzero([other == speaker for other in speakers])
+        for stretch in np.split(own, np.flatnonzero(np.diff(own) > max_gap + 1) + 1):
+            if len(stretch) <= stretch[-1] - stretch[0]:
+                yield stretch.tolist()
 
 
 def _patterns(words: Sequence[str], rules: RedactionRules) -> Iterator[Secret]:

@@ -26,13 +26,16 @@ PARTICLES = frozenset((
 """Words between the parts of a name."""
 
 
-def find_names(tokens: Sequence[Token], words: LanguageRules, own: frozenset[str]) -> Iterator[Secret]:
+def find_names(
+    tokens: Sequence[Token], words: LanguageRules, own: frozenset[str], has_capitals: bool
+) -> Iterator[Secret]:
     """Yield the names of persons.
 
     Args:
         own: names of the user's list, folded.
+        has_capitals: False if the whole text is written without capitals.
     """
-    if not any(token.word[:1].isupper() for token in tokens):
+    if not has_capitals:
         tokens = [_capitalized(token, words) for token in tokens]
     spans: list[tuple[int, int, str]] = list(_own_spans(tokens, own))
     if words.knows_names:

@@ -22,6 +22,7 @@ class RedactionOptions(WorkOptions):
     """
 
     key: ClassVar[str] = "redaction"
+    hidden: ClassVar[frozenset[str]] = frozenset(("source", "out", "rules"))  # names of files may tell names of people
 
     keep: tuple[str, ...] = setting(
         (), group=SOURCE, metavar="LIST", help=f"Kinds of secrets that stay: {','.join(KINDS)}.",

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from voxbatch.errors import ConfigError
 from voxbatch.output.audio_archive import AudioReader, erase_orphans, place_of
 from voxbatch.output.entries import Entries
+from voxbatch.output.further_list import Changes
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import ItemFile, write_item_files
-from voxbatch.output.layout import item_file
+from voxbatch.output.layout import PARTS, item_file
 from voxbatch.output.lines import parse_line
 from voxbatch.output.own_files import OwnFiles
 from voxbatch.output.ownership import Ownership
@@ -21,6 +23,7 @@ from voxbatch.output.parts import PartEntry
 from voxbatch.output.products import FilesOfEntry, Products
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary
+from voxbatch.safe_text import counted
 from voxbatch.scoring.units import UNDETERMINED
 from voxbatch.storage import Store
 from voxbatch.works.redact import REVIEW
@@ -83,6 +86,14 @@ class RedactedCopies(Products):
                 yield item_file(item_id, "flac"), reader.flac(entry)
 
         return recording
+
+    def check_changes(self, place: str, changes: Changes) -> None:
+        """See Products: an item may have been corrected to hide more."""
+        if changes.changed:
+            raise ConfigError(
+                f"{place}: {counted(changes.changed, 'item')} with another text now, whose earlier copy would stay in "
+                f"{PARTS}/. Choose another OUT with -o, or add --overwrite, which makes all copies again"
+            )
 
     def finish(
         self, store: Store, run: Run, entries: Entries, files: ItemFiles, owner: Ownership, own: OwnFiles

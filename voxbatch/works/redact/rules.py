@@ -20,9 +20,10 @@ from voxbatch.storage import Stores, redacted
 
 KINDS = (
     "card", "iban", "account", "phone", "national_id", "code", "number", "email", "person", "address", "date_of_birth",
-    "other", "file_name",
+    "other", "file_name", "speaker_name",
 )  # fmt: skip
-"""Kinds of secrets. `other` is found by patterns of a file for --rules, and `file_name` means the ids of items."""
+"""Kinds of secrets. `other` is found by patterns of a file for --rules, `file_name` means the ids of items, and
+`speaker_name` the speakers who have a name instead of a number."""
 _OWN = {"names": "a list of names", "patterns": "patterns of Python by their kinds", "numbers": "a list of rules"}
 """The keys of a file for --rules."""
 

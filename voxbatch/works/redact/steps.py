@@ -45,10 +45,11 @@ from voxbatch.storage.circuit_breaker import Reachable
 from voxbatch.storage.temporary_files import temporary_file
 from voxbatch.works.redact.detector import find_secrets
 from voxbatch.works.redact.engine import ENGINES, NAME
+from voxbatch.works.redact.key import keyed_hash, own_key
 from voxbatch.works.redact.options import NONE, RedactionOptions
 from voxbatch.works.redact.rules import RedactionRules, load
 from voxbatch.works.redact.sound import Pcm, cut_words, silenced, silent_spans
-from voxbatch.works.redact.transcript import Label, labels_of, pieces_of, redacted
+from voxbatch.works.redact.transcript import Label, labels_of, pieces_of, redacted, without_speaker_names
 
 if TYPE_CHECKING:
     from voxbatch.scoring.counts import ErrorCounts
@@ -58,8 +59,8 @@ _ROW_KEYS = (
     "audio_duration", "confidence", "flags",
 )  # fmt: skip
 """The keys of a transcript that a copy is made of. All others stay behind, because any may hold a secret."""
-ID_DIGITS = 16
-"""Hexadecimal digits of the id of a copy."""
+ID_BYTES = 8
+"""Bytes of the id of a copy, which is written in hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +78,17 @@ class RedactedItem(Transcript):
     """False if the language has patterns alone."""
 
 
-def rows_of(store: Store, run: Run, options: RedactionOptions) -> Rows:
-    """Yield a row for each transcript of a run, with its position in the list."""
+def rows_of(store: Store, run: Run, options: RedactionOptions, key: bytes) -> Rows:
+    """Yield a row for each transcript of a run, with its position in the list. The key makes the hash of the row one
+    that nobody can compute: see the module `key`."""
     for entry in Entries(store, run):
         if entry.kind != "transcript":
             continue
         line = parse_line(store, entry, run.products)
         row = {name: line[name] for name in _ROW_KEYS if line.get(name) is not None}
         if "words" in row and "segments" in row:
-            item_id = line["id"] if not options.redacts("file_name") else _hidden(line["id"], run)
-            yield entry.index + 1, {**row, "id": item_id}
-
-
-def _hidden(item_id: str, run: Run) -> str:
-    """Return an id that does not tell the id of an item, and that stays the same for the same run."""
-    key = hashlib.blake2b(str(run.key).encode()).digest()
-    digest = hashlib.blake2b(item_id.encode("utf-8", "surrogatepass"), key=key, digest_size=ID_DIGITS // 2)
-    return digest.hexdigest()
+            item_id = keyed_hash(line["id"], key, ID_BYTES) if options.redacts("file_name") else line["id"]
+            yield entry.index + 1, {**row, "id": item_id, "key": key.hex()}
 
 
 def open_out(config: Config, options: RedactionOptions) -> Source:
@@ -108,7 +103,7 @@ def open_out(config: Config, options: RedactionOptions) -> Source:
     run = run_file.read_existing(store)
     run.check_reader("redact", store.place)
     with Source(store.place, "/", temporary_file(store.place, ())) as nothing:
-        source = converted(nothing, rows_of(store, run, options), "/")
+        source = converted(nothing, rows_of(store, run, options, own_key(store)), "/")
     source.id_root = ""  # the folder of the recordings stays out of the copies
     num_rows = sum(1 for _ in source.lines())
     if num_rows < run.items:
@@ -152,7 +147,10 @@ class Redact(Steps):
 
     def engine_options(self, engine: str) -> Mapping[str, str]:
         """See Steps: the digest of the rules decides the copies."""
-        return {"rules": load(self._own.rules, self.options.stores).digest}
+        assert isinstance(self.options, Config)
+        assert isinstance(self.options.source, str)
+        key, stores = own_key(self.options.stores.out(self.options.source)), self.options.stores
+        return {"rules": keyed_hash(load(self._own.rules, stores).digest, key)}
 
     def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
         """See Steps. Keep the samples of the chunks, which follow each other without an overlap."""
@@ -245,6 +243,8 @@ def redacted_item(
     """
     row = json.loads(item.row)
     original = read_transcript({"warnings": [], "flags": [], **row})
+    if options.redacts("speaker_name"):
+        original = without_speaker_names(original)
     pieces, lang = pieces_of(original), primary_subtag(item.lang or row.get("lang") or "") or None
     secrets = find_secrets([piece.text for piece in pieces], [piece.speaker for piece in pieces], lang, rules)
     labels = labels_of([secret for secret in secrets if options.redacts(secret.kind)], pieces)

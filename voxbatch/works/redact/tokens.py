@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from voxbatch.works.redact.rules import LanguageRules
 
-_EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
+EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
+"""Punctuation around a word."""
 _DIGITS = re.compile(r"\+?\d[\d.,/\-–()]*")
 _GROUPED = re.compile(r"\d{1,3}([.,]\d{3})+([.,]\d{1,2})?|\d+[.,]\d{1,2}")
 _AMOUNT = re.compile(r"[$€£%]|\d(st|nd|rd|th|am|pm|k|kg|km|h|m|°|er|ère|e|ème|º|ª)$", re.IGNORECASE)
@@ -53,7 +54,7 @@ class Token:
 
 def tokens(words: Sequence[str], rules: LanguageRules) -> list[Token]:
     """Return the token of each word. What several words say together is in the first of them."""
-    bare = [word.strip(_EDGES) for word in words]
+    bare = [word.strip(EDGES) for word in words]
     read: list[Token] = []
     while len(read) < len(words):
         token = _token(bare, len(read), rules)

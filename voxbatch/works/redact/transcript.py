@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import count, groupby
 
 from voxbatch.formats.document import complete_sources, visible_text
 from voxbatch.records import Segment, Transcript, Word
 from voxbatch.works.redact.secrets import Secret
 
 _END = re.compile(r"[.,;:!?…]+$")
+_NUMBERED = re.compile(r"Speaker \d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,21 @@ def _words_of(segments: Iterable[Segment]) -> Iterator[Word]:
     for segment in segments:
         for text in segment.text.split():
             yield Word(text, segment.start, segment.end, None, segment.speaker)
+
+
+def without_speaker_names(transcript: Transcript) -> Transcript:
+    """Return a transcript whose speakers have numbers in the place of names: "Olga" → "Speaker 1"."""
+    parts: list[Word | Segment] = [*transcript.words, *transcript.segments]
+    speakers = dict.fromkeys(part.speaker for part in parts if part.speaker)
+    free = (number for number in map("Speaker {}".format, count(1)) if number not in speakers)
+    numbers: dict[str | None, str | None] = {
+        speaker: speaker if _NUMBERED.fullmatch(speaker) else next(free) for speaker in speakers
+    }
+    return replace(
+        transcript,
+        words=tuple(replace(word, speaker=numbers.get(word.speaker)) for word in transcript.words),
+        segments=tuple(replace(segment, speaker=numbers.get(segment.speaker)) for segment in transcript.segments),
+    )
 
 
 @dataclass(frozen=True, slots=True)
