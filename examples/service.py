@@ -10,8 +10,9 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Annotated
 
-from fastapi import FastAPI, HTTPException, UploadFile
+from fastapi import FastAPI, Header, HTTPException, Query, Response, UploadFile
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
 import voxbatch
@@ -29,21 +30,27 @@ class Job:
 
     stream: voxbatch.SegmentStream
     events: list[tuple[str, str]] = field(default_factory=list)
-    """Name and JSON text of each event. The last one is "done" or "failed"."""
+    """Name and JSON text of each event. The last one is "done", "failed" or "cancelled"."""
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
     def has_ended(self) -> bool:
         return bool(self.events) and self.events[-1][0] != "segment"
 
+    @property
+    def state(self) -> str:
+        name = self.events[-1][0] if self.events else "waiting"
+        return "transcribing" if name == "segment" else name
+
     async def run(self) -> None:
         """Add the events of the recording."""
         try:
             async for segment in self.stream:
                 await self.add("segment", asdict(segment))
-            await self.add("done", {"text": self.stream.transcript.text})
-        except (voxbatch.VoxbatchError, RuntimeError) as error:  # RuntimeError: it was cancelled
-            await self.add("failed", {"error": type(error).__name__, "message": str(error)})
+            await self.add("done", {"text": (await self.stream.result_async()).text})
+        except voxbatch.VoxbatchError as error:
+            name = "cancelled" if isinstance(error, voxbatch.Cancelled) else "failed"
+            await self.add(name, {"error": type(error).__name__, "message": str(error)})
 
     async def add(self, name: str, content: dict[str, object]) -> None:
         async with self.changed:
@@ -86,22 +93,38 @@ async def upload(file: UploadFile) -> dict[str, str]:
     return {"id": name}
 
 
-@app.get("/recordings/{name}/events")
-async def events(name: str, last_event_id: int = -1) -> StreamingResponse:
-    """Send the segments as server-sent events, from the one after `last_event_id` on."""
+@app.get("/recordings/{name}")
+async def status(name: str) -> dict[str, object]:
+    """Return the state, and how many seconds of the recording are transcribed; its duration is known at the end."""
     job = job_of(name)
+    transcript = job.stream.transcript
+    ends = [json.loads(content)["end"] for kind, content in job.events if kind == "segment"]
+    duration = transcript.audio_duration if transcript else None
+    return {"state": job.state, "transcribed": max(ends, default=0.0), "duration": duration}
+
+
+@app.get("/recordings/{name}/events")
+async def events(
+    name: str,
+    last_event_id: Annotated[int, Query(ge=-1)] = -1,
+    resumed_after: Annotated[int | None, Header(alias="Last-Event-ID", ge=-1)] = None,
+) -> Response:
+    """Send the segments as server-sent events, from the one after `last_event_id` on. `EventSource` tells it in a
+    header when it connects again, until the status is 204."""
+    job = job_of(name)
+    first = (last_event_id if resumed_after is None else resumed_after) + 1
+    if job.has_ended and first >= len(job.events):
+        return Response(status_code=204)
 
     async def lines() -> AsyncIterator[str]:
-        at = last_event_id + 1
-        while True:
+        at = first
+        while not (job.has_ended and at >= len(job.events)):
             async with job.changed:
-                while len(job.events) <= at:
+                while len(job.events) <= at and not job.has_ended:
                     await job.changed.wait()
             for kind, content in job.events[at:]:
                 yield f"id: {at}\nevent: {kind}\ndata: {content}\n\n"
                 at += 1
-                if kind != "segment":
-                    return
 
     return StreamingResponse(lines(), media_type="text/event-stream")
 
@@ -109,9 +132,11 @@ async def events(name: str, last_event_id: int = -1) -> StreamingResponse:
 @app.get("/recordings/{name}/text")
 async def text(name: str, form: str = "txt") -> PlainTextResponse:
     """Return the text in any format of voxbatch: txt, srt, vtt, json, …"""
-    transcript = job_of(name).stream.transcript
+    job = job_of(name)
+    transcript = job.stream.transcript
     if transcript is None:
-        raise HTTPException(409, "the recording is not done, or it has failed")
+        reason = f": {json.loads(job.events[-1][1])['message']}" if job.has_ended else ""
+        raise HTTPException(409, f"the recording is {job.state}{reason}")
     try:
         return PlainTextResponse(transcript.to(form))
     except voxbatch.ConfigError as error:

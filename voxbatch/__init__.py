@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from voxbatch.errors import (
         AudioError,
+        Cancelled,
         ConfigError,
         EngineError,
         ItemError,
@@ -53,8 +54,8 @@ _MODULES = {
         "transcribe", "transcribe_async",
     ),
     "voxbatch.errors": (
-        "AudioError", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError", "StorageError",
-        "UsageError", "VoxbatchError",
+        "AudioError", "Cancelled", "ConfigError", "EngineError", "ItemError", "ManifestError", "RunError",
+        "StorageError", "UsageError", "VoxbatchError",
     ),
     "voxbatch.analysis.compare": ("ChangedItem", "Compared", "Comparison"),
     "voxbatch.analysis.results": ("Result",),
@@ -71,6 +72,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "AudioError",
     "BackgroundRun",
+    "Cancelled",
     "ChangedItem",
     "Compared",
     "Comparison",

@@ -13,6 +13,7 @@
     │   ├── EngineError      the engine cannot start, or has died
     │   ├── QueueError       messages cannot be received or acknowledged
     │   └── CheckpointError  the parts contradict each other or the manifest
+    ├── Cancelled            the caller stopped the work: Python alone
     └── ItemError            one item fails; the run continues
         ├── AudioError       the audio cannot be found, read or decoded
         ├── LanguageError    the engine does not support the item's language
@@ -162,6 +163,10 @@ class CheckpointError(RunError):
 
 class TakenOverError(RunError):
     """An OUT that another run took over with `--overwrite`, or that was deleted, while this run was in progress."""
+
+
+class Cancelled(VoxbatchError):
+    """Work that its caller has stopped. A cancelled task of asyncio raises asyncio.CancelledError."""
 
 
 class ItemError(VoxbatchError):

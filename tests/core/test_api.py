@@ -256,7 +256,7 @@ def test_leaving_the_loop_stops_the_run_and_the_next_continues(manifest: Manifes
     with vb.start(path, out, **options) as run:
         for _ in run:
             break
-    with pytest.raises(RuntimeError, match="was stopped; start it again to continue"):
+    with pytest.raises(vb.Cancelled, match="was stopped; start it again to continue"):
         run.wait()
     assert "engine" not in thread_names()
     committed = [result.id for result in vb.read_results(out)]

@@ -119,7 +119,7 @@ def test_leaving_a_stream_stops_the_work(way: str, hold: Hold, recording: Record
             stream = transcriber.stream(path)
             next(stream)
             stream.close()
-            with pytest.raises(RuntimeError, match="the transcription was stopped"):
+            with pytest.raises(vb.Cancelled, match="the transcription was stopped"):
                 list(stream)
         elif way == "reference":
             for _ in transcriber.stream(path):
@@ -140,8 +140,23 @@ def test_closing_a_transcriber_stops_its_streams(recording: Recorder) -> None:
         stream = transcriber.stream(recording("a.wav", 600))
         next(stream)
     assert idle_within(10)
-    with pytest.raises(RuntimeError, match="the transcription was stopped"):
+    with pytest.raises(vb.Cancelled, match="the transcription was stopped"):
         list(stream)
+
+
+def test_closing_a_transcriber_stops_the_streams_that_wait(recording: Recorder) -> None:
+    """No stream is worked on to its end, or begun, because another one is closed before it."""
+    path = recording("a.wav", 600)
+    options = {"max_chunk_s": 15, "delay_s": 0.2, "concurrency": 1}
+    transcriber = vb.Transcriber(engine="scripted", engine_options=options)
+    streams = [transcriber.stream(path) for _ in range(8)]
+    next(streams[0])
+    streams[-1].close()  # one that waits does not wait for the one in progress
+    assert streams[0].transcript is None
+    begin = time.monotonic()
+    transcriber.close()
+    assert time.monotonic() - begin < 5  # one recording takes 8 s
+    assert all(stream.transcript is None for stream in streams)
 
 
 # ── asyncio ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 EXAMPLES = ROOT / "examples"
 RECORDINGS = EXAMPLES / "recordings"
 BOUNDARY = "part"
+REASON = '{"detail":"the recording is cancelled: the transcription was stopped"}'
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +50,10 @@ def is_open(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def call(method: str, address: str, body: bytes | None = None) -> tuple[int, str]:
-    """Return the status and the text of an answer."""
+def call(method: str, address: str, body: bytes | None = None, **further: str) -> tuple[int, str]:
+    """Return the status and the text of an answer. `further` are headers, with `_` for `-`."""
     headers = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"} if body else {}
+    headers |= {name.replace("_", "-"): value for name, value in further.items()}
     request = urllib.request.Request(address, body, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:
@@ -88,6 +90,15 @@ def test_an_upload_gives_segments_and_texts(service: str) -> None:
     assert [name for name, _ in seen] == ["segment"] * len(expected.segments) + ["done"]
     assert [content["text"] for _, content in seen[:-1]] == [segment.text for segment in expected.segments]
     assert events(job, after=0) == seen[1:]
+    last = len(seen) - 1
+    resumed = call("GET", f"{job}/events", Last_Event_ID=str(last - 1))
+    assert resumed[1].startswith(f"id: {last}\nevent: done")
+    assert call("GET", f"{job}/events", Last_Event_ID=str(last))[0] == 204
+    assert call("GET", f"{job}/events?last_event_id={last + 3}")[0] == 204
+    assert call("GET", f"{job}/events?last_event_id=-2")[0] == 422
+    state = json.loads(call("GET", job)[1])
+    ends = expected.segments[-1].end, expected.audio_duration
+    assert (state["state"], state["transcribed"], state["duration"]) == ("done", *ends)
     assert call("GET", f"{job}/text?form=srt") == (200, expected.to_srt())
     assert call("GET", f"{job}/text?form=docx")[0] == 400
     assert call("GET", f"{service}/recordings/none/text")[0] == 404
@@ -98,7 +109,9 @@ def test_a_cancelled_upload_frees_the_model(service: str) -> None:
     """A recording that is cancelled ends with an event, and the next one is transcribed; a bad one says why."""
     long = upload(service, (RECORDINGS / "street-garden.ogg").read_bytes())
     assert call("DELETE", long)[0] == 204
-    assert events(long)[-1] == ("failed", {"error": "RuntimeError", "message": "the transcription was stopped"})
-    assert call("GET", f"{long}/text")[0] == 409
-    assert events(upload(service, b"no audio"))[-1][1]["error"] == "AudioError"
+    assert events(long)[-1] == ("cancelled", {"error": "Cancelled", "message": "the transcription was stopped"})
+    assert call("GET", f"{long}/text") == (409, REASON)
+    bad = upload(service, b"no audio")
+    assert events(bad)[-1][1]["error"] == "AudioError"
+    assert "the recording is failed: cannot decode" in call("GET", f"{bad}/text")[1]
     assert events(upload(service, (RECORDINGS / "museum.wav").read_bytes()))[-1][0] == "done"

@@ -18,7 +18,7 @@ from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
 from voxbatch.config import Config
-from voxbatch.errors import ConfigError, RunError, RunMismatchError
+from voxbatch.errors import Cancelled, ConfigError, RunError, RunMismatchError
 from voxbatch.output import run_file
 from voxbatch.output.default_out import default_out
 from voxbatch.output.summary import Summary
@@ -111,11 +111,12 @@ class BackgroundRun:
 
         Raises:
             UsageError, RunError: see `run`.
+            Cancelled: `stop` stopped the run.
         """
         try:
             return self._summary.result()
         except StopRequested:
-            raise RuntimeError(f"the run in {self.out} was stopped; start it again to continue") from None
+            raise Cancelled(f"the run in {self.out} was stopped; start it again to continue") from None
 
     def wait_with(self, on_progress: Callable[[Progress], object] | None) -> Summary:
         """Wait for the end of the run, and return its summary. An exception stops the run.

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from voxbatch.engines import ChunkProgress
+from voxbatch.errors import Cancelled
 from voxbatch.records import Hypothesis, Segment, Span, Transcript
 from voxbatch.runner import Stop, StopRequested
 from voxbatch.text.stitching import Heard, streamed
@@ -32,8 +33,8 @@ class SegmentStream:
                 print(segment.start, segment.text)
 
     Iterate with `for` or `async for`. Leaving the block, `close`, an exception in the loop and the end of the last
-    reference stop the work, and the engine is free for the next recording. One thread or task may iterate; `close` is
-    for any thread.
+    reference stop the work, and the engine is free for the next recording. One thread or task may iterate; `close` and
+    `cancel` are for any thread.
     """
 
     def __init__(self, work: Work, has_word_times: bool):
@@ -64,7 +65,7 @@ class SegmentStream:
         except StopIteration:
             raise
         except BaseException:
-            self._stop.requested.set()
+            self.cancel()
             raise
 
     def __aiter__(self) -> Self:
@@ -74,7 +75,7 @@ class SegmentStream:
         try:
             segment = await asyncio.to_thread(next, self._segments, None)
         except asyncio.CancelledError:
-            self._stop.requested.set()
+            self.cancel()
             raise
         if segment is None:
             raise StopAsyncIteration
@@ -99,11 +100,15 @@ class SegmentStream:
         await asyncio.to_thread(self.close)
 
     def __del__(self) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Stop the work if it is still in progress, without waiting for its end."""
         self._stop.requested.set()
 
     def close(self) -> None:
         """Stop the work if it is still in progress, and wait for its end."""
-        self._stop.requested.set()
+        self.cancel()
         wait([self._done])
 
     def result(self) -> Transcript:
@@ -111,6 +116,7 @@ class SegmentStream:
 
         Raises:
             ItemError, UsageError, RunError: see Transcriber.transcribe.
+            Cancelled: `cancel` or `close` stopped the work.
         """
         try:
             return self._done.result()
@@ -122,7 +128,7 @@ class SegmentStream:
         try:
             return await asyncio.wrap_future(self._done)
         finally:
-            self._stop.requested.set()
+            self.cancel()
 
 
 def _segments(messages: _Messages, done: Future[Transcript], has_word_times: bool) -> Iterator[Segment]:
@@ -156,7 +162,7 @@ def _run(work: Work, stop: Stop, done: Future[Transcript], messages: _Messages) 
     try:
         done.set_result(work(stop, pass_on))
     except StopRequested:
-        done.set_exception(RuntimeError("the transcription was stopped"))
+        done.set_exception(Cancelled("the transcription was stopped"))
     except BaseException as e:  # noqa: BLE001 the thread that waits raises it
         done.set_exception(e)
     messages.put(None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -27,6 +28,7 @@ from voxbatch.manifest import LineError, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
 from voxbatch.runner import Stop, StopRequested
 from voxbatch.runner.one_recording import transcribe_recording
+from voxbatch.runner.shared import POLL_INTERVAL_S
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
 from voxbatch.storage import DEFAULT_STORES, is_remote
@@ -77,7 +79,10 @@ class Transcriber:
 
     def close(self) -> None:
         """Unload the model. Streams are stopped; other calls in progress are finished. A second call does nothing."""
-        for segments in list(self._streams):
+        streams = list(self._streams)
+        for segments in streams:  # all, before one is waited for: else its end would begin the next one
+            segments.cancel()
+        for segments in streams:
             segments.close()
         with self._lock:
             if not self._is_closed:
@@ -169,11 +174,9 @@ class Transcriber:
     def _transcript(
         self, audio: Audio, sampling_rate: int | None, row: Mapping[str, Any], stop: Stop, on_text: OnText | None
     ) -> Transcript:
-        with self._lock, recording_place(audio, sampling_rate) as (place, name):
+        with self._turn(stop), recording_place(audio, sampling_rate) as (place, name):
             if self._is_closed:
                 raise UsageError("this Transcriber is closed; make another one")
-            if stop.requested.is_set():
-                raise StopRequested
             item = _item({"id": "recording", "audio_filepath": place, **row}, self._options)
             outcome = self._outcome(item, stop, on_text)
         if isinstance(outcome, Failure):
@@ -181,6 +184,19 @@ class Transcriber:
             error.retryable = outcome.retryable
             raise error
         return outcome if name == place else replace(outcome, audio="")
+
+    @contextlib.contextmanager
+    def _turn(self, stop: Stop) -> Iterator[None]:
+        """Hold the lock. Raise StopRequested if a stop is requested before it is free."""
+        while not self._lock.acquire(timeout=POLL_INTERVAL_S):
+            if stop.requested.is_set():
+                raise StopRequested
+        try:
+            if stop.requested.is_set():
+                raise StopRequested
+            yield
+        finally:
+            self._lock.release()
 
     def _outcome(self, item: Item, stop: Stop, on_text: OnText | None) -> Outcome:
         if not is_remote(item.audio):  # a wrong path fails before the model is loaded
