@@ -77,7 +77,8 @@ option() { # option "$@": read the options of a deploy.sh
     done
 }
 
-SHARED="IN_BUCKET OUT_BUCKET MODELS_BUCKET KMS_KEY TAGS" # settings of the jobs that their endpoint takes, too
+# shellcheck disable=SC2034 # the scripts of the endpoint read it
+SHARED=(IN_BUCKET OUT_BUCKET MODELS_BUCKET KMS_KEY TAGS) # settings of the jobs that their endpoint takes, too
 NOT_REMEMBERED=" NAME BUILD VERIFY REPLACE ALERT_EMAIL " # the address is a parameter of its own: see whom_to_tell
 names_in() { # names_in FILE…: print the settings of these files that a stack remembers, and the exported options of voxbatch
     local name
@@ -89,7 +90,7 @@ names_in() { # names_in FILE…: print the settings of these files that a stack 
 recall() { # recall STACK [NAME…]: take these settings, or all, from the last deployment of a stack, if the caller did not set them
     local name value changed=""
     [[ $DEFAULTS == no ]] && parameter "$1" Settings && [[ -n $answer ]] || return 0
-    while IFS== read -r name value; do
+    while IFS='=' read -r name value; do
         [[ $name =~ ^[A-Z][A-Z0-9_]*$ && ($# == 1 || " ${*:2} " == *" $name "*) ]] || continue
         [[ $name != IMAGE_TAG || $BUILD != yes ]] || continue # a build makes another image
         if [[ $given != *" $name "* ]]; then
@@ -198,7 +199,7 @@ confirm_losses() { # return 1 if the plan takes something with messages or data 
     local losses holds='(S3::Bucket|SQS::Queue|ECR::Repository)' reply=$REPLACE
     losses=$(grep -E $'^(Remove\t|Modify\t(True|Conditional)\t).*AWS::'"$holds"$'\t' "$work/plan") || return 0
     say warning "messages in what is removed or replaced are lost; buckets and images stay, but runs do not use them any more:"
-    sed 's/^/         /' <<<"$losses"
+    printf '         %s\n' "${losses//$'\n'/$'\n'         }"
     if [[ $reply == no && -t 0 ]]; then read -r -p "Go on? Type yes: " reply || true; fi
     [[ $reply == yes ]]
 }

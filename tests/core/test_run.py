@@ -229,8 +229,8 @@ def test_parts_that_vanish_during_a_run_are_not_called_safe(
     command = ("run", "m.jsonl", "-o", "out", *SCRIPTED, *SLOWLY, "--part-items", "1", *hold.options)
     process = start(*command)
     hold.reached(process=process)
-    parts = sorted((tmp_path / "out").rglob("part-*.jsonl"))
-    for part in parts[:2]:
+    until(lambda: len(list((tmp_path / "out").rglob("part-*.jsonl"))) >= 2)
+    for part in sorted((tmp_path / "out").rglob("part-*.jsonl"))[:2]:
         part.unlink()
     hold.release()
     said = process.communicate(timeout=60)[1]

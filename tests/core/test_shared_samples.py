@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxbatch.decoding import Decoded, DecoderPool, DecodeTask
+from voxbatch.decoding import pool as process_pool
 from voxbatch.decoding.decoder import MAX_SAMPLES_AHEAD, Allowance
 from voxbatch.engines import Feed
 from voxbatch.engines.engine_process import EngineProcess
@@ -162,6 +163,9 @@ def test_a_decoder_that_dies_between_message_and_samples_loses_nothing(
             end, Decoded
         )
 
+    monkeypatch.setattr(
+        process_pool, "warm_pool", process_pool.WarmPool()
+    )  # a model that another test has kept keeps decoders, too
     undisturbed = decoded()
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(DIES_ONCE.format(folder=str(tmp_path / "sent")))

@@ -10,7 +10,7 @@ STACK=$NAME-endpoint
 recall "$STACK"
 # shellcheck disable=SC2046 # a word for each setting
 remember $(names_in "$here/settings.sh" "$here/endpoint/settings.sh")
-recall "$NAME" $SHARED
+recall "$NAME" "${SHARED[@]}"
 check_settings
 # shellcheck source=settings.sh
 . "$here/endpoint/settings.sh"

@@ -7,7 +7,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 [[ $# == 0 ]] || stop "teardown.sh takes nothing; it was given: $*"
 recall "$NAME-endpoint"
-recall "$NAME" $SHARED
+recall "$NAME" "${SHARED[@]}"
 check_settings
 # shellcheck source=settings.sh
 . "$here/endpoint/settings.sh"
