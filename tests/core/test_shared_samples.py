@@ -163,9 +163,8 @@ def test_a_decoder_that_dies_between_message_and_samples_loses_nothing(
             end, Decoded
         )
 
-    monkeypatch.setattr(
-        process_pool, "warm_pool", process_pool.WarmPool()
-    )  # a model that another test has kept keeps decoders, too
+    # A model that another test has kept keeps decoders, too, and they do not read sitecustomize again.
+    monkeypatch.setattr(process_pool, "warm_pool", process_pool.WarmPool())
     undisturbed = decoded()
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(DIES_ONCE.format(folder=str(tmp_path / "sent")))

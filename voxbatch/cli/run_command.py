@@ -50,7 +50,7 @@ _CHOOSING_MODEL = ("model", "cascade", "profile")
     common=_COMMON,
     short_help="Transcribe recordings: files, a folder, a manifest.",
     epilog="\b\nSubtitles, also in videos: --mux, --burn, --max-line, --max-lines,\n"
-    "--max-cps, --frame-rate: see --help-all.\n\n"
+    "and --max-cps, --frame-rate: see --help-all.\n\n"
     "Each option can also be given as an environment variable: VOXBATCH_ENGINE, VOXBATCH_PART_ITEMS, …",
 )
 @source_argument
