@@ -27,9 +27,9 @@ TURNS = (
     "My name is Olgavia Zuberbrand .", "Hello , and my name is Quilmarsh .", "The card is 44015500",
     "okay okay okay okay", "12345670 .", "Thank you .",
 )  # fmt: skip
-"""What the two sides of a call say in turn."""
+"""Texts of the two sides of a call, in turn."""
 OVERLAP = ("And my last name is Wexgrove .", "thank you so much good bye .")
-"""What they say at once."""
+"""Texts of both sides at once."""
 SIDES = [
     " ".join([*(turn if number % 2 == side else "_ " * len(turn.split()) for number, turn in enumerate(TURNS)), last])
     for side, last in enumerate(OVERLAP)
@@ -146,7 +146,7 @@ def test_a_bucket_gets_no_secret(out: Path, voxbatch: Voxbatch, tmp_path: Path, 
 
 
 def test_no_guess_of_a_secret_can_be_confirmed(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
-    """Who knows all of OUT but a PIN, and redacts it with each PIN, finds none of the digests and ids of the copies."""
+    """A person who knows all of OUT but a PIN, and redacts it with each PIN, finds no digest or id of the copies."""
     (tmp_path / "rules.yaml").write_text("names: [Quilmarsh]\n")
     folders = [tmp_path / name for name in ("shared", "again", "guessed")]
     for shared in folders:

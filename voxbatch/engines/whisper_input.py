@@ -1,4 +1,4 @@
-"""What Whisper takes: samples of 16 bits, spectrograms and their padding, and the tokens of texts that stand before."""
+"""Make the input of Whisper: samples of 16 bits, padded spectrograms, and the tokens of texts that stand before."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ LEAST_FREE = 0.1
 MORE_GPU_BYTES = 256 << 20
 """Bytes by which the memory in use on the GPU grows when another program needs it: its context alone takes more."""
 OWN, LEAVE = b"own", b"end"
-"""What a process asks for that has connected: to become the owner, or that the other one ends."""
+"""The wishes of a process that has connected: to become the owner, or that the other one ends."""
 
 
 @dataclass(frozen=True, slots=True)
