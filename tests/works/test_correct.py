@@ -276,13 +276,15 @@ def test_overwrite_refuses_to_delete_corrections(out: Path, voxbatch: Voxbatch, 
         replace_in(tmp_path / "talks" / "a.srt", (old, new))
         assert voxbatch("correct", "out", *ESTIMATED).returncode == 0
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    message = ""
     for options in ((), ("--limit", "1")):
         refused = voxbatch(*run, "-o", "out", "--overwrite", *options)
+        message = refused.stderr
         assert (refused.returncode, "corrections by hand of 1 item, which --overwrite" in refused.stderr) == (2, True)
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert voxbatch(*run, "-o", "other").returncode == 0
     assert "w0 one two" in (tmp_path / "talks" / "a.srt").read_text()
-    for command in refused.stderr.rsplit("to drop them first: ")[1].split(";"):
+    for command in message.rsplit("to drop them first: ")[1].split(";"):
         subprocess.run(shlex.split(command), check=True)
     done = voxbatch(*run, "-o", "out", "--overwrite")
     assert (done.returncode, read_lines(out)["a.wav"]["pred_text"]) == (0, "w0 w1 w2 w3 w4 w5"), done.stderr
