@@ -114,7 +114,7 @@ def names(resources: dict[str, Any]) -> list[str]:
 
 
 def test_alerts_are_made_for_an_address() -> None:
-    """Without AlertEmail, nothing is made that tells somebody. A failed array sends one message, not each child."""
+    """A stack without AlertEmail makes nothing that tells anybody. A failed array sends one message for all."""
     alerts = {"Alerts", "AlertsPolicy", "FailedJobsRule", "FailedItems", "FailedItemsAlarm"}
     assert made(AlertEmail="ops@example.org").keys() - made().keys() == alerts
     detail = made(AlertEmail="ops@example.org")["FailedJobsRule"]["EventPattern"]["detail"]
