@@ -125,11 +125,11 @@ def _amount(seconds: float) -> str:
 
 
 def _outcome(source: Source, num_items: int, problems: int, unchecked: int) -> Iterable[str]:
-    if source.note:
-        yield source.note
     state = "no problem found" if unchecked else "all valid"
     state = f"{problems:,} of them cannot be transcribed" if problems else state
     yield f"{source.name}: {counted(num_items, 'item')}, {state}"
+    if source.note:
+        yield source.note
 
 
 def _bad_lines(error: ManifestError, list_all: bool) -> str:
