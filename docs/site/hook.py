@@ -27,7 +27,7 @@ LONG_PAGE = 6
 """Headings from which a page has a list of them for phones, which show no table of contents."""
 LONG_WORD = 24
 """Characters from which a word of code may break anywhere; a shorter one breaks nowhere, not even after a hyphen."""
-SHORT_CELL = 16
+SHORT_CELL = 18
 """Characters up to which the cells of a column stay on one line: dates, prices with their range, licences."""
 PHONE, CHARACTER, PADDING = 358, 7.5, 21
 """Pixels that a table has on a phone, and that a character and a cell's padding take of them."""
