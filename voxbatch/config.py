@@ -68,8 +68,8 @@ class RunOptions:
     cascade: str | None = setting(
         None, group=MODEL, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
         help="Two models in place of --model: SMALL does everything, and LARGE again what SMALL is least sure of: up "
-        f"to SHARE of the audio (default {DEFAULT_SHARE}) or, with wer=5 and a --calibration of SMALL, until the rest "
-        "has an expected WER of 5 %. The more confident text counts.",
+        f"to SHARE of the audio (default {DEFAULT_SHARE}), or until the rest has an expected WER of 5 %: wer=5 and a "
+        "--calibration of SMALL.",
     )  # fmt: skip
     """See works.cascade.options.parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
@@ -78,8 +78,7 @@ class RunOptions:
     )  # fmt: skip
     kernel_cache: str | None = setting(
         None, use=RECORDING, group=MODEL, in_profiles=False, metavar="PLACE",
-        help="Where compiled kernels of the same GPU, model and settings are fetched and stored: a folder, gs:// or "
-        "s3:// prefix. Engine vllm only.",
+        help="Keep compiled kernels here for the next start: a folder, gs:// or s3:// prefix. Engine vllm only.",
     )  # fmt: skip
     language: str | None = setting(
         None, use=RECORDING, in_identity=True, metavar="LANG",
@@ -112,7 +111,7 @@ class RunOptions:
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
-        help="Write report.html, with error rates and each item's text and audio. Default: if OUT is a local folder.",
+        help="Write report.html, a page for people. Default: if OUT is a local folder.",
     )  # fmt: skip
     max_line: int = setting(
         42, minimum=10, maximum=200, group=OUTPUTS, metavar="N",
@@ -143,7 +142,7 @@ class RunOptions:
     update: bool = setting(
         False, use=PROCESS, group=SOURCE, in_profiles=False,
         help="Continue the run in OUT though the manifest has changed: transcripts of unchanged lines stay. A folder "
-        "needs it only if it may be empty: that is then no error.",
+        "may then be empty.",
     )  # fmt: skip
     retry_failed: str | None = setting(
         None, choices=RETRY_CHOICES, use=PROCESS, in_profiles=False, metavar="[retryable|all]",
@@ -170,8 +169,8 @@ class RunOptions:
     )  # fmt: skip
     audio_stream: str | int | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
-        help="Audio streams to take: numbers from 0, which are mixed; all; or the one that is tagged with a language. "
-        "Default: the first one with voice, or the sides of a conversation.",
+        help="Audio streams to take: numbers from 0, which are mixed; all; or a language. Default: the first one with "
+        "voice, or the sides of a conversation.",
     )  # fmt: skip
     """A number is an int; several are text, such as "0,2"."""
     channels: str | None = setting(
@@ -225,8 +224,8 @@ class RunOptions:
     """0 leaves the number to the engine."""
     keep_engine: float = setting(
         0.0, minimum=0, maximum=86_400, use=PROCESS, group=MACHINE, in_profiles=False, metavar="TIME",
-        help="Keep the model loaded after the run for TIME (90s, 10m, 1h), for your next run with --keep-engine and "
-        "the same model and options. A run without --keep-engine ends it. Default: 0.",
+        help="Keep the model loaded for TIME (90s, 10m, 1h), for your next run with --keep-engine and the same model "
+        "and options. Default: 0.",
     )  # fmt: skip
     """Seconds; see `process.vacancy`."""
     profile: str | None = setting(
@@ -240,8 +239,7 @@ class RunOptions:
     )  # fmt: skip
     usd_per_hour: float | None = setting(
         None, group=MACHINE, metavar="USD",
-        help="Price of one machine. Default: the known price on Cloud Run and SageMaker, elsewhere none, and no cost "
-        "is shown.",
+        help="Price of one machine. Default: the known price on Cloud Run and SageMaker, elsewhere none.",
     )  # fmt: skip
     """See the module `prices`."""
 
