@@ -87,8 +87,7 @@ class RunOptions:
     """Tag of the language. It may be given as a name, such as "English"."""
     task: str = setting(
         TRANSCRIBE, choices=TASKS, use=RECORDING, group=MODEL, in_identity=True, metavar="TASK",
-        help="transcribe; translate: to English, multilingual Whisper models only; align: find the times of each "
-        "row's `text`, as voxbatch align does.",
+        help="transcribe; translate: to English, multilingual Whisper models only; align: as voxbatch align does.",
     )  # fmt: skip
     hotwords: str | None = setting(
         None, use=RECORDING, group=MODEL, in_identity=True, in_profiles=False, metavar="FILE",
@@ -120,11 +119,11 @@ class RunOptions:
     max_lines: int = setting(2, minimum=1, maximum=6, group=OUTPUTS, metavar="N", help="Most lines of a subtitle.")
     max_cps: float = setting(
         20.0, minimum=4, maximum=100, group=OUTPUTS, metavar="N",
-        help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
+        help="Columns per second that a reader can follow.",
     )  # fmt: skip
     frame_rate: float = setting(
         DEFAULT_LIMITS.frame_rate, minimum=10, maximum=240, group=OUTPUTS, metavar="N",
-        help="Frames per second of the videos: subtitles begin and end with a frame.",
+        help="Frames per second of the videos.",
     )  # fmt: skip
     min_gap: int = setting(
         DEFAULT_LIMITS.min_gap, minimum=0, maximum=100, group=OUTPUTS, metavar="N",
@@ -154,18 +153,17 @@ class RunOptions:
     )  # fmt: skip
     only_under: tuple[str, ...] = setting(
         (), group=SOURCE, metavar="PLACE",
-        help="Let the manifest name only files below PLACE, a folder or the address of a folder. Repeatable.",
+        help="Let the manifest name only files below PLACE. Repeatable.",
     )  # fmt: skip
     include: tuple[str, ...] = setting(
         (), group=SOURCE, in_profiles=False, metavar="GLOB",
-        help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
-        "Repeatable.",
+        help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'. Repeatable.",
     )  # fmt: skip
     """See manifest.recording_path.is_included."""
     stores: Stores = DEFAULT_STORES
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,
-        help="Record recordings as failed if their store is down or denies access. Default: stop, to continue later.",
+        help="Record recordings as failed if their store is down or denies access. Default: stop.",
     )  # fmt: skip
     audio_stream: str | int | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
@@ -184,18 +182,17 @@ class RunOptions:
     )  # fmt: skip
     speakers: str | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="[N|MIN-MAX]",
-        help="Tell the speakers apart: N, MIN to MAX, or any number (auto). Words and segments get a speaker.",
+        help="Tell the speakers apart: N, MIN to MAX, or any number (auto).",
     )  # fmt: skip
     """See works.speakers.options.speaker_count."""
     speaker_model: str | None = setting(
         None, needs="speakers", use=RECORDING, group=MODEL, in_identity=True, metavar="MODEL",
-        help="The networks that tell speakers apart: a folder, a name on the hub, gs:// or s3://. Default: pyannote's "
-        "segmentation 3.0 and CAM++.",
+        help="The networks that tell speakers apart: a folder, a name on the hub, gs:// or s3://. Default: "
+        "pyannote's and CAM++.",
     )  # fmt: skip
     speaker_names: str | None = setting(
         None, needs="speakers", use=RECORDING, group=SOURCE, metavar="FOLDER",
-        help="Samples of known voices, NAME.wav or several in NAME/: a folder, gs:// or s3://. These speakers get "
-        "their names.",
+        help="Samples of known voices, NAME.wav or several in NAME/: a folder, gs:// or s3://.",
     )  # fmt: skip
     """The identity of a run has the digests of the samples instead of the place."""
     max_hours: float = setting(
@@ -215,7 +212,7 @@ class RunOptions:
     )  # fmt: skip
     decoders: int = setting(
         0, minimum=0, group=MACHINE, metavar="N",
-        help="Decoder processes for each worker. Default: one per core in total, at most 16 for each.",
+        help="Decoder processes for each worker. Default: one per core in total, at most 16 each.",
     )  # fmt: skip
     workers: int = setting(
         0, minimum=0, group=MACHINE, metavar="auto|N",
@@ -234,8 +231,7 @@ class RunOptions:
     )  # fmt: skip
     expected_rtfx: float | None = setting(
         None, minimum=0.001, group=MACHINE, metavar="X",
-        help="For estimates: seconds of audio per second of one machine. Default: the profile's, or a calculation for "
-        "the GPU.",
+        help="For estimates: seconds of audio per second of one machine. Default: known or calculated.",
     )  # fmt: skip
     usd_per_hour: float | None = setting(
         None, group=MACHINE, metavar="USD",

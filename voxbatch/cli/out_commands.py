@@ -48,8 +48,8 @@ WATCH_S = 10.0
 @click.option(
     "--verify",
     is_flag=True,
-    help="Check the parts and the outputs; show what is damaged, missing or of another run, and the commands that "
-    "repair it. The exit code is 1 if there is a problem.",
+    help="Check the parts and the outputs; show what is damaged, and the commands that repair it. Exit code 1 if "
+    "there is a problem.",
 )
 @click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:.0f} seconds, until the run is finished.")
 @store_options
@@ -129,7 +129,7 @@ def _progress_lines(out: str, progress: Status) -> Iterator[str]:
     "--max-cps",
     type=float,
     metavar="N",
-    help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
+    help="Columns per second that a reader can follow.",
 )
 @option("--frame-rate", type=float, metavar="N", help="Frames per second of the videos.")
 @option("--min-gap", type=int, metavar="N", help="Least frames between two subtitles.")
