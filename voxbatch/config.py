@@ -119,11 +119,11 @@ class RunOptions:
     max_lines: int = setting(2, minimum=1, maximum=6, group=OUTPUTS, metavar="N", help="Most lines of a subtitle.")
     max_cps: float = setting(
         20.0, minimum=4, maximum=100, group=OUTPUTS, metavar="N",
-        help="Columns per second that a reader can follow.",
+        help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
     )  # fmt: skip
     frame_rate: float = setting(
         DEFAULT_LIMITS.frame_rate, minimum=10, maximum=240, group=OUTPUTS, metavar="N",
-        help="Frames per second of the videos.",
+        help="Frames per second of the videos: subtitles begin and end with a frame.",
     )  # fmt: skip
     min_gap: int = setting(
         DEFAULT_LIMITS.min_gap, minimum=0, maximum=100, group=OUTPUTS, metavar="N",

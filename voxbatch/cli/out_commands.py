@@ -129,7 +129,7 @@ def _progress_lines(out: str, progress: Status) -> Iterator[str]:
     "--max-cps",
     type=float,
     metavar="N",
-    help="Columns per second that a reader can follow.",
+    help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
 )
 @option("--frame-rate", type=float, metavar="N", help="Frames per second of the videos.")
 @option("--min-gap", type=int, metavar="N", help="Least frames between two subtitles.")
