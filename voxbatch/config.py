@@ -157,7 +157,8 @@ class RunOptions:
     )  # fmt: skip
     include: tuple[str, ...] = setting(
         (), group=SOURCE, in_profiles=False, metavar="GLOB",
-        help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'. Repeatable.",
+        help="From a folder, take only recordings whose path or name matches GLOB, e.g. '*.flac'; * also matches /. "
+        "Repeatable.",
     )  # fmt: skip
     """See manifest.recording_path.is_included."""
     stores: Stores = DEFAULT_STORES
@@ -192,7 +193,7 @@ class RunOptions:
     )  # fmt: skip
     speaker_names: str | None = setting(
         None, needs="speakers", use=RECORDING, group=SOURCE, metavar="FOLDER",
-        help="Samples of known voices, NAME.wav or several in NAME/: a folder, gs:// or s3://.",
+        help="Samples of known voices, who get their names: NAME.wav or several in NAME/, in a folder, gs:// or s3://.",
     )  # fmt: skip
     """The identity of a run has the digests of the samples instead of the place."""
     max_hours: float = setting(
@@ -222,7 +223,7 @@ class RunOptions:
     keep_engine: float = setting(
         0.0, minimum=0, maximum=86_400, use=PROCESS, group=MACHINE, in_profiles=False, metavar="TIME",
         help="Keep the model loaded for TIME (90s, 10m, 1h), for your next run with --keep-engine and the same model "
-        "and options. Default: 0.",
+        "and options. A run without --keep-engine ends it. Default: 0.",
     )  # fmt: skip
     """Seconds; see `process.vacancy`."""
     profile: str | None = setting(
