@@ -314,6 +314,11 @@ def test_settings_live_with_the_stack(deployment: Deployment) -> None:
     assert (fake.stacks["voxbatch"].given, fake.plans) == (now, {})
     there.run("deploy.sh", MAX_HOURS="", ALERT_EMAIL="")
     assert fake.stacks["voxbatch"].given["MaxSeconds"] == "86400"
+    assert "NightlyRule" in fake.stacks["voxbatch"].stack.resources
+    there.run("deploy.sh", SCHEDULE="", ALERT_EMAIL="")
+    assert fake.stacks["voxbatch"].given["Schedule"] == ""
+    assert "SCHEDULE" not in fake.stacks["voxbatch"].given["Settings"]
+    assert "NightlyRule" not in fake.stacks["voxbatch"].stack.resources
     assert did(there.run("deploy.sh", ALERT_EMAIL="")) == []
     assert "kept     bucket texts (--all deletes it if it is empty)" in there.run("teardown.sh")
 
