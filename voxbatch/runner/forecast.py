@@ -39,6 +39,8 @@ from voxbatch.storage.recording import Recording
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
 known to a tenth. A run reads as many while it is in progress."""
+SAMPLING_DELAY_S = 1.0
+"""Seconds of a run before headers are read. Recordings that are decoded by then need no process that reads them."""
 PROBE_THREADS = 8
 """Number of headers that are read at a time."""
 MAX_UNREACHABLE = 8
@@ -340,6 +342,7 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
             random.Random(0).shuffle(places)
             for index, _, _ in places:
                 progress.sample.setdefault(index, None)
+            is_over.wait(SAMPLING_DELAY_S)
             for index, audio, offset in places:
                 if is_over.is_set():
                     return
