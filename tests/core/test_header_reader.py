@@ -17,10 +17,12 @@ import pytest
 import soundfile
 from conftest import ROOT, Recorder
 
+import voxbatch
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.waveforms import probe
 from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.process import confinement
+from voxbatch.runner import forecast
 from voxbatch.storage.errors import TransientError
 from voxbatch.storage.recording import FileRecording
 
@@ -135,6 +137,18 @@ def test_a_process_that_dies_or_hangs_is_replaced(
         time.sleep(0.01)
     monkeypatch.undo()
     assert brief_reader.seconds(opened(path)) == 1
+
+
+@pytest.mark.usefixtures("warm_decoders")
+def test_a_short_run_starts_no_process_for_headers(
+    recording: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoders measure the recordings of a run that is over before the sample of headers begins."""
+    asked = list[str]()
+    monkeypatch.setattr(HeaderReader, "seconds", lambda *_: asked.append("a header"))
+    monkeypatch.setattr(forecast, "SAMPLING_DELAY_S", 60.0)
+    assert voxbatch.run(recording("a.wav", 2), tmp_path / "out", engine="scripted").done == 1
+    assert asked == []
 
 
 def test_only_decoders_and_the_process_of_headers_parse_recordings() -> None:
