@@ -185,6 +185,32 @@ def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Reco
     assert max(map(len, texts[2].splitlines())) <= 30
 
 
+def test_a_further_run_keeps_the_files_of_the_last_one(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Formats, limits of subtitles and files beside recordings that a command does not give are those of the last run
+    in OUT, or of `merge`, also for further recordings. Those that it gives replace them. --overwrite forgets them."""
+    recording("videos/a.wav", 12.2)
+    videos, out = tmp_path / "videos", tmp_path / "videos.voxbatch"
+    assert voxbatch("run", "videos", "--beside", "--formats", "vtt", "--max-line", "20", *ENGINE).returncode == 0
+    before = {path: path.read_bytes() for path in (videos / "a.vtt", out / "vtt/a.vtt")}
+    recording("videos/b.wav", 12.2)
+    done = voxbatch("run", "videos", "--stdout", "vtt", *ENGINE)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+    assert (videos / "b.vtt").read_bytes() == before[videos / "a.vtt"]
+    assert done.stdout.encode().count(before[videos / "a.vtt"]) == 2
+    assert not (out / "srt").exists()
+    assert voxbatch("merge", "videos.voxbatch", "--max-line", "30", "--no-beside").returncode == 0
+    merged = (out / "vtt/a.vtt").read_bytes()
+    assert voxbatch("run", "videos", "--max-lines", "1", *ENGINE).returncode == 0
+    longest = max(map(len, (out / "vtt/a.vtt").read_text().splitlines()))
+    assert (out / "vtt/a.vtt").read_bytes() != merged
+    assert 20 < longest <= 30
+    assert {path: path.read_bytes() for path in videos.glob("a.vtt")} == {videos / "a.vtt": before[videos / "a.vtt"]}
+    assert voxbatch("run", "videos", "--overwrite", *ENGINE).returncode == 0
+    assert sorted(path.name for path in out.glob("*/a.*")) == ["a.srt", "a.txt"]
+    assert max(map(len, (out / "srt/a.srt").read_text().splitlines())) > 30
+
+
 def test_a_text_beside_is_no_reference(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
     """The text beside a recording has a name that no later run takes for its reference, also if `merge` wrote it."""
     recording("videos/a.wav", 12.2)

@@ -25,12 +25,11 @@ from voxbatch.log import Log
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
-from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_files import ItemFiles, latest_config
 from voxbatch.output.item_names import ItemNames
 from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
-from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
 from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
@@ -61,8 +60,7 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
     """
     run = run_file.read_existing(store)
     run.check_reader("videos", store.place)
-    summary = read_summary(store)
-    limits = ItemFiles.of((summary or run).facts.config).limits
+    limits = ItemFiles.of(latest_config(store, run)).limits
     entries, recordings, own = Entries(store, run), ItemNames(), OwnFiles(store)
     for entry in entries:
         recordings.add(parse_line(store, entry, run.products)[AUDIO_KEY])

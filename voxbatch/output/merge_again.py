@@ -8,10 +8,10 @@ from typing import Any
 from voxbatch.config import check_beside
 from voxbatch.log import Log
 from voxbatch.output import run_file
-from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_files import ItemFiles, latest_config
 from voxbatch.output.merge import merge
 from voxbatch.output.ownership import takeover_explained
-from voxbatch.output.summary import Summary, read_whole_summary
+from voxbatch.output.summary import Summary
 from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
 
@@ -37,9 +37,7 @@ def merge_again(
     """
     run = run_file.read_existing(store)
     with takeover_explained(store, run):
-        summary = read_whole_summary(store)
-        latest = summary if summary is not None and summary.key == run.key else run
-        files = ItemFiles.of({**latest.facts.config, **(changes or {})})
+        files = ItemFiles.of({**latest_config(store, run), **(changes or {})})
         if files.formats:
             run.check_reader("formats", store.place)
         if files.beside:
