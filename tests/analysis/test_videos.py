@@ -101,3 +101,31 @@ def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, t
     assert (done.returncode, "videos" in done.stderr) == (0, False)
     assert "there before, and not replaced: 1" in voxbatch("merge", "out", "--mux").stderr
     assert copy.read_bytes().endswith(b"mine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["out/srt/talk.srt", "videos/talk.srt", "out/vtt/talk.vtt"])
+def test_a_copy_has_the_times_of_a_person(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, place: str) -> None:
+    """Subtitles that a person has put at other times, in OUT or beside the video, with Windows' line ends, are those of
+    the copy once `correct` has read them: after it, and by a later --mux."""
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    video, copy = tmp_path / "videos" / "talk.mkv", tmp_path / "videos" / "talk.subtitled.mkv"
+    ffmpeg("-f", "lavfi", "-i", "color=blue:s=64x48:r=5:d=3", "-i", tmp_path / "sound.wav", "-c:v", "mpeg4", video)
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt,vtt", "--beside", "--mux")
+    assert voxbatch(*command).returncode == 0
+
+    def cues() -> str:
+        return ffmpeg("-i", copy, "-map", "0:s:0", "-f", "srt", "-")
+
+    begin = cues()
+    assert begin.startswith("1\n00:00:00,000 -->")
+    text = (tmp_path / place).read_text().replace("00:00:00", "00:00:01").replace("w1", "one")
+    (tmp_path / place).write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    done = voxbatch("correct", "out", "--engine", "none")
+    assert "videos with subtitles written: 1, the first is " in done.stderr
+    assert cues().startswith("1\n00:00:01,000 -->")
+    assert "w0 one w2" in cues()
+    copy.unlink()
+    assert voxbatch("merge", "out", "--mux").returncode == 0
+    assert cues().startswith("1\n00:00:01,000 -->")

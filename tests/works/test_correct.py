@@ -121,6 +121,42 @@ def test_a_corrected_file_beside_a_recording_is_taken_in(
     assert foreign.read_text().endswith("something else\n")
 
 
+def retime(path: Path, seconds: float) -> None:
+    """Shift all cues of a subtitle file, as editors do."""
+    subtitles = pysubs2.load(str(path), encoding="utf-8")
+    subtitles.shift(s=seconds)
+    subtitles.save(str(path), encoding="utf-8")
+
+
+def test_subtitles_at_other_times_stay_and_are_told_once(
+    out: Path, voxbatch: Voxbatch, again: Callable[..., str]
+) -> None:
+    """Subtitles with cues at times of a person stay as they are once their text is taken in, and no run warns of them
+    any more. A later correction in another file is not undone by them; `correct` says that they lack it."""
+    subtitle = out / "srt" / "a.srt"
+    replace_in(subtitle, ("w3", "three"))
+    retime(subtitle, 0.5)
+    retimed = subtitle.read_bytes()
+    assert "not replaced: srt/a.srt" in again()
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert "subtitles with cues at other times, which stay as they are: srt/a.srt" in done.stdout, done.stderr
+    assert "not replaced" not in done.stderr
+    assert again("--max-line", "20") == ""
+    replace_in(out / "vtt" / "a.vtt", ("w1", "one"))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.stdout.startswith("1 item corrected\n  a.wav, in vtt/a.vtt: 1 change\n"), done.stderr
+    assert "subtitles with cues at other times that lack a correction; make it there, too: srt/a.srt" in done.stdout
+    assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 three w4 w5"
+    assert subtitle.read_bytes() == retimed
+    replace_in(subtitle, ("w1", "one"))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert (done.returncode, "lack a" in done.stdout, again()) == (0, False, "")
+    assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+    assert voxbatch("correct", "out", "--drop", "srt/a.srt").returncode == 0
+    assert "00:00:00,000 -->" in subtitle.read_text()
+
+
 @pytest.mark.parametrize("form", ["srt", "vtt", "vtt-words", "ass", "ttml", "txt"])
 def test_each_format_is_taken_in(out: Path, voxbatch: Voxbatch, form: str) -> None:
     """A word that is changed, one that is left out and one that is added reach transcripts.jsonl from each format."""

@@ -14,19 +14,23 @@ import os
 import shlex
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
 from voxbatch.errors import VoxbatchError
+from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document
 from voxbatch.log import Log
+from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles, latest_config
-from voxbatch.output.item_names import ItemNames
+from voxbatch.output.item_writer import names_of_files
+from voxbatch.output.layout import item_file
 from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
@@ -35,6 +39,8 @@ from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20
+KEPT_FORMATS = ("srt", "vtt")
+"""Formats of subtitles at the times of a person that a copy may get."""
 _SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
 """Codec of a subtitle track by the extension of the video. All others become .mkv, with SubRip."""
 
@@ -60,10 +66,12 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
     """
     run = run_file.read_existing(store)
     run.check_reader("videos", store.place)
-    limits = ItemFiles.of(latest_config(store, run)).limits
-    entries, recordings, own = Entries(store, run), ItemNames(), OwnFiles(store)
-    for entry in entries:
-        recordings.add(parse_line(store, entry, run.products)[AUDIO_KEY])
+    settings = ItemFiles.of(latest_config(store, run))
+    files = replace(settings, formats=settings.formats or ("srt",), beside=True)
+    entries, own = Entries(store, run), OwnFiles(store)
+    ids, recordings = names_of_files(store, run, entries, files)
+    assert ids is not None
+    assert recordings is not None
     copies = dict[str, list[str]]()
     for entry in entries:
         line = parse_line(store, entry, run.products)
@@ -71,8 +79,10 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
         if place is None or is_remote(place):
             continue
         try:
-            document = Document(line["id"], read_transcript(line), limits=limits)
-            subtitles = document.written("srt").encode("utf-8", "surrogateescape")
+            subtitles = _kept_subtitles(store, ids.name(line["id"]), place, own)
+            if subtitles is None:
+                text = Document(line["id"], read_transcript(line), limits=files.limits).written("srt")
+                subtitles = text.encode("utf-8", "surrogateescape")
             if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
                 copies.setdefault(copy[1], []).append(copy[0])
         except VoxbatchError as e:
@@ -83,6 +93,23 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
             command = f"voxbatch merge {shlex.quote(store.place)} {'--burn' if in_picture else '--mux'}"
             text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command}"
         log.info("video", text=text)
+
+
+def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles) -> bytes | None:
+    """Return the subtitles that a person has put at other times, in OUT or else beside the video, as UTF-8; None if
+    there are none. See OwnFiles.keep.
+
+    Args:
+        name, place: name of the item's files in OUT, and place beside the video, both without an extension.
+    """
+    folder, base = os.path.split(place)
+    for form in KEPT_FORMATS:
+        in_out, extension = item_file(name, form), WRITERS[form].beside
+        for files, file in ((store, in_out), (DEFAULT_STORES.out(folder), f"{base}.{extension}")):
+            content = files.read(file)
+            if content is not None and own.has_mark(in_out, sha256(content)):
+                return TextDecoder().decode(content, file).encode("utf-8", "surrogateescape")
+    return None
 
 
 def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[str, str] | None:
@@ -114,12 +141,13 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
     if in_picture is None:
         in_picture = own.has_mark(place, _burnt(outdated))
     with tempfile.TemporaryDirectory() as temporary:
-        Path(temporary, "cues.srt").write_bytes(subtitles)
+        cues = "cues.vtt" if subtitles.startswith(b"WEBVTT") else "cues.srt"
+        Path(temporary, cues).write_bytes(subtitles)
         if in_picture:
-            options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", "subtitles=cues.srt"]
+            options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", f"subtitles={cues}"]
         else:
             track = f"-c:s:{log.num_subtitles}"
-            options = [*source, "-i", "cues.srt", "-map", "0", "-map", "1", "-c", "copy", track, codec]
+            options = [*source, "-i", cues, "-map", "0", "-map", "1", "-c", "copy", track, codec]
         _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=temporary)
         copy = os.path.join(temporary, f"copy{suffix}")
         digest, store = _digest(copy), DEFAULT_STORES.out(folder)

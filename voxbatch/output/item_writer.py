@@ -79,7 +79,7 @@ def _put(store: Store, file: ItemFile, owner: Ownership, own: OwnFiles) -> None:
     if present == content:
         return
     if present is not None and not own.may_replace(name, present, content or b""):
-        own.leave(name)
+        own.leave(name, name, present)
     elif content is None:
         store.delete(name, owner.check_again)
     else:

@@ -47,6 +47,8 @@ class TextEdit:
     """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
     is_retimed: bool = False
     """True if the times of a cue are not those of voxbatch. Such a file stays as it is."""
+    is_kept: bool = False
+    """True if the text of such a file was taken in before. It may lack later corrections."""
 
 
 @dataclass(slots=True)
@@ -174,8 +176,11 @@ class EditFinder:
         speakers = {word.speaker for word in transcript.words} | {part.speaker for part in transcript.segments}
         named = [speaker for speaker in speakers if speaker]
         edited = passages(text.form, text.text, named, transcript.text)
-        is_retimed = key is not None and _is_retimed(edited, passages(text.form, document.written(text.form)))
-        return TextEdit(text.file, draft_of(transcript, edited), key, is_retimed)
+        is_kept = key is not None and self._own.is_kept(key)
+        is_retimed = is_kept or (
+            key is not None and _is_retimed(edited, passages(text.form, document.written(text.form)))
+        )
+        return TextEdit(text.file, draft_of(transcript, edited), key, is_retimed, is_kept)
 
 
 def _is_retimed(edited: Sequence[Passage], ours: Sequence[Passage]) -> bool:

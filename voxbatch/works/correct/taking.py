@@ -58,6 +58,10 @@ class TextChanges:
     """Keys of files that say the same as before, with other line ends, numbers or line breaks."""
     retimed: list[str] = field(default_factory=list)
     """Subtitles with cues at other times, which stay as they are."""
+    kept: list[Key] = field(default_factory=list)
+    """Their keys."""
+    behind: list[str] = field(default_factory=list)
+    """Those among them that lack a correction that was made elsewhere."""
     untaken: list[str] = field(default_factory=list)
     """Changes that are not taken in, for people."""
     merged: ChangedLines | None = None
@@ -107,8 +111,12 @@ def find_changes(store: Store, run: Run, stores: Stores, names: Sequence[str]) -
 
 def _add(changes: TextChanges, item: EditedItem) -> tuple[str, str] | None:
     """Add an item to the changes. Return the names of two of its files that say different things."""
-    changes.retimed += [edit.file for edit in item.edits if edit.is_retimed]
-    edits = [edit for edit in item.edits if edit.draft.differs]
+    changes.kept += [edit.key for edit in item.edits if edit.key is not None and edit.is_retimed]
+    edits = [edit for edit in item.edits if edit.draft.differs and not edit.is_kept]
+    for edit in item.edits:
+        lacks = edit.is_kept and (edit.draft.said != edits[0].draft.said if edits else edit.draft.differs)
+        if edit.is_retimed:
+            (changes.behind if lacks else changes.retimed).append(edit.file)
     if not edits:
         changes.same += _keys(item)
         return None
@@ -139,6 +147,7 @@ def take_in(store: Store, run: Run, changes: TextChanges, aligner: Aligner, log:
         corrections.append(CorrectedItem(taken.item.index, _correction(taken, words), taken.keys))
     commit(store, run, corrections, changes.own.next_number, changes.merged_keys)
     changes.own.adopt([*changes.same, *(changes.merged_keys if not corrections else ())])
+    changes.own.keep(changes.kept)
     if estimated:
         why = f": {reason}" if reason else ""
         log.warning("estimated", text=f"times between those of their neighbours: {estimated:,} words{why}")
