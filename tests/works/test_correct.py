@@ -121,6 +121,23 @@ def test_a_corrected_file_beside_a_recording_is_taken_in(
     assert foreign.read_text().endswith("something else\n")
 
 
+def test_a_file_beside_counts_also_if_the_last_merge_wrote_none_there(
+    out: Path, voxbatch: Voxbatch, tmp_path: Path, again: Callable[..., str]
+) -> None:
+    """A subtitle beside its recording that was changed since is taken in after --no-beside, too. One that nobody has
+    changed, and that is of an earlier merge, undoes no correction."""
+    again("--beside")
+    assert voxbatch("merge", "out", "--no-beside", "--max-line", "20").returncode == 0
+    replace_in(out / "vtt" / "b.vtt", ("w1", "one"))
+    assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("1 item corrected\n  b.wav, in vtt/b.vtt")
+    replace_in(tmp_path / "talks" / "a.srt", ("w0 w1", "zero one"))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.stdout.startswith(f"1 item corrected\n  a.wav, in {tmp_path}/talks/a.srt: 2 changes\n"), done.stderr
+    for _ in range(2):
+        assert [line["pred_text"] for line in read_lines(out).values()] == ["zero one w2 w3 w4 w5", "w0 one w2 w3"]
+        assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+
+
 def retime(path: Path, seconds: float) -> None:
     """Shift all cues of a subtitle file, as editors do."""
     subtitles = pysubs2.load(str(path), encoding="utf-8")

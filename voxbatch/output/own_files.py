@@ -121,6 +121,11 @@ class OwnFiles:
             self._read()  # another process may have written the file meanwhile
         return self._is_own(key)
 
+    def has_written(self, key: Key) -> bool:
+        """Return whether voxbatch has written a file at any time, or taken a correction from it."""
+        self._read_first()
+        return bool(self._numbers(key))
+
     def has_mark(self, place: str, mark: str) -> bool:
         """Return whether a place has a mark."""
         return self.is_kept(key_of(place, mark))

@@ -93,7 +93,8 @@ class EditFinder:
         self._store, self._run, self._entries, self._own = store, run, entries, own
         self._stores, self._chosen = stores, chosen
         formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
-        self._files = ItemFiles(formats or ("srt",), files.limits, files.beside)
+        self._files = ItemFiles(formats or ("srt",), files.limits, beside=True)
+        self._writes_beside = files.beside
         self._has_formats, self._lines = bool(formats), lines
         self.decoder = TextDecoder()
         """Decoder of the files, whose note says which of them are not in UTF-8."""
@@ -163,6 +164,10 @@ class EditFinder:
             content = store.read(stored_name) or b""
             # An empty file, or one of zeros, is what a loss of power leaves.
             if not content.strip(b"\0") or self._own.has(own_name, digest := sha256(content)):
+                continue
+            # Beside recordings, the latest merges may have written nothing.
+            is_earlier = file != own_name and not self._writes_beside
+            if is_earlier and self._own.has_written(key_of(own_name, digest)):
                 continue
             if content != document.written(form).encode("utf-8", "surrogateescape"):
                 self._chosen.take(file)
