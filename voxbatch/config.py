@@ -270,8 +270,6 @@ class RunOptions:
                 for name, value in addition.resolve("checks")(self).items():
                     object.__setattr__(self, name, value)
         check_formats(self.formats)
-        if self.beside:
-            check_beside(self.formats)
         check_include(self.include)
         check_kernel_cache(self.kernel_cache)
         if self.overwrite and self.shards > 1:
@@ -406,17 +404,6 @@ def check_cues(limits: Mapping[str, float | None]) -> None:
     """
     for name, value in limits.items():
         settings_of(RunOptions)[name].check(value)
-
-
-def check_beside(formats: Iterable[str]) -> None:
-    """Check the formats of files beside recordings.
-
-    Raises:
-        ConfigError: two formats have the same file.
-    """
-    for group in ({"vtt", "vtt-words"}, {"json", "whisperx-json", "openai-json"}):
-        if len(both := sorted(group & set(formats))) > 1:
-            raise ConfigError(f"--beside: {' and '.join(both)} would have the same file beside a recording; give one")
 
 
 def check_kernel_cache(place: str | None) -> None:

@@ -11,8 +11,7 @@ from conftest import Recorder, Voxbatch
 from outputs import RUN, owned
 from servers import Place
 
-from voxbatch.config import Config
-from voxbatch.errors import ConfigError
+from voxbatch.config import FORMATS
 from voxbatch.formats import CueLimits
 from voxbatch.log import Log
 from voxbatch.output import merge
@@ -20,7 +19,6 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import _stale_files
-from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Store, Stores
@@ -76,7 +74,7 @@ def test_files_are_named_after_the_recordings(tmp_path: Path) -> None:
     videos = Videos(tmp_path, ["talk.mp4", "a/both.mp4", "a/both.wav", "b/both.mp4"])
     videos.merge("srt", "vtt-words")
     assert videos.files() == [
-        f"{name}.{form}" for name in ("a/both.mp4", "a/both.wav", "b/both", "talk") for form in ("srt", "vtt")
+        f"{name}.{form}" for name in ("a/both.mp4", "a/both.wav", "b/both", "talk") for form in ("srt", "words.vtt")
     ]
     assert videos.folder.joinpath("talk.srt").read_bytes() == videos.store.read("srt/0/talk.srt")
     assert videos.said == [f"files beside the recordings: 8, the first is {videos.folder}/talk.srt"]
@@ -150,17 +148,12 @@ def test_places_that_cannot_be_written_are_a_warning(tmp_path: Path) -> None:
     assert "The first reason: -o https://host: a web server takes no outputs" in web.said[0]
 
 
-@pytest.mark.parametrize(
-    ("formats", "message"),
-    [(("vtt", "vtt-words"), "give one"), (("json", "openai-json"), "give one")],
-)
-def test_formats_that_would_do_harm_are_refused(tmp_path: Path, formats: tuple[str, ...], message: str) -> None:
-    """Two formats cannot have one file."""
-    with pytest.raises(ConfigError, match=message):
-        Config(source="in", out="out", beside=True, formats=formats)
+def test_each_format_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """All formats can lie beside one recording: the second one of an extension says which it is."""
     videos = Videos(tmp_path, ["talk.mp4"])
-    with pytest.raises(ConfigError, match=message):
-        merge_again(videos.store, {"beside": True, "formats": list(formats)})
+    videos.merge(*FORMATS)
+    assert len(list(videos.folder.glob("talk.*"))) == 1 + len(FORMATS)
+    assert {"talk.vtt", "talk.words.vtt", "talk.json", "talk.openai.json", "talk.whisperx.json"} <= set(videos.files())
 
 
 def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:

@@ -55,12 +55,6 @@ class ItemFiles:
     audio: tuple[str, ...] = ()
     """Names from layout.AUDIO_FORMATS, in a run that speaks."""
 
-    @property
-    def formats_beside(self) -> frozenset[str]:
-        """The formats that are written beside recordings: one of those that have the same extension."""
-        by_extension = {WRITERS[form].beside: form for form in reversed(self.formats)}
-        return frozenset(by_extension.values())
-
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ItemFiles:
         """Return the settings in a config; see given_settings."""

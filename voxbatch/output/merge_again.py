@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from voxbatch.config import check_beside
 from voxbatch.log import Log
 from voxbatch.output import run_file
 from voxbatch.output.item_files import ItemFiles, latest_config
@@ -31,8 +30,7 @@ def merge_again(
         calibration: file of a calibration, to estimate the WER. None keeps the estimate of the latest merge.
 
     Raises:
-        ConfigError: no run was started there, the calibration is damaged or of another model, or two formats have
-            one file beside recordings.
+        ConfigError: no run was started there, or the calibration is damaged or of another model.
         CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)
@@ -42,8 +40,6 @@ def merge_again(
             run.check_reader("formats", store.place)
         if files.beside:
             run.check_reader("beside", store.place)
-        if files.beside and changes:
-            check_beside(files.formats)
         calibrated = None
         if calibration:
             from voxbatch.scoring.calibration import calibration_for

@@ -156,7 +156,7 @@ class EditFinder:
         own_name, places = item_file(name, form), list[tuple[str, Store, str]]()
         if self._has_formats and self._chosen.includes(own_name):
             places.append((own_name, self._store, own_name))
-        beside = place and form in self._files.formats_beside and f"{place}.{WRITERS[form].beside}"
+        beside = place and f"{place}.{WRITERS[form].beside}"
         if beside and self._chosen.includes(beside) and self._own.has_mark(beside, BESIDE):
             folder, base = posixpath.split(beside)
             places.append((beside, self._stores.out(folder), base))
