@@ -129,3 +129,24 @@ def test_a_copy_has_the_times_of_a_person(voxbatch: Voxbatch, recording: Recorde
     copy.unlink()
     assert voxbatch("merge", "out", "--mux").returncode == 0
     assert cues().startswith("1\n00:00:01,000 -->")
+
+
+@pytest.mark.slow
+def test_another_frame_rate_than_that_of_the_video_is_told(
+    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
+) -> None:
+    """Subtitles begin with frames of a rate. If a video has another one, --mux names the command that takes it."""
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    for name, rate in (("a.mp4", "25"), ("b.mp4", "30000/1001"), ("c.mp4", "24000/1001"), ("d.mp4", "24")):
+        ffmpeg("-f", "lavfi", "-i", f"color=blue:s=64x48:r={rate}:d=2", "-i", tmp_path / "sound.wav",
+               "-c:v", "mpeg4", tmp_path / "videos" / name)  # fmt: skip
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt", "--mux")
+    said = voxbatch(*command).stderr
+    for rate, name in (("25", "a"), ("29.97", "b"), ("23.976", "c")):
+        told = f"videos with {rate} frames a second: 1, the first is {tmp_path}/videos/{name}.mp4; the subtitles begin "
+        assert f"{told}with frames of 24 a second, unless: voxbatch merge {tmp_path}/out --frame-rate {rate} " in said
+    assert said.count("frames a second: ") == 3
+    said = voxbatch("merge", "out", "--frame-rate", "25", "--mux").stderr
+    assert "videos with 24 frames a second: 1, " in said
+    assert "videos with 25 frames" not in said

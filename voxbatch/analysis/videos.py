@@ -14,12 +14,15 @@ import os
 import shlex
 import subprocess
 import tempfile
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
+from voxbatch.config import RunOptions
 from voxbatch.errors import VoxbatchError
 from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document
@@ -35,6 +38,7 @@ from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.process.child import for_program
+from voxbatch.settings import settings_of
 from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
@@ -51,6 +55,18 @@ _WRITTEN, _CURRENT, _FOREIGN = "written", "there before, and left as they are", 
 
 class VideoError(VoxbatchError):
     """A copy of a video that cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of a video with subtitles."""
+
+    video: str
+    place: str
+    state: str
+    """_WRITTEN, _CURRENT or _FOREIGN."""
+    frame_rate: float | None
+    """Frames per second of the video."""
 
 
 def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
@@ -72,7 +88,7 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
     ids, recordings = names_of_files(store, run, entries, files)
     assert ids is not None
     assert recordings is not None
-    copies = dict[str, list[str]]()
+    copies = list[_Copy]()
     for entry in entries:
         line = parse_line(store, entry, run.products)
         place = recordings.place_beside(line) if entry.kind == "transcript" else None
@@ -84,15 +100,35 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
                 text = Document(line["id"], read_transcript(line), limits=files.limits).written("srt")
                 subtitles = text.encode("utf-8", "surrogateescape")
             if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
-                copies.setdefault(copy[1], []).append(copy[0])
+                copies.append(copy)
         except VoxbatchError as e:
             log.warning("video", text=f"no copy with subtitles of {line[AUDIO_KEY]}: {e}")
-    for state, names in copies.items():
-        text = f"videos with subtitles {state}: {len(names):,}, the first is {names[0]}"
-        if state == _FOREIGN:
-            command = f"voxbatch merge {shlex.quote(store.place)} {'--burn' if in_picture else '--mux'}"
-            text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command}"
+    for text in _messages(copies, files.limits.frame_rate, store.place, in_picture):
         log.info("video", text=text)
+
+
+def _messages(copies: Sequence[_Copy], frame_rate: float, place: str, in_picture: bool | None) -> Iterator[str]:
+    """Yield how many copies have each state, and which videos have another frame rate than the subtitles.
+
+    Args:
+        frame_rate: that of the subtitles.
+        place: OUT.
+    """
+    command, kind = f"voxbatch merge {shlex.quote(place)}", "--burn" if in_picture else "--mux"
+    for state, count in Counter(copy.state for copy in copies).items():
+        first = next(copy.place for copy in copies if copy.state == state)
+        text = f"videos with subtitles {state}: {count:,}, the first is {first}"
+        if state == _FOREIGN:
+            text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command} {kind}"
+        yield text
+    declared = settings_of(RunOptions)["frame_rate"]
+    for rate, count in Counter(copy.frame_rate for copy in copies).items() if in_picture is not None else ():
+        if rate is not None and abs(rate - frame_rate) > 0.001 and not declared.broken_rule(rate):
+            first = next(copy.video for copy in copies if copy.frame_rate == rate)
+            yield (
+                f"videos with {rate:g} frames a second: {count:,}, the first is {first}; the subtitles begin with frames "
+                f"of {frame_rate:g} a second, unless: {command} --frame-rate {rate:g} {kind}"
+            )
 
 
 def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles) -> bytes | None:
@@ -112,9 +148,9 @@ def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles) -> bytes
     return None
 
 
-def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[str, str] | None:
-    """Return the copy of a video and its state: _WRITTEN, _CURRENT or _FOREIGN. Return None if the recording has no
-    picture, or no copy that is to be made again.
+def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> _Copy | None:
+    """Return the copy of a video, which is written if need be. Return None if the recording has no picture, or no copy
+    that is to be made again.
 
     Args:
         own: knows the copies that voxbatch has made, and from which subtitles.
@@ -136,8 +172,9 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
     log.feed(_ffmpeg(["-loglevel", "level+info", *source], check=False))
     if not log.has_video:
         return None
+    rate = _exact_rate(log.frame_rate)
     if not outdated and os.path.lexists(place):
-        return place, _CURRENT if is_current else _FOREIGN
+        return _Copy(video, place, _CURRENT if is_current else _FOREIGN, rate)
     if in_picture is None:
         in_picture = own.has_mark(place, _burnt(outdated))
     with tempfile.TemporaryDirectory() as temporary:
@@ -158,9 +195,17 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
             if outdated:
                 store.write(name, blocks)
             elif not store.create(name, blocks):
-                return place, _FOREIGN
+                return _Copy(video, place, _FOREIGN, rate)
     own.mark([(place, _made_of(_state(place), subtitles, in_picture))])
-    return place, _WRITTEN
+    return _Copy(video, place, _WRITTEN, rate)
+
+
+def _exact_rate(rate: float | None) -> float | None:
+    """Return a frame rate that ffmpeg has rounded to two decimals: 29.97 → 29.97, 23.98 → 23.976."""
+    if rate is None:
+        return None
+    of_ntsc = round(rate) * 1000 / 1001
+    return round(of_ntsc, 3) if abs(rate - of_ntsc) < 0.006 else rate
 
 
 def _present_copy(place: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:
