@@ -126,8 +126,8 @@ def _messages(copies: Sequence[_Copy], frame_rate: float, place: str, in_picture
         if rate is not None and abs(rate - frame_rate) > 0.001 and not declared.broken_rule(rate):
             first = next(copy.video for copy in copies if copy.frame_rate == rate)
             yield (
-                f"videos with {rate:g} frames a second: {count:,}, the first is {first}; the subtitles begin with frames "
-                f"of {frame_rate:g} a second, unless: {command} --frame-rate {rate:g} {kind}"
+                f"videos with {rate:g} frames a second: {count:,}, the first is {first}; the subtitles begin with "
+                f"frames of {frame_rate:g} a second, unless: {command} --frame-rate {rate:g} {kind}"
             )
 
 
