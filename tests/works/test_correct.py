@@ -167,6 +167,9 @@ def test_subtitles_at_other_times_stay_and_are_told_once(
     assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 three w4 w5"
     assert subtitle.read_bytes() == retimed
     replace_in(subtitle, ("w1", "one"))
+    copy = shutil.copy(subtitle, out.parent / "a.srt")
+    told = "copies with cues at other times, of which only the text is taken; put a copy in place of its file: "
+    assert f"{told}{copy}\n" in voxbatch("correct", "out", str(copy), "--dry-run").stdout
     done = voxbatch("correct", "out", *ESTIMATED)
     assert (done.returncode, "lack a" in done.stdout, again()) == (0, False, "")
     assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")

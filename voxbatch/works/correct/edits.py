@@ -46,7 +46,7 @@ class TextEdit:
     key: Key | None = None
     """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
     is_retimed: bool = False
-    """True if the times of a cue are not those of voxbatch. Such a file stays as it is."""
+    """True if the times of a cue are not those of voxbatch. Such a file stays as it is. Of a copy, the text counts."""
     is_kept: bool = False
     """True if the text of such a file was taken in before. It may lack later corrections."""
 
@@ -182,9 +182,7 @@ class EditFinder:
         named = [speaker for speaker in speakers if speaker]
         edited = passages(text.form, text.text, named, transcript.text)
         is_kept = key is not None and self._own.is_kept(key)
-        is_retimed = is_kept or (
-            key is not None and _is_retimed(edited, passages(text.form, document.written(text.form)))
-        )
+        is_retimed = is_kept or _is_retimed(edited, passages(text.form, document.written(text.form)))
         return TextEdit(text.file, draft_of(transcript, edited), key, is_retimed, is_kept)
 
 

@@ -20,6 +20,7 @@ from voxbatch.output.merged_outputs import correction_command
 from voxbatch.output.own_files import Key, OwnFiles
 from voxbatch.output.run_file import Run
 from voxbatch.output.summary import Summary, read_whole_summary
+from voxbatch.safe_text import counted
 from voxbatch.storage import Store, Stores
 from voxbatch.works.correct.chosen_files import ChosenFiles
 from voxbatch.works.correct.draft import Draft
@@ -62,6 +63,8 @@ class TextChanges:
     """Their keys."""
     behind: list[str] = field(default_factory=list)
     """Those among them that lack a correction that was made elsewhere."""
+    copies: list[str] = field(default_factory=list)
+    """Copies with cues at other times, of which only the text is taken."""
     untaken: list[str] = field(default_factory=list)
     """Changes that are not taken in, for people."""
     merged: ChangedLines | None = None
@@ -116,7 +119,8 @@ def _add(changes: TextChanges, item: EditedItem) -> tuple[str, str] | None:
     for edit in item.edits:
         lacks = edit.is_kept and (edit.draft.said != edits[0].draft.said if edits else edit.draft.differs)
         if edit.is_retimed:
-            (changes.behind if lacks else changes.retimed).append(edit.file)
+            names = changes.copies if edit.key is None else changes.behind if lacks else changes.retimed
+            names.append(edit.file)
     if not edits:
         changes.same += _keys(item)
         return None
@@ -150,7 +154,7 @@ def take_in(store: Store, run: Run, changes: TextChanges, aligner: Aligner, log:
     changes.own.keep(changes.kept)
     if estimated:
         why = f": {reason}" if reason else ""
-        log.warning("estimated", text=f"times between those of their neighbours: {estimated:,} words{why}")
+        log.warning("estimated", text=f"times between those of their neighbours: {counted(estimated, 'word')}{why}")
     return merge_again(store, None, log, aligner.stores)
 
 
