@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 
 import numpy as np
 from numpy.typing import NDArray
 
+from voxbatch.process.onnx_runtime import import_onnxruntime
 from voxbatch.records import SAMPLING_RATE, Samples
 
 FRAME = SAMPLING_RATE // 100
@@ -129,8 +129,7 @@ def has_detector() -> bool:
 def speech_probabilities(samples: Samples) -> Voice:
     """Return the speech probability that Silero VAD gives to each VOICE_WINDOW of the audio, at a usual level and
     without its offset."""
-    # onnxruntime 1.31, which runs the model, otherwise sends statistics to its makers and keeps a device id on disk.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import_onnxruntime()  # it runs the model
     from faster_whisper.vad import get_vad_model
 
     samples = at_usual_level(samples)

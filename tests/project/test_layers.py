@@ -221,3 +221,10 @@ def test_importing_the_package_imports_no_other_module_of_it() -> None:
     script = "import sys, voxbatch; print([name for name in sys.modules if name.startswith('voxbatch')])"
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("['voxbatch']\n", "")
+
+
+def test_onnxruntime_is_imported_in_one_place() -> None:
+    """Only the module that switches its statistics off imports onnxruntime."""
+    importing = re.compile(r"^ *(?:import|from) onnxruntime", re.MULTILINE)
+    modules = (ROOT / "voxbatch").rglob("*.py")
+    assert [path.name for path in modules if importing.search(path.read_text())] == ["onnx_runtime.py"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from voxbatch.errors import ConfigError, EngineError
 from voxbatch.onnx_asr.decoding import INTEGERS, MAX_SYMBOLS, Transducer
 from voxbatch.onnx_asr.folder import INT8, OnnxModel
 from voxbatch.process.limits import find_limit
+from voxbatch.process.onnx_runtime import import_onnxruntime
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.transducers.tokens import Tokens, ctc_tokens
 from voxbatch.transducers.words import Vocabulary
@@ -151,9 +151,7 @@ def check_decoder(model: OnnxModel, name: str, quantization: str) -> None:
     """
     files = [path for pattern in model.patterns(quantization) for path in model.folder.glob(pattern)]
     if model.is_transducer and (found := [path for path in files if path.name.startswith("decoder_joint-model")]):
-        options = _session_options()
-        import onnxruntime
-
+        options, onnxruntime = _session_options(), import_onnxruntime()
         try:
             session = onnxruntime.InferenceSession(found[0], options, providers=["CPUExecutionProvider"])
         except Exception as e:  # onnxruntime raises many types
@@ -163,10 +161,7 @@ def check_decoder(model: OnnxModel, name: str, quantization: str) -> None:
 
 def _session_options() -> Any:
     """Return the options of a network that each thread runs on one core."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # see `voice.speech_probabilities`
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
+    options = import_onnxruntime().SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return options
 

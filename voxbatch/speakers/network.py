@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.process.onnx_runtime import import_onnxruntime
 from voxbatch.records import Samples
 from voxbatch.speakers.embedding import filter_banks
 from voxbatch.speakers.segmentation import FRAMES, windows
@@ -62,10 +62,8 @@ class _OnnxNetworks:
 
 
 def _session(path: Path) -> Any:
-    # onnxruntime 1.31 otherwise sends statistics to its makers and keeps a device id on disk.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        import onnxruntime
+        onnxruntime = import_onnxruntime()
     except ImportError as e:
         raise ConfigError("speakers need onnxruntime: pip install voxbatch[cpu]") from e
     options = onnxruntime.SessionOptions()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from voxbatch.engines.align.numbers import number_words
 from voxbatch.engines.align.trellis import States
 from voxbatch.errors import ConfigError, EngineError
+from voxbatch.process.onnx_runtime import import_onnxruntime
 from voxbatch.records import Samples
 
 BLANKS = ("<pad>", "[PAD]", "<blank>", "-")
@@ -92,8 +93,7 @@ class Ctc:
     jump_cost = JUMP
 
     def __init__(self, folder: Path, vocabulary: CharacterSet) -> None:
-        import onnxruntime
-
+        onnxruntime = import_onnxruntime()
         try:
             self._session: Any = onnxruntime.InferenceSession(str(folder / "model.onnx"))
         except Exception as e:  # onnxruntime's errors have no class in common
