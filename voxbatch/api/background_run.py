@@ -70,6 +70,11 @@ class BackgroundRun:
         if kind is None and not isinstance(self._summary.exception(), StopRequested):
             self._summary.result()
 
+    def __repr__(self) -> str:
+        """Return OUT, and the progress or the end of the run."""
+        state = self._summary.exception() or self._summary.result() if self._summary.done() else self.progress
+        return f"BackgroundRun({self.out!r}, {state!r})"
+
     def __iter__(self) -> Iterator[Result]:
         """Yield the results of the run; see the class.
 

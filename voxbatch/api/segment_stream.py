@@ -56,6 +56,11 @@ class SegmentStream:
         """The whole transcript. None until the work is done, or if it failed."""
         return self._done.result() if self._done.done() and self._done.exception() is None else None
 
+    def __repr__(self) -> str:
+        """Return the transcript, the error of the work, or that it is in progress."""
+        end = repr(self._done.exception() or self._done.result()) if self._done.done() else "in progress"
+        return f"SegmentStream({end})"
+
     def __iter__(self) -> Self:
         return self
 

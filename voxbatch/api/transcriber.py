@@ -61,12 +61,17 @@ class Transcriber:
         self._streams = WeakSet[SegmentStream]()
         """Streams that may be in progress, which `close` stops."""
         self._is_closed = False
-        engine = self._engine()
-        self._diarization = steps_of(self._options).check(engine.spec)
-        for warning in engine.spec.warnings:
+        self._spec = self._engine().spec
+        self._diarization = steps_of(self._options).check(self._spec)
+        for warning in self._spec.warnings:
             self._log.warning("engine", text=warning)
         keeper.unload()
         warm_pool.open()
+
+    def __repr__(self) -> str:
+        """Return the engine and the model."""
+        closed = ", closed" if self._is_closed else ""
+        return f"Transcriber(engine={self._spec.name!r}, model={self._spec.model!r}{closed})"
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +168,7 @@ class Transcriber:
             finally:
                 on_end()
 
-        return SegmentStream(work, self._engine().spec.word_times)
+        return SegmentStream(work, self._spec.word_times)
 
     def _engine(self) -> Engine:
         options = self._options
