@@ -20,7 +20,7 @@ PACKAGE = ROOT / "voxbatch"
 
 LAYERS = (
     ("failure_kinds",),
-    ("errors", "languages", "parts", "safe_text", "__init__"),
+    ("errors", "hints", "languages", "parts", "safe_text", "__init__"),
     ("rounding", "settings", "shared_samples", "views", "word"),
     ("log", "records", "work"),
     ("process", "speech", "storage", "voice"),

@@ -25,7 +25,6 @@ from voxbatch.cli.options import (
 )
 from voxbatch.config import FORMATS, Config
 from voxbatch.errors import ConfigError
-from voxbatch.languages import language_tag, primary_subtag
 from voxbatch.log import Log, is_json
 from voxbatch.platforms.tasks import in_job, own_task
 from voxbatch.sources.kinds import are_recordings, names_recordings
@@ -40,9 +39,6 @@ _COMMON = (
     "limit", "retry_failed", "overwrite", "verbose", "quiet",
 )  # fmt: skip
 """The options that --help shows."""
-
-_CHOOSING_MODEL = ("model", "cascade", "profile")
-"""The other options that choose the model."""
 
 
 @click.command(
@@ -86,26 +82,11 @@ def run(ctx: click.Context, /, **settings: Any) -> None:
         settings["formats"] = DEFAULT_FORMATS
     if settings["stdout"] is None and names_recordings(source) and not (settings["quiet"] or sys.stdout.isatty()):
         settings["stdout"] = "txt"
-    start(ctx, note=_take_quality(ctx, settings), **settings)
+    if quality := settings.pop("quality"):
+        from voxbatch.engines.quality import take_quality
 
-
-def _take_quality(ctx: click.Context, settings: dict[str, Any]) -> str:
-    """Put the model of --quality into the settings. Return the sentence that says which one, or "" without --quality.
-
-    Raises:
-        ConfigError: another option chooses the model, too, or no model can run here.
-    """
-    if not (quality := settings.pop("quality")):
-        return ""
-    from voxbatch.engines.quality import recommended
-
-    if other := next((name for name in _CHOOSING_MODEL if is_given(ctx, name)), ""):
-        raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
-    language, engine = settings["language"], settings["engine"]
-    tag = primary_subtag(language_tag(language)) if language else None
-    candidate = recommended(quality, tag, None if engine == "auto" else engine)
-    settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
-    return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"
+        settings["note"] = take_quality(quality, settings, {name for name in settings if is_given(ctx, name)})
+    start(ctx, **settings)
 
 
 def start(
