@@ -144,7 +144,7 @@ def test_a_tilde_is_the_home_folder(
 @pytest.mark.parametrize("source", [5, None, b"RIFF", [b"RIFF"]])
 def test_a_source_of_another_type_is_refused(source: Any) -> None:
     """A run takes places; the message names what takes bytes and arrays."""
-    with pytest.raises(vb.ConfigError, match="^the source is of type "):
+    with pytest.raises(vb.ConfigError, match="the source is of type "):
         vb.run(source, engine="scripted")
 
 

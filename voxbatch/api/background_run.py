@@ -180,12 +180,11 @@ def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mappi
     Raises:
         ConfigError: an option is unknown or has a wrong value, or there is no source.
     """
-    try:
-        places = [source] if isinstance(source, str | os.PathLike) else list(source)
-        names = [os.path.expanduser(place) for place in places]
-    except TypeError as e:
+    places = list(source) if isinstance(source, Iterable) and not isinstance(source, str) else [source]
+    if not all(isinstance(place, str | os.PathLike) for place in places):
         advice = "give a path or an address, or a list of them; bytes and arrays to voxbatch.transcribe"
-        raise ConfigError(f"the source is of type {type(source).__name__}; {advice}") from e
+        raise ConfigError(f"the source is of type {type(source).__name__}; {advice}")
+    names = [os.path.expanduser(place) for place in places]
     if not names:
         raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
     place = names[0] if len(names) == 1 else tuple(names)
