@@ -142,7 +142,8 @@ def _segments(messages: _Messages, done: Future[Transcript], has_word_times: boo
     come at the end."""
     count = 0
     for segment in streamed(_until_end(messages, done), has_word_times):
-        yield replace(segment, start=round(segment.start, 3), end=round(segment.end, 3))
+        words = tuple(replace(word, text=word.text.strip()) for word in segment.words)
+        yield replace(segment, start=round(segment.start, 3), end=round(segment.end, 3), words=words)
         count += 1
     yield from done.result().segments[count:]
 
