@@ -70,7 +70,7 @@ def test_a_misspelt_keyword_is_answered_with_the_nearest() -> None:
         ({"language": "xx"}, 'language="xx": no known language; give a code such as en, or a name'),
         ({"speakers": "two"}, "speakers='two': give a number, two numbers such as 2-4, or auto"),
         ({"max_hours": 0}, "max_hours is 0; it must be at least 0.001"),
-        ({"channel_names": "a,b"}, "channel_names needs channels="),
+        ({"channel_names": "a,b"}, 'channel_names needs channels="split" or channels="auto"'),
     ],
 )
 def test_a_wrong_value_names_the_keyword(options: dict[str, object], message: str) -> None:

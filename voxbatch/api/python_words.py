@@ -13,10 +13,11 @@ from difflib import get_close_matches
 from voxbatch.errors import VoxbatchError
 from voxbatch.hints import KEYWORD, OPTION, hint
 
+_VALUE = r"""'[^']*'|"[^"]*"|[^\s;:)'"-][^\s;:)]*[^\s;:,.)]|[^\s;:,.)'"-]"""
 _OPTION = re.compile(
     r"`[^`]*`|voxbatch \w+ [^;`]*"  # a command stays one
     r"|(?<!\S)(?:(?P<out>-o)|--(?P<name>[a-z][a-z0-9-]*)"
-    r"""(?: (?!and )(?P<value>'[^']*'|"[^"]*"|[^\s;:)'"-][^\s;:)]*[^\s;:,.)]|[^\s;:,.)'"-])(?=[;:,.)]|$| and | --))?)"""
+    rf"(?: (?!(?:and|or|needs|with|without) )(?P<value>{_VALUE})(?=[;:,.)]|$| and | or --| --))?)"
     r"(?![\w/=-])"
 )
 """A command, or an option and its value. A word after an option is a value if a mark or another option follows it:
