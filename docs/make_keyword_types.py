@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import get_origin
 
-from voxbatch.config import RunOptions
+from voxbatch.config import ModelChoice, RunOptions
 from voxbatch.records import AnswerOptions
 from voxbatch.settings import PROCESS, RECORDING, RUN, Setting, settings_of
 from voxbatch.storage import StoreOptions
@@ -33,7 +33,8 @@ from typing import TypedDict
 
 def module() -> str:
     """Return the text of the module."""
-    settings = [*settings_of(RunOptions).values(), *settings_of(StoreOptions).values()]
+    kinds = (ModelChoice, RunOptions, StoreOptions)
+    settings = [declared for kind in kinds for declared in settings_of(kind).values()]
     by_use = {use: [declared for declared in settings if declared.use == use] for use in (RECORDING, RUN, PROCESS)}
     answers = [*settings_of(AnswerOptions).values(), settings_of(QuestionOptions)["map_reduce"]]
     answers = [*answers, *(declared for declared in settings if holds("ask", declared))]

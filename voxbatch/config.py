@@ -51,6 +51,17 @@ def _last_run(default: float) -> str:
     return f"Default: that of the last run in OUT, else {default:g}."
 
 
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The choice of a model by the machine, from which `engines/quality` makes the engine and the model of a run."""
+
+    quality: str | None = setting(
+        None, choices=("fast", "balanced", "best"), use=RECORDING, group=MODEL, metavar="fast|balanced|best",
+        help="Take the model by this machine and --language: the most accurate one with half of the fastest one's "
+        "speed, with a tenth of it, or faster than the recording.",
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Settings of a run, except for its input and its OUT. All runs of one listener share them.

@@ -297,6 +297,8 @@ class Segment:
     end: float
     speaker: str | None = None
     """See Word."""
+    words: tuple[Word, ...] = field(default=(), compare=False, repr=False)
+    """Its words, which are those of the Transcript in this time. Empty if the engine gives no word times."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Setting:
             raise ConfigError(f"{self.flag} {value!r}: known are {', '.join(self.choices)}")
         if self.maximum is not None:
             raise ConfigError(f"{self.flag} is {value:g}; {rule}")
-        raise ConfigError(f"{self.flag[2:]} is {value!r}; {rule}")
+        raise ConfigError(f"{self.flag} is {value!r}; {rule}")
 
 
 def setting(default: T, *, help: str, **declared: Any) -> T:

@@ -12,7 +12,7 @@ import importlib.util
 import numpy as np
 from numpy.typing import NDArray
 
-from voxbatch.process.onnx_runtime import import_onnxruntime
+from voxbatch.onnx_runtime import import_onnxruntime
 from voxbatch.records import SAMPLING_RATE, Samples
 
 FRAME = SAMPLING_RATE // 100

@@ -90,3 +90,66 @@ def test_an_error_does_not_name_the_temporary_file(transcriber: vb.Transcriber, 
         transcriber.transcribe(named)
     with pytest.raises(vb.ConfigError, match="sampling_rate=16000 is for arrays"):
         transcriber.transcribe(recording("a.wav", 1).read_bytes(), sampling_rate=16_000)
+
+
+# ── paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("nope/a.wav", "not_found", "cannot open {}/nope/a.wav: it does not exist: there is no folder {}/nope"),
+        ("tlak.wav", "not_found", "cannot open {}/tlak.wav: it does not exist in {}; did you mean {}/talk.wav?"),
+        (
+            "talk.wav/a.wav",
+            "not_found",
+            "cannot open {}/talk.wav/a.wav: it does not exist: there is no folder {}/talk.wav",
+        ),
+        ("*.wav", "not_found", "cannot open {}/*.wav: it is a pattern, which voxbatch.run takes"),
+        (".", "not_audio", "{} is a folder; voxbatch.run transcribes all recordings in it"),
+        ("~/tlak.wav", "not_found", "cannot open {}/tlak.wav: it does not exist in {}; did you mean {}/talk.wav?"),
+    ],
+)
+def test_a_wrong_path_says_what_to_do(
+    name: str,
+    kind: str,
+    message: str,
+    transcriber: vb.Transcriber,
+    recording: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A path that cannot be opened is an error of the recording that no retry mends, with what was perhaps meant."""
+    folder = Path(recording("talk.wav", 2)).parent
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder))
+    with pytest.raises(vb.AudioError) as error:
+        transcriber.transcribe(name)
+    assert str(error.value) == message.replace("{}", str(folder))
+    assert (error.value.kind, error.value.retryable) == (kind, False)
+
+
+def test_a_tilde_is_the_home_folder(
+    recording: Recorder, tmp_path: Path, transcriber: vb.Transcriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recordings, OUT and runs to read or to compare may lie in ~, which no shell expands here."""
+    recording("in/talk.wav", 2)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert transcriber.transcribe("~/in/talk.wav").words
+    assert vb.run(["~/in/talk.wav"], "~/out", engine="scripted").done == 1
+    assert len(list(vb.read_results("~/out"))) == 1
+    with pytest.raises(vb.UsageError, match="no item in common has a reference"):
+        vb.compare("~/out", "~/out")
+
+
+@pytest.mark.parametrize("source", [5, None, b"RIFF", [b"RIFF"]])
+def test_a_source_of_another_type_is_refused(source: Any) -> None:
+    """A run takes places; the message names what takes bytes and arrays."""
+    with pytest.raises(vb.ConfigError, match="the source is of type "):
+        vb.run(source, engine="scripted")
+
+
+def test_two_recordings_of_one_name_have_their_own_out(recording: Recorder, tmp_path: Path) -> None:
+    """Without OUT, a recording whose name another one had gets an OUT of its own, as by the command."""
+    for name in ("talk.wav", "talk.flac"):
+        assert vb.run(recording(name, 2), engine="scripted").items == 1
+    assert {path.name for path in tmp_path.rglob("*.voxbatch")} == {"talk.voxbatch", "talk.flac.voxbatch"}

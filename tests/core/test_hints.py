@@ -9,8 +9,8 @@ import pytest
 
 from voxbatch.cli import cli
 from voxbatch.cli.commands import COMMANDS
-from voxbatch.cli.hints import COMMAND, FORMAT, HINTS, OPTION, SETTING, hint
 from voxbatch.cli.usage_errors import DESTRUCTIVE, message_of
+from voxbatch.hints import COMMAND, FORMAT, HINTS, OPTION, SETTING, hint
 
 
 def refused(*words: str) -> str:

@@ -20,8 +20,8 @@ PACKAGE = ROOT / "voxbatch"
 
 LAYERS = (
     ("failure_kinds",),
-    ("errors", "languages", "parts", "safe_text", "__init__"),
-    ("rounding", "settings", "shared_samples", "views", "word"),
+    ("errors", "hints", "languages", "parts", "safe_text", "__init__"),
+    ("onnx_runtime", "rounding", "settings", "shared_samples", "views", "word"),
     ("log", "records", "work"),
     ("process", "speech", "storage", "voice"),
     ("stores",),

@@ -32,6 +32,10 @@ class Result:
     line: Mapping[str, Any]
     """The line of transcripts.jsonl or failures.jsonl: the manifest's line, with its unknown keys, and the outcome."""
 
+    def __repr__(self) -> str:
+        """Return the id and the outcome on one line, without `line`."""
+        return f"Result({self.id!r}, {self.outcome!r})"
+
 
 class ResultReader:
     """Reads the committed items of a run in the order of the parts, each part once."""

@@ -17,10 +17,11 @@ from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import RunKeywords, TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
+from voxbatch.api.python_words import python_words
 from voxbatch.config import Config
 from voxbatch.errors import Cancelled, ConfigError, RunError, RunMismatchError
 from voxbatch.output import run_file
-from voxbatch.output.default_out import default_out
+from voxbatch.output.default_out import own_out
 from voxbatch.output.summary import Summary
 from voxbatch.runner import Progress, Stop, StopRequested
 
@@ -69,6 +70,11 @@ class BackgroundRun:
             raise RunError(f"sys.exit({error.code!r}) was called before the run in {self.out} had ended; {safe}")
         if kind is None and not isinstance(self._summary.exception(), StopRequested):
             self._summary.result()
+
+    def __repr__(self) -> str:
+        """Return OUT, and the progress or the end of the run."""
+        state = self._summary.exception() or self._summary.result() if self._summary.done() else self.progress
+        return f"BackgroundRun({self.out!r}, {state!r})"
 
     def __iter__(self) -> Iterator[Result]:
         """Yield the results of the run; see the class.
@@ -141,8 +147,10 @@ class BackgroundRun:
 
     def _run(self) -> None:
         try:
-            log = python_log()
-            result = runner.run(self._config, log, self._take_progress, self._stop, estimate_durations=True)
+            with python_words():
+                result = runner.run(
+                    self._config, python_log(), self._take_progress, self._stop, estimate_durations=True
+                )
             assert result.summary is not None, "a run of one shard merges"
             self._take_progress(result.progress)  # the last commit of a run is not reported
             self._summary.set_result(result.summary)
@@ -165,17 +173,23 @@ class BackgroundRun:
         return ResultReader(store, run)
 
 
+@python_words()
 def config_of(source: Source, out: str | os.PathLike[str] | None, options: Mapping[str, object]) -> Config:
     """Return the config of a run.
 
     Raises:
         ConfigError: an option is unknown or has a wrong value, or there is no source.
     """
-    names = [os.fspath(name) for name in ([source] if isinstance(source, str | os.PathLike) else source)]
+    places = list(source) if isinstance(source, Iterable) and not isinstance(source, str) else [source]
+    if not all(isinstance(place, str | os.PathLike) for place in places):
+        advice = "give a path or an address, or a list of them; bytes and arrays to voxbatch.transcribe"
+        raise ConfigError(f"the source is of type {type(source).__name__}; {advice}")
+    names = [os.path.expanduser(place) for place in places]
     if not names:
         raise ConfigError("the list of sources is empty; name at least one recording, folder or manifest")
     place = names[0] if len(names) == 1 else tuple(names)
-    return Config.of(run_options(options, RunKeywords), place, default_out(place) if out is None else os.fspath(out))
+    settings = run_options(options, RunKeywords)
+    return Config.of(settings, place, own_out(place, settings.stores) if out is None else os.path.expanduser(out))
 
 
 def start(source: Source, out: str | os.PathLike[str] | None = None, **options: Unpack[RunKeywords]) -> BackgroundRun:
@@ -228,4 +242,4 @@ def read_results(out: str | os.PathLike[str], **options: Unpack[TranscribeKeywor
         RunError: OUT cannot be read, or it is damaged.
     """
     stores = run_options(options, TranscribeKeywords).stores
-    return results.read_results(stores.out(os.fspath(out)))
+    return results.read_results(stores.out(os.path.expanduser(out)))

@@ -12,6 +12,7 @@ from typing import TypedDict
 class TranscribeKeywords(TypedDict, total=False):
     """Options of one recording's transcription."""
 
+    quality: str | None
     engine: str
     model: str | None
     engine_options: Mapping[str, object]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from types import NoneType
 from typing import Any, get_args, get_origin
 
-from voxbatch.config import RunOptions
+from voxbatch.api.python_log import python_log
+from voxbatch.api.python_words import python_words, unknown_keyword
+from voxbatch.config import ModelChoice, RunOptions
+from voxbatch.engines.quality import take_quality
 from voxbatch.errors import ConfigError
 from voxbatch.profiles import for_engine, load_profile
 from voxbatch.settings import Setting, settings_of
@@ -28,6 +30,7 @@ _WORDS: dict[type, str] = {
 """Types of values that are checked here, in words."""
 
 
+@python_words()
 def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
     """Return the options of a run that keyword arguments make. The settings of a profile rank below the arguments.
 
@@ -38,15 +41,16 @@ def run_options(keywords: Mapping[str, Any], types: type) -> RunOptions:
         ConfigError: a name is unknown, or a value has the wrong type or is out of range.
     """
     of_stores = settings_of(StoreOptions)
-    declared = {**settings_of(RunOptions), **of_stores}
+    declared = {**settings_of(RunOptions), **of_stores, **settings_of(ModelChoice)}
     allowed = declared.keys() & types.__annotations__.keys()
     settings: dict[str, Any] = {}
     for name, value in keywords.items():
         if name not in allowed:
-            close = get_close_matches(name, allowed, 1)
-            hint = f"did you mean {close[0]}?" if close else f"the options are {', '.join(sorted(allowed))}"
-            raise ConfigError(f"option {name}: unknown; {hint}")
+            raise ConfigError(unknown_keyword(name, allowed))
         settings[name] = checked(declared[name], value)
+    if quality := settings.pop("quality", None):
+        declared["quality"].check(quality)
+        python_log().info("quality", text=take_quality(quality, settings, keywords))
     options = settings.pop("engine_options", {})
     if settings.get("profile"):
         profile, profile_options = for_engine(load_profile(settings["profile"]), settings.get("engine", "auto"))

@@ -13,9 +13,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from voxbatch.errors import AudioError, ConfigError
+from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.failure_kinds import FailureKind
-from voxbatch.storage import is_remote
+from voxbatch.manifest.recording_path import missing
+from voxbatch.records import Failure
+from voxbatch.sources.named import is_pattern
+from voxbatch.storage import DEFAULT_STORES, is_remote
 from voxbatch.storage.temporary_files import TemporaryFileError
 
 WAV_FORMATS = {"int16": 1, "int32": 1, "float32": 3, "float64": 3}
@@ -57,7 +60,7 @@ def recording_place(audio: Audio, sampling_rate: int | None) -> Iterator[tuple[s
     if sampling_rate is not None and not is_array:
         raise ConfigError(f"sampling_rate={sampling_rate!r} is for arrays; a recording's file tells its own")
     if isinstance(audio, str | os.PathLike):
-        place = os.fspath(audio)
+        place = os.path.expanduser(audio)
         place = place if is_remote(place) else os.path.abspath(place)
         yield place, place
     elif isinstance(audio, bytes | bytearray | memoryview) or hasattr(audio, "read"):
@@ -71,6 +74,20 @@ def recording_place(audio: Audio, sampling_rate: int | None) -> Iterator[tuple[s
             f"audio is of type {type(audio).__name__}; give one path, address, file, bytes or array, and several to "
             "voxbatch.run or one by one to a Transcriber"
         )
+
+
+def path_failure(path: str) -> Failure | None:
+    """Return the failure of a path that cannot be opened, with what to do. None if it can."""
+    try:
+        DEFAULT_STORES.recording(path).close()
+    except (AudioError, StorageError) as e:
+        if os.path.isdir(path):
+            return Failure(FailureKind.NOT_AUDIO, f"{path} is a folder; voxbatch.run transcribes all recordings in it")
+        if not os.path.lexists(path):
+            reason = "it is a pattern, which voxbatch.run takes" if is_pattern(path) else f"it {missing(path)}"
+            return Failure(FailureKind.NOT_FOUND, f"cannot open {path}: {reason}")
+        return Failure(e.kind, str(e), isinstance(e, StorageError))
+    return None
 
 
 @contextlib.contextmanager
@@ -122,15 +139,18 @@ def name_of(audio: object) -> str:
 
 def _file_blocks(file: OpenFile) -> Iterator[bytes]:
     while block := _read(file):
-        if not isinstance(block, bytes):
-            raise ConfigError('the file gives text; open it in binary mode, open(path, "rb")')
         yield block
 
 
 def _read(file: OpenFile) -> bytes:
     """Read the next bytes. A caller's file that fails is not a folder of temporary files that is full."""
     try:
-        return file.read(BLOCK_BYTES)
+        block = file.read(BLOCK_BYTES)
+        if not isinstance(block, bytes):
+            raise ConfigError('the file gives text; open it in binary mode, open(path, "rb")')
+        return block
+    except UnicodeDecodeError as e:
+        raise ConfigError(f'{name_of(file)} is open in text mode; open it in binary mode, open(path, "rb")') from e
     except OSError as e:
         raise AudioError(f"{name_of(file)} cannot be read: {e}", FailureKind.UNREACHABLE) from e
 

@@ -84,13 +84,15 @@ def score(
         UsageError: an argument is missing or does not fit, or there is no reference.
     """
     tag = _tag(language)
-    rules = Rules(normalizer, case, punctuation, None if replace is None else read_replacements(os.fspath(replace)))
+    rules = Rules(
+        normalizer, case, punctuation, None if replace is None else read_replacements(os.path.expanduser(replace))
+    )
     options = ScoreOptions(rules, (by,) if isinstance(by, str) else tuple(by), cluster)
     if hypotheses is None:
         if not isinstance(references, str | os.PathLike):
             raise ConfigError("score needs the hypotheses, too: score(references, hypotheses, language=…)")
-        other = None if ref is None else os.fspath(ref)
-        return score_place(os.fspath(references), other, tag, options=options).corpus
+        other = None if ref is None else os.path.expanduser(ref)
+        return score_place(os.path.expanduser(references), other, tag, options=options).corpus
     if isinstance(references, str | os.PathLike) or isinstance(hypotheses, str):
         raise ConfigError("score takes two lists of texts; for one pair give score([reference], [hypothesis], …)")
     if options.keys:
@@ -126,7 +128,7 @@ def compare(
     Raises:
         UsageError: there is no such run or file, or the two have no item with a reference in common.
     """
-    return compare_places(os.fspath(a), os.fspath(b), _tag(language), cluster, limit)
+    return compare_places(os.path.expanduser(a), os.path.expanduser(b), _tag(language), cluster, limit)
 
 
 def _tag(language: str | None) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from voxbatch.api.python_words import python_words
 from voxbatch.engines import ChunkProgress
 from voxbatch.errors import Cancelled
 from voxbatch.records import Hypothesis, Segment, Span, Transcript
@@ -55,6 +56,11 @@ class SegmentStream:
     def transcript(self) -> Transcript | None:
         """The whole transcript. None until the work is done, or if it failed."""
         return self._done.result() if self._done.done() and self._done.exception() is None else None
+
+    def __repr__(self) -> str:
+        """Return the transcript, the error of the work, or that it is in progress."""
+        end = repr(self._done.exception() or self._done.result()) if self._done.done() else "in progress"
+        return f"SegmentStream({end})"
 
     def __iter__(self) -> Self:
         return self
@@ -136,7 +142,8 @@ def _segments(messages: _Messages, done: Future[Transcript], has_word_times: boo
     come at the end."""
     count = 0
     for segment in streamed(_until_end(messages, done), has_word_times):
-        yield replace(segment, start=round(segment.start, 3), end=round(segment.end, 3))
+        words = tuple(replace(word, text=word.text.strip()) for word in segment.words)
+        yield replace(segment, start=round(segment.start, 3), end=round(segment.end, 3), words=words)
         count += 1
     yield from done.result().segments[count:]
 
@@ -160,7 +167,8 @@ def _run(work: Work, stop: Stop, done: Future[Transcript], messages: _Messages) 
         messages.put(Heard(text.chunk, span, hypothesis, is_last))
 
     try:
-        done.set_result(work(stop, pass_on))
+        with python_words():
+            done.set_result(work(stop, pass_on))
     except StopRequested:
         done.set_exception(Cancelled("the transcription was stopped"))
     except BaseException as e:  # noqa: BLE001 the thread that waits raises it

@@ -17,13 +17,14 @@ from voxbatch.api.kept_model import keeper
 from voxbatch.api.keyword_types import TranscribeKeywords
 from voxbatch.api.keywords import run_options
 from voxbatch.api.python_log import python_log
-from voxbatch.api.recording_file import Audio, recording_place
+from voxbatch.api.python_words import python_words
+from voxbatch.api.recording_file import Audio, path_failure, recording_place
 from voxbatch.api.segment_stream import OnText, SegmentStream
 from voxbatch.config import RunOptions
 from voxbatch.decoding import warm_pool
 from voxbatch.engines import Engine, EngineCache
 from voxbatch.engines.choice import choose
-from voxbatch.errors import AudioError, ConfigError, UsageError
+from voxbatch.errors import ConfigError, UsageError
 from voxbatch.manifest import LineError, parse_line
 from voxbatch.records import Failure, Item, Outcome, Transcript
 from voxbatch.runner import Stop, StopRequested
@@ -31,7 +32,7 @@ from voxbatch.runner.one_recording import transcribe_recording
 from voxbatch.runner.shared import POLL_INTERVAL_S
 from voxbatch.runner.steps import steps_of
 from voxbatch.runner.transcribe import log_engine_message
-from voxbatch.storage import DEFAULT_STORES, is_remote
+from voxbatch.storage import is_remote
 from voxbatch.work import additions_of
 
 
@@ -47,6 +48,7 @@ class Transcriber:
     recordings use `run` or `start`, which decode and transcribe several at a time.
     """
 
+    @python_words()
     def __init__(self, **options: Unpack[TranscribeKeywords]):
         """Choose the engine and check the options. No model is loaded yet.
 
@@ -61,12 +63,17 @@ class Transcriber:
         self._streams = WeakSet[SegmentStream]()
         """Streams that may be in progress, which `close` stops."""
         self._is_closed = False
-        engine = self._engine()
-        self._diarization = steps_of(self._options).check(engine.spec)
-        for warning in engine.spec.warnings:
+        self._spec = self._engine().spec
+        self._diarization = steps_of(self._options).check(self._spec)
+        for warning in self._spec.warnings:
             self._log.warning("engine", text=warning)
         keeper.unload()
         warm_pool.open()
+
+    def __repr__(self) -> str:
+        """Return the engine and the model."""
+        closed = ", closed" if self._is_closed else ""
+        return f"Transcriber(engine={self._spec.name!r}, model={self._spec.model!r}{closed})"
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +170,7 @@ class Transcriber:
             finally:
                 on_end()
 
-        return SegmentStream(work, self._engine().spec.word_times)
+        return SegmentStream(work, self._spec.word_times)
 
     def _engine(self) -> Engine:
         options = self._options
@@ -199,11 +206,8 @@ class Transcriber:
             self._lock.release()
 
     def _outcome(self, item: Item, stop: Stop, on_text: OnText | None) -> Outcome:
-        if not is_remote(item.audio):  # a wrong path fails before the model is loaded
-            try:
-                DEFAULT_STORES.recording(item.audio).close()
-            except AudioError as e:
-                return Failure(e.kind, str(e), e.retryable)
+        if not is_remote(item.audio) and (failure := path_failure(item.audio)):  # before the model is loaded
+            return failure
         pipeline = replace(self._options, decoders=1, part_items=1)
         on_message = functools.partial(log_engine_message, self._log)
         return transcribe_recording(self._engine(), item, pipeline, stop, on_message, self._diarization, on_text)

@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from voxbatch import parts
-from voxbatch.cli.hints import COMMAND, hint
 from voxbatch.config import FORMATS
+from voxbatch.hints import COMMAND, hint
 from voxbatch.settings import COMMON, GROUPS
 from voxbatch.work import commands
 

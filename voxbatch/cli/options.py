@@ -17,16 +17,17 @@ import click
 from click.core import ParameterSource
 
 from voxbatch.cli.commands import COMMANDS, GroupedCommand, format_name
-from voxbatch.cli.hints import FORMAT, SETTING, hint
 from voxbatch.config import (
     ANY_SPEAKERS,
     FORMATS,
     LOG_FORMATS,
     RETRY_CHOICES,
+    ModelChoice,
     RunOptions,
     check_include,
 )
 from voxbatch.errors import ConfigError
+from voxbatch.hints import FORMAT, SETTING, hint
 from voxbatch.languages import language_tag, unknown_language
 from voxbatch.platforms.tasks.known import AUTO, NONE, PLATFORMS
 from voxbatch.safe_text import counted
@@ -296,12 +297,13 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "decoders": {"is_local": True},
     "keep_engine": {"type": str, "default": "0", "callback": _seconds, "is_local": True},
     "workers": {"type": str, "default": "auto", "show_default": True, "callback": _workers, "is_local": True},
+    "quality": {"cls": Option},
     "expected_rtfx": {"cls": Option},
     "json_schema": FILE,
     "tools": FILE,
 }
-"""Parameters of click for the settings whose text is not read by their type alone. --expected-rtfx is not forwarded,
-because the estimates are made here."""
+"""Parameters of click for the settings whose text is not read by their type alone. --quality and --expected-rtfx are
+not forwarded, because the choice and the estimates are made here."""
 
 
 def setting_option(declared: Setting) -> Callable[[Command], Command]:
@@ -392,10 +394,7 @@ video_options = combined(
 )  # fmt: skip
 
 text_options = combined(
-    option("--quality", type=click.Choice(("fast", "balanced", "best")), default=None, group=MODEL,
-           metavar="fast|balanced|best",
-           help="Take the model by this machine and --language: the most accurate one with half of the fastest one's "
-           "speed, with a tenth of it, or faster than the recording."),
+    setting_option(settings_of(ModelChoice)["quality"]),
     option("--stdout", type=click.Choice(FORMATS), default=None, group=OUTPUTS, metavar="FORMAT",
            help="Print the transcripts in this format, and all else to standard error. Default: txt in a pipe, if "
            "SOURCE names recordings."),

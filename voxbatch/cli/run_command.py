@@ -26,7 +26,6 @@ from voxbatch.cli.options import (
 )
 from voxbatch.config import FORMATS, Config, RunOptions
 from voxbatch.errors import ConfigError
-from voxbatch.languages import language_tag, primary_subtag
 from voxbatch.log import Log, is_json
 from voxbatch.output.layout import RUN_FILE
 from voxbatch.platforms.tasks import in_job, own_task
@@ -42,9 +41,6 @@ _COMMON = (
     "limit", "retry_failed", "overwrite", "verbose", "quiet",
 )  # fmt: skip
 """The options that --help shows."""
-
-_CHOOSING_MODEL = ("model", "cascade", "profile")
-"""The other options that choose the model."""
 
 
 @click.command(
@@ -84,26 +80,11 @@ def run(ctx: click.Context, /, **settings: Any) -> None:
     default_formats = DEFAULT_FORMATS if is_default and are_recordings(source) else ()
     if settings["stdout"] is None and names_recordings(source) and not (settings["quiet"] or sys.stdout.isatty()):
         settings["stdout"] = "txt"
-    start(ctx, note=_take_quality(ctx, settings), default_formats=default_formats, **settings)
+    if quality := settings.pop("quality"):
+        from voxbatch.engines.quality import take_quality
 
-
-def _take_quality(ctx: click.Context, settings: dict[str, Any]) -> str:
-    """Put the model of --quality into the settings. Return the sentence that says which one, or "" without --quality.
-
-    Raises:
-        ConfigError: another option chooses the model, too, or no model can run here.
-    """
-    if not (quality := settings.pop("quality")):
-        return ""
-    from voxbatch.engines.quality import recommended
-
-    if other := next((name for name in _CHOOSING_MODEL if is_given(ctx, name)), ""):
-        raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
-    language, engine = settings["language"], settings["engine"]
-    tag = primary_subtag(language_tag(language)) if language else None
-    candidate = recommended(quality, tag, None if engine == "auto" else engine)
-    settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
-    return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"
+        settings["note"] = take_quality(quality, settings, {name for name in settings if is_given(ctx, name)})
+    start(ctx, default_formats=default_formats, **settings)
 
 
 def start(

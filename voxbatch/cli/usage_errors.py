@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from voxbatch.cli.hints import OPTION, hint
+from voxbatch.hints import OPTION, hint
 
 DESTRUCTIVE = ("--overwrite", "--drop")
 """Options that no message suggests, because they delete what somebody may still need."""

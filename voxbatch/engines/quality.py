@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from voxbatch.engines import ENGINES, gpu, has_gpu, install_command
+from voxbatch.engines.choice import AUTO
 from voxbatch.engines.known_models import BUNDLED, ENGLISH, KNOWN_MODELS, KnownModel, bundled_folder, find
 from voxbatch.engines.model_files import cache_folder
 from voxbatch.errors import ConfigError
+from voxbatch.languages import language_tag, primary_subtag
 from voxbatch.work import TRANSCRIBE
 
 QUALITIES = {"fast": 0.5, "balanced": 0.1, "best": 0.0}
@@ -115,6 +119,25 @@ def recommended(quality: str, language: str | None = None, engine: str | None = 
     least = max(REAL_TIME, QUALITIES[quality] * max(candidate.rtfx or 0 for candidate in known))
     enough = [candidate for candidate in known if (candidate.rtfx or 0) >= least]
     return min(enough, key=_errors) if enough else max(known, key=lambda candidate: candidate.rtfx or 0)
+
+
+def take_quality(quality: str, settings: dict[str, Any], given: Collection[str]) -> str:
+    """Put the engine and the model of a quality into the settings of a run. Return the sentence that says which.
+
+    Args:
+        settings: they have `language` and `engine` if these are given.
+        given: names of the settings that the caller gave.
+
+    Raises:
+        ConfigError: another setting chooses the model, too, or no model can run here.
+    """
+    if other := next((name for name in ("model", "cascade", "profile") if name in given), ""):
+        raise ConfigError(f"--quality and --{other} both choose the model; leave out one of them")
+    language, engine = settings.get("language"), settings.get("engine", AUTO)
+    tag = primary_subtag(language_tag(language)) if language else None
+    candidate = recommended(quality, tag, None if engine == AUTO else engine)
+    settings |= {"model": candidate.model.name, "engine": candidate.model.engine}
+    return f"quality {quality}: {candidate}{'' if tag else '; --language en takes models for English, too'}"
 
 
 def _errors(candidate: Candidate) -> tuple[bool, float]:

@@ -13,8 +13,8 @@ from voxbatch.engines.suspect_text import PieceText
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.onnx_asr.decoding import INTEGERS, MAX_SYMBOLS, Transducer
 from voxbatch.onnx_asr.folder import INT8, OnnxModel
+from voxbatch.onnx_runtime import import_onnxruntime
 from voxbatch.process.limits import find_limit
-from voxbatch.process.onnx_runtime import import_onnxruntime
 from voxbatch.records import SAMPLING_RATE, Samples
 from voxbatch.transducers.tokens import Tokens, ctc_tokens
 from voxbatch.transducers.words import Vocabulary

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from voxbatch.failure_kinds import FailureKind
@@ -20,11 +21,24 @@ def read_transcript(line: Mapping[str, Any], text_key: str = "pred_text") -> Tra
     """
     given_words, given_segments = line.get("words", ()), line.get("segments", ())
     words = tuple(Word(w["word"], w["start"], w["end"], w.get("confidence"), w.get("speaker")) for w in given_words)
-    segments = tuple(Segment(s["text"], s["start"], s["end"], s.get("speaker")) for s in given_segments)
+    segments = tuple(_with_words(given_segments, words))
     language = primary_subtag(line.get("lang") or "") or None
     duration, warnings = line["audio_duration"], tuple(line["warnings"])
     text, confidence, audio = line.get(text_key) or "", line.get("confidence"), line.get(AUDIO_KEY) or ""
     return Transcript(text, words, segments, duration, warnings, language, flags_of(line), confidence, audio=audio)
+
+
+def _with_words(segments: Iterable[Mapping[str, Any]], words: Iterable[Word]) -> Iterator[Segment]:
+    """Yield the segments of a line with the words of their speaker that end in their time. Both are in order."""
+    by_speaker = defaultdict[str | None, deque[Word]](deque)
+    for word in words:
+        by_speaker[word.speaker].append(word)
+    for segment in segments:
+        start, end, speaker = segment["start"], segment["end"], segment.get("speaker")
+        waiting, own = by_speaker[speaker], list[Word]()
+        while waiting and waiting[0].end <= end:
+            own.append(waiting.popleft())
+        yield Segment(segment["text"], start, end, speaker, tuple(own))
 
 
 def flags_of(line: Mapping[str, Any]) -> tuple[Flag, ...]:

@@ -70,6 +70,12 @@ class Summary:
     """None unless rows of the manifest and transcripts name speakers."""
     facts: RunFacts
 
+    def __repr__(self) -> str:
+        """Return the counts, the speed and the score on one line; `to_dict` has everything."""
+        score = f", {self.score.rates}" if self.score and self.score.rates else ""
+        rtfx = f", RTFx {self.rtfx:g}" if self.rtfx else ""
+        return f"Summary({self.done:,} done, {self.failed:,} failed, {self.audio_s:,.1f} s of audio{rtfx}{score})"
+
     @property
     def key(self) -> RunKey:
         """The key of the run."""

@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, field
 import numpy as np
 
 from voxbatch.records import NO_WINDOWS, Windows
+from voxbatch.safe_text import counted
 from voxbatch.storage.columns import Column, ItemSet
 
 RECENT_PART = 0.5
@@ -88,6 +89,13 @@ class Progress:
     """Time, amount of work that was done, and `num_results`, since the beginning of the latest half."""
     waiting: str = ""
     """The reason for which the run does not proceed, for people: the model, a store, the engine. Empty if it does."""
+
+    def __repr__(self) -> str:
+        """Return the counts and the speed on one line."""
+        failed = self.failed + self.resumed_failed
+        waiting = f", waiting: {self.waiting}" if self.waiting else ""
+        counts = f"{self.resumed + self.done + self.failed:,} of {counted(self.items, 'item')}, {failed:,} failed"
+        return f"Progress({counts}, {self.committed:,} committed, RTFx {self.rtfx:.1f}{waiting})"
 
     @property
     def wall_s(self) -> float:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from voxbatch.languages import DETECTED_LANGUAGE, language_tag
+from voxbatch.safe_text import counted
 from voxbatch.scoring.counts import RATE_DIGITS, ErrorCounts, count_characters, count_errors, rounded
 from voxbatch.scoring.normalize import DEFAULT_RULES, Rules, normalizer_name
 from voxbatch.scoring.units import Unit, error_unit, scored_language
@@ -242,6 +243,17 @@ class CorpusScore:
     def wer(self) -> float | None:
         """Word error rate over the languages that are counted in words; None without such a reference."""
         return self.total("word").rate
+
+    @property
+    def rates(self) -> str:
+        """The rates of words and of characters for people, such as "WER 2.91%". Empty without a reference."""
+        totals = (("WER", self.total("word").rate), ("CER", self.total("character").rate))
+        return ", ".join(f"{name} {rate:.2%}" for name, rate in totals if rate is not None)
+
+    def __repr__(self) -> str:
+        """Return the rates and the number of items on one line; `to_dict` has everything."""
+        num_items = sum(tally.items for tally in self.by_language.values())
+        return f"CorpusScore({', '.join(filter(None, (self.rates, counted(num_items, 'item'))))})"
 
     def normalizer(self, lang: str) -> str:
         """Return the name of the rules by which the texts of a language were compared, with their version."""

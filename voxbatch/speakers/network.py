@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.process.onnx_runtime import import_onnxruntime
+from voxbatch.onnx_runtime import import_onnxruntime
 from voxbatch.records import Samples
 from voxbatch.speakers.embedding import filter_banks
 from voxbatch.speakers.segmentation import FRAMES, windows

@@ -99,7 +99,7 @@ def segments(words: Iterable[Word]) -> Iterator[Segment]:
 
 
 def _segment(words: Sequence[Word]) -> Segment:
-    return Segment(text_of(words), words[0].start, words[-1].end, words[0].speaker)
+    return Segment(text_of(words), words[0].start, words[-1].end, words[0].speaker, tuple(words))
 
 
 def text_of(words: Sequence[Word]) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from voxbatch.engines.align.numbers import number_words
 from voxbatch.engines.align.trellis import States
 from voxbatch.errors import ConfigError, EngineError
-from voxbatch.process.onnx_runtime import import_onnxruntime
+from voxbatch.onnx_runtime import import_onnxruntime
 from voxbatch.records import Samples
 
 BLANKS = ("<pad>", "[PAD]", "<blank>", "-")

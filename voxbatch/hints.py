@@ -5,8 +5,9 @@ An option is compared in lower case, with hyphens, so that --Batch_Size is --bat
 
 from __future__ import annotations
 
-OPTION, COMMAND, SETTING, FORMAT = "option", "command", "setting", "format"
-"""Kinds of words: --translate, `failures`, NeMo's pretrained_name=…, and a name in --formats."""
+OPTION, COMMAND, SETTING, FORMAT, KEYWORD = "option", "command", "setting", "format", "keyword"
+"""Kinds of words: --translate, `failures`, NeMo's pretrained_name=…, a name in --formats, and a keyword argument of
+Python whose answer is not that of the option."""
 
 _SPEAKERS = "Speakers are told apart by --speakers, their number by --speakers 2-4"
 _FORMATS = "Formats are given by --formats srt,vtt"
@@ -104,6 +105,29 @@ _TABLE = {
         "cuda amp compute-dtype": _GPU,
         "timestamps": _WORDS,
         "langid": _LANGUAGE,
+    },
+    # faster-whisper, openai-whisper, whisperX and the pipelines of transformers
+    KEYWORD: {
+        "format formats output-format output-formats response-format": "A Transcript has to_srt(), to_vtt(), to_json() "
+        'and save("talk.srt"); files of a run: voxbatch.run(source, out, formats="srt,vtt")',
+        "out output output-dir outdir output-path": 'transcript.save("talk.srt") writes a file; '
+        "voxbatch.run(source, out) writes a folder",
+        "word-timestamps timestamps return-timestamps return-word-timestamps": "transcript.words has the times of "
+        "words, and those of each segment are in segment.words",
+        "start end from to start-time end-time clip-timestamps": "A part of a recording is given by offset=60, "
+        "duration=30",
+        "verbose debug quiet log-level loglevel print-progress": "Messages go to the logger voxbatch: "
+        'logging.basicConfig(level="INFO") shows them',
+        "progress progress-callback progress-function callback show-progress log-progress progress-bar": "Progress is "
+        "given by voxbatch.run(source, out, on_progress=function); voxbatch.stream gives segments as they come",
+        "sample-rate sr": "The rate of an array is given by sampling_rate=16000; a file tells its own",
+        "chunk-length-s stride-length-s chunk-length": "Recordings are cut in pauses automatically",
+        "torch-dtype dtype": "With faster-whisper: --engine-option compute_type=int8",
+        "num-beams": "With faster-whisper: --engine-option beam_size=5",
+        "use-auth-token api-key": "The hub's token is a variable: export HF_TOKEN=…",
+        "resume skip-existing continue": "The same call again continues a run",
+        "num-threads": "With faster-whisper: --engine-option threads=4",
+        "dry-run stdout mux burn shard shards tasks": "Only the command has this: voxbatch run --help-all",
     },
     FORMAT: {"karaoke": "Words as they are spoken are given by --formats vtt-words"},
 }
