@@ -91,6 +91,10 @@ def found(
         ("fr", "Hier, étienne Bourmy est venu.", "person", "étienne Bourmy"),
         ("fr", "Il est au 20 Voltaire, 7-5-01-1 Lyon.", "address", "7-5-01-1 Lyon"),
         ("es", "Escriba Andrés.olmborri.com por favor", "email", "Andrés.olmborri.com"),
+        ("de", "Meine Kartennummer ist 7407 dann 0321 ok2653, ok788.", "card", "7407 0321 ok2653 ok788"),
+        ("fr", "Merci de virer sur LibanFR208, 5, 5, 4, 6, 0, 5.", "phone", "LibanFR208 5 5 4 6 0 5"),
+        ("fr", "Le cryptogramme est si 3.8.", "code", "3.8"),
+        ("fr", "Je suis étienne d'Elchand.", "person", "étienne d'Elchand"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:

@@ -287,8 +287,8 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "engine_options": {"flag": "--engine-option", "multiple": True, "callback": name_value},
     "formats": {"multiple": False, "default": "", "callback": format_names},
     "include": {"callback": _patterns},
-    "channel_names": {"multiple": False, "default": "", "callback": comma},
-    "hotwords": FILE,
+    **{name: {"multiple": False, "default": "", "callback": comma} for name in ("channel_names", "keep", "only")},
+    **dict.fromkeys(("hotwords", "rules", "json_schema", "tools"), FILE),
     "speaker_names": {"type": FolderOrAddress()},
     "limit": {"type": click.IntRange(min=1)},
     "overwrite": {"flag": "--resume/--overwrite", "default": True, "callback": lambda _, __, resume: not resume},
@@ -297,8 +297,6 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "keep_engine": {"type": str, "default": "0", "callback": _seconds, "is_local": True},
     "workers": {"type": str, "default": "auto", "show_default": True, "callback": _workers, "is_local": True},
     "expected_rtfx": {"cls": Option},
-    "json_schema": FILE,
-    "tools": FILE,
 }
 """Parameters of click for the settings whose text is not read by their type alone. --expected-rtfx is not forwarded,
 because the estimates are made here."""

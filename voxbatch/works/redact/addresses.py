@@ -101,7 +101,7 @@ def find_streets(passage: Passage) -> Iterator[Secret]:
         count = passage.begins(language.cues.get("address", ()), at)
         if count and (span := _after_cue(passage, at + count)):
             pieces = range(span[0], _town_end(tokens, span[1], language) + 1)
-            if pieces[0] not in taken:
+            if taken.isdisjoint(pieces[:2]):
                 yield Secret("address", tuple(pieces), "after a cue")
 
 

@@ -137,7 +137,8 @@ def _is_surely_known(token: Token, language: LanguageRules) -> bool:
 
 
 def _is_capital(token: Token) -> bool:
-    word = token.word
+    """Return whether a word is written as a name: "Elchand", "d'Elchand"."""
+    word = token.word[2:] if token.word[1:2] in ("'", "’") else token.word
     return word[:1].isupper() and not token.characters and (len(word) > 1) and not (word.isupper() and len(word) < 4)
 
 

@@ -26,7 +26,7 @@ _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
 _ONE_BY_ONE = re.compile(r"\d(?:[-.,]+\d)*")
 _PARTS = re.compile(r"[^\W\d_]+|\d+")
-SHORTEST_NUMBER = 4
+SHORTEST_NUMBER = 3
 """Digits of a word that is read as a number whatever else it has."""
 LONGEST_AMOUNT = 7
 """Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
@@ -145,8 +145,9 @@ def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
 def _written(word: str, folded: str, rules: LanguageRules) -> Token:
     """Return the token of a single word. A recogniser joins hesitations with numbers: "UM-2370" is 2370."""
     parts = _PARTS.findall(word)
-    if _HAS_DIGIT.search(word) and len(parts) > 1:
-        parts = [part for part in parts if part.casefold() not in rules.fillers]
+    others = [part for part in parts if part.casefold() not in rules.fillers and part.casefold() not in rules.repeats]
+    if _HAS_DIGIT.search(word) and len(others) < len(parts):
+        word, parts = "-".join(others), others
     characters = "".join(parts).upper()
     is_short = len(characters) <= LONGEST_AMOUNT and not word.startswith("0")
     if _TIME.fullmatch(word) or (_AMOUNT.search(word) and _HAS_DIGIT.search(word) and is_short):
