@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from voxbatch.works.redact.rules import LanguageRules
-from voxbatch.works.redact.tokens import Passage, Secret, Token
+from voxbatch.works.redact.tokens import TokenPassage, Secret, Token
 
 _EMAIL = re.compile(
     r"[\w.+\-]+@[\w\-]+(\.[\w\-]+)*|@[\w\-]+\.[\w.\-]+|[\w.+\-]+@"
@@ -24,7 +24,7 @@ MAX_BIRTH = 14
 """Words between the cue of a date of birth and the end of the date."""
 
 
-def find_emails(passage: Passage) -> Iterator[Secret]:
+def find_emails(passage: TokenPassage) -> Iterator[Secret]:
     """Yield the e-mail addresses, written or spoken: "j dot smith at example dot com"; and after "my mail is", what
     ends in a host, because a recogniser often loses the "at"."""
     tokens, language = passage.tokens, passage.language
@@ -78,7 +78,7 @@ def _local_start(tokens: Sequence[Token], at: int, language: LanguageRules) -> i
     return max(0, first)
 
 
-def find_streets(passage: Passage) -> Iterator[Secret]:
+def find_streets(passage: TokenPassage) -> Iterator[Secret]:
     """Yield streets with their numbers, and the postcodes and towns that follow them; and after "I live at", a number
     with a name, because a recogniser often loses the "street"."""
     tokens, language = passage.tokens, passage.language
@@ -105,7 +105,7 @@ def find_streets(passage: Passage) -> Iterator[Secret]:
                 yield Secret("address", tuple(pieces), "after a cue")
 
 
-def _after_cue(passage: Passage, first: int) -> tuple[int, int] | None:
+def _after_cue(passage: TokenPassage, first: int) -> tuple[int, int] | None:
     """Return the first and the last word of a house number beside a name, in the sentence that goes on at a word."""
     tokens = passage.tokens
     inside = range(first, passage.sentence_end(first, MAX_NAME))
@@ -187,7 +187,7 @@ def _town_end(tokens: Sequence[Token], last: int, language: LanguageRules) -> in
     return end
 
 
-def find_births(passage: Passage) -> Iterator[Secret]:
+def find_births(passage: TokenPassage) -> Iterator[Secret]:
     """Yield the dates that follow or precede the cue of a date of birth."""
     tokens, language = passage.tokens, passage.language
     for at in range(len(tokens)):

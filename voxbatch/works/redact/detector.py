@@ -11,7 +11,7 @@ from voxbatch.works.redact.addresses import find_births, find_emails, find_stree
 from voxbatch.works.redact.names import find_names
 from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules
-from voxbatch.works.redact.tokens import EDGES, Passage, Secret, tokens
+from voxbatch.works.redact.tokens import EDGES, TokenPassage, Secret, tokens
 
 
 def find_secrets(
@@ -30,7 +30,7 @@ def find_secrets(
     taken, secrets = set[int](), list[Secret]()
     for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
         part, voices = [words[at] for at in indexes], [speakers[at] for at in indexes]
-        passage = Passage(tokens(part, language), voices, rules, language)
+        passage = TokenPassage(tokens(part, language), voices, rules, language)
         finders = (
             _patterns(part, rules),
             find_emails(passage),

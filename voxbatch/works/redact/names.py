@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from voxbatch.works.redact.rules import LanguageRules, sound
-from voxbatch.works.redact.tokens import Passage, Secret, Token
+from voxbatch.works.redact.tokens import TokenPassage, Secret, Token
 
 MAX_NAMES = 4
 """Words of a name."""
@@ -25,7 +25,7 @@ Span = tuple[int, int, str]
 """Index of the first word of a name, of the one after its last, and the rule that found it."""
 
 
-def find_names(passage: Passage, has_capitals: bool) -> Iterator[Secret]:
+def find_names(passage: TokenPassage, has_capitals: bool) -> Iterator[Secret]:
     """Yield the names of persons.
 
     Args:
@@ -51,14 +51,14 @@ def find_names(passage: Passage, has_capitals: bool) -> Iterator[Secret]:
             yield Secret("person", (at,), "said again")
 
 
-def _own_spans(passage: Passage) -> Iterator[Span]:
+def _own_spans(passage: TokenPassage) -> Iterator[Span]:
     texts = [tuple(name.split()) for name in passage.rules.own_names]
     for at in range(len(passage.tokens) if texts else 0):
         if count := passage.begins(texts, at):
             yield at, at + count, "own list"
 
 
-def _cued_spans(passage: Passage) -> Iterator[Span]:
+def _cued_spans(passage: TokenPassage) -> Iterator[Span]:
     """Yield the names after a title or another cue."""
     tokens, language = passage.tokens, passage.language
     for at, token in enumerate(tokens):

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from voxbatch.works.redact.rules import NumberRule
-from voxbatch.works.redact.tokens import Passage, Secret
+from voxbatch.works.redact.tokens import TokenPassage, Secret
 
 AFTER = 5
 """Words after a number in which a cue may follow: "4401 is the code"."""
@@ -50,7 +50,7 @@ class Chain:
         return "".join(filter(str.isdigit, self.characters))
 
 
-def find_numbers(passage: Passage) -> Iterator[Secret]:
+def find_numbers(passage: TokenPassage) -> Iterator[Secret]:
     """Yield the numbers in a passage that are secrets."""
     chains = list(_chains(passage))
     named, low = list[Secret | None](), 0
@@ -66,7 +66,7 @@ def find_numbers(passage: Passage) -> Iterator[Secret]:
     yield from filter(None, named)
 
 
-def _continues(chain: Chain, secret: Secret, passage: Passage) -> bool:
+def _continues(chain: Chain, secret: Secret, passage: TokenPassage) -> bool:
     """Return whether a chain is a part of a secret near it, in the same sentence."""
     first = min(chain.pieces[-1], secret.pieces[-1]) + 1
     stop = max(chain.pieces[0], secret.pieces[0])
@@ -75,7 +75,7 @@ def _continues(chain: Chain, secret: Secret, passage: Passage) -> bool:
     return stop - first <= most and not has_end and chain.digits != "" and not _is_amount(chain, passage)
 
 
-def _chains(passage: Passage) -> Iterator[Chain]:
+def _chains(passage: TokenPassage) -> Iterator[Chain]:
     """Yield the chains of digits and letters."""
     chain, tokens = Chain(), passage.tokens
     for at, token in enumerate(tokens):
@@ -94,7 +94,7 @@ def _chains(passage: Passage) -> Iterator[Chain]:
         yield chain
 
 
-def _joins(last: int, following: int, passage: Passage) -> bool:
+def _joins(last: int, following: int, passage: TokenPassage) -> bool:
     """Return whether two parts of a number belong together, by what is between them."""
     tokens, speakers, language = passage.tokens, passage.speakers, passage.language
     token, gap = tokens[following], following - last - 1
@@ -112,7 +112,7 @@ def _joins(last: int, following: int, passage: Passage) -> bool:
     )
 
 
-def _secret(chain: Chain, low: int, passage: Passage) -> Secret | None:
+def _secret(chain: Chain, low: int, passage: TokenPassage) -> Secret | None:
     """Return the secret that a chain is, by the first rule that fits; None if none does.
 
     Args:
@@ -136,7 +136,7 @@ def _secret(chain: Chain, low: int, passage: Passage) -> Secret | None:
     return None
 
 
-def _is_amount(chain: Chain, passage: Passage) -> bool:
+def _is_amount(chain: Chain, passage: TokenPassage) -> bool:
     """Return whether a number is followed by a unit, and not too long for an amount."""
     after = passage.tokens[chain.pieces[-1] + 1 : chain.pieces[-1] + 2]
     return len(chain.digits) <= MAX_AMOUNT and any(token.folded in passage.language.units for token in after)

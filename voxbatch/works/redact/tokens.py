@@ -71,7 +71,7 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class TokenPassage:
     """The words in which secrets are looked for, as tokens, with the rules for them."""
 
     tokens: Sequence[Token]
