@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from voxbatch.works.redact.rules import LanguageRules
-from voxbatch.works.redact.tokens import TokenPassage, Secret, Token
+from voxbatch.works.redact.tokens import Secret, Token, TokenPassage
 
 _EMAIL = re.compile(
     r"[\w.+\-]+@[\w\-]+(\.[\w\-]+)*|@[\w\-]+\.[\w.\-]+|[\w.+\-]+@"

@@ -11,7 +11,7 @@ from voxbatch.works.redact.addresses import find_births, find_emails, find_stree
 from voxbatch.works.redact.names import find_names
 from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules
-from voxbatch.works.redact.tokens import EDGES, TokenPassage, Secret, tokens
+from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, tokens
 
 
 def find_secrets(

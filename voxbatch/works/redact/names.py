@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from voxbatch.works.redact.rules import LanguageRules, sound
-from voxbatch.works.redact.tokens import TokenPassage, Secret, Token
+from voxbatch.works.redact.tokens import Secret, Token, TokenPassage
 
 MAX_NAMES = 4
 """Words of a name."""

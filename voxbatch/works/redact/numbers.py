@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from voxbatch.works.redact.rules import NumberRule
-from voxbatch.works.redact.tokens import TokenPassage, Secret
+from voxbatch.works.redact.tokens import Secret, TokenPassage
 
 AFTER = 5
 """Words after a number in which a cue may follow: "4401 is the code"."""
