@@ -1,8 +1,8 @@
 """Measure recall and precision of `voxbatch redact` by kind, on invented calls in four languages.
 
-First on the texts as they are written. With --speak FOLDER, they are also spoken by espeak-ng and recognised by a
-Whisper model; then the redacted copies are recognised, in which no secret may come back. presidio-analyzer, if it is
-installed, runs on the same texts.
+First on the texts as they are written, and with simulated mistakes of a recogniser. With --speak FOLDER, they are also
+spoken by pico2wave, if it is installed, else by espeak-ng, and recognised by a Whisper model; then the redacted copies
+are recognised, in which no secret may come back. presidio-analyzer, if it is installed, runs on the same texts.
 
 A secret counts as found if each of its words is redacted. A redaction counts as right if it has a word of a secret.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,8 @@ from typing import Any
 
 from common import Bars, machine, parser, write_manifest
 from rapidfuzz import fuzz
-from redact_texts import NUMBER_KINDS, NUMBERS, Call, Planted, calls
+from redact_texts import NUMBER_KINDS, NUMBERS, Call, Planted, calls, misheard
+from redact_texts import spoken as said_text
 
 from voxbatch.scoring.alignment import edit_blocks
 from voxbatch.storage import DEFAULT_STORES
@@ -31,6 +31,7 @@ from voxbatch.works.redact.rules import load
 
 OWN = "voxbatch"
 LANGUAGES = ("en", "de", "fr", "es")
+PICO_VOICES = {"en": "en-US", "de": "de-DE", "fr": "fr-FR", "es": "es-ES"}
 LEAST_NUMBERS, LEAST_NAMES, LEAST_PRECISION = 0.98, 0.9, 0.9
 """Bars of the recall of numbers and names, and of the precision, on the written texts."""
 Row = tuple[Call, Sequence[str], Sequence[Planted]]
@@ -178,22 +179,24 @@ def _is_core(secret: Planted, call: Call, word: str) -> bool:
 
 
 def spoken(texts: Sequence[Call], folder: Path, model: str) -> Path:
-    """Speak the calls, recognise them, and return the OUT. English is spoken by `voxbatch speak`, the others by
-    espeak-ng; all digits one by one."""
+    """Speak the calls, recognise them, and return the OUT. Without pico2wave, English is spoken by `voxbatch speak`."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, english = [], []
     for number, call in enumerate(texts):
-        item_id = f"{number:05d}"
-        said = re.sub(r"(?<=\d)(?=\d)", " ", " ".join(call.words))
-        if call.lang == "en":
+        item_id, said = f"{number:05d}", said_text(call)
+        path = folder / f"{item_id}.wav"
+        if shutil.which("pico2wave"):
+            text = f'<speed level="85">{said}</speed>'
+            subprocess.run(["pico2wave", "-l", PICO_VOICES[call.lang], "-w", path, text], check=True)
+        elif call.lang == "en":
             english.append({"id": item_id, "text": said})
             path = folder / "english" / "flac" / f"{item_id}.flac"
         else:
-            path = folder / f"{item_id}.wav"
             subprocess.run(["espeak-ng", "-v", call.lang, "-s", "130", "-w", path, said], check=True)
         rows.append({"audio_filepath": str(path), "id": item_id, "lang": call.lang})
-    write_manifest(folder / "english.jsonl", english)
-    _voxbatch("speak", folder / "english.jsonl", "-o", folder / "english", "--engine", "hibari", "-q")
+    if english:
+        write_manifest(folder / "english.jsonl", english)
+        _voxbatch("speak", folder / "english.jsonl", "-o", folder / "english", "--engine", "hibari", "-q")
     write_manifest(folder / "calls.jsonl", rows)
     _voxbatch("run", folder / "calls.jsonl", "-o", folder / "out", "--engine", "faster-whisper", "--model", model, "-q")
     return folder / "out"
@@ -252,6 +255,7 @@ def main() -> None:
     """Print the figures, and exit with 1 if a bar is missed."""
     options = parser(__doc__ or "")
     options.add_argument("--calls", type=int, default=170, help="calls for each language")
+    options.add_argument("--seed", type=int, default=1, help="of the written calls; spoken ones have the next")
     options.add_argument("--languages", type=lambda text: text.split(","), default=LANGUAGES, help="e.g. en,de")
     options.add_argument("--speak", type=Path, help="folder for recordings")
     options.add_argument("--spoken-calls", type=int, default=40, help="of them, those that are spoken")
@@ -262,7 +266,7 @@ def main() -> None:
     detectors = {OWN: rules_detector()}
     if importlib.util.find_spec("presidio_analyzer"):
         detectors["presidio alone"] = presidio_detector()
-    texts = [call for lang in arguments.languages for call in calls(lang, arguments.calls, seed=1)]
+    texts = [call for lang in arguments.languages for call in calls(lang, arguments.calls, arguments.seed)]
     bars = Bars()
     for name, detect in detectors.items():
         figures = measure(f"## Written, {name}", detect, ((call, call.words, call.secrets) for call in texts))
@@ -271,10 +275,13 @@ def main() -> None:
             bars.at_least("recall of numbers", figures.recall(NUMBER_KINDS), LEAST_NUMBERS)
             bars.at_least("recall of names", figures.recall(["person"]), LEAST_NAMES)
             bars.at_least("precision", figures.precision, LEAST_PRECISION)
+        wrong = [misheard(call, arguments.seed) for call in texts]
+        figures = measure(f"## Misheard, {name}", detect, ((call, call.words, call.secrets) for call in wrong))
+        print("\n".join(figures.missed) if arguments.show and name == OWN else "")
     if not arguments.speak:
         bars.leave()
-    assert shutil.which("espeak-ng"), "apt-get install espeak-ng"
-    said = [call for lang in arguments.languages for call in calls(lang, arguments.spoken_calls, seed=2)]
+    assert shutil.which("pico2wave") or shutil.which("espeak-ng"), "apt-get install espeak-ng"
+    said = [call for lang in arguments.languages for call in calls(lang, arguments.spoken_calls, arguments.seed + 1)]
     heard = [*texts_of(spoken(said, arguments.speak, arguments.model))]
     rows = [(call, words, placed(call, words)) for call, words in zip(said, heard, strict=True)]
     for name, detect in detectors.items():

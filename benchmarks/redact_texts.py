@@ -7,8 +7,9 @@ The sentences, names, streets and numbers are invented. Numbers are written in g
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NUMBERS = {
     "en": "zero one two three four five six seven eight nine",
@@ -177,6 +178,40 @@ def calls(lang: str, count: int, seed: int) -> Iterator[Call]:
                 core = frozenset(at for at in range(first, len(words)) if words[at].strip(",.") not in pauses)
                 secrets.append(Planted(str(kind), first, len(words), core))
         yield Call(lang, tuple(words), tuple(secrets))
+
+
+def misheard(call: Call, seed: int) -> Call:
+    """Return a call with mistakes as a recogniser makes them, in a third of its secrets and in one of ten cues.
+
+    A digit is lost, groups are divided by hyphens and commas, a name is written as it sounds or small, and a street, an
+    "at" or the word before a secret is another one.
+    """
+    chance, words = random.Random(f"{call.lang} {call.words} {seed}"), [*call.words]
+    for secret in call.secrets:
+        if chance.random() < 0.1 and secret.first:
+            words[secret.first - 1] = "was"
+        if chance.random() > 1 / 3:
+            continue
+        for at in secret.core:
+            word = words[at]
+            if word.strip(",.").isdigit():
+                joint = chance.choice("-,.")
+                lost = chance.randrange(len(word)) if len(word) > 4 else len(word)
+                words[at] = joint.join(word[:lost] + word[lost + 1 :]) if secret.kind != "address" else word
+            elif secret.kind in ("person", "address") and len(word) > 3:
+                sounds = (("nn", "n"), ("th", "t"), ("ph", "f"), ("ck", "k"), ("rue", "de"), ("Road", "wrote"))
+                for written, sound in sounds:
+                    word = word.replace(written, sound)
+                words[at] = word.lower() if word.lower().startswith(("é", "í", "á")) else word
+            elif secret.kind == "email" and word in AT_DOT[call.lang][:1]:
+                words[at] = "and"
+    return replace(call, words=tuple(words))
+
+
+def spoken(call: Call) -> str:
+    """Return a call as it is to be said: the digits of its secrets one by one, and those of years and prices not."""
+    secret = {at for planted in call.secrets if planted.kind != "date_of_birth" for at in planted.core}
+    return " ".join(re.sub(r"(?<=\d)(?=\d)", " ", word) if at in secret else word for at, word in enumerate(call.words))
 
 
 def _append(words: list[str], word: str) -> None:

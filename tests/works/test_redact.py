@@ -80,6 +80,21 @@ def found(
         ("de", "Meine E-Mail ist Haiker-Punkt vom Atmei-Punkt-Kom.", "email", "Haiker-Punkt vom Atmei-Punkt-Kom"),
         ("en", "hello my name is oliver smith and i call about the weather", "person", "oliver smith"),
         ("it", "la carta 4401 5500 1234 567", "card", "4401 5500 1234 567"),
+        ("en", "Sure, the card is 1-847, UM-2370, UM-2257 please.", "card", "1-847 UM-2370 UM-2257"),
+        ("en", "My pen is 247. The bank is closed.", "code", "247"),
+        ("en", "Yes, it is four nine, seven one.", "code", "four nine seven one"),
+        ("en", "I live at 53 Hero, Wexcombe.", "address", "53 Hero Wexcombe"),
+        ("en", "They moved to SW-1-A-2-BX.", "address", "SW-1-A-2-BX"),
+        ("de", "Mein Geburtstagung war der 10. Juni 1973.", "date_of_birth", "10 Juni 1973"),
+        ("fr", "Mon portable L06 fit, 1, 2, 8, 9, 4, 7, 3.", "phone", "L06"),
+        ("fr", "Nous avons vu Yanic Malvoix au bureau.", "person", "Yanic Malvoix"),
+        ("fr", "Hier, étienne Bourmy est venu.", "person", "étienne Bourmy"),
+        ("fr", "Il est au 20 Voltaire, 7-5-01-1 Lyon.", "address", "7-5-01-1 Lyon"),
+        ("es", "Escriba Andrés.olmborri.com por favor", "email", "Andrés.olmborri.com"),
+        ("de", "Meine Kartennummer ist 7407 dann 0321 ok2653, ok788.", "card", "7407 0321 ok2653 ok788"),
+        ("fr", "Merci de virer sur LibanFR208, 5, 5, 4, 6, 0, 5.", "phone", "LibanFR208 5 5 4 6 0 5"),
+        ("fr", "Le cryptogramme est si 3.8.", "code", "3.8"),
+        ("fr", "Je suis étienne d'Elchand.", "person", "étienne d'Elchand"),
     ],
 )  # fmt: skip
 def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: RedactionRules) -> None:
@@ -94,6 +109,8 @@ def test_a_secret_is_found(lang: str, text: str, kind: str, secret: str, rules: 
         "The train leaves at 10:45 and takes 3 hours, one of the fastest.",
         "We will meet in May, at the market in Paris.",
         "Chapter 7 has 12 pages; it costs $45.90, or 1 200 000 euros in all.",
+        "One, two, three, go! They said it was ever so good.",
+        "We read about it on www.example.com and in the Yanic.",
     ],
 )
 def test_other_numbers_and_words_stay(text: str, rules: RedactionRules) -> None:

@@ -112,6 +112,20 @@ def test_no_place_of_a_run_leaks(out: Path, voxbatch: Voxbatch, tmp_path: Path) 
     assert {path.suffix for path in (tmp_path / "shared" / "flac").iterdir()} == {".flac"}
 
 
+def test_the_copies_of_an_out_with_a_name_are_in_a_folder_without_it(
+    out: Path, voxbatch: Voxbatch, tmp_path: Path
+) -> None:
+    """Without -o, the copies are beside OUT in a folder whose name tells nothing, and that a second run continues."""
+    (tmp_path / "work").mkdir()
+    original = out.rename(tmp_path / "work" / "Zuberbrand.voxbatch")
+    for _ in range(2):
+        done = voxbatch("redact", original, "--formats", "srt", "-q")
+        assert done.returncode == 0, done.stderr
+    (shared,) = (folder for folder in (tmp_path / "work").iterdir() if folder != original)
+    assert shared.name.startswith("redacted-")
+    assert not leaks(shared)
+
+
 def test_a_run_that_is_killed_anywhere_leaks_nothing(out: Path, voxbatch: Voxbatch, tmp_path: Path) -> None:
     """After each change of its OUT, the files of a run that is killed there have no secret, and its end has none. Nor
     do they name the original OUT, or the file of rules."""

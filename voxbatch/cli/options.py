@@ -288,8 +288,8 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "engine_options": {"flag": "--engine-option", "multiple": True, "callback": name_value},
     "formats": {"multiple": False, "default": "", "callback": format_names},
     "include": {"callback": _patterns},
-    "channel_names": {"multiple": False, "default": "", "callback": comma},
-    "hotwords": FILE,
+    **{name: {"multiple": False, "default": "", "callback": comma} for name in ("channel_names", "keep", "only")},
+    **dict.fromkeys(("hotwords", "rules", "json_schema", "tools"), FILE),
     "speaker_names": {"type": FolderOrAddress()},
     "limit": {"type": click.IntRange(min=1)},
     "overwrite": {"flag": "--resume/--overwrite", "default": True, "callback": lambda _, __, resume: not resume},
@@ -299,8 +299,6 @@ _PARSING: Mapping[str, Mapping[str, Any]] = {
     "workers": {"type": str, "default": "auto", "show_default": True, "callback": _workers, "is_local": True},
     "quality": {"cls": Option},
     "expected_rtfx": {"cls": Option},
-    "json_schema": FILE,
-    "tools": FILE,
 }
 """Parameters of click for the settings whose text is not read by their type alone. --quality and --expected-rtfx are
 not forwarded, because the choice and the estimates are made here."""

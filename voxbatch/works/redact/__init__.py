@@ -1,7 +1,7 @@
 """Redact the transcripts and recordings of a run: write copies without card numbers, names and other secrets.
 
 rules, rules.yaml    what counts as a secret, by language and country
-tokens               a word as digits, spelled letters or a plain word
+tokens               a word as digits, spelled letters or a plain word; the passage that the detectors read
 numbers              chains of digits and letters: cards, telephones, codes
 addresses            e-mail addresses, streets, dates of birth
 names                names of persons

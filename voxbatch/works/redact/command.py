@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from voxbatch.cli.options import (
-    FILE,
-    Command,
     FolderOrAddress,
     RunCommand,
-    comma,
-    option,
     setting_option,
     store_options,
     work_options,
@@ -22,15 +17,10 @@ from voxbatch.cli.run_command import start
 from voxbatch.settings import settings_of
 from voxbatch.storage import Stores
 from voxbatch.works.redact import SETTINGS
+from voxbatch.works.redact.key import keyed_hash, own_key
 from voxbatch.works.redact.options import RedactionOptions
 
 _OWN = settings_of(RedactionOptions)
-
-
-def _list(name: str) -> Callable[[Command], Command]:
-    """Return the option of a setting that is a list with commas."""
-    declared = _OWN[name]
-    return option(declared.flag, group=declared.group, callback=comma, metavar=declared.metavar, help=declared.help)
 
 
 @click.command(
@@ -39,9 +29,9 @@ def _list(name: str) -> Callable[[Command], Command]:
     epilog="Each option can also be given as an environment variable: VOXBATCH_KEEP, VOXBATCH_SOUND, …",
 )
 @click.argument("source", metavar="OUT", type=FolderOrAddress())
-@_list("keep")
-@_list("only")
-@option("--rules", group=_OWN["rules"].group, metavar=_OWN["rules"].metavar, help=_OWN["rules"].help, **FILE)
+@setting_option(_OWN["keep"])
+@setting_option(_OWN["only"])
+@setting_option(_OWN["rules"])
 @setting_option(_OWN["sound"])
 @setting_option(_OWN["margin"])
 @work_options(SETTINGS)
@@ -57,17 +47,19 @@ def redact(ctx: click.Context, /, source: str, out: str | None, stores: Stores, 
       voxbatch redact out -o shared --only card,iban,account --sound tone
       voxbatch redact out -o shared --rules names.yaml --formats srt,txt
 
+    Without -o, the copies are beside OUT in redacted-…, because the name of OUT may be that of a person.
     The copies have no file names, columns or metadata of the originals, which stay as they are. No detector finds
     everything: look through review.csv, and listen to a sample.
     """
     from voxbatch.output import run_file
 
-    run = run_file.read_existing(stores.out(source))
+    original = stores.out(source)
+    run = run_file.read_existing(original)
     own = RedactionOptions(**{name: settings.pop(name) for name in _OWN})
     start(
         ctx,
         source=source,
-        out=out or f"{source.rstrip('/')}.redacted",
+        out=out or _neutral(source, own_key(original)),
         own=own,
         audio_stream=run.identity.get("audio_stream"),
         engine_options={},
@@ -76,3 +68,9 @@ def redact(ctx: click.Context, /, source: str, out: str | None, stores: Stores, 
         vllm_config=None,
         **settings,
     )
+
+
+def _neutral(source: str, key: bytes) -> str:
+    """Return a place beside an OUT that does not tell its name, and is the same in each run."""
+    folder = source.rstrip("/").rpartition("/")[0]
+    return f"{folder}{'/' if folder else ''}redacted-{keyed_hash('copies', key, 4)}"

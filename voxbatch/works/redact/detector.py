@@ -11,9 +11,7 @@ from voxbatch.works.redact.addresses import find_births, find_emails, find_stree
 from voxbatch.works.redact.names import find_names
 from voxbatch.works.redact.numbers import find_numbers
 from voxbatch.works.redact.rules import RedactionRules
-from voxbatch.works.redact.secrets import Secret
-from voxbatch.works.redact.tokens import EDGES
-from voxbatch.works.redact.tokens import tokens as tokens_of
+from voxbatch.works.redact.tokens import EDGES, Secret, TokenPassage, tokens
 
 
 def find_secrets(
@@ -32,14 +30,14 @@ def find_secrets(
     taken, secrets = set[int](), list[Secret]()
     for indexes in (range(len(words)), *_interrupted(speakers, rules.max_gap)):
         part, voices = [words[at] for at in indexes], [speakers[at] for at in indexes]
-        tokens = tokens_of(part, language)
+        passage = TokenPassage(tokens(part, language), voices, rules, language)
         finders = (
             _patterns(part, rules),
-            find_emails(tokens, language),
-            find_births(tokens, language),
-            find_streets(tokens, language),
-            find_numbers(tokens, voices, rules, language),
-            find_names(tokens, language, rules.own_names, has_capitals),
+            find_emails(passage),
+            find_births(passage),
+            find_streets(passage),
+            find_numbers(passage),
+            find_names(passage, has_capitals),
         )
         for secret in chain(*finders):
             pieces = tuple(indexes[at] for at in secret.pieces if indexes[at] not in taken)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module, resources
@@ -26,6 +27,8 @@ KINDS = (
 `speaker_name` the speakers who have a name instead of a number."""
 _OWN = {"names": "a list of names", "patterns": "patterns of Python by their kinds", "numbers": "a list of rules"}
 """The keys of a file for --rules."""
+_SOUNDS = {"ph": "f", "ck": "k", "qu": "k", "ch": "k", "c": "k", "h": "", "y": "i", "w": "v", "z": "s"}
+"""Letters that recognisers take for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class NumberRule:
     check: str | None = None
     needs_cue: bool = False
     """True if the right check digits alone do not make it fit."""
+    one_by_one: bool = False
+    """True if each part must be said as single digits."""
     countries: tuple[str, ...] = ()
     """Countries of the languages in which it holds. Empty means all."""
 
@@ -64,7 +69,6 @@ class LanguageRules:
     hundred: frozenset[str] = frozenset()
     thousand: frozenset[str] = frozenset()
     repeats: Mapping[str, int] = field(default_factory=dict)
-    letters: Mapping[str, str] = field(default_factory=dict)
     not_letters: frozenset[str] = frozenset()
     """Words of one letter."""
     fillers: frozenset[str] = frozenset()
@@ -86,7 +90,11 @@ class LanguageRules:
     months: frozenset[str] = frozenset()
     not_names: frozenset[str] = frozenset()
     """Names that are also words or places."""
+    postcode: str = ""
+    """Pattern of a postcode that tells an address without a street. Empty if there is none."""
     first_names: frozenset[str] = frozenset()
+    name_sounds: frozenset[str] = frozenset()
+    """How the first names sound; see `sound`."""
     last_names: frozenset[str] = frozenset()
     knows_names: bool = True
     """False in a language for which there are patterns alone."""
@@ -102,10 +110,14 @@ class RedactionRules:
     own_names: frozenset[str]
     """Names of such a file, folded."""
     max_gap: int
-    cue_distance: int
+    cue_distance: Mapping[str, int]
     near: int
     digest: str
     """SHA-256 of all files, of which the results depend."""
+
+    def distance(self, cue: str) -> int:
+        """Return the number of words in which a cue is looked for before a number."""
+        return self.cue_distance.get(cue, self.cue_distance["any"])
 
     def language(self, tag: str | None) -> LanguageRules:
         """Return the rules of a language by its primary subtag. One that has none takes the words of all languages for
@@ -204,11 +216,15 @@ def _language(tag: str | None) -> LanguageRules:
     cues = {kind: _cue_words(words) for kind, words in merged.pop("cues").items()}
     tables: dict[str, Any] = {name: _cue_words(merged.pop(name)) for name in ("name_cues", "weak_name_cues")}
     countries = tuple(merged.pop("countries"))
-    tables |= {name: value if isinstance(value, dict) else frozenset(map(str, value)) for name, value in merged.items()}
+    tables |= {
+        name: value if isinstance(value, dict | str) else frozenset(map(str, value)) for name, value in merged.items()
+    }
+    first |= _foreign_names() if tag else frozenset()
     return LanguageRules(
         numbers=numbers | (_compounds(numbers, unit_first) if unit_first else {}),
         cues=cues,
-        first_names=first | _foreign_names() if tag else first,
+        first_names=first,
+        name_sounds=frozenset(map(sound, first)) - {""},
         last_names=last,
         knows_names=tag is not None,
         countries=countries if tag else (),
@@ -222,6 +238,17 @@ def _joined(before: Any, value: Any) -> Any:
         before = before or {}
         return before | {name: _joined(before.get(name), further) for name, further in value.items()}
     return [*(before or ()), *value] if isinstance(value, list) else value
+
+
+def sound(name: str) -> str:
+    """Return how a folded name sounds, roughly; "" of a short one, which sounds like too many words.
+
+    "yannick", "yanic"  →  "ianik"
+    """
+    letters = "".join(filter(str.isalpha, unicodedata.normalize("NFD", name)))
+    for written, heard in _SOUNDS.items():
+        letters = letters.replace(written, heard)
+    return re.sub(r"(.)\1", r"\1", letters) if len(letters) > 3 else ""
 
 
 def _cue_words(cues: Iterable[Any]) -> Sequence[tuple[str, ...]]:

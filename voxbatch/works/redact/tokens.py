@@ -1,4 +1,4 @@
-"""Read words as what they may be in a secret: digits, a spelled letter, a sign, an amount, or a plain word.
+"""Read the words of an item as what they may be in a secret: digits, a spelled letter, an amount, or a plain word.
 
 "double" "five" "B" "44-01" "fünfundfünfzig" "$20"  →  55, B, 4401, 55, an amount
 """
@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from voxbatch.works.redact.rules import LanguageRules
+from voxbatch.works.redact.rules import LanguageRules, RedactionRules
 
 EDGES = "-–—.,;:!?…\"'“”„‚‘’«»¿¡()[]"
 """Punctuation around a word."""
@@ -24,7 +24,9 @@ _SENTENCE_END = re.compile(r"(?<!^\w)(?<!^\d\d)\.$|[!?…]$")
 """The end of a sentence, and not that of the day in "9. März" or of a letter."""
 _TIME = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 _HAS_DIGIT = re.compile(r"\d")
-SHORTEST_NUMBER = 4
+_ONE_BY_ONE = re.compile(r"\d(?:[-.,]+\d)*")
+_PARTS = re.compile(r"[^\W\d_]+|\d+")
+SHORTEST_NUMBER = 3
 """Digits of a word that is read as a number whatever else it has."""
 LONGEST_AMOUNT = 7
 """Digits of an amount without a unit. A recogniser writes longer numbers like amounts, too: "997,155,973,166,267"."""
@@ -45,11 +47,60 @@ class Token:
     is_weak: bool = False
     """True for digits that are probably a year or an amount: "1999", "12,500"."""
     is_year: bool = False
+    is_one_by_one: bool = False
+    """True for a digit, and for digits that are divided: "4", "four", "0,3,2"."""
     is_international: bool = False
     """True for a number that begins with a plus."""
     uses: int = 1
     """Number of words that were read together: "vingt" "deux" → 22 in the first, and none in the second."""
     ends_sentence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Words of an item that are a secret."""
+
+    kind: str
+    """One of rules.KINDS."""
+    pieces: tuple[int, ...]
+    """Indexes of the words, ascending."""
+    rule: str
+    """Name of the rule that found it, for people."""
+    is_checked: bool = False
+    """True if its check digits are right."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPassage:
+    """The words in which secrets are looked for, as tokens, with the rules for them."""
+
+    tokens: Sequence[Token]
+    speakers: Sequence[str | None]
+    rules: RedactionRules
+    language: LanguageRules
+
+    def begins(self, texts: Iterable[tuple[str, ...]], at: int) -> int:
+        """Return the number of words of the longest text that begins at a word; 0 if none does. A `*` stands for the
+        rest of a word."""
+        return max((len(text) for text in texts if self._is_at(text, at)), default=0)
+
+    def has_cue(self, kind: str, first: int, stop: int) -> bool:
+        """Return whether a cue of a kind of secret begins among some words."""
+        texts = self.language.cues.get(kind, ())
+        return any(self.begins(texts, at) for at in range(max(0, first), min(stop, len(self.tokens))))
+
+    def _is_at(self, text: tuple[str, ...], at: int) -> bool:
+        if at + len(text) > len(self.tokens):
+            return False
+        pairs = zip(self.tokens[at : at + len(text)], text, strict=True)
+        return all(
+            token.folded.startswith(part[:-1]) if part[-1] == "*" else token.folded == part for token, part in pairs
+        )
+
+    def sentence_end(self, first: int, most: int) -> int:
+        """Return the index after the sentence that goes on at a word, or after so many words."""
+        stop = min(first + most, len(self.tokens))
+        return next((at + 1 for at in range(max(0, first), stop) if self.tokens[at].ends_sentence), stop)
 
 
 def tokens(words: Sequence[str], rules: LanguageRules) -> list[Token]:
@@ -81,17 +132,23 @@ def _token(words: Sequence[str], at: int, rules: LanguageRules) -> Token:
     if spoken := _spoken(words, at, rules):
         digits, uses = spoken
         is_hundred = at + uses < len(words) and words[at + uses].casefold() in rules.hundred
-        return Token(word, folded, digits + "00" * is_hundred, uses=uses + is_hundred)
+        one_by_one = len(digits) == 1
+        return Token(word, folded, digits + "00" * is_hundred, is_one_by_one=one_by_one, uses=uses + is_hundred)
     if (times := rules.repeats.get(folded)) and at + 1 < len(words):
         following = _token(words, at + 1, rules)
         if text := following.characters:
-            return Token(word, folded, text[:1] * times + text[1:], uses=1 + following.uses)
+            text = text[:1] * times + text[1:]
+            return Token(word, folded, text, is_one_by_one=following.is_one_by_one, uses=1 + following.uses)
     return _written(word, folded, rules)
 
 
 def _written(word: str, folded: str, rules: LanguageRules) -> Token:
-    """Return the token of a single word."""
-    characters = "".join(filter(str.isalnum, word)).upper()
+    """Return the token of a single word. A recogniser joins hesitations with numbers: "UM-2370" is 2370."""
+    parts = _PARTS.findall(word)
+    others = [part for part in parts if part.casefold() not in rules.fillers and part.casefold() not in rules.repeats]
+    if _HAS_DIGIT.search(word) and len(others) < len(parts):
+        word, parts = "-".join(others), others
+    characters = "".join(parts).upper()
     is_short = len(characters) <= LONGEST_AMOUNT and not word.startswith("0")
     if _TIME.fullmatch(word) or (_AMOUNT.search(word) and _HAS_DIGIT.search(word) and is_short):
         return Token(word, folded, is_amount=True)
@@ -101,7 +158,10 @@ def _written(word: str, folded: str, rules: LanguageRules) -> Token:
         is_year = bool(_YEAR.fullmatch(word))
         is_weak = is_year or (is_short and bool(_GROUPED.fullmatch(word)))
         digits = "".join(filter(str.isdigit, characters))
-        return Token(word, folded, digits, is_weak=is_weak, is_year=is_year, is_international=word.startswith("+"))
+        return Token(
+            word, folded, digits, is_weak=is_weak, is_year=is_year, is_one_by_one=bool(_ONE_BY_ONE.fullmatch(word)),
+            is_international=word.startswith("+"),
+        )  # fmt: skip
     is_letter = len(word) == 1 and word.isalpha() and (word.isupper() or folded not in rules.not_letters)
     if is_letter or _CODE.fullmatch(word) or _SPELLED.fullmatch(word):
         return Token(word, folded, characters)

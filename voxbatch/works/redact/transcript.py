@@ -15,7 +15,7 @@ from itertools import count, groupby
 
 from voxbatch.formats.document import complete_sources, visible_text
 from voxbatch.records import Segment, Transcript, Word
-from voxbatch.works.redact.secrets import Secret
+from voxbatch.works.redact.tokens import Secret
 
 _END = re.compile(r"[.,;:!?…]+$")
 _NUMBERED = re.compile(r"Speaker \d+")
