@@ -168,7 +168,7 @@ def start(
         return
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
-    leave(transcribe(config, log, show_progress, ending))
+    leave(transcribe(config, log, show_progress, ending, shares_out=task is not None))
 
 
 def _refuse_file(out: str | None) -> None:

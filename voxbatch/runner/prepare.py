@@ -23,6 +23,7 @@ from voxbatch.languages import language_name
 from voxbatch.log import Log
 from voxbatch.manifest import Source, Survey, survey
 from voxbatch.output.layout import list_name
+from voxbatch.output.lease import work_on
 from voxbatch.output.lists import Listing
 from voxbatch.output.reserve import Reservation, refuse_nested, reserve
 from voxbatch.output.run_file import EngineFacts, Run, RunFacts, read_keys
@@ -51,14 +52,24 @@ def worker_environments(spec: EngineSpec, max_workers: int) -> tuple[Mapping[str
     return spec.workers[: max_workers or None]
 
 
-def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log) -> Job:
+def prepare(
+    config: Config,
+    source: Source,
+    engine_cache: EngineCache,
+    log: Log,
+    resources: contextlib.ExitStack,
+    shares_out: bool = False,
+) -> Job:
     """Check everything that can be refused, and reserve OUT. No model is loaded.
 
     Args:
         source: the manifest of the config, which must stay open while the job is worked on.
+        resources: releases the lease on OUT.
+        shares_out: see `run`.
 
     Raises:
         UsageError: the config, the manifest or OUT is wrong.
+        InUseError: another process works on OUT.
         StorageError: the source or OUT is unreachable.
     """
     steps = steps_of(config)
@@ -96,10 +107,7 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         id_root=source.id_root,
         facts=_facts(config, spec, max(1, len(environments))),
     )
-    store = config.stores.out(config.out)
-    refuse_nested(store.place, config.stores)
-    if unsafe := store.prepare():
-        log.warning("unsafe_store", text=unsafe)
+    store = _leased_out(config, resources, shares_out, log)
     listing = Listing(
         keys=surveyed.keys,
         grows=source.grows,
@@ -130,6 +138,17 @@ def prepare(config: Config, source: Source, engine_cache: EngineCache, log: Log)
         calibration=None if second else calibration,  # it is of the small model alone
     )
     return replace(job, second=second.second_pass(job, surveyed.items)) if second else job
+
+
+def _leased_out(config: Config, resources: contextlib.ExitStack, shares_out: bool, log: Log) -> Store:
+    """Return OUT, which can be written, with a lease on it."""
+    store = config.stores.out(config.out)
+    refuse_nested(store.place, config.stores)
+    if unsafe := store.prepare():
+        log.warning("unsafe_store", text=unsafe)
+    is_alone = config.shards == 1 and not (shares_out or config.overwrite)
+    resources.enter_context(work_on(store, config.shard, config.shards, is_alone, log))
+    return store
 
 
 def _keep_id_root(source: Source, config: Config) -> None:
