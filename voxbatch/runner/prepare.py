@@ -107,18 +107,14 @@ def prepare(
         id_root=source.id_root,
         facts=_facts(config, spec, max(1, len(environments))),
     )
-    store = _leased_out(config, resources, shares_out, log)
-    listing = Listing(
-        keys=surveyed.keys,
-        grows=source.grows,
-        is_update=config.update,
-        retried=config.retry_failed,
-        shards=config.shards,
-    )
-    reserved = reserve(store, run, listing, config.overwrite, log)
+    store = config.stores.out(config.out)
+    refuse_nested(store.place, config.stores)
+    if unsafe := store.prepare():
+        log.warning("unsafe_store", text=unsafe)
+    is_alone = config.shards == 1 and not (shares_out or config.overwrite)
+    resources.enter_context(work_on(store, config.shard, config.shards, is_alone, log))
+    reserved = _reserve(store, run, config, surveyed, source.grows, log)
     owner = reserved.run
-    _log_reservation(reserved, run, config, surveyed.items, log)
-    _append_kept(surveyed, store, owner)
     job = Job(
         config=config,
         run=replace(owner, folder=run.folder, facts=run.facts),
@@ -140,15 +136,19 @@ def prepare(
     return replace(job, second=second.second_pass(job, surveyed.items)) if second else job
 
 
-def _leased_out(config: Config, resources: contextlib.ExitStack, shares_out: bool, log: Log) -> Store:
-    """Return OUT, which can be written, with a lease on it."""
-    store = config.stores.out(config.out)
-    refuse_nested(store.place, config.stores)
-    if unsafe := store.prepare():
-        log.warning("unsafe_store", text=unsafe)
-    is_alone = config.shards == 1 and not (shares_out or config.overwrite)
-    resources.enter_context(work_on(store, config.shard, config.shards, is_alone, log))
-    return store
+def _reserve(store: Store, run: Run, config: Config, surveyed: Survey, grows: bool, log: Log) -> Reservation:
+    """Reserve OUT for the run, log how it continues the one in OUT, and append the transcripts that are kept."""
+    listing = Listing(
+        keys=surveyed.keys,
+        grows=grows,
+        is_update=config.update,
+        retried=config.retry_failed,
+        shards=config.shards,
+    )
+    reserved = reserve(store, run, listing, config.overwrite, log)
+    _log_reservation(reserved, run, config, surveyed.items, log)
+    _append_kept(surveyed, store, reserved.run)
+    return reserved
 
 
 def _keep_id_root(source: Source, config: Config) -> None:
