@@ -35,6 +35,7 @@ from voxbatch.storage import Store
 from voxbatch.storage.columns import Column, ItemSet
 
 if TYPE_CHECKING:
+    from voxbatch.scoring.calibration import CalibrationFile
     from voxbatch.speakers import Voice
 
 
@@ -87,11 +88,7 @@ def prepare(
     has_no_kernels = config.kernel_cache is not None and with_kernels == options
     unused = [f"--kernel-cache has no effect: the engine {spec.name} compiles no kernels"] * has_no_kernels
     _log_model(f"engine {choice.reason}", config, surveyed, spec, log, unused)
-    calibration = None
-    if config.calibration:
-        from voxbatch.scoring.calibration import calibration_for
-
-        calibration = calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.stores)
+    calibration = _calibration(config, spec)
     identity = _identity(config, spec, diarization.voices if diarization else ())
     if second:
         _log_model("second pass", config, surveyed, second.spec, log, second.notes(surveyed))
@@ -134,6 +131,15 @@ def prepare(
         calibration=None if second else calibration,  # it is of the small model alone
     )
     return replace(job, second=second.second_pass(job, surveyed.items)) if second else job
+
+
+def _calibration(config: Config, spec: EngineSpec) -> CalibrationFile | None:
+    """Return the calibration of the config, if it names one."""
+    if not config.calibration:
+        return None
+    from voxbatch.scoring.calibration import calibration_for
+
+    return calibration_for(config.calibration, spec.name, spec.model, spec.decoding, config.stores)
 
 
 def _reserve(store: Store, run: Run, config: Config, surveyed: Survey, grows: bool, log: Log) -> Reservation:
