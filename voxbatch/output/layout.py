@@ -98,6 +98,12 @@ def lease_names(store: Store) -> list[str]:
     return _matching(store, PARTS, _LEASE_FILE)
 
 
+def shard_of_lease(name: str) -> str:
+    """Return the shard of a lease: "parts/lease-00003-of-00016.json" → "3/16"."""
+    shard, shards = name.removeprefix(f"{PARTS}/lease-").removesuffix(".json").split("-of-")
+    return f"{int(shard)}/{int(shards)}"
+
+
 def list_name(number: int, generation: str = "") -> str:
     """Return the name of a list of recordings: 2 → "lists/00002.bin"."""
     return f"{generation_folder(LISTS, generation)}/{number:05d}.bin"

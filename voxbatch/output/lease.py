@@ -95,9 +95,10 @@ class Lease:
         return self.worker.partition(":")[0]
 
     @property
-    def pid(self) -> str:
-        """Process id of the holder, on its machine."""
-        return self.worker.partition(":")[2].partition(":")[0]
+    def pid(self) -> int:
+        """Process id of the holder, on its machine; 0 if the identity has none."""
+        pid = self.worker.partition(":")[2].partition(":")[0]
+        return int(pid) if pid.isdecimal() else 0
 
     @property
     def is_local(self) -> bool:
@@ -107,8 +108,8 @@ class Lease:
     @property
     def is_valid(self) -> bool:
         """True if the holder lives, as far as that is known."""
-        if self.is_local and self.pid.isdecimal():
-            return _started_ticks(int(self.pid)) == self.ticks
+        if self.is_local:
+            return _started_ticks(self.pid) == self.ticks
         # The absolute value, because a time in the future comes from a wrong clock.
         return abs(time.time() - self.at) < self.good_for_s
 
