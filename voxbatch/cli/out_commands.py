@@ -38,6 +38,7 @@ from voxbatch.storage import Stores
 if TYPE_CHECKING:
     from voxbatch.analysis.status import Status
 
+_RESUMES = "the same command resumes the run"
 WATCH_S = 10.0
 """Seconds between two looks of `status --watch`."""
 
@@ -120,16 +121,12 @@ def _worker_lines(progress: Status) -> Iterator[str]:
     """Yield the lines about the processes at work on a run that is not finished, and about those that were killed."""
     for worker in progress.workers:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(worker.since))
-        name = (
-            f"pid {worker.pid} on {worker.host} since {since}{f', shard {worker.shard}' if progress.shards[1:] else ''}"
-        )
+        shard = "" if worker.shard.endswith("/1") else f", shard {worker.shard}"
+        name = f"pid {worker.pid} on {worker.host} since {since}{shard}"
         heartbeat = f"last heartbeat {max(0.0, time.time() - worker.heartbeat):.0f} s ago"
         yield f"at work: {name}, {heartbeat}" if worker.lives else f"not at work: {name} was killed; {_RESUMES}"
     if not progress.workers:
         yield f"no process works on it; {_RESUMES}"
-
-
-_RESUMES = "the same command resumes the run"
 
 
 @click.command(cls=WithFormats, short_help="Merge OUT by hand, or write more formats later.")
