@@ -91,7 +91,7 @@ def test_a_process_on_another_machine_is_known_by_its_heartbeat(store: Store, mo
         pass
     put(store, elsewhere(age_s=0.0))
     renewed = replace(elsewhere(age_s=0.0), at=time.time() + 0.001)
-    monkeypatch.setattr(lease.time, "sleep", lambda _: put(store, renewed))
+    monkeypatch.setattr("voxbatch.output.lease.time.sleep", lambda _: put(store, renewed))
     with (
         pytest.raises(InUseError, match=r"pid 4711 on node7 since .*stop it on node7"),
         work_on(store, 0, 1, is_alone=True, log=QUIET),
