@@ -38,6 +38,8 @@ BEGINNING = """\
 `voxbatch COMMAND --help` says more about a command. Each option is also an environment variable: `--model` is
 `VOXBATCH_MODEL`. A flag comes before its variable, then files for vLLM, `--profile` and the default.
 """
+SET_BY_ANOTHER = re.compile(r"\bsets? (it|them)\b|\bset by\b|for tests")
+"""Words of the engine options that people leave to an option of a command, and that the page leaves out."""
 SHARED = "Options of several commands"
 """Title of the section of the options that commands share without `run`."""
 
@@ -60,7 +62,7 @@ def reference() -> str:
         *(_section(name, shared) for name in names),
         f"## {SHARED}\n\n{_list(shared)}",
         "## Engine options\n",
-        "For `--engine-option NAME=VALUE`. The defaults of vLLM are those of the profile ctx512-batch.\n",
+        "For `--engine-option NAME=VALUE`; those that options above set are left out. vLLM with ctx512-batch.\n",
         *engines,
     ])  # fmt: skip
 
@@ -158,6 +160,8 @@ def _engine(engine: str, settings: Mapping[str, Setting], defaults: Mapping[str,
     """Return the folded list of an engine's options."""
     records = []
     for name, declared in settings.items():
+        if SET_BY_ANOTHER.search(declared.help):
+            continue
         default = defaults[name]
         text = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
         records.append((f"{name}={text}", declared.help))

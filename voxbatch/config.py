@@ -68,8 +68,8 @@ class RunOptions:
     cascade: str | None = setting(
         None, group=MODEL, in_profiles=False, metavar="SMALL,LARGE[:SHARE]",
         help="Two models in place of --model: SMALL does everything, and LARGE again what SMALL is least sure of: up "
-        f"to SHARE of the audio (default {DEFAULT_SHARE}) or, with wer=5 and a --calibration of SMALL, until the rest "
-        "has an expected WER of 5 %. The more confident text counts.",
+        f"to SHARE of the audio (default {DEFAULT_SHARE}), or until the rest has an expected WER of 5 %: wer=5 and a "
+        "--calibration of SMALL.",
     )  # fmt: skip
     """See works.cascade.options.parse_cascade. `model` is then the small one."""
     engine_options: Mapping[str, str] = setting(
@@ -78,8 +78,7 @@ class RunOptions:
     )  # fmt: skip
     kernel_cache: str | None = setting(
         None, use=RECORDING, group=MODEL, in_profiles=False, metavar="PLACE",
-        help="Where compiled kernels of the same GPU, model and settings are fetched and stored: a folder, gs:// or "
-        "s3:// prefix. Engine vllm only.",
+        help="Keep compiled kernels here for the next start: a folder, gs:// or s3:// prefix. Engine vllm only.",
     )  # fmt: skip
     language: str | None = setting(
         None, use=RECORDING, in_identity=True, metavar="LANG",
@@ -88,8 +87,7 @@ class RunOptions:
     """Tag of the language. It may be given as a name, such as "English"."""
     task: str = setting(
         TRANSCRIBE, choices=TASKS, use=RECORDING, group=MODEL, in_identity=True, metavar="TASK",
-        help="transcribe; translate: to English, multilingual Whisper models only; align: find the times of each "
-        "row's `text`, as voxbatch align does.",
+        help="transcribe; translate: to English, multilingual Whisper models only; align: as voxbatch align does.",
     )  # fmt: skip
     hotwords: str | None = setting(
         None, use=RECORDING, group=MODEL, in_identity=True, in_profiles=False, metavar="FILE",
@@ -112,7 +110,7 @@ class RunOptions:
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
-        help="Write report.html, with error rates and each item's text and audio. Default: if OUT is a local folder.",
+        help="Write report.html, a page for people. Default: if OUT is a local folder.",
     )  # fmt: skip
     max_line: int = setting(
         42, minimum=10, maximum=200, group=OUTPUTS, metavar="N",
@@ -143,7 +141,7 @@ class RunOptions:
     update: bool = setting(
         False, use=PROCESS, group=SOURCE, in_profiles=False,
         help="Continue the run in OUT though the manifest has changed: transcripts of unchanged lines stay. A folder "
-        "needs it only if it may be empty: that is then no error.",
+        "may then be empty.",
     )  # fmt: skip
     retry_failed: str | None = setting(
         None, choices=RETRY_CHOICES, use=PROCESS, in_profiles=False, metavar="[retryable|all]",
@@ -155,7 +153,7 @@ class RunOptions:
     )  # fmt: skip
     only_under: tuple[str, ...] = setting(
         (), group=SOURCE, metavar="PLACE",
-        help="Let the manifest name only files below PLACE, a folder or the address of a folder. Repeatable.",
+        help="Let the manifest name only files below PLACE. Repeatable.",
     )  # fmt: skip
     include: tuple[str, ...] = setting(
         (), group=SOURCE, in_profiles=False, metavar="GLOB",
@@ -166,12 +164,12 @@ class RunOptions:
     stores: Stores = DEFAULT_STORES
     fail_unreachable: bool = setting(
         False, group=OUTPUTS,
-        help="Record recordings as failed if their store is down or denies access. Default: stop, to continue later.",
+        help="Record recordings as failed if their store is down or denies access. Default: stop.",
     )  # fmt: skip
     audio_stream: str | int | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="LIST",
-        help="Audio streams to take: numbers from 0, which are mixed; all; or the one that is tagged with a language. "
-        "Default: the first one with voice, or the sides of a conversation.",
+        help="Audio streams to take: numbers from 0, which are mixed; all; or a language. Default: the first one with "
+        "voice, or the sides of a conversation.",
     )  # fmt: skip
     """A number is an int; several are text, such as "0,2"."""
     channels: str | None = setting(
@@ -185,18 +183,17 @@ class RunOptions:
     )  # fmt: skip
     speakers: str | None = setting(
         None, use=RECORDING, group=SOURCE, in_identity=True, metavar="[N|MIN-MAX]",
-        help="Tell the speakers apart: N, MIN to MAX, or any number (auto). Words and segments get a speaker.",
+        help="Tell the speakers apart: N, MIN to MAX, or any number (auto).",
     )  # fmt: skip
     """See works.speakers.options.speaker_count."""
     speaker_model: str | None = setting(
         None, needs="speakers", use=RECORDING, group=MODEL, in_identity=True, metavar="MODEL",
-        help="The networks that tell speakers apart: a folder, a name on the hub, gs:// or s3://. Default: pyannote's "
-        "segmentation 3.0 and CAM++.",
+        help="The networks that tell speakers apart: a folder, a name on the hub, gs:// or s3://. Default: "
+        "pyannote's and CAM++.",
     )  # fmt: skip
     speaker_names: str | None = setting(
         None, needs="speakers", use=RECORDING, group=SOURCE, metavar="FOLDER",
-        help="Samples of known voices, NAME.wav or several in NAME/: a folder, gs:// or s3://. These speakers get "
-        "their names.",
+        help="Samples of known voices, who get their names: NAME.wav or several in NAME/, in a folder, gs:// or s3://.",
     )  # fmt: skip
     """The identity of a run has the digests of the samples instead of the place."""
     max_hours: float = setting(
@@ -216,7 +213,7 @@ class RunOptions:
     )  # fmt: skip
     decoders: int = setting(
         0, minimum=0, group=MACHINE, metavar="N",
-        help="Decoder processes for each worker. Default: one per core in total, at most 16 for each.",
+        help="Decoder processes for each worker. Default: one per core in total, at most 16 each.",
     )  # fmt: skip
     workers: int = setting(
         0, minimum=0, group=MACHINE, metavar="auto|N",
@@ -225,8 +222,8 @@ class RunOptions:
     """0 leaves the number to the engine."""
     keep_engine: float = setting(
         0.0, minimum=0, maximum=86_400, use=PROCESS, group=MACHINE, in_profiles=False, metavar="TIME",
-        help="Keep the model loaded after the run for TIME (90s, 10m, 1h), for your next run with --keep-engine and "
-        "the same model and options. A run without --keep-engine ends it. Default: 0.",
+        help="Keep the model loaded for TIME (90s, 10m, 1h), for your next run with --keep-engine and the same model "
+        "and options. A run without --keep-engine ends it. Default: 0.",
     )  # fmt: skip
     """Seconds; see `process.vacancy`."""
     profile: str | None = setting(
@@ -235,13 +232,11 @@ class RunOptions:
     )  # fmt: skip
     expected_rtfx: float | None = setting(
         None, minimum=0.001, group=MACHINE, metavar="X",
-        help="For estimates: seconds of audio per second of one machine. Default: the profile's, or a calculation for "
-        "the GPU.",
+        help="For estimates: seconds of audio per second of one machine. Default: known or calculated.",
     )  # fmt: skip
     usd_per_hour: float | None = setting(
         None, group=MACHINE, metavar="USD",
-        help="Price of one machine. Default: the known price on Cloud Run and SageMaker, elsewhere none, and no cost "
-        "is shown.",
+        help="Price of one machine. Default: the known price on Cloud Run and SageMaker, elsewhere none.",
     )  # fmt: skip
     """See the module `prices`."""
 

@@ -74,6 +74,13 @@ def frame_powers(samples: Samples, frame: int) -> NDArray[np.float64]:
     return powers
 
 
+def windowed(frames: NDArray[np.generic], size: int) -> NDArray[np.float64]:
+    """Return the sum of the `size` frames around each one; shape (frames,) or (frames, channels)."""
+    around = ((size // 2 + 1, size - size // 2 - 1), (0, 0))
+    total = np.cumsum(np.pad(frames.astype(np.float64), around[: frames.ndim]), axis=0)
+    return np.asarray(total[size:] - total[:-size])
+
+
 def decibels(powers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return mean squares in dB relative to full scale, at least MIN_LEVEL_DB."""
     levels: NDArray[np.float64] = 10 * np.log10(np.maximum(powers, 10 ** (MIN_LEVEL_DB / 10)))

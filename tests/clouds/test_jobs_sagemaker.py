@@ -314,6 +314,9 @@ def test_settings_live_with_the_stack(deployment: Deployment) -> None:
     assert (fake.stacks["voxbatch"].given, fake.plans) == (now, {})
     there.run("deploy.sh", MAX_HOURS="", ALERT_EMAIL="")
     assert fake.stacks["voxbatch"].given["MaxSeconds"] == "86400"
+    plan = there.run("deploy.sh", "--dry-run", SCHEDULE="", ALERT_EMAIL="")  # moto cannot remove the rule
+    assert "kept     settings of stack voxbatch, except SCHEDULE= (was cron(0 2 * * ? *))" in plan
+    assert ["Remove", "None", "AWS::Events::Rule", "NightlyRule"] in [line.split() for line in plan]
     assert did(there.run("deploy.sh", ALERT_EMAIL="")) == []
     assert "kept     bucket texts (--all deletes it if it is empty)" in there.run("teardown.sh")
 

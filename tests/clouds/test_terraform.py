@@ -59,14 +59,15 @@ def test_resources_are_valid(module: str, variables: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_public() -> None:
-    """Each bucket has uniform access and refuses to be public, and no module but that of the service knows other
-    members than accounts of this project or of Google's.
+    """Each bucket has uniform access and refuses to be public, and to be destroyed with what it holds; and no module
+    but that of the service knows other members than accounts of this project or of Google's.
     """
     for module, variables in (("foundation", {}), ("jobs", {}), ("jobs", WORKER), ("service", {})):
         plan = planned(module, **variables)
         for bucket in of_kind(plan, "google_storage_bucket"):
             access = (bucket["uniform_bucket_level_access"], bucket["public_access_prevention"], bucket["location"])
             assert access == (True, "enforced", REGION.upper())
+            assert not bucket.get("force_destroy")
         members = {member for member, _, _ in bindings(plan)}
         assert not [each for each in members if "all" in each]
         assert module == "service" or all(re.match(r"voxbatch-|gcp-sa-|gs-project-accounts$", each) for each in members)

@@ -526,7 +526,7 @@ def test_limit_stops_reading(tmp_path: Path) -> None:
     lines = [json.dumps({"audio_filepath": f"{n}.wav", "lang": "en", "duration": 1800}) for n in range(5)]
     long, short = write(tmp_path, *lines, "nonsense"), write(tmp_path, *lines[:3], name="short.jsonl")
     seen = surveyed(long, limit=3)
-    assert (seen.items, seen.known_hours, dict(seen.languages)) == (3, 1.5, {"en": 3})
+    assert (seen.items, seen.known_s, dict(seen.languages)) == (3, 5400, {"en": 3})
     assert seen.fingerprint == surveyed(short).fingerprint != surveyed(long, limit=4).fingerprint
     assert [item.index for item in read(long, limit=3)] == [0, 1, 2]
 

@@ -111,7 +111,7 @@ TABLES = {
         run talk.mp3 --formats docx -o c       | 2 | stderr | Error: --formats docx: unknown; known are
         run talk.mp3 --language english -o d   | 0 | stdout | w0 w1
         run talk.mp3 --language klingon -o e   | 2 | stderr | Error: --language klingon: no known language
-        run talk.mp3 --format srt              | 2 | stderr | Error: No such option '--format'. Formats are given by --formats srt,vtt
+        run a.mp3 --format srt | 2 | stderr | Error: No such option '--format'. Formats are given by --formats srt,vtt
         merge a --formats xyz                  | 2 | stderr | Error: --formats xyz: unknown; known are srt, vtt, vtt-w
         run talk.mp3 --engine transducers --dry-run | 0 | stdout | (?s)engine +transducers .*\nL4 +about .* at \$
         run talk.mp3 --engine vllm --profile whisper --dry-run | 0 | stdout | (?s)engine +vllm .*\nH200 +about .* at

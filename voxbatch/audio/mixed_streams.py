@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Protocol
 
 import numpy as np
 import soxr
 from numpy.typing import NDArray
 
+from voxbatch.audio.ffmpeg_stream import FFmpegStream
 from voxbatch.audio.libsndfile import NativeBlock
 from voxbatch.records import SAMPLING_RATE, Samples
 
@@ -45,30 +45,12 @@ def share_alone(stream: NDArray[np.bool_], other: NDArray[np.bool_]) -> float:
     return 1 - float((stream[:size] & other[:size]).sum()) / max(1, int(stream.sum()))
 
 
-class Stream(Protocol):
-    """An open audio stream; see FFmpegStream."""
-
-    rate: int
-
-    def blocks(self) -> Iterator[NativeBlock]:
-        """Yield blocks of shape (frames, channels)."""
-
-    def losses(self, frames: int | None) -> Iterator[str]:
-        """Yield the signs of damage."""
-
-    def silence(self) -> Iterator[str]:
-        """Yield a message about gaps that became silence."""
-
-    def close(self) -> None:
-        """Release what is open."""
-
-
 class MixedStreams:
     """The sum of several streams of a recording: mono at 16 kHz, with the interface of FFmpegStream."""
 
     rate, channels, layout, is_uncompressed = SAMPLING_RATE, 1, "", False
 
-    def __init__(self, streams: Sequence[Stream]) -> None:
+    def __init__(self, streams: Sequence[FFmpegStream]) -> None:
         self._streams = streams
 
     def blocks(self) -> Iterator[NativeBlock]:
@@ -105,7 +87,7 @@ class MixedStreams:
             yield from stream.silence()
 
 
-def _mono(stream: Stream) -> Iterator[Samples]:
+def _mono(stream: FFmpegStream) -> Iterator[Samples]:
     """Yield the blocks of a stream as mono at 16 kHz."""
     resampler = soxr.ResampleStream(stream.rate, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
     for block in stream.blocks():

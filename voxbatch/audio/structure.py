@@ -292,5 +292,5 @@ def has_extensible_numbers(recording: Recording) -> bool:
     return _W64_FMT in head and tag == b"\xfe\xff" and sub_format != b"\x01\x00"
 
 
-_W64_FMT = b"fmt " + bytes.fromhex("f3acd3118cd100c04f8edb8a")
+_W64_FMT = b"fmt " + _W64_GUID
 """Identifier of the chunk with the format in Wave64."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -88,15 +89,14 @@ def decode(
         FFmpegKilledError: ffmpeg was killed; a retry may succeed.
         StorageError: the place that the recording is fetched from fails.
     """
+    part = _Part(recording, name, offset, duration, channel, audio_stream, channels, language, warn)
     starts = file_starts(recording, None if duration is None else offset + duration)
     if len(starts) > 1:
         if any(recording.pread(4, start) != b"OggS" for start in starts):  # chained Ogg is usual
             warn(f"the recording is {len(starts)} files, one after the other, which were read in this order")
-        joined = _decode_files(recording, starts, name, offset, channel, audio_stream, language, warn)
-        limit = None if duration is None else round(duration * SAMPLING_RATE)
-        blocks = _limited(joined, limit, offset > 0, warn, SAMPLING_RATE)
+        blocks = _limited(_decode_files(part, starts), part, SAMPLING_RATE)
     else:
-        blocks = _decode_file(recording, name, offset, duration, channel, audio_stream, channels, language, warn)
+        blocks = _decode_file(part)
     start, out = round(offset * SAMPLING_RATE), 0
     for samples in blocks:
         yield Waveform(samples, start + out)
@@ -109,53 +109,49 @@ def decode(
         warn(f"the recording ended {duration - out / SAMPLING_RATE:.2f} s before the manifest's {duration:g} s")
 
 
-def _decode_files(
-    recording: Recording,
-    starts: list[int],
-    name: str,
-    offset: float,
-    channel: int | None,
-    audio_stream: int | str | None,
-    language: str | None,
-    warn: Warn,
-) -> Generator[Samples]:
-    """Decode the files in a recording to 16 kHz, one after the other, and yield the samples from an offset on."""
-    skipped, errors = round(offset * SAMPLING_RATE), list[AudioError]()
-    for number, (start, end) in enumerate(pairwise([*starts, recording.size]), 1):
-        file = f"file {number} of {len(starts)}"
-        with closing(FilePart(recording, start, end)) as part:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A recording, and the part of it that is decoded. The fields are the arguments of `decode`."""
+
+    recording: Recording
+    name: str
+    offset: float
+    duration: float | None
+    channel: int | None
+    audio_stream: int | str | None
+    channels: str | None
+    language: str | None
+    warn: Warn
+
+
+def _decode_files(part: _Part, starts: list[int]) -> Generator[Samples]:
+    """Decode the files in a recording to 16 kHz, one after the other, and yield the samples from the offset on."""
+    skipped, errors = round(part.offset * SAMPLING_RATE), list[AudioError]()
+    for number, (start, end) in enumerate(pairwise([*starts, part.recording.size]), 1):
+        place = f"file {number} of {len(starts)}"
+        with closing(FilePart(part.recording, start, end)) as file:
             try:
                 for block in decode(
-                    part,
-                    name,
-                    channel=channel,
-                    audio_stream=audio_stream,
-                    language=language,
-                    warn=lambda message, file=file: warn(f"{file}: {message}"),  # type: ignore[misc]
+                    file,
+                    part.name,
+                    channel=part.channel,
+                    audio_stream=part.audio_stream,
+                    language=part.language,
+                    warn=lambda message, place=place: part.warn(f"{place}: {message}"),  # type: ignore[misc]
                 ):
                     if len(block.samples) > skipped:
                         yield block.samples[skipped:]
                     skipped = max(0, skipped - len(block.samples))
             except AudioError as e:
                 errors.append(e)
-                warn(f"{file} was left out: {e}")
+                part.warn(f"{place} was left out: {e}")
     if len(errors) == len(starts):
         raise errors[0]
 
 
-def _decode_file(
-    recording: Recording,
-    name: str,
-    offset: float,
-    duration: float | None,
-    channel: int | None,
-    audio_stream: int | str | None,
-    channels: str | None,
-    language: str | None,
-    warn: Warn,
-) -> Iterator[Samples]:
+def _decode_file(part: _Part) -> Iterator[Samples]:
     """Decode one file to 16 kHz."""
-    native = _open(recording, name, offset, audio_stream, language, warn)
+    native, channel = _open(part), part.channel
     if not MIN_RATE <= native.rate <= MAX_RATE:
         raise AudioError(
             f"the header claims {native.rate} Hz; {MIN_RATE} to {MAX_RATE} Hz are allowed; convert the recording"
@@ -168,22 +164,20 @@ def _decode_file(
         present = f"the recording has channels 0 to {native.channels - 1}"
         text = f"channel {channel} was asked for; {present}; correct `channel` in the manifest"
         raise AudioError(text, FailureKind.NO_SUCH_PART)
-    limit = None if duration is None else round(duration * native.rate)
-    repaired = _SampleRepair(warn)
-    limited = _limited(_checked_blocks(native, recording, name, offset, warn), limit, offset > 0, warn, native.rate)
-    yield from _at_16_khz((repaired(block) for block in limited), native, channel, channels, warn)
+    repaired = _SampleRepair(part.warn)
+    limited = _limited(_checked_blocks(native, part), part, native.rate)
+    yield from _at_16_khz((repaired(block) for block in limited), native, part)
     repaired.finish()
 
 
-def _open(
-    recording: Recording, name: str, offset: float, audio_stream: int | str | None, language: str | None, warn: Warn
-) -> Native:
+def _open(part: _Part) -> Native:
     """Open a recording with libsndfile if it can read all of it, otherwise with ffmpeg."""
-    highest = _highest_number(audio_stream)
+    recording = part.recording
+    highest = _highest_number(part.audio_stream)
     header_audio: AudioBytes | None = None
     seek = True
     # The checksums of a file cost more than one of many parts of it.
-    if not offset and (reason := _ogg_problem(recording, warn)):
+    if not part.offset and (reason := _ogg_problem(recording, part.warn)):
         seek = False
     elif (header_audio := audio_bytes(recording)) and header_audio.is_stale and not highest:
         reason = "a stale header"
@@ -191,7 +185,7 @@ def _open(
         if header_audio and highest:
             raise _no_such_stream(highest)
         try:
-            native = SoundFileStream(recording, offset, header_audio)
+            native = SoundFileStream(recording, part.offset, header_audio)
         except soundfile.LibsndfileError as unreadable:
             reason = str(unreadable.error_string)
         except HeaderShortError as short:
@@ -206,8 +200,9 @@ def _open(
     from voxbatch.audio.stream_choice import open_stream
 
     return open_stream(
-        recording, name, offset, audio_stream, reason, warn, seek=seek, audio_bytes=header_audio, language=language
-    )
+        recording, part.name, part.offset, part.audio_stream, reason, part.warn, seek=seek, audio_bytes=header_audio,
+        language=part.language,
+    )  # fmt: skip
 
 
 def _misread(native: SoundFileStream, recording: Recording) -> str | None:
@@ -239,9 +234,7 @@ def _ogg_problem(recording: Recording, warn: Warn) -> str | None:
     return None if is_plain else "an Ogg file that is damaged, or that has several streams or gaps"
 
 
-def _checked_blocks(
-    native: Native, recording: Recording, name: str, offset: float, warn: Warn
-) -> Generator[NativeBlock]:
+def _checked_blocks(native: Native, part: _Part) -> Generator[NativeBlock]:
     """Yield the blocks of a recording, then warn of all signs of lost audio.
 
     If libsndfile gives up in the middle of the file, ffmpeg decodes the rest, because it resynchronises.
@@ -249,22 +242,21 @@ def _checked_blocks(
     frames, is_complete = 0, False
     dropouts = Dropouts(native.rate) if native.is_uncompressed else None
     try:
-        for block in _blocks_with_fallback(native, recording, name, offset, warn):
+        for block in _blocks_with_fallback(native, part):
             frames += len(block)
             if dropouts:
                 dropouts.add(block)
             yield block
         is_complete = True
     finally:  # the reader may need only a part
-        for message in native.losses(frames if is_complete and not offset else None):
-            warn(message)
+        for message in native.losses(frames if is_complete and not part.offset else None):
+            part.warn(message)
         for start, end in dropouts.stretches if dropouts else ():
-            warn(f"every sample from {offset + start:.2f} to {offset + end:.2f} s is the same: audio may be lost there")
+            place = f"from {part.offset + start:.2f} to {part.offset + end:.2f} s"
+            part.warn(f"every sample {place} is the same: audio may be lost there")
 
 
-def _blocks_with_fallback(
-    native: Native, recording: Recording, name: str, offset: float, warn: Warn
-) -> Iterator[NativeBlock]:
+def _blocks_with_fallback(native: Native, part: _Part) -> Iterator[NativeBlock]:
     frames = 0
     try:
         for block in native.blocks():
@@ -275,31 +267,29 @@ def _blocks_with_fallback(
         if frames == 0 and not isinstance(native, SoundFileStream):
             raise
         unread = str(broken) if isinstance(broken, HeaderShortError) else None
-        note = f"damaged: {str(broken).strip(' .:')} after {offset + frames / native.rate:.2f} s"
+        note = f"damaged: {str(broken).strip(' .:')} after {part.offset + frames / native.rate:.2f} s"
     if not isinstance(native, SoundFileStream):
-        warn(f"{note}; nothing after this position could be read")
+        part.warn(f"{note}; nothing after this position could be read")
         return
-    for block in _remaining_blocks(native, recording, name, offset, frames, warn):
+    for block in _remaining_blocks(native, part, frames):
         if len(block) and note:
             if not unread:
-                warn(f"{note}; ffmpeg decodes the rest")
+                part.warn(f"{note}; ffmpeg decodes the rest")
             note = ""
         yield block
     if note and native.format == "FLAC" and unread:  # the frames of an MP3 are counted
-        warn(unread)
+        part.warn(unread)
     elif note and not unread:
-        warn(f"{note}; nothing after this position could be read")
+        part.warn(f"{note}; nothing after this position could be read")
 
 
-def _remaining_blocks(
-    native: SoundFileStream, recording: Recording, name: str, offset: float, done: int, warn: Warn
-) -> Iterator[NativeBlock]:
+def _remaining_blocks(native: SoundFileStream, part: _Part, done: int) -> Iterator[NativeBlock]:
     """Yield the blocks that ffmpeg reads after the first `done` frames. ffmpeg decodes these frames again, because its
     seeking trusts damaged headers."""
     from voxbatch.audio.ffmpeg_stream import FFmpegStream
 
     try:
-        stream = FFmpegStream(recording, name, offset, reason="damaged", seek=False)
+        stream = FFmpegStream(part.recording, part.name, part.offset, reason="damaged", seek=False)
         blocks: Iterator[NativeBlock] = stream.blocks()
         if (stream.rate, stream.channels) != (native.rate, native.channels):  # the parameters change within the file
             mono = _mix_blocks(blocks, Mixdown(stream.rate, stream.channels))
@@ -309,31 +299,29 @@ def _remaining_blocks(
             yield block[done:]
             done = max(0, done - len(block))
         for message in stream.silence():
-            warn(message)
+            part.warn(message)
     except AudioError:  # ffmpeg finds no more audio; the caller's warning says where the good audio ends
         return
 
 
-def _limited(
-    blocks: Generator[NativeBlock], limit: int | None, is_part: bool, warn: Warn, rate: int
-) -> Iterator[NativeBlock]:
-    """Yield at most `limit` frames; None yields all.
+def _limited(blocks: Generator[NativeBlock], part: _Part, rate: int) -> Iterator[NativeBlock]:
+    """Yield the frames of a recording up to the duration that is asked for.
 
     A recording that continues after a bare `duration` causes a warning. The duration was often measured wrong, and the
     remaining speech would be lost silently.
     """
-    if limit is None:
+    if part.duration is None:
         yield from blocks
         return
-    remaining = limit
+    remaining = limit = round(part.duration * rate)
     with closing(blocks):  # its last warnings come before the caller's
         for block in blocks:
             if remaining > 0:
                 yield block[:remaining]
             remaining -= len(block)
             if remaining < 0:
-                if not is_part and -remaining > _DURATION_SLACK_S * rate:
-                    warn(f"the recording continues after the manifest's duration of {limit / rate:g} s")
+                if not part.offset and -remaining > _DURATION_SLACK_S * rate:
+                    part.warn(f"the recording continues after the manifest's duration of {limit / rate:g} s")
                 return
 
 
@@ -343,20 +331,15 @@ def _mix_blocks(blocks: Iterator[NativeBlock], mono: Mixdown | VoiceMix) -> Iter
     yield mono.finish()
 
 
-def _at_16_khz(
-    blocks: Iterator[NativeBlock],
-    native: Native,
-    channel: int | None,
-    channels: str | None,
-    warn: Warn,
-) -> Iterator[Samples]:
+def _at_16_khz(blocks: Iterator[NativeBlock], native: Native, part: _Part) -> Iterator[Samples]:
     """Yield the samples of one channel, or of channels that stay separate, at 16 kHz. See `decode`."""
-    if channels is not None and channel is None:
+    channel = part.channel
+    if part.channels is not None and channel is None:
         from voxbatch.audio.sides import separate_channels
 
-        is_split, note, blocks = separate_channels(blocks, native.rate, native.channels, channels)
+        is_split, note, blocks = separate_channels(blocks, native.rate, native.channels, part.channels)
         if note:
-            warn(note)
+            part.warn(note)
         if is_split:
             yield from _resample(blocks, native.rate, native.channels)
             return
@@ -365,7 +348,7 @@ def _at_16_khz(
 
         mix = VoiceMix(native.channels, native.layout)
         yield from _mix_blocks(_resample(blocks, native.rate, native.channels), mix)
-        warn(mix.choice())
+        part.warn(mix.choice())
     else:
         mono = Mixdown(native.rate, native.channels, channel)
         yield from _resample(_mix_blocks(blocks, mono), native.rate)

@@ -41,7 +41,7 @@ def _points(_: click.Context, __: click.Parameter, value: float | None) -> float
     type=float,
     callback=_points,
     metavar="POINTS",
-    help="Exit with code 1 if the WER or the CER of RUN_B is higher by more than this, e.g. 0.2.",
+    help="Exit with code 1 if the WER or CER of RUN_B is higher by more than this, e.g. 0.2.",
 )
 @click.option(
     "--cluster",

@@ -332,13 +332,11 @@ _OF_RUN = {
     **{name: setting_option(_DECLARED[name]) for name in ("profile", "engine", "model", "engine_options")},
     "prefill_encoder": option(
         "--prefill-encoder/--no-prefill-encoder", cls=ForwardedOption, default=None, group=MODEL,
-        help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: once per chunk where "
-        "this is proven.",
+        help="Run Voxtral Realtime's encoder once per chunk, or as stock vLLM does. Default: where this is proven.",
     ),
     "reproducible": option(
         "--reproducible", is_flag=True, cls=ForwardedOption, group=MODEL,
-        help="Make text, times and confidences depend on the item alone, not on other items, kills or workers. For "
-        "transcripts of Voxtral on an H200.",
+        help="Make text, times and confidences depend on the item alone. For transcripts of Voxtral on an H200.",
     ),
     **{name: setting_option(_DECLARED[name]) for name in ("kernel_cache", "language", "audio_stream", *_DECLARED)},
 }  # fmt: skip
@@ -356,8 +354,7 @@ _store_options = combined(*map(setting_option, settings_of(StoreOptions).values(
 
 _OUT = option(
     "-o", "--out", metavar="OUT",
-    help="Folder of the outputs. Default: NAME.voxbatch next to SOURCE, or here if SOURCE is on a web server or a "
-    "whole bucket.",
+    help="Folder of the outputs. Default: NAME.voxbatch next to SOURCE, here for a web server or a whole bucket.",
 )  # fmt: skip
 
 _FILES_FOR_VLLM = (
@@ -389,7 +386,7 @@ _ENDING = (
 
 video_options = combined(
     option("--mux", "videos", flag_value=MUX, default="", group=OUTPUTS,
-           help="Also write a copy of each local video, with the subtitles as a track: talk.mp4 → talk.subtitled.mp4."),
+           help="Also write a copy of each local video with the subtitles as a track: talk.subtitled.mp4."),
     option("--burn", "videos", flag_value=BURN, group=OUTPUTS,
            help="The same with the subtitles in the picture, which is encoded again."),
 )  # fmt: skip

@@ -49,8 +49,8 @@ WATCH_S = 10.0
 @click.option(
     "--verify",
     is_flag=True,
-    help="Check the parts and the outputs; show what is damaged, missing or of another run, and the commands that "
-    "repair it. The exit code is 1 if there is a problem.",
+    help="Check the parts and the outputs; show what is damaged, and the commands that repair it. Exit code 1 if "
+    "there is a problem.",
 )
 @click.option("--watch", is_flag=True, help=f"Show it again every {WATCH_S:.0f} seconds, until the run is finished.")
 @store_options

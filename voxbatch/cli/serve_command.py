@@ -50,7 +50,7 @@ def rate_limit_of(_ctx: click.Context, _option: click.Parameter, text: str | Non
     show_default=True,
     envvar=["VOXBATCH_PORT", "PORT"],
     metavar="N",
-    help="Port to listen at. The variable PORT sets it, too, as on Cloud Run.",
+    help="Port to listen at. The variable PORT sets it, too.",
 )
 @option(
     "--rate-limit",
@@ -64,7 +64,7 @@ def rate_limit_of(_ctx: click.Context, _option: click.Parameter, text: str | Non
     type=click.Choice(LOG_FORMATS),
     default="auto",
     show_default=True,
-    help="Format of the access log; auto: JSON on a cloud platform, uvicorn's text elsewhere.",
+    help="Format of the access log; auto: JSON on a cloud platform.",
 )
 @option("--dry-run", is_flag=True, help="Print the command of the server, and do not start it.")
 @store_options

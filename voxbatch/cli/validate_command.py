@@ -194,11 +194,13 @@ def _folder_lines(folder: str, include: tuple[str, ...], stores: Stores) -> Iter
     if is_remote(folder):
         yield from prefix_manifest(folder, stores, include, others=others, decoder=references.decoder)
     else:
-        from voxbatch.runner.forecast import probe_duration
+        from voxbatch.decoding.header_reader import HeaderReader
+        from voxbatch.runner.forecast import certain_seconds
 
-        yield from folder_manifest(
-            folder, lambda path: probe_duration(path, stores, certain=True), include, others, references
-        )
+        with HeaderReader() as headers:
+            yield from folder_manifest(
+                folder, lambda path: certain_seconds(path, stores, headers), include, others, references
+            )
     for note in (references.notes(), "" if include else others_note(others)):
         _print_note(note)
 

@@ -68,21 +68,20 @@ _OUR_OWN = ("include", "quiet", "log_format")
     "-o",
     "--out",
     metavar="OUT",
-    help="Folder of the runs' folders, which are named after the uploaded files. Without it, messages must name an "
-    "output.",
+    help="Folder of the runs' folders. Without it, messages must name an output.",
 )
 @option(
     "--prefix",
     multiple=True,
     metavar="PLACE",
-    help="Run only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: the places of --recordings, or "
-    "else all places outside of OUT.",
+    help="Run only manifests below PLACE, such as gs://calls/in/. Repeatable. Default: below --recordings, or "
+    "outside of OUT.",
 )
 @option(
     "--recordings",
     multiple=True,
     metavar="PLACE",
-    help="Also run recordings that are uploaded below PLACE. Repeatable. Recordings elsewhere wait for a manifest.",
+    help="Also run recordings that are uploaded below PLACE. Repeatable.",
 )
 @include_option
 @option(
@@ -90,7 +89,7 @@ _OUR_OWN = ("include", "quiet", "log_format")
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Make one run of the recordings that are uploaded within this time, not one of each.",
+    help="Make one run of the recordings that are uploaded within this time.",
 )
 @option(
     "--manifest-window",
@@ -98,8 +97,8 @@ _OUR_OWN = ("include", "quiet", "log_format")
     default=20.0,
     show_default=True,
     metavar="SECONDS",
-    help="Cloud Run: one execution for the manifests that arrive within this time, if one task can do them. 0: one "
-    "for each.",
+    help="Cloud Run: one execution for manifests that arrive within this time, if one task can do them. 0: one for "
+    "each.",
 )
 @setting_option(
     replace(
@@ -110,20 +109,20 @@ _OUR_OWN = ("include", "quiet", "log_format")
 @setting_option(
     replace(
         settings_of(RunOptions)["only_under"],
-        help="Let manifests name only files below PLACE, a folder or the address of a folder. Repeatable.",
+        help="Let manifests name only files below PLACE. Repeatable.",
     )
 )
 @option(
     "--dead-letter",
     metavar="TOPIC",
-    help="Topic for messages that cannot be run, with the reason. Default: the subscription's own dead-letter topic.",
+    help="Topic for messages that cannot be run. Default: the subscription's own.",
 )
 @option("--drain", is_flag=True, help="Handle the waiting messages, then exit.")
 @option(
     "--backfill",
     "backfills",
     is_flag=True,
-    help="Send a message for each object that already lies below --prefix and --recordings, then exit.",
+    help="Send a message for each object below --prefix and --recordings, then exit.",
 )
 @option(
     "--to",

@@ -132,8 +132,7 @@ def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
     "--task-hours",
     type=float,
     metavar="H",
-    help="Hours that a task should take, for --tasks auto. Default: 0.83 on Cloud Run, whose tasks have one hour; 4 "
-    "on SageMaker.",
+    help="Hours that a task should take, for --tasks auto. Default: 0.83 on Cloud Run, 4 on SageMaker.",
 )
 @option("--again", is_flag=True, help="Start the run even if a run with the same arguments is in progress.")
 @option(
@@ -161,8 +160,7 @@ def _options_of_kinds(command: Callable[..., Any]) -> Callable[..., Any]:
 @option(
     "--dry-run",
     is_flag=True,
-    help="Print items, hours, tasks, time, cost and the request; start nothing. Needs no credentials but those for "
-    "SOURCE.",
+    help="Print items, hours, tasks, time, cost and the request; start nothing.",
 )
 @_options_of_kinds
 @job_options

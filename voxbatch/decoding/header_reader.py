@@ -1,11 +1,14 @@
 """Read the headers of recordings in a child process without credentials, for a process that may do more than decode.
 
-The parent fetches the bytes, and the child, which parses them, asks for them one read at a time. The child gets no
-variable with a secret, no file and no network, as far as the kernel grants it (see process.confinement). All that
-crosses is bytes of a fixed form, because a pickled object of a child that was taken over could run code in the parent.
+The child, which parses them, gets no variable with a secret, no network, and no file but a recording that is one on
+this machine, as far as the kernel grants it (see process.confinement). Of other recordings the parent fetches the
+bytes, and the child asks for them one read at a time. All that crosses is bytes of a fixed form, because a pickled
+object of a child that was taken over could run code in the parent.
 
-    parent → child   the size of the recording; then the bytes of each read
-    child → parent   a read: a count and a position; or the end: the seconds, NaN if the header does not tell
+    parent → child   the size of the recording, the question, and whether it is a file, which follows; else the bytes
+                     of each read
+    child → parent   a read: a count and a position; or the end: the number that answers, NaN if the header does not
+                     tell
 """
 
 from __future__ import annotations
@@ -17,15 +20,16 @@ import resource
 import struct
 import threading
 from collections.abc import Callable
+from enum import IntEnum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 
 from voxbatch.decoding.decoder import MEMORY_LIMIT
-from voxbatch.errors import VoxbatchError
+from voxbatch.errors import AudioError, VoxbatchError
 from voxbatch.process import confinement
 from voxbatch.process.child import ChildProcess, for_program, handle_stop_signals
-from voxbatch.storage.recording import Recording
+from voxbatch.storage.recording import FileRecording, Recording
 
 SILENCE_S = 30.0
 """Seconds without a message of the child after which it hangs. It only parses."""
@@ -33,35 +37,75 @@ MAX_READ_BYTES = 1 << 20
 """Most bytes of one read. libsndfile reads some KB of a header at a time."""
 MAX_READS = 10_000
 """Most reads of one header."""
-_SIZE, _MESSAGE = struct.Struct("=q"), struct.Struct("=?qqd")
-"""True for the end; the count, the position, and the seconds."""
+_QUESTION, _MESSAGE = struct.Struct("=qB?"), struct.Struct("=?qqd")
+"""The size, the question, and whether a file follows. True for the end; the count, the position, and the answer."""
+
+
+class _Question(IntEnum):
+    SECONDS = 0
+    CERTAIN_SECONDS = 1
+    CHANNELS = 2
 
 
 class HeaderReader:
     """Reads headers in a child process, which is started when it is needed, and again if it has died. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_brief: bool = False) -> None:
+        """Start nothing yet.
+
+        Args:
+            is_brief: start no program such as ffmpeg, and call no length certain.
+        """
+        self._is_brief = is_brief
         self._lock = threading.Lock()
         self._child: ChildProcess | None = None
 
-    def __call__(self, recording: Recording) -> float | None:
-        """Return the seconds that the header of a recording claims; None if it does not tell, or if the child died of
-        it. No program such as ffmpeg is started.
+    def __enter__(self) -> HeaderReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def seconds(self, recording: Recording, certain: bool = False) -> float | None:
+        """Return the seconds that the header of a recording claims, as `audio.waveforms.probe` does. If the child does
+        not know them, or has died of them, ffmpeg is asked, which is a confined process, too.
 
         Raises:
             TransientError, LocalReadError, UnusableObject: the recording cannot be read.
         """
+        if certain:
+            return None if self._is_brief else self._ask(recording, _Question.CERTAIN_SECONDS)
+        seconds = self._ask(recording, _Question.SECONDS)
+        if seconds or self._is_brief:
+            return seconds
+        from voxbatch.audio.ffmpeg_header import header_seconds
+
+        return header_seconds(recording)
+
+    def channels(self, recording: Recording) -> int | None:
+        """Return the number of channels by the header; None if the child does not know the format.
+
+        Raises:
+            TransientError, LocalReadError, UnusableObject: the recording cannot be read.
+        """
+        number = self._ask(recording, _Question.CHANNELS)
+        return None if number is None else round(number)
+
+    def _ask(self, recording: Recording, question: _Question) -> float | None:
+        """Return the answer of the child; None if the header does not tell, or if the child died of it."""
         ours, theirs = Pipe()
         with ours, contextlib.suppress(EOFError, OSError, struct.error):
             with theirs:
                 child = self._send(theirs)
-            ours.send_bytes(_SIZE.pack(recording.size))
+            ours.send_bytes(_QUESTION.pack(recording.size, question, recording.is_file))
+            if recording.is_file:
+                send_handle(ours, recording.fileno(), child.pid)
             for _ in range(MAX_READS):
                 if not ours.poll(SILENCE_S):
                     break
-                is_end, count, position, seconds = _MESSAGE.unpack(ours.recv_bytes(_MESSAGE.size))
+                is_end, count, position, answer = _MESSAGE.unpack(ours.recv_bytes(_MESSAGE.size))
                 if is_end:
-                    return float(seconds) if 0 < seconds < math.inf else None
+                    return float(answer) if 0 < answer < math.inf else None
                 ours.send_bytes(recording.pread(max(0, min(count, MAX_READ_BYTES)), max(0, position)))
             child.kill()
         return None
@@ -93,9 +137,8 @@ class _AskedRecording:
     last_arrival = 0.0
     warnings: tuple[str, ...] = ()
 
-    def __init__(self, connection: Connection):
-        self._connection = connection
-        (self.size,) = _SIZE.unpack(connection.recv_bytes())
+    def __init__(self, connection: Connection, size: int):
+        self._connection, self.size = connection, size
         self.on_wait: Callable[[], None] = lambda: None
 
     def pread(self, count: int, at: int) -> bytes:
@@ -109,15 +152,14 @@ class _AskedRecording:
         return bytes(data)
 
     def fileno(self) -> int:
-        """Raise an error: only programs need a file, and none is started."""
-        raise NotImplementedError
+        """Raise an error: nothing that needs the whole recording is done for its header."""
+        raise AudioError("a recording of which only single reads come is no file")
 
     def verify_unchanged(self) -> None:
         """Do nothing: a header is read once."""
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Do nothing: the connection is closed by its owner."""
 
 
 def main(connection: Connection) -> None:
@@ -135,10 +177,23 @@ def main(connection: Connection) -> None:
 
 
 def _read_header(connection: Connection) -> None:
-    from voxbatch.audio.waveforms import probe
+    """Answer one question."""
+    with connection, contextlib.suppress(EOFError, OSError):
+        size, question, is_file = _QUESTION.unpack(connection.recv_bytes())
+        recording = FileRecording(recv_handle(connection)) if is_file else _AskedRecording(connection, size)
+        with contextlib.closing(recording):
+            connection.send_bytes(_MESSAGE.pack(True, 0, 0, _answer(recording, _Question(question)) or math.nan))
 
-    with contextlib.suppress(EOFError, OSError), contextlib.closing(_AskedRecording(connection)) as recording:
-        seconds = None
-        with contextlib.suppress(VoxbatchError):
-            seconds = probe(recording, by_ffmpeg=False)
-        connection.send_bytes(_MESSAGE.pack(True, 0, 0, math.nan if seconds is None else seconds))
+
+def _answer(recording: Recording, question: _Question) -> float | None:
+    """Return the number that answers a question; None if the header does not tell."""
+    from soundfile import LibsndfileError
+
+    from voxbatch.audio.libsndfile import SoundFileStream
+    from voxbatch.audio.waveforms import is_mpeg_audio, probe
+
+    with contextlib.suppress(VoxbatchError, LibsndfileError):
+        if question is not _Question.CHANNELS:
+            return probe(recording, certain=question is _Question.CERTAIN_SECONDS, by_ffmpeg=False)
+        return None if is_mpeg_audio(recording) else SoundFileStream(recording).channels
+    return None

@@ -4,7 +4,7 @@ channels that are recognised alone, or the turns of the speakers of a mixdown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, tee
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from voxbatch.voice import MIN_LEVEL_DB, loudness
 
 if TYPE_CHECKING:
     from voxbatch.speakers import Diarizer
+    from voxbatch.text.crosstalk import CrosstalkGate
+    from voxbatch.text.echo import EchoCanceller
 
 
 class VoiceListener:
@@ -102,7 +104,7 @@ def cut_channels(blocks: Iterator[Waveform], limit: int, overlap: int) -> Iterat
     channels = range(first.samples.shape[1])
     cutters = {
         channel: cut_into_chunks(_channel(copy, channel), limit, overlap)
-        for channel, copy in zip(channels, tee(_gated(blocks, len(channels)), len(channels)), strict=True)
+        for channel, copy in zip(channels, tee(_gated(blocks), len(channels)), strict=True)
     }
     ends = dict.fromkeys(channels, first.start)
     while ends:
@@ -120,31 +122,29 @@ def without_echo(blocks: Iterable[Waveform]) -> Iterator[Waveform]:
     """Yield the blocks of a recording; those of separate channels without the echo of another channel."""
     from voxbatch.text.echo import EchoCanceller
 
-    canceller, start = None, 0
+    return _filtered(blocks, EchoCanceller)
+
+
+def _gated(blocks: Iterable[Waveform]) -> Iterator[Waveform]:
+    """Yield the blocks of separate channels without crosstalk."""
+    from voxbatch.text.crosstalk import CrosstalkGate
+
+    return _filtered(blocks, CrosstalkGate)
+
+
+def _filtered(blocks: Iterable[Waveform], kind: Callable[[int], EchoCanceller | CrosstalkGate]) -> Iterator[Waveform]:
+    """Yield mono blocks as they are, and those of separate channels through a filter that is made for their number."""
+    channel_filter, start = None, 0
     for block in blocks:
         if block.samples.ndim == 1:
             yield block
             continue
-        if canceller is None:
-            canceller, start = EchoCanceller(block.samples.shape[1]), block.start
-        if len(samples := canceller(block.samples)):
+        if channel_filter is None:
+            channel_filter, start = kind(block.samples.shape[1]), block.start
+        if len(samples := channel_filter(block.samples)):
             yield Waveform(samples, start)
             start += len(samples)
-    if canceller is not None and len(samples := canceller.finish()):
-        yield Waveform(samples, start)
-
-
-def _gated(blocks: Iterable[Waveform], channels: int) -> Iterator[Waveform]:
-    """Yield the blocks of separate channels without crosstalk."""
-    from voxbatch.text.crosstalk import CrosstalkGate
-
-    gate, start = CrosstalkGate(channels), None
-    for block in blocks:
-        start = block.start if start is None else start
-        if len(samples := gate(block.samples)):
-            yield Waveform(samples, start)
-            start += len(samples)
-    if start is not None and len(samples := gate.finish()):
+    if channel_filter is not None and len(samples := channel_filter.finish()):
         yield Waveform(samples, start)
 
 

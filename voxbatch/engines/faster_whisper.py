@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -29,7 +27,7 @@ from voxbatch.engines.known_models import (
     is_trained_to_translate,
     named,
 )
-from voxbatch.engines.results import Result
+from voxbatch.engines.results import Result, from_threads
 from voxbatch.errors import ConfigError, EngineError
 from voxbatch.records import SAMPLING_RATE, Chunk, Windows
 from voxbatch.settings import parse, setting
@@ -101,25 +99,12 @@ class FasterWhisperEngine:
 
             yield from hub.download(self._located.repository, self._located.path.name, [WEIGHTS])
         model = self._model = self._model or self._load()
-        results: queue.SimpleQueue[Result | EngineError | None] = queue.SimpleQueue()
 
-        def transcribe_all() -> None:
-            try:
-                while chunk := feed.get():
-                    for result in self.results(model, chunk, feed):
-                        results.put(result)
-            except EngineError as e:
-                results.put(e)
-            finally:
-                results.put(None)
+        def transcribe_all() -> Iterator[Result]:
+            while chunk := feed.get():
+                yield from self.results(model, chunk, feed)
 
-        for _ in range(self._threads):
-            threading.Thread(target=transcribe_all, daemon=True, name="faster-whisper").start()
-        for _ in range(self._threads):  # each thread puts None when it ends
-            while (result := results.get()) is not None:
-                if isinstance(result, EngineError):
-                    raise result
-                yield result
+        yield from from_threads(self._threads, "faster-whisper", transcribe_all)
 
     def results(self, model: Any, chunk: Chunk, feed: Feed) -> Iterator[Result]:
         """Yield the results of a chunk, in any thread; see `whisper_chunk.transcribe`.

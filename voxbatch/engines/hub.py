@@ -154,21 +154,17 @@ def _refuse(
         RevisionNotFoundError,
     )
 
-    if isinstance(error, GatedRepoError):
-        raise ConfigError(
-            f"{name} is gated: accept its terms on its page of the hub, then set HF_TOKEN to a token of that account"
-        ) from error
-    if isinstance(error, RevisionNotFoundError):
-        raise ConfigError(f"{name} has no revision {revision!r}: give a branch, a tag or a commit of it") from error
-    if isinstance(error, RepositoryNotFoundError):
-        raise ConfigError(
-            f"{option} {name}: there is no such folder here and no such model on the hub; if it is private, "
-            "set HF_TOKEN"
-        ) from error
-    if isinstance(error, HFValidationError):
-        raise ConfigError(
-            f"{option} {name}: there is no such folder here, and a hub name is owner/name ({first_line(error)})"
-        ) from error
+    absent = f"{option} {name}: there is no such folder here"
+    refusals = {
+        GatedRepoError: f"{name} is gated: accept its terms on its page of the hub, then set HF_TOKEN to a token of "
+        "that account",
+        RevisionNotFoundError: f"{name} has no revision {revision!r}: give a branch, a tag or a commit of it",
+        RepositoryNotFoundError: f"{absent} and no such model on the hub; if it is private, set HF_TOKEN",
+        HFValidationError: f"{absent}, and a hub name is owner/name ({first_line(error)})",
+    }
+    for kind, text in refusals.items():  # a gated model is also one that is not found, so it comes first
+        if isinstance(error, kind):
+            raise ConfigError(text) from error
     names = sorted(path.name.removeprefix("models--").replace("--", "/") for path in cache_folder().glob("models--*/"))
     shown = ", ".join(names[:MAX_CACHED_NAMES]) + (", …" if len(names) > MAX_CACHED_NAMES else "")
     cached = f"the cache has {shown}" if names else "the cache has none, and `voxbatch models` lists the bundled ones"

@@ -97,10 +97,11 @@ def is_trained_to_translate(name: str) -> bool:
     return not re.search("turbo|distil", name, re.IGNORECASE)
 
 
-def engines_of(name: str, work: str = TRANSCRIBE) -> frozenset[str]:
-    """Return the engines that do a kind of work with a model of the table, by its short name or its name on the hub."""
+def engines_of(name: str) -> frozenset[str]:
+    """Return the engines that transcribe with a model of the table, by its short name or its name on the hub."""
     name = OTHER_NAMES.get(name, name)
-    return frozenset(model.engine for model in KNOWN_MODELS if name in (model.name, model.hub) and model.work == work)
+    models = (model for model in KNOWN_MODELS if model.work == TRANSCRIBE)
+    return frozenset(model.engine for model in models if name in (model.name, model.hub))
 
 
 def find(name: str, engine: str | None = None) -> KnownModel | None:

@@ -1,5 +1,5 @@
-"""The results and messages that an engine yields, the check of their values, and the check that stops a run in which
-every chunk fails.
+"""The results and messages that an engine yields, from one thread or from several; the check of their values, and the
+check that stops a run in which every chunk fails.
 
 If every chunk fails, the engine is broken and not the recordings. Without the check, all recordings would be recorded
 as failed for good.
@@ -7,14 +7,17 @@ as failed for good.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from voxbatch.errors import EngineError
-from voxbatch.records import ChunkFailure, Hypothesis, Speech, Word
+from voxbatch.process.limits import find_limit
+from voxbatch.records import Chunk, ChunkFailure, Hypothesis, Speech, Word
 
 GIVE_UP_AFTER = 8
 """Number of failed chunks, of several recordings and without any success, after which the engine counts as broken. The
@@ -49,6 +52,46 @@ class ChunkProgress:
 
 
 Result = Hypothesis | Speech | ChunkFailure | ChunkProgress | EngineMessage
+
+
+def from_threads(count: int, name: str, work: Callable[[], Iterator[Result]]) -> Iterator[Result]:
+    """Yield the results of several threads that do the same work, each as soon as it is there.
+
+    Args:
+        work: called once in each thread.
+
+    Raises:
+        EngineError: the work of a thread raised it.
+    """
+    results: queue.SimpleQueue[Result | EngineError | None] = queue.SimpleQueue()
+
+    def put_all() -> None:
+        try:
+            for result in work():
+                results.put(result)
+        except EngineError as e:
+            results.put(e)
+        finally:
+            results.put(None)
+
+    for _ in range(count):
+        threading.Thread(target=put_all, daemon=True, name=name).start()
+    for _ in range(count):  # each thread puts None when it ends
+        while (result := results.get()) is not None:
+            if isinstance(result, EngineError):
+                raise result
+            yield result
+
+
+def failure_of(engine: str, chunk: Chunk, error: Exception) -> ChunkFailure:
+    """Return the failure of a chunk by an error.
+
+    Raises:
+        EngineError: a limit of this machine is to blame, and not the chunk.
+    """
+    if (limit := find_limit(error)) is not None:
+        raise EngineError(f"{engine}: {limit}") from error
+    return ChunkFailure(chunk.item, chunk.index, f"{engine}: {type(error).__name__}: {error}", retryable=True)
 
 
 def stop_if_all_fail(results: Iterable[Result]) -> Iterator[Result]:

@@ -7,11 +7,9 @@ from typing import Any
 
 from voxbatch.engines.feed import Feed
 from voxbatch.engines.known_models import WHISPER_CODES
-from voxbatch.engines.results import ChunkProgress
+from voxbatch.engines.results import ChunkProgress, failure_of
 from voxbatch.engines.whisper_input import in_16_bits
 from voxbatch.engines.whisper_windows import DecodingOptions, Window, windows
-from voxbatch.errors import EngineError
-from voxbatch.process.limits import find_limit
 from voxbatch.records import OTHER_LANGUAGE, SAMPLING_RATE, Chunk, ChunkFailure, Flag, Hints, Hypothesis, Word
 
 TAGS = {"jw": "jv"}
@@ -68,18 +66,7 @@ def transcribe(
         doubts = tuple(flag for window in decoded_windows for flag in window.flags)
         yield Hypothesis(chunk.item, chunk.index, text, words, warnings, tag, (*doubts, *foreign))
     except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-        yield failure_of(chunk, e)
-
-
-def failure_of(chunk: Chunk, error: Exception) -> ChunkFailure:
-    """Return the failure of a chunk by an error.
-
-    Raises:
-        EngineError: a limit of this machine is to blame, and not the chunk.
-    """
-    if (limit := find_limit(error)) is not None:
-        raise EngineError(f"faster-whisper: {limit}") from error
-    return ChunkFailure(chunk.item, chunk.index, f"faster-whisper: {type(error).__name__}: {error}", retryable=True)
+        yield failure_of("faster-whisper", chunk, e)
 
 
 def _foreign(words: tuple[Word, ...], english: str | None) -> tuple[Flag, ...]:

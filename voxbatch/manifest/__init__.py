@@ -64,11 +64,6 @@ class Survey:
     with_hotwords: int = 0
     """Number of items with hotwords of their own."""
 
-    @property
-    def known_hours(self) -> float:
-        """Hours of all durations that the lines give."""
-        return self.known_s / 3600
-
 
 def survey(source: Source, policy: PathPolicy = DEFAULT_POLICY, limit: int | None = None) -> Survey:
     """Read every line, or the first `limit` items, and check all of it, in almost constant memory.

@@ -12,8 +12,6 @@ are in memory once.
 from __future__ import annotations
 
 import os
-import queue
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -23,12 +21,11 @@ from voxbatch.engines import EngineSpec, Feed, hub
 from voxbatch.engines.known_models import WHISPER_CODES, named
 from voxbatch.engines.model_files import fingerprint, local_path
 from voxbatch.engines.pieces import Piece, joined, recut
-from voxbatch.engines.results import EngineMessage, Result
+from voxbatch.engines.results import EngineMessage, Result, failure_of, from_threads
 from voxbatch.engines.suspect_text import PieceText, flags, reasons, suspicions, weight
-from voxbatch.errors import ConfigError, EngineError
+from voxbatch.errors import ConfigError
 from voxbatch.onnx_asr.folder import BESIDE, FLOAT32, INT8, KINDS, SMALL_FILES, OnnxModel, read_folder
 from voxbatch.onnx_asr.networks import OnnxNetwork, check_decoder, load
-from voxbatch.process.limits import find_limit
 from voxbatch.records import SAMPLING_RATE, Chunk, ChunkFailure, Hypothesis
 from voxbatch.settings import check_settings, parse, setting
 from voxbatch.storage import DEFAULT_STORES, Stores
@@ -99,25 +96,12 @@ class OnnxAsrEngine:
         yield from self._located.downloaded()
         located = self._located
         network = self._network = self._network or load(located.model, located.name, located.quantization)
-        results: queue.SimpleQueue[Result | EngineError | None] = queue.SimpleQueue()
 
-        def transcribe_all() -> None:
-            try:
-                while chunks := self._take(feed):
-                    for result in _transcribed(network, chunks, feed, self.spec, self._options.watch):
-                        results.put(result)
-            except EngineError as e:
-                results.put(e)
-            finally:
-                results.put(None)
+        def transcribe_all() -> Iterator[Result]:
+            while chunks := self._take(feed):
+                yield from _transcribed(network, chunks, feed, self.spec, self._options.watch)
 
-        for _ in range(self._threads):
-            threading.Thread(target=transcribe_all, daemon=True, name=NAME).start()
-        for _ in range(self._threads):  # each thread puts None when it ends
-            while (result := results.get()) is not None:
-                if isinstance(result, EngineError):
-                    raise result
-                yield result
+        yield from from_threads(self._threads, NAME, transcribe_all)
 
     def _take(self, feed: Feed) -> list[Chunk]:
         """Return the chunks that a thread transcribes together: its share of those that wait, at least one. Nothing at
@@ -156,11 +140,11 @@ def _transcribed(
             encoded.append(network.encode(piece) if _is_long_enough(piece) else None)
             pieces.append((chunk, piece))
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-            yield _failure(chunk, e)
+            yield failure_of(NAME, chunk, e)
     try:
         texts = network.read([piece for _, piece in pieces], encoded)
     except Exception as e:  # noqa: BLE001 likewise, of those that are decoded together
-        yield from (_failure(chunk, e) for chunk, _ in pieces)
+        yield from (failure_of(NAME, chunk, e) for chunk, _ in pieces)
         return
     for (chunk, piece), text in zip(pieces, texts, strict=True):
         if feed.discarded:
@@ -168,7 +152,7 @@ def _transcribed(
         try:
             yield _judged(network, chunk, piece, text, spec, watch)
         except Exception as e:  # noqa: BLE001 likewise
-            yield _failure(chunk, e)
+            yield failure_of(NAME, chunk, e)
 
 
 def _judged(
@@ -191,12 +175,6 @@ def _judged(
 
 def _is_long_enough(piece: Piece) -> bool:
     return len(piece.samples) >= MIN_SAMPLES
-
-
-def _failure(chunk: Chunk, error: Exception) -> ChunkFailure:
-    if (limit := find_limit(error)) is not None:
-        raise EngineError(f"{NAME}: {limit}") from error
-    return ChunkFailure(chunk.item, chunk.index, f"{NAME}: {type(error).__name__}: {error}", retryable=True)
 
 
 # ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +23,8 @@ DURATIONS = range(5)
 """Durations of a TDT model whose config.json has none: those of all published ones."""
 
 
-class OnnxNetwork(Protocol):
-    """A model in memory. Several threads may use it at the same time."""
-
-    def encode(self, piece: Piece) -> Any:
-        """Return the output of the encoder."""
-
-    def read(self, pieces: Sequence[Piece], encoded: Sequence[Any]) -> list[PieceText]:
-        """Return the texts of pieces. None as an output gives an empty text."""
-
-
 class TimedNetwork:
-    """A model whose tokens have times: CTC, RNN-T or TDT."""
+    """A model whose tokens have times: CTC, RNN-T or TDT. Several threads may use it at the same time."""
 
     def __init__(self, asr: Any, model: OnnxModel, transducer: Transducer | None):
         self._asr, self._transducer = asr, transducer
@@ -43,12 +33,12 @@ class TimedNetwork:
         self._frame_s = asr.window_step * asr._subsampling_factor
 
     def encode(self, piece: Piece) -> Any:
-        """Return the outputs for the frames of a piece, of shape (frames, width); see `OnnxNetwork`."""
+        """Return the outputs of the encoder for the frames of a piece, of shape (frames, width)."""
         outputs, lengths = self._asr._encode(*self._asr._preprocessor(*_alone(piece)))
         return outputs[0, : int(lengths[0])]
 
     def read(self, pieces: Sequence[Piece], encoded: Sequence[Any]) -> list[PieceText]:
-        """Return the texts with word times and confidences; see `OnnxNetwork`."""
+        """Return the texts of pieces, with word times and confidences. None as an output gives an empty text."""
         clips = [output for output in encoded if output is not None]
         tokens = iter(self._tokens(clips) if clips else ())
         return [
@@ -82,8 +72,8 @@ class TimedNetwork:
 class TextNetwork:
     """A model that gives a text without times: Whisper and Canary.
 
-    Clips are decoded alone: in a batch of onnx-asr, Whisper's features depend on the loudest clip, and Canary goes on
-    writing for the clips that have ended.
+    It has the methods of a TimedNetwork. Clips are decoded alone: in a batch of onnx-asr, Whisper's features depend on
+    the loudest clip, and Canary goes on writing for the clips that have ended.
     """
 
     def __init__(self, asr: Any, model: OnnxModel):
@@ -103,8 +93,11 @@ class TextNetwork:
         return str(found.text)
 
     def read(self, pieces: Sequence[Piece], encoded: Sequence[Any]) -> list[PieceText]:
-        """Return the texts; see `OnnxNetwork`."""
+        """Return the texts of pieces; see `TimedNetwork`."""
         return [PieceText(text or "") for text in encoded]
+
+
+OnnxNetwork = TimedNetwork | TextNetwork
 
 
 def _alone(piece: Piece) -> tuple[Samples, Any]:

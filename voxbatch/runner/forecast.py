@@ -12,14 +12,14 @@ import math
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from voxbatch import engines
-from voxbatch.audio.waveforms import probe
 from voxbatch.config import Config, RunOptions
+from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.engines import EngineSpec
 from voxbatch.engines.choice import EngineChoice
 from voxbatch.engines.previews import ExpectedSpeed, expected_speed
@@ -31,7 +31,7 @@ from voxbatch.runner.job import Job
 from voxbatch.runner.prepare import items_of_shard, worker_environments
 from voxbatch.runner.progress import Progress, known_audio
 from voxbatch.runner.steps import steps_of
-from voxbatch.storage import DEFAULT_STORES, Stores, parallel_map
+from voxbatch.storage import Stores, parallel_map
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
 from voxbatch.storage.columns import Column, ItemSet
 from voxbatch.storage.recording import Recording
@@ -39,6 +39,8 @@ from voxbatch.storage.recording import Recording
 SAMPLE_SIZE = 200
 """Number of recordings whose headers are read if the manifest gives no duration. The mean duration of 200 calls is
 known to a tenth. A run reads as many while it is in progress."""
+SAMPLING_DELAY_S = 1.0
+"""Seconds of a run before headers are read. Recordings that are decoded by then need no process that reads them."""
 PROBE_THREADS = 8
 """Number of headers that are read at a time."""
 MAX_UNREACHABLE = 8
@@ -153,7 +155,8 @@ def estimate_run(config: Config) -> list[RunEstimate]:
         engine_options = steps.engine_options(choice.name)
         engine = engines.create(choice.name, config.model, engine_options, config.stores, steps.engines)
         spec = engine.spec
-        workload = measure(surveyed, source, config)
+        with HeaderReader() as headers:
+            workload = measure(surveyed, source, config, headers)
     known = known_rates(config, choice.name)
     passes = [_estimate(config, choice, spec, workload, known)]
     if (options := steps.second_options()) and (second := steps.second_model(spec)):
@@ -194,19 +197,13 @@ def measure_workload(config: Config) -> Workload:
         UsageError: the config or the manifest is wrong.
         StorageError: a place is unreachable or refuses access.
     """
-    with steps_of(config).open(config) as source:
-        return measure(survey(source, steps_of(config).path_policy(), config.limit), source, config)
+    with steps_of(config).open(config) as source, HeaderReader() as headers:
+        return measure(survey(source, steps_of(config).path_policy(), config.limit), source, config, headers)
 
 
-def measure(
-    surveyed: Survey, source: Source, config: Config, read_seconds: Callable[[Recording], float | None] = probe
-) -> Workload:
+def measure(surveyed: Survey, source: Source, config: Config, headers: HeaderReader) -> Workload:
     """Return the shard's durations. For items without one, take the mean duration of a sample, whose headers are
     read.
-
-    Args:
-        read_seconds: reads the duration from the header of an open recording; None if it does not tell. What another
-            function than `probe` reads is not certain.
 
     Raises:
         StorageError: a place is unreachable or refuses access.
@@ -223,17 +220,17 @@ def measure(
         about its place."""
         try:
             with _header(item.audio, config.stores) as recording:
-                certain = probe(recording, certain=True) if read_seconds is probe else None
-                seconds = read_seconds(recording) if certain is None else certain
+                certain = headers.seconds(recording, certain=True)
+                seconds = headers.seconds(recording) if certain is None else certain
                 return seconds, certain is not None, report_success(item.audio, recording.last_arrival)
         except (AudioError, StorageError) as e:
             return None, False, report_error(item.index, item.audio, e)
 
     breaker = CircuitBreaker[None](config.fail_unreachable, threshold=min(MAX_UNREACHABLE, len(sample)))
-    headers = parallel_map(PROBE_THREADS, read_header, sample)
+    measured = parallel_map(PROBE_THREADS, read_header, sample)
     seconds_of: dict[int, float] = {}
     num_certain = 0
-    for item, (seconds, is_certain, report) in zip(sample, headers, strict=True):
+    for item, (seconds, is_certain, report) in zip(sample, measured, strict=True):
         num_certain += is_certain
         if isinstance(report, Reachable):
             breaker.reachable(report)
@@ -294,15 +291,15 @@ def calculate_speed(
     return expected_speed(engine, config.model, config.engine_options, durations, gpu, gpus)
 
 
-def probe_duration(path: str, stores: Stores = DEFAULT_STORES, certain: bool = False) -> float | None:
-    """Return the seconds of a recording from its header, or None if the header does not tell; see audio.probe.
+def certain_seconds(path: str, stores: Stores, headers: HeaderReader) -> float | None:
+    """Return the seconds of a recording from its header, or None if the header does not tell for certain.
 
     Raises:
         StorageError: the place of the recording is unreachable or refuses access.
     """
     try:
         with _header(path, stores) as recording:
-            return probe(recording, certain)
+            return headers.seconds(recording, certain=True)
     except AudioError:
         return None
 
@@ -335,19 +332,24 @@ def sampling(job: Job, remaining: ItemSet, progress: Progress) -> Iterator[None]
 
     def read() -> None:
         # A recording that cannot be read, or a manifest that changes, is told by the run itself.
-        with contextlib.suppress(VoxbatchError), replace(job.source, fd=os.dup(job.source.fd)).open() as source:
+        with (
+            contextlib.suppress(VoxbatchError),
+            replace(job.source, fd=os.dup(job.source.fd)).open() as source,
+            HeaderReader() as headers,
+        ):
             every = items(source, job.path_policy, job.config.limit, sample)
             places = [(item.index, item.audio, item.offset) for item in every]  # a row may have 10 MB
             random.Random(0).shuffle(places)
             for index, _, _ in places:
                 progress.sample.setdefault(index, None)
+            is_over.wait(SAMPLING_DELAY_S)
             for index, audio, offset in places:
                 if is_over.is_set():
                     return
                 if progress.sample.get(index, 0.0) is not None:
                     continue  # it is decoded or finished
                 with contextlib.suppress(VoxbatchError), _header(audio, job.config.stores) as recording:
-                    if (seconds := probe(recording)) is not None:
+                    if (seconds := headers.seconds(recording)) is not None:
                         progress.sample[index] = min(max(0.0, seconds - offset), job.longest_s)
                     elif not offset:
                         progress.sizes[index] = recording.size

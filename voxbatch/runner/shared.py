@@ -34,8 +34,6 @@ T = TypeVar("T", Hypothesis, Speech)
 
 MAX_QUEUED_EVENTS = 1024
 """Maximum number of events that wait for the main thread. When the queue is full, the engine and the decoders wait."""
-MAX_QUEUED_SPEECH = 16
-"""The same in a run that speaks, whose results have the samples: 20 MB."""
 POLL_INTERVAL_S = 0.2
 """Longest time in which a signal goes unnoticed."""
 MAX_ROW_BYTES = 32 << 20

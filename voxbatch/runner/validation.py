@@ -1,7 +1,8 @@
 """Check the recordings of a manifest without a run: local files by a look at the file system, or all by their headers.
 
 `survey` has checked the lines before. Nothing is decoded, except the first half second of a recording whose header does
-not prove that there is audio: that of a video may lack an audio track.
+not prove that there is audio: that of a video may lack an audio track. A decoder process does that, as in a run, and
+`HeaderReader` parses the headers: this process has credentials, and looks at the bytes of no stranger.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import contextlib
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from voxbatch.audio.waveforms import decode, is_mpeg_audio, probe
+from voxbatch.audio.waveforms import is_mpeg_audio
+from voxbatch.decoding import DecoderPool, DecodeTask, Undecodable, warm_pool
+from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.errors import AudioError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
-from voxbatch.records import Item
+from voxbatch.records import SAMPLING_RATE, Item
 from voxbatch.runner.forecast import MAX_UNREACHABLE, PROBE_BLOCK_BYTES, PROBE_THREADS
 from voxbatch.storage import Stores, is_remote, parallel_map, redacted
 from voxbatch.storage.circuit_breaker import CircuitBreaker, Reachable, Report, report_error, report_success
@@ -24,6 +28,8 @@ from voxbatch.storage.recording import stored_path
 
 TRIED_S = 0.5
 """Seconds that are decoded of a recording whose header is not certain."""
+_CHUNK_S = 30
+"""Length of a chunk in which a decoder sends that: more than it takes."""
 EXAMPLES = 3
 """Number of examples of each kind of problem."""
 MAX_KINDS = 1000
@@ -98,13 +104,39 @@ def check_recordings(
         yield from map(_look_at, wanted)
         return
     breaker = CircuitBreaker[None](threshold=MAX_UNREACHABLE)
-    for result, report in parallel_map(PROBE_THREADS, lambda item: _read_header(item, stores), wanted):
-        if isinstance(report, Reachable):
-            breaker.reachable(report)
-        elif report is not None:
-            breaker.unreachable(report, None)
-        yield result
+    with HeaderReader() as headers, contextlib.closing(_Trials(stores)) as trials:
+        checked = parallel_map(PROBE_THREADS, lambda item: _read_header(item, stores, headers, trials), wanted)
+        for result, report in checked:
+            if isinstance(report, Reachable):
+                breaker.reachable(report)
+            elif report is not None:
+                breaker.unreachable(report, None)
+            yield result
     breaker.finish()
+
+
+class _Trials:
+    """Decodes the first TRIED_S of recordings, each in a decoder process, as many at a time as there are cores."""
+
+    def __init__(self, stores: Stores):
+        self._stores = stores
+        self._free = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
+        warm_pool.open()
+
+    def failure(self, item: Item) -> Undecodable | None:
+        """Return the failure of a recording; None if it can be decoded.
+
+        Raises:
+            RunError: decoders do not start on this machine.
+            StorageError: the place of the recording has gone down.
+        """
+        task = DecodeTask(item.index, item.audio, 0.0, TRIED_S, None, None, limit=_CHUNK_S * SAMPLING_RATE)
+        with self._free, DecoderPool(1, self._stores) as pool:
+            return next((end for end in pool.run(iter([task])) if isinstance(end, Undecodable)), None)
+
+    def close(self) -> None:
+        """End the decoders."""
+        warm_pool.close()
 
 
 def _look_at(item: Item) -> CheckedItem:
@@ -126,19 +158,27 @@ def _look_at(item: Item) -> CheckedItem:
     return CheckedItem(item.line, item.audio, problem)
 
 
-def _read_header(item: Item, stores: Stores) -> tuple[CheckedItem, Report | None]:
+def _read_header(
+    item: Item, stores: Stores, headers: HeaderReader, trials: _Trials
+) -> tuple[CheckedItem, Report | None]:
     """Check a recording by its header; also return the report about its place."""
     shown = redacted(item.audio)
     try:
         with contextlib.closing(stores.recording(item.audio, PROBE_BLOCK_BYTES)) as recording:
-            seconds = probe(recording)
+            certain = headers.seconds(recording, certain=True)
+            seconds = headers.seconds(recording) if certain is None else certain
             if seconds is not None and seconds <= item.offset and item.offset:
                 problem = f"`offset` is {item.offset:g}, and the recording ends at {seconds:.2f} s"
                 return CheckedItem(item.line, shown, problem, seconds), None
-            is_proven = seconds is not None and is_mpeg_audio(recording)
-            if not is_proven and probe(recording, certain=True) is None:
-                next(decode(recording, item.audio, duration=TRIED_S), None)
-            return CheckedItem(item.line, shown, seconds=seconds), report_success(item.audio, recording.last_arrival)
+            is_proven = certain is not None or (seconds is not None and is_mpeg_audio(recording))
+            report = report_success(item.audio, recording.last_arrival)
+        if not is_proven and (failed := trials.failure(item)):
+            return CheckedItem(item.line, shown, _reason(failed.failure.message, shown)), failed.report
+        return CheckedItem(item.line, shown, seconds=seconds), report
     except (AudioError, StorageError) as e:
-        _, separator, reason = str(e).rpartition(f"{shown}: ")
-        return CheckedItem(item.line, shown, reason if separator else str(e)), report_error(item.index, item.audio, e)
+        return CheckedItem(item.line, shown, _reason(str(e), shown)), report_error(item.index, item.audio, e)
+
+
+def _reason(message: str, shown: str) -> str:
+    """Return a message about a recording without its path."""
+    return message.rpartition(f"{shown}: ")[2]

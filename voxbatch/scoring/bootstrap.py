@@ -15,11 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 RESAMPLES = 1000
 """Number of resamples, as Efron and Tibshirani recommend for percentile intervals (An Introduction to the Bootstrap,
@@ -106,8 +104,6 @@ def _resampled_sums(units: Iterable[tuple[tuple[int, ...], int]]) -> NDArray[np.
     Args:
         units: distinct units, each with its count.
     """
-    import numpy as np
-
     values, counts = zip(*sorted(units), strict=True)  # sorted: a corpus in any order has the same resamples
     total = sum(counts)
     # RandomState, because NumPy promises that its numbers stay the same in all versions.
@@ -120,7 +116,5 @@ def _resampled_sums(units: Iterable[tuple[tuple[int, ...], int]]) -> NDArray[np.
 
 
 def _interval(rates: NDArray[np.float64]) -> tuple[float, float]:
-    import numpy as np
-
     low, high = np.quantile(rates, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]).tolist()
     return low, high

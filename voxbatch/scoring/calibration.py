@@ -16,17 +16,16 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from voxbatch.errors import ConfigError
 from voxbatch.scoring.records import EstimatedWer
 from voxbatch.storage import DEFAULT_STORES, Stores, is_remote, redacted
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 VERSION = 1
 MAX_BYTES = 1 << 20
@@ -181,8 +180,6 @@ def calibrate(
     Raises:
         ConfigError: there are too few items or wrong words for a calibration.
     """
-    import numpy as np
-
     owner = np.repeat(np.arange(len(items)), [len(item.confidences) for item in items])
     features = np.concatenate([_features(item.confidences) for item in items] or [np.zeros((0, 3))])
     truth = np.array([math.nan if right is None else right for item in items for right in item.right], dtype=float)
@@ -233,8 +230,6 @@ def calibrate(
 
 def _features(confidences: Sequence[float]) -> Array:
     """Return the features of the words of an item, shape (len(confidences), 3): 1, own logit, mean logit."""
-    import numpy as np
-
     clipped = np.clip(np.asarray(confidences, dtype=float), _CLIP, 1 - _CLIP)
     logits = np.log(clipped / (1 - clipped))
     mean = logits.mean() if len(logits) else 0.0
@@ -242,21 +237,15 @@ def _features(confidences: Sequence[float]) -> Array:
 
 
 def _slopes(fit: Fit) -> Array:
-    import numpy as np
-
     return np.array([fit.intercept, fit.word, fit.item])
 
 
 def _probabilities(features: Array, slopes: Array) -> Array:
-    import numpy as np
-
     return np.asarray(1 / (1 + np.exp(-np.clip(features @ slopes, -30, 30))))
 
 
 def _newton(features: Array, truth: Array, weights: Array, start: Array, steps: int) -> Array:
     """Return the slopes of the weighted logistic regression, by Newton's method."""
-    import numpy as np
-
     penalty = np.diag([0.0, _RIDGE, _RIDGE])
     slopes = start
     for _ in range(steps):
@@ -335,8 +324,6 @@ class Estimator:
             language: its language, as scoring.units.scored_language names it.
             confidences: confidences of its words. None if the engine gives none.
         """
-        import numpy as np
-
         if confidences is None or language not in self.file.calibration.languages:
             self.left_out += 1
             return
@@ -353,8 +340,6 @@ class Estimator:
         The interval comes from the resampled calibrations. To each of them the scatter is added that the errors of a
         corpus of this size have around their expected number.
         """
-        import numpy as np
-
         if not self.words:
             return None
         fits = (self.file.calibration.fit, *self.file.calibration.resampled)

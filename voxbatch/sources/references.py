@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, BinaryIO
 from unicodedata import normalize
 
@@ -58,6 +59,7 @@ _UNREAD = (".srt", ".vtt", ".sbv", ".ass", ".ssa", ".ttml", ".lrc", ".ctm", ".tr
 _MAX_LEVELS = 8
 """Folders above a recording in which a table is looked for."""
 _HELD_FOLDERS = 256
+"""Folders whose names and tables are held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,9 @@ class References:
     """The references of recordings. It holds the names and the tables of the folders that it has looked at last."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, dict[str, str]] = {}
-        """Names of the files with one reference by canonical name, for each folder."""
-        self._tables: dict[str, dict[str, Reference]] = {}
-        """References by the name or the path of the recording, for each folder."""
-        self._folders: dict[str, list[str]] = {}
-        """Folders for references, for each folder that may have them."""
+        self._texts_in = lru_cache(_HELD_FOLDERS)(_texts_in)
+        self._folders_for_references = lru_cache(_HELD_FOLDERS)(_folders_for_references)
+        self._table_of = lru_cache(_HELD_FOLDERS)(self._read_tables)
         self._own_texts = OwnTexts()
         self.decoder = TextDecoder()
         self.count = 0
@@ -165,42 +164,31 @@ class References:
             place = os.path.dirname(place)
         return None
 
-    def _texts_in(self, folder: str) -> dict[str, str]:
-        if (texts := self._texts.get(folder)) is None:
-            texts, names = {}, _file_names(folder)
-            for name in names:
-                if name.lower().endswith((*SUFFIXES, *_UNREAD)):
-                    stem, dot, suffix = name.rpartition(".")
-                    texts.setdefault(canonical(stem) + dot + suffix.lower(), name)
-            texts |= {name: name for name in names if name.endswith(SUFFIXES)}  # the very name comes first
-            if len(self._texts) >= _HELD_FOLDERS:
-                self._texts.clear()
-            self._texts[folder] = texts
-        return texts
-
-    def _folders_for_references(self, parent: str) -> list[str]:
-        """Return the folders of a folder that have one of the names of FOLDERS."""
-        if (folders := self._folders.get(parent)) is None:
-            names = _file_names(parent, of_folders=True)
-            folders = [os.path.join(parent, name) for name in names if name.lower() in FOLDERS]
-            folders.sort(key=lambda path: FOLDERS.index(os.path.basename(path).lower()))
-            if len(self._folders) >= _HELD_FOLDERS:
-                self._folders.clear()
-            self._folders[parent] = folders
-        return folders
-
-    def _table_of(self, folder: str) -> dict[str, Reference]:
-        """Return the references in the tables of a folder, and of the folders in it that are for references."""
-        if (table := self._tables.get(folder)) is None:
-            table = {}
-            for place in (folder, *self._folders_for_references(folder)):
-                for name in _file_names(place):
-                    for key, text in _texts_of_table(os.path.join(place, name), name, self.decoder):
-                        table.setdefault(key, Reference(os.path.join(place, name), text))
-            if len(self._tables) >= _HELD_FOLDERS:
-                self._tables.clear()
-            self._tables[folder] = table
+    def _read_tables(self, folder: str) -> dict[str, Reference]:
+        """Return the references in the tables of a folder, and of the folders in it that are for references, by the
+        name or the path of the recording."""
+        table = dict[str, Reference]()
+        for place in (folder, *self._folders_for_references(folder)):
+            for name in _file_names(place):
+                for key, text in _texts_of_table(os.path.join(place, name), name, self.decoder):
+                    table.setdefault(key, Reference(os.path.join(place, name), text))
         return table
+
+
+def _texts_in(folder: str) -> dict[str, str]:
+    """Return the names of the files of a folder with one reference, by canonical name."""
+    texts, names = dict[str, str](), _file_names(folder)
+    for name in names:
+        if name.lower().endswith((*SUFFIXES, *_UNREAD)):
+            stem, dot, suffix = name.rpartition(".")
+            texts.setdefault(canonical(stem) + dot + suffix.lower(), name)
+    return texts | {name: name for name in names if name.endswith(SUFFIXES)}  # the very name comes first
+
+
+def _folders_for_references(parent: str) -> list[str]:
+    """Return the folders of a folder that have one of the names of FOLDERS, in their order."""
+    names = [name for name in _file_names(parent, of_folders=True) if name.lower() in FOLDERS]
+    return [os.path.join(parent, name) for name in sorted(names, key=lambda name: FOLDERS.index(name.lower()))]
 
 
 def file_line(root: str, path: str, references: References, facts: Mapping[str, Any]) -> str | BadLine:

@@ -8,6 +8,7 @@ A parameter counts only beside the others of its scheme: `?id=17` and `?expires=
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -78,26 +79,28 @@ def is_signed(uri: str) -> bool:
 
 def without_signatures(value: Any) -> Any:
     """Return a value of JSON, all of whose addresses are without their signatures."""
-    match value:
-        case str():
-            return unsigned(value)
-        case list():
-            return [without_signatures(element) for element in value]
-        case dict():
-            return {key: without_signatures(element) for key, element in value.items()}
-    return value
+    return _with_texts(value, unsigned)
 
 
 def unsigned_texts(value: Any) -> Any:
     """Return a value of JSON without the signatures of the addresses that its texts are, or hold somewhere."""
+    return _with_texts(value, _unsigned_text)
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a value of JSON, all of whose texts are changed; the keys stay."""
     match value:
         case str():
-            return _ADDRESS.sub(lambda match: _unsigned_in_text(match[0]), unsigned(value)) if "?" in value else value
+            return change(value)
         case list():
-            return [unsigned_texts(element) for element in value]
+            return [_with_texts(element, change) for element in value]
         case dict():
-            return {key: unsigned_texts(element) for key, element in value.items()}
+            return {key: _with_texts(element, change) for key, element in value.items()}
     return value
+
+
+def _unsigned_text(text: str) -> str:
+    return _ADDRESS.sub(lambda match: _unsigned_in_text(match[0]), unsigned(text)) if "?" in text else text
 
 
 def _unsigned_in_text(uri: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.records import LEVEL_FRAME, SAMPLING_RATE, Samples
-from voxbatch.voice import MIN_LEVEL_DB, decibels, frame_powers
+from voxbatch.voice import MIN_LEVEL_DB, decibels, frame_powers, windowed
 
 USUAL_DB = -10.0
 """Highest level of crosstalk relative to its channel, in dB, if a recording does not tell more."""
@@ -89,16 +89,16 @@ class CrosstalkGate:
 
     def _muted(self, powers: Levels) -> Mask:
         """Return the frames of each channel that are muted: those near crosstalk and not near its own sound."""
-        levels = _levels(_windowed(powers, SMOOTHED) / SMOOTHED)
+        levels = _levels(windowed(powers, SMOOTHED) / SMOOTHED)
         active = levels > self._statistics.silence()
         muted = np.zeros(levels.shape, np.bool_)
         for channel, highest in enumerate(self._statistics.highest_crosstalk()):
             above = levels[:, [channel]] - levels >= highest
             others = np.arange(levels.shape[1]) != channel
             own = (active[:, channel] & above[:, others].all(axis=1))[:, None]
-            own = _windowed(_windowed(own, SYLLABLE) >= SYLLABLE, SYLLABLE) > 0
+            own = windowed(windowed(own, SYLLABLE) >= SYLLABLE, SYLLABLE) > 0
             crosstalk = (active & ~above)[:, others].any(axis=1)[:, None]
-            muted[:, [channel]] = (_windowed(crosstalk, 2 * REACH) > 0) & ~(_windowed(own, 2 * REACH) > 0)
+            muted[:, [channel]] = (windowed(crosstalk, 2 * REACH) > 0) & ~(windowed(own, 2 * REACH) > 0)
         return muted
 
 
@@ -171,10 +171,3 @@ def _levels(powers: Levels) -> Levels:
 
 def _histogram(levels: Levels) -> NDArray[np.int64]:
     return np.bincount(np.clip(np.rint(levels), 0, len(_DB) - 1).astype(np.int64), minlength=len(_DB))
-
-
-def _windowed(frames: NDArray[np.generic], size: int) -> Levels:
-    """Return the sum of the `size` frames around each one; shape (frames, channels)."""
-    padded = np.pad(frames.astype(np.float64), ((size // 2 + 1, size - size // 2 - 1), (0, 0)))
-    total = np.cumsum(padded, axis=0)
-    return np.asarray(total[size:] - total[:-size])

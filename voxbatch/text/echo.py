@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voxbatch.records import LEVEL_FRAME, SAMPLING_RATE, Samples
-from voxbatch.voice import frame_powers
+from voxbatch.voice import frame_powers, windowed
 
 STEP = 2 * SAMPLING_RATE
 """Samples that are judged at a time. The delay of an echo changes when a jitter buffer does."""
@@ -169,8 +169,8 @@ class _EchoPath:
         # A codec makes noise of consonants, which is as loud as they are and does not correlate.
         expected = np.maximum(heard, gain * loudest)
         own = (left > expected) & (left > floor)
-        own = _windowed(_windowed(own, SYLLABLE) >= SYLLABLE, SYLLABLE) > 0
-        muted = (_windowed(expected > floor, 2 * REACH) > 0) & ~(_windowed(own, 2 * REACH) > 0)
+        own = windowed(windowed(own, SYLLABLE) >= SYLLABLE, SYLLABLE) > 0
+        muted = (windowed(expected > floor, 2 * REACH) > 0) & ~(windowed(own, 2 * REACH) > 0)
         samples = np.pad(np.repeat(muted, LEVEL_FRAME), (0, len(echo) % LEVEL_FRAME), mode="edge")
         step = slice(begin - first, begin - first + size)
         left_share = float(left[is_echo].sum() / max(present[is_echo].sum(), 1e-20))
@@ -235,11 +235,4 @@ def _fitted(source: Signal, channel: Signal, delays: list[int], skipped: int) ->
 
 def _smooth(signal: Signal) -> Signal:
     """Return the power of each frame, summed with its neighbours."""
-    return _windowed(frame_powers(signal[:, None].astype(np.float32), LEVEL_FRAME)[:, 0], SMOOTHED)
-
-
-def _windowed(frames: NDArray[np.generic], size: int) -> Signal:
-    """Return the sum of the `size` frames around each one."""
-    padded = np.pad(frames.astype(np.float64), (size // 2 + 1, size - size // 2 - 1))
-    total = np.cumsum(padded)
-    return np.asarray(total[size:] - total[:-size])
+    return windowed(frame_powers(signal[:, None].astype(np.float32), LEVEL_FRAME)[:, 0], SMOOTHED)

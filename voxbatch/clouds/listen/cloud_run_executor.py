@@ -66,7 +66,7 @@ class CloudRunExecutor:
         self._window = ManifestWindow(window_s if out else 0.0, job.task_hours * 3600)
         self._started: dict[str, tuple[StartedRun, int]] = {}
         """The executions of runs whose messages are not acknowledged yet, and their numbers of tasks, by OUT."""
-        self._read_header = HeaderReader()
+        self._headers = HeaderReader(is_brief=True)
 
     def execute(self, request: RunRequest) -> float | None:
         """Start an execution, unless the run is finished or being started, or an execution is doing it. A small run
@@ -129,7 +129,7 @@ class CloudRunExecutor:
             if running:
                 self._log_start(request, running)
                 return None
-            workload = measure(surveyed, source, config, self._read_header)
+            workload = measure(surveyed, source, config, self._headers)
         # Several tasks cannot change the list of a run together.
         tasks = 1 if is_done is None else self._tasks
         submission, forecast = size_run(
@@ -181,7 +181,7 @@ class CloudRunExecutor:
 
     def close(self) -> None:
         """End the process that reads headers. The executions go on."""
-        self._read_header.close()
+        self._headers.close()
 
 
 Executor = LocalExecutor | CloudRunExecutor

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 from voxbatch.config import RunOptions
 from voxbatch.engines import gpu
 from voxbatch.engines.checks import CheckedModel, Finding, require_room
 from voxbatch.engines.model_files import cache_folder
-from voxbatch.errors import EngineError
+from voxbatch.errors import EngineError, StorageError
 from voxbatch.safe_text import counted
-from voxbatch.storage.address import is_bucket_address
+from voxbatch.storage import Stores
+from voxbatch.storage.address import is_bucket_address, parse_bucket_address
 from voxbatch.vllm.engine import compat, prefill
 from voxbatch.vllm.engine.families.choice import resolve
 from voxbatch.vllm.engine.model import (
     DEFAULT_MODEL,
     REALTIME,
+    SMALL_FILES,
     check_weights,
     in_hub_cache,
     locate,
     missing_weights,
     weights_bytes,
 )
-from voxbatch.vllm.engine.model_preview import preview
 from voxbatch.vllm.engine.planned_memory import planned_bytes
 
 
@@ -68,9 +70,13 @@ def check_installed() -> None:
 def check_model(asked: RunOptions, folder: Path) -> CheckedModel:
     """Check the files, the disk and the memory of the GPUs; see EngineChecks."""
     if asked.model and is_bucket_address(asked.model):
-        listed = preview(asked.model, folder, asked.stores)
+        address = asked.model.rstrip("/") + "/"
+        sizes = _listed(address, folder, asked.stores)
         model = locate(str(folder), None)
-        weights, fetched, place = listed.weights_bytes(model), listed.bytes, cache_folder()
+        weight_sizes = [size for name, size in sizes.items() if fnmatch(name, model.weights)]
+        if not weight_sizes:
+            raise EngineError(f"{address} has no {model.weights}: upload the whole model, with its weights")
+        weights, fetched, place = sum(weight_sizes), sum(sizes.values()), cache_folder()
     else:
         model = locate(asked.model, asked.engine_options.get("revision"), asked.stores)
         fetched, place = missing_weights(model), model.path
@@ -89,3 +95,26 @@ def check_model(asked: RunOptions, folder: Path) -> CheckedModel:
                 "or more of them (--engine-option tensor_parallel_size=N), or --engine-option quantization=fp8"
             )
     return CheckedModel(str(folder) if asked.model and is_bucket_address(asked.model) else asked.model, weights)
+
+
+def _listed(address: str, folder: Path, stores: Stores) -> dict[str, int]:
+    """Return the bytes of each file of a model in a bucket, and fetch the files that are read before the weights.
+
+    Args:
+        folder: an empty folder for these files.
+
+    Raises:
+        StorageError: nothing is there, or the bucket cannot be read.
+    """
+    try:
+        prefix = parse_bucket_address(address).key
+        sizes = {stat.key.removeprefix(prefix): stat.size for stat in stores.list(address)}
+    except ValueError as e:
+        raise StorageError(f"cannot read {address}: {e}") from e
+    if not sizes:
+        raise StorageError(f"there is no object below {address}: give the folder that holds the model's files")
+    for name in sizes:
+        if any(fnmatch(name, pattern) for pattern in SMALL_FILES):
+            with stores.open(address + name) as file:
+                (folder / name).write_bytes(file.read())
+    return sizes

@@ -37,21 +37,20 @@ class VllmSettings:
 
     task: str = setting(
         TRANSCRIBE, choices=(TRANSCRIBE, ASK, SPEAK),
-        help="transcribe; ask to answer questions, and speak to speak texts: `voxbatch ask` and `voxbatch speak` set "
-        "them",
+        help="transcribe; ask or speak: `voxbatch ask` and `voxbatch speak` set them",
     )  # fmt: skip
     max_answer_tokens: int = setting(
         1_024, minimum=1, help="largest number of tokens of an answer; `voxbatch ask --max-tokens` sets it"
     )
     max_model_len: int = setting(
         512, minimum=0,
-        help="positions of one request: with 512 and a delay of 2,400 ms, 35.12 s. 0: up to 2,048, for models other "
+        help="positions of one request: 512 are 35.12 s with a delay of 2,400 ms. 0: up to 2,048, for models other "
         "than Voxtral and Whisper",
     )  # fmt: skip
     dtype: str = setting("bfloat16", choices=DTYPES, help=f"number format of the weights: {', '.join(DTYPES)}")
     gpu_memory_utilization: float = setting(
         0.95,
-        help="largest share of the GPU's memory in use, other programs included, unlike vLLM's option of this name",
+        help="largest share of the GPU's memory in use, other programs included",
     )  # fmt: skip
     gpu_memory_gb: float = setting(0.0, help="the same in GB (10⁹ bytes); 0: use the share")
     beside_gb: float = setting(
@@ -62,7 +61,7 @@ class VllmSettings:
     enforce_eager: bool = setting(False, help="use no CUDA graphs")
     cudagraph_mode: str = setting(
         "auto", choices=CUDAGRAPH_MODES,
-        help="vLLM's mode of CUDA graphs; auto: the fullest mode in which this vLLM can run the model",
+        help="vLLM's mode of CUDA graphs; auto: the fullest that works",
     )  # fmt: skip
     lift_encoder_cache: bool = setting(
         True,
@@ -70,34 +69,30 @@ class VllmSettings:
     )  # fmt: skip
     prefill_encoder: str = setting(
         AUTO, choices=(AUTO, TRUE, FALSE),
-        help="run Voxtral Realtime's encoder once per chunk: true, false, or auto: if proven with this vLLM; also "
-        "`--prefill-encoder`",
+        help="`--prefill-encoder` sets it: true, false, or auto: if proven with this vLLM",
     )  # fmt: skip
     block_size: int = setting(
         0, minimum=0,
-        help="positions in a K/V block, a multiple of 16; 0: vLLM chooses. Requests get blocks for their whole "
-        "length, so larger ones cost no memory, and save work",
+        help="positions in a K/V block, a multiple of 16; 0: vLLM chooses",
     )  # fmt: skip
     attention_backend: str = setting(
         "",
-        help="vLLM's name of an attention backend, e.g. FLASH_ATTN; empty: voxbatch's own if the encoder runs once "
-        "per chunk, else vLLM chooses",
+        help="vLLM's name of an attention backend, e.g. FLASH_ATTN; empty: chosen",
     )  # fmt: skip
     delay_ms: int = setting(
         0,
-        help="Voxtral Realtime's transcription delay: a multiple of 80 from 80 to 1200, or 2400; 0: the model's own "
-        "(480). A longer delay gives a lower WER (FLEURS, by the model card: 6.73 % at 2400, 8.72 % at 480)",
+        help="Voxtral Realtime's delay: a multiple of 80 from 80 to 1200, or 2400; 0: the model's own (480). A longer "
+        "one gives a lower WER",
     )  # fmt: skip
     ignore_eos: bool = setting(False, help="continue to the end of the audio even if the model writes EOS before")
     watch: bool = setting(True, help="decode a chunk with suspect text a second time")
     confidence: bool = setting(
         True,
-        help="give words (or, for models without word times, transcripts) a [confidence](confidence.md#confidence), "
-        "from the probabilities of the tokens",
+        help="give words (or transcripts without word times) a [confidence](confidence.md#confidence)",
     )  # fmt: skip
     reproducible: bool = setting(
         False,
-        help="make text, times and confidences depend on the item alone. Slower; also `--reproducible`",
+        help="`--reproducible` sets it: text, times and confidences depend on the item alone. Slower",
     )
     tensor_parallel_size: int = setting(
         1, minimum=1, help=f"GPUs that one engine spans; {ALL_GPUS}: all that are visible"
@@ -106,28 +101,25 @@ class VllmSettings:
     devices: str = setting("", help="ids of the GPUs to use, such as `0,1`; empty: all that are visible")
     limit_mm_per_prompt: str = setting(
         "audio=1",
-        help="inputs of each kind in a request, as in a serving.properties: audio=1 or more, of which one is used",
+        help="inputs in a request, as in a serving.properties: audio=1 or more, of which one is used",
     )  # fmt: skip
-    config_format: str = setting("", help="vLLM's option; empty: the value that fits the files of the model")
+    config_format: str = setting("", help="vLLM's option; empty: what fits the model")
     load_format: str = setting(
         "",
-        help="vLLM's option; empty: the value that fits the files of the model. `dummy` means random weights, for "
-        "benchmarks",
+        help="vLLM's option; empty: what fits the model. `dummy`: random weights, for benchmarks",
     )  # fmt: skip
-    tokenizer_mode: str = setting("", help="vLLM's option; empty: the value that fits the files of the model")
+    tokenizer_mode: str = setting("", help="vLLM's option; empty: what fits the model")
     quantization: str = setting(
         "",
-        help="one of vLLM's quantization methods, for all layers; most need weights that were made for it. `fp8` "
-        "raised the WER of Whisper tiny from 12.85 to 14.29 %",
+        help="vLLM's quantization method for all layers. `fp8` raised the WER of Whisper tiny from 12.85 to 14.29 %",
     )  # fmt: skip
     fp8: str = setting(
         "",
-        help=f"parts that calculate in 8 bits: {', '.join(FP8_PARTS)} (the decoder's K/V cache), joined with commas. "
-        "Needs an L4, L40S, H100 or later. Voxtral's WER in 8 bits is unknown. A checkpoint in Mistral's format that "
-        "was published in 8 bits needs no option",
+        help=f"parts that calculate in 8 bits: {', '.join(FP8_PARTS)} (the K/V cache), joined with commas. Needs an "
+        "L4, L40S, H100 or later. Voxtral's WER in 8 bits is unknown",
     )  # fmt: skip
     revision: str = setting("", help="branch, tag or commit of a model of the hub")
-    restarts: int = setting(6, minimum=0, help="number of times that the engine may die without one result in between")
+    restarts: int = setting(6, minimum=0, help="deaths of the engine that are allowed without one result in between")
     kernel_cache: str = setting(
         "", help="folder, gs:// or s3:// prefix with compiled kernels; `--kernel-cache` sets it; empty: this machine"
     )

@@ -31,7 +31,7 @@ class QuestionOptions(WorkOptions):
     answer: AnswerOptions = DEFAULT_ANSWER
     map_reduce: bool = setting(
         False, group=QUESTION,
-        help="Ask about the parts of a recording that is too long, then about the answers. Default: refuse it.",
+        help="Ask about the parts of a too long recording, then about the answers. Default: refuse it.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

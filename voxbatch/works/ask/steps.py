@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from voxbatch.audio.waveforms import probe
 from voxbatch.config import Config
 from voxbatch.decoding import SPLIT_ADVICE, Decoded, Message, Undecodable
+from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.engines import ENGINES, EngineSpec, Feed, registered
 from voxbatch.errors import AudioError, ConfigError, ManifestError, StorageError
 from voxbatch.failure_kinds import FailureKind
@@ -71,7 +71,9 @@ def options_with_questions(engine: str, options: Mapping[str, str], answer: Answ
     return {**options, "task": "ask", "max_answer_tokens": str(answer.max_tokens)}
 
 
-def check_lengths(source: Source, policy: PathPolicy, limit: int | None, spec: EngineSpec, stores: Stores) -> None:
+def check_lengths(
+    source: Source, policy: PathPolicy, limit: int | None, spec: EngineSpec, stores: Stores, headers: HeaderReader
+) -> None:
     """Check that the engine takes the recordings of each question.
 
     The lengths are those of the manifest, or else of the headers of local files. An unreadable header is no error here:
@@ -95,7 +97,7 @@ def check_lengths(source: Source, policy: PathPolicy, limit: int | None, spec: E
             lengths = [item.duration]
         else:
             local = [place for place in places if not is_remote(place) and next(probed) < MAX_PROBED]
-            lengths = [_header_s(place, item, stores) for place in local]
+            lengths = [_header_s(place, item, stores, headers) for place in local]
         if max(lengths, default=0) > longest_s:
             seen = f"a recording has {max(lengths) / 60:.1f} minutes, and one question takes {longest_s / 60:.3g}"
             bad.add(item.line, f"{seen}; ask about its parts with --map-reduce, or give `offset` and `duration`")
@@ -106,11 +108,11 @@ def check_lengths(source: Source, policy: PathPolicy, limit: int | None, spec: E
         raise ManifestError(source.name, [source.placed(line) for line in bad.first], bad.total)
 
 
-def _header_s(place: str, item: Item, stores: Stores) -> float:
+def _header_s(place: str, item: Item, stores: Stores, headers: HeaderReader) -> float:
     """Return the seconds of a recording after the item's offset, by its header; 0 if it does not tell."""
     try:
         with contextlib.closing(stores.recording(place)) as recording:
-            return max(0.0, (probe(recording) or 0.0) - item.offset)
+            return max(0.0, (headers.seconds(recording) or 0.0) - item.offset)
     except (AudioError, StorageError):
         return 0.0
 
@@ -298,7 +300,8 @@ class Ask(Steps):
     def check_recordings(self, config: Config, source: Source, policy: PathPolicy, spec: EngineSpec) -> None:
         """See Steps."""
         if not self._questions.map_reduce:
-            check_lengths(source, policy, config.limit, spec, config.stores)
+            with HeaderReader() as headers:
+                check_lengths(source, policy, config.limit, spec, config.stores, headers)
 
     def messages(self, started: Started, decode: Decode, spec: EngineSpec, shared: InProgress) -> Iterator[Message]:
         """See Steps."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from voxbatch.engines import Feed, Registration
 from voxbatch.engines.faster_whisper import FasterWhisperEngine
-from voxbatch.engines.results import Result
+from voxbatch.engines.results import Result, failure_of
 from voxbatch.records import NO_WINDOWS, SAMPLING_RATE, Chunk, Hypothesis
 from voxbatch.storage import DEFAULT_STORES, Stores
 from voxbatch.voice import SPEECH_PROBABILITY, speech_probabilities
@@ -55,12 +55,10 @@ class WhisperDetector(FasterWhisperEngine):
         Raises:
             EngineError: a limit of this machine is to blame, and not the chunk.
         """
-        from voxbatch.engines.whisper_chunk import failure_of
-
         try:
             yield detect(model, chunk)
         except Exception as e:  # noqa: BLE001 any error in one chunk fails that chunk only
-            yield failure_of(chunk, e)
+            yield failure_of("faster-whisper", chunk, e)
 
 
 def detect(model: Any, chunk: Chunk) -> Hypothesis:

@@ -40,7 +40,7 @@ class RedactionOptions(WorkOptions):
     )  # fmt: skip
     margin: float = setting(
         0.25, minimum=0, maximum=2, group=OUTPUTS, metavar="S",
-        help="Seconds around a secret that are silent, too, as far as no other word is there.",
+        help="Seconds around a secret that are silent, too, where no other word is.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

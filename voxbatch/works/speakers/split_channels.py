@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-import soundfile
-
-from voxbatch.audio.libsndfile import SoundFileStream
-from voxbatch.audio.waveforms import is_mpeg_audio
 from voxbatch.config import Config
+from voxbatch.decoding.header_reader import HeaderReader
 from voxbatch.errors import AudioError, ConfigError, StorageError
 from voxbatch.manifest import PathPolicy, Source, items
 from voxbatch.safe_text import counted
@@ -26,19 +23,22 @@ def check_channels(config: Config, source: Source, policy: PathPolicy) -> None:
         ConfigError: all recordings are mono.
     """
     number = 0
-    for number, item in enumerate(items(source, policy, config.limit), 1):
-        if number > MAX_PROBED or item.channel is not None or is_remote(item.audio) or not _is_mono(item.audio):
-            return
+    with HeaderReader() as headers:
+        for number, item in enumerate(items(source, policy, config.limit), 1):
+            if number > MAX_PROBED or item.channel is not None or is_remote(item.audio):
+                return
+            if not _is_mono(item.audio, headers):
+                return
     raise ConfigError(
         f"--channels split needs two channels or more, and SOURCE has {counted(number, 'recording')} with one; leave "
         "it out, or give --speakers, which tells the voices of one channel apart"
     )
 
 
-def _is_mono(path: str) -> bool:
+def _is_mono(path: str, headers: HeaderReader) -> bool:
     """Return whether the header of a recording certainly tells one channel."""
     try:
         with closing(DEFAULT_STORES.recording(path)) as recording:
-            return not is_mpeg_audio(recording) and SoundFileStream(recording).channels == 1
-    except (AudioError, StorageError, soundfile.LibsndfileError):  # the item fails when it is decoded
+            return headers.channels(recording) == 1
+    except (AudioError, StorageError):  # the item fails when it is decoded
         return False

@@ -1,5 +1,5 @@
-"""Compiled kernels are code that every task runs: no account that decodes audio of strangers may write them. The files
-of jobs/ and the pages keep them apart from IN and OUT.
+"""Compiled kernels are code that every task runs, and a folder of a model may hold code: no account that decodes audio
+of strangers may write them. The files of jobs/ and the pages keep them apart from IN and OUT.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from sagemaker_deployment import jobs_stack, pipeline_of, step_of
 
 FOLDERS = ("README.md", "docs", "jobs", "examples", "voxbatch")
 TEXTS = (".md", ".sh", ".py", ".yaml", ".yml", ".json", ".tf", ".ipynb", ".sbatch", ".service")
-PLACE = re.compile(r"""(?:--kernel-cache[ =]|kernel_cache\W{1,4}|KERNEL_CACHE\W{1,4})["']?((?:gs|s3)://[^\s"'`,)]+)""")
+PLACE = re.compile(
+    r"""(?:--(?:kernel-cache|model)[ =]|(?:kernel_cache|KERNEL_CACHE|model|MODEL)\W{1,4})["']?((?:gs|s3)://[^\s"'`,)]+)"""
+)
 OUTPUT = re.compile(r"""(?:-o |--out |OUT\W{1,3}|out\W{1,4})["']?((?:gs|s3)://[^\s"'`,)/]+)""")
 WRITES = ("s3:PutObject", "s3:DeleteObject")
 
@@ -29,8 +31,8 @@ def texts() -> list[Path]:
 
 
 def test_no_page_and_no_file_names_a_place_in_in_or_out() -> None:
-    """A bucket in which a page or a file keeps kernels is not one to which it writes outputs, or from which it reads
-    recordings.
+    """A bucket in which a page or a file keeps kernels or a model is not one to which it writes outputs, or from which
+    it reads recordings.
     """
     places = {}
     for path in texts():
@@ -39,14 +41,16 @@ def test_no_page_and_no_file_names_a_place_in_in_or_out() -> None:
         for match in PLACE.finditer(text):
             bucket = "/".join(match[1].split("/")[:3])
             places[f"{path.relative_to(ROOT)}: {match[1]}"] = bucket in outputs or re.search(r"[-_](in|out)\b", bucket)
-    assert places, "the pages have an example"
+    assert {"kernel", "model"} <= {word for name in places for word in ("kernel", "model") if word in name}
     assert [name for name, is_shared in places.items() if is_shared] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("uploads", ["workflow", "worker"])
 def test_tasks_of_cloud_run_only_read_kernels(uploads: str) -> None:
-    """Each account of a job that takes uploads may read the bucket of the kernels, and has no other role there."""
+    """Each account of a job that takes uploads may read the buckets of the kernels and of the models, and has no other
+    role there.
+    """
     plan = planned("jobs", uploads=uploads)
     tasks = [*of_kind(plan, "google_cloud_run_v2_job"), *of_kind(plan, "google_cloud_run_v2_worker_pool")]
     variables = {variable["name"]: variable for task in tasks for variable in container(task).get("env", [])}
@@ -54,11 +58,14 @@ def test_tasks_of_cloud_run_only_read_kernels(uploads: str) -> None:
     roles = {(who, role) for who, role, on in bindings(plan) if on == f"storage buckets/{bucket}"}
     assert ("voxbatch-run", "roles/storage.objectViewer") in roles
     assert {who for who, role in roles if role != "roles/storage.objectViewer"} == {"voxbatch-kernels"}
+    models = {(who, role) for who, role, on in bindings(plan) if re.fullmatch(r"storage buckets/.*-models", on)}
+    assert ("voxbatch-run", "roles/storage.objectViewer") in models
+    assert {role for _, role in models} == {"roles/storage.objectViewer"}
 
 
 def test_jobs_of_sagemaker_only_read_kernels() -> None:
-    """The role of the pipeline's runs may not write where the role of the kernels writes, nor where a stack keeps them
-    by KERNELS; nor does that role read recordings or write transcripts.
+    """The role of the pipeline's runs may not write where the role of the kernels writes, nor anywhere in the bucket of
+    the models and of the kernels of KERNELS; nor does that role read recordings or write transcripts.
     """
     stack = jobs_stack(Options='"VOXBATCH_KERNEL_CACHE": "s3://calls-models/kernels/compiled", ')
     place = step_of(pipeline_of(stack))["Environment"]["VOXBATCH_KERNEL_CACHE"].removeprefix("s3://")
@@ -77,6 +84,8 @@ def test_jobs_of_sagemaker_only_read_kernels() -> None:
     assert [name for name in written if any(fnmatch.fnmatchcase(archive, pattern) for pattern in written[name])] == [
         "KernelsRole"
     ]
+    model = "arn:aws:s3:::calls-models/owner/name/model.safetensors"
+    assert not any(fnmatch.fnmatchcase(model, pattern) for pattern in (*written["RunRole"], *written["KernelsRole"]))
     assert "calls-in" not in used["KernelsRole"]
     assert "calls-out" not in used["KernelsRole"]
 
