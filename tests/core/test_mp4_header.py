@@ -53,8 +53,8 @@ def test_a_cut_file_is_called_cut(tmp_path: Path) -> None:
     is no cut one."""
     whole = write(tmp_path / "a.m4a").read_bytes()
     moov = whole.index(b"moov") - 4
+    cut = tmp_path / "cut.m4a"
     for end in (moov // 2, moov, moov + 20, moov + 60):
-        cut = tmp_path / "cut.m4a"
         cut.write_bytes(whole[:end])
         with (
             closing(Stores().recording(str(cut))) as recording,
