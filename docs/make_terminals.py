@@ -73,6 +73,11 @@ TERMINALS = (
     ),
     Terminal("find", f'voxbatch find {OUT} "mill street"', "two places with their times and the words around them"),
     Terminal("flags", f"voxbatch flags {OUT}", "two transcripts to distrust, with the reasons"),
+    Terminal(
+        "redact",
+        f"voxbatch redact {OUT} -o shared --keep file_name",
+        "copies of nine transcripts, in which two addresses and four names are replaced",
+    ),
     Terminal("doctor", "voxbatch doctor", "what is installed, and the model to take", 10, 4, columns=74),
 )
 """The pictures beside that of the demo."""

@@ -46,6 +46,11 @@ RETRY_CHOICES = ("retryable", "all")
 ANY_SPEAKERS = "auto"
 
 
+def _last_run(default: float) -> str:
+    """Return the end of the help of a limit of subtitles."""
+    return f"Default: that of the last run in OUT, else {default:g}."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Settings of a run, except for its input and its OUT. All runs of one listener share them.
@@ -101,33 +106,41 @@ class RunOptions:
     )  # fmt: skip
     formats: tuple[str, ...] = setting(
         (), group=OUTPUTS, metavar="LIST",
-        help=f"Write one file per item in each of these formats: {','.join(FORMATS)}.",
+        help=f"Write one file per item in each of these formats: {','.join(FORMATS)}. Default: those of the last run "
+        "in OUT.",
     )  # fmt: skip
-    beside: bool = setting(
-        False, group=OUTPUTS,
+    """This setting, and the others of item_files.given_settings, are those of the last merge of OUT unless given."""
+    beside: bool | None = setting(
+        None, group=OUTPUTS,
         help="Write them (srt by default) also beside the recordings: talk.srt, talk.transcript.txt. Files of others "
-        "stay.",
+        "stay. Default: as the last run in OUT.",
     )  # fmt: skip
     report: bool | None = setting(
         None, group=OUTPUTS,
         help="Write report.html, a page for people. Default: if OUT is a local folder.",
     )  # fmt: skip
-    max_line: int = setting(
-        42, minimum=10, maximum=200, group=OUTPUTS, metavar="N",
-        help="Longest line of a subtitle in columns. A Chinese or Japanese character takes two.",
+    max_line: int | None = setting(
+        None, minimum=10, maximum=200, group=OUTPUTS, metavar="N",
+        help="Longest line of a subtitle in columns. A Chinese or Japanese character takes two. "
+        f"{_last_run(DEFAULT_LIMITS.max_line)}",
     )  # fmt: skip
-    max_lines: int = setting(2, minimum=1, maximum=6, group=OUTPUTS, metavar="N", help="Most lines of a subtitle.")
-    max_cps: float = setting(
-        20.0, minimum=4, maximum=100, group=OUTPUTS, metavar="N",
-        help="Columns per second that a reader can follow; subtitles stay longer where there is room.",
+    max_lines: int | None = setting(
+        None, minimum=1, maximum=6, group=OUTPUTS, metavar="N",
+        help=f"Most lines of a subtitle. {_last_run(DEFAULT_LIMITS.max_lines)}",
     )  # fmt: skip
-    frame_rate: float = setting(
-        DEFAULT_LIMITS.frame_rate, minimum=10, maximum=240, group=OUTPUTS, metavar="N",
-        help="Frames per second of the videos: subtitles begin and end with a frame.",
+    max_cps: float | None = setting(
+        None, minimum=4, maximum=100, group=OUTPUTS, metavar="N",
+        help="Columns per second that a reader can follow; subtitles stay longer where there is room. "
+        f"{_last_run(DEFAULT_LIMITS.max_cps)}",
     )  # fmt: skip
-    min_gap: int = setting(
-        DEFAULT_LIMITS.min_gap, minimum=0, maximum=100, group=OUTPUTS, metavar="N",
-        help="Least frames between two subtitles.",
+    frame_rate: float | None = setting(
+        None, minimum=10, maximum=240, group=OUTPUTS, metavar="N",
+        help="Frames per second of the videos: subtitles begin and end with a frame. "
+        f"{_last_run(DEFAULT_LIMITS.frame_rate)}",
+    )  # fmt: skip
+    min_gap: int | None = setting(
+        None, minimum=0, maximum=100, group=OUTPUTS, metavar="N",
+        help=f"Least frames between two subtitles. {_last_run(DEFAULT_LIMITS.min_gap)}",
     )  # fmt: skip
     shard: int = 0
     shards: int = 1
@@ -252,8 +265,6 @@ class RunOptions:
                 for name, value in addition.resolve("checks")(self).items():
                     object.__setattr__(self, name, value)
         check_formats(self.formats)
-        if self.beside:
-            check_beside(self.formats)
         check_include(self.include)
         check_kernel_cache(self.kernel_cache)
         if self.overwrite and self.shards > 1:
@@ -388,17 +399,6 @@ def check_cues(limits: Mapping[str, float | None]) -> None:
     """
     for name, value in limits.items():
         settings_of(RunOptions)[name].check(value)
-
-
-def check_beside(formats: Iterable[str]) -> None:
-    """Check the formats of files beside recordings.
-
-    Raises:
-        ConfigError: two formats have the same file.
-    """
-    for group in ({"vtt", "vtt-words"}, {"json", "whisperx-json", "openai-json"}):
-        if len(both := sorted(group & set(formats))) > 1:
-            raise ConfigError(f"--beside: {' and '.join(both)} would have the same file beside a recording; give one")
 
 
 def check_kernel_cache(place: str | None) -> None:

@@ -1,18 +1,47 @@
-"""Parts of the site beyond the options of mkdocs: search words of the pages, and a search without a server.
+"""Parts of the site beyond the options of mkdocs.
 
-mkdocs calls the functions; see `hooks` in mkdocs.yml.
+They are the search words of the pages, a search without a server, the changelog, the version, a list of a long page's
+headings for phones, and what the style sheet must know about tables and code. mkdocs calls the functions `on_…`; see
+`hooks` in mkdocs.yml.
 """
 
 from __future__ import annotations
 
+import re
+from html import escape
 from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement
 
 import yaml
+from markdown import Extension, Markdown
+from markdown.treeprocessors import Treeprocessor
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import Files
+from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from voxbatch import __version__
+
 WORDS = Path(__file__).parent / "search_words.yml"
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+LONG_PAGE = 6
+"""Headings from which a page has a list of them for phones, which show no table of contents."""
+LONG_WORD = 24
+"""Characters from which a word of code may break anywhere; a shorter one breaks nowhere, not even after a hyphen."""
+SHORT_CELL = 18
+"""Characters up to which the cells of a column stay on one line: dates, prices with their range, licences."""
+PHONE, CHARACTER, PADDING = 358, 7.5, 21
+"""Pixels that a table has on a phone, and that a character and a cell's padding take of them."""
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Name the version in the footer of each page, and add the extension below."""
+    config.copyright = f'voxbatch {__version__} · Apache License 2.0 · <a href="changelog.html">Changelog</a>'
+    config.markdown_extensions.append(Shape())  # type: ignore[arg-type]  # mkdocs hands it to Markdown as it is
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Add the changelog, whose links start at the repository's folder."""
+    files.append(File.generated(config, "changelog.md", content=CHANGELOG.read_text().replace("](docs/", "](")))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> None:
@@ -21,7 +50,65 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     page.meta["tags"] = words.get(page.file.src_uri, [])
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return a long page with a folded list of its headings below the title."""
+    headings = [heading for title in page.toc for heading in title.children]
+    if len(headings) < LONG_PAGE:
+        return html
+    links = "".join(
+        f'<li><a href="{heading.url}">{escape(heading.title, quote=False)}</a></li>' for heading in headings
+    )
+    contents = (
+        f'<details class="contents" data-search-exclude><summary>On this page</summary><ul>{links}</ul></details>'
+    )
+    return html.replace("</h1>", f"</h1>{contents}", 1)
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Write the index as a script, which a page that was opened from a file may load."""
     search = Path(config.site_dir) / "search"
     (search / "search_index.js").write_text(f"var __index = {(search / 'search_index.json').read_text()}")
+
+
+class Shape(Extension):
+    """The Markdown extension that marks tables and code for docs/site/pages.css."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the method's name is Markdown's
+        """Mark the tree of a page when all else is done, the table of contents included."""
+        md.treeprocessors.register(_Marks(md), "shape", 1)
+
+
+class _Marks(Treeprocessor):
+    def run(self, root: Element) -> None:
+        for table in root.iter("table"):
+            mark_table(table)
+        for code in root.iter("code"):
+            mark_words(code)
+
+
+def mark_table(table: Element) -> None:
+    """Name the column in each cell, and mark columns of short cells and a table that is too wide for a phone."""
+    width = 0.0
+    for column in zip(*table.iter("tr"), strict=True):
+        title, *texts = ["".join(cell.itertext()) for cell in column]
+        short = all(len(text) <= SHORT_CELL for text in texts)
+        unbroken = [*title.split(), *(texts if short else " ".join(texts).split())]
+        width += CHARACTER * min(LONG_WORD, max(map(len, unbroken), default=0)) + PADDING
+        for cell in column[1:]:
+            cell.set("data-title", title)
+            if short:
+                cell.set("data-short", "")
+    if width > PHONE:
+        table.set("data-stacked", "")
+
+
+def mark_words(code: Element) -> None:
+    """Put each word of inline code that would break badly into an element of its own."""
+    text, code.text = code.text or "", ""
+    for part in re.split(rf"(\S*-\S*|\S{{{LONG_WORD},}})", text):
+        if len(part) >= LONG_WORD or "-" in part:
+            SubElement(code, "span", {"class": "long" if len(part) >= LONG_WORD else "whole"}).text = part
+        elif len(code):
+            code[-1].tail = part
+        else:
+            code.text = part

@@ -101,3 +101,52 @@ def test_a_copy_follows_its_subtitles(voxbatch: Voxbatch, recording: Recorder, t
     assert (done.returncode, "videos" in done.stderr) == (0, False)
     assert "there before, and not replaced: 1" in voxbatch("merge", "out", "--mux").stderr
     assert copy.read_bytes().endswith(b"mine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["out/srt/talk.srt", "videos/talk.srt", "out/vtt/talk.vtt"])
+def test_a_copy_has_the_times_of_a_person(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path, place: str) -> None:
+    """Subtitles that a person has put at other times, in OUT or beside the video, with Windows' line ends, are those of
+    the copy once `correct` has read them: after it, and by a later --mux."""
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    video, copy = tmp_path / "videos" / "talk.mkv", tmp_path / "videos" / "talk.subtitled.mkv"
+    ffmpeg("-f", "lavfi", "-i", "color=blue:s=64x48:r=5:d=3", "-i", tmp_path / "sound.wav", "-c:v", "mpeg4", video)
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt,vtt", "--beside", "--mux")
+    assert voxbatch(*command).returncode == 0
+
+    def cues() -> str:
+        return ffmpeg("-i", copy, "-map", "0:s:0", "-f", "srt", "-")
+
+    begin = cues()
+    assert begin.startswith("1\n00:00:00,000 -->")
+    text = (tmp_path / place).read_text().replace("00:00:00", "00:00:01").replace("w1", "one")
+    (tmp_path / place).write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    done = voxbatch("correct", "out", "--engine", "none")
+    assert "videos with subtitles written: 1, the first is " in done.stderr
+    assert cues().startswith("1\n00:00:01,000 -->")
+    assert "w0 one w2" in cues()
+    copy.unlink()
+    assert voxbatch("merge", "out", "--mux").returncode == 0
+    assert cues().startswith("1\n00:00:01,000 -->")
+
+
+@pytest.mark.slow
+def test_another_frame_rate_than_that_of_the_video_is_told(
+    voxbatch: Voxbatch, recording: Recorder, tmp_path: Path
+) -> None:
+    """Subtitles begin with frames of a rate. If a video has another one, --mux names the command that takes it."""
+    (tmp_path / "videos").mkdir()
+    recording("sound.wav", 2.0)
+    for name, rate in (("a.mp4", "25"), ("b.mp4", "30000/1001"), ("c.mp4", "24000/1001"), ("d.mp4", "24")):
+        ffmpeg("-f", "lavfi", "-i", f"color=blue:s=64x48:r={rate}:d=2", "-i", tmp_path / "sound.wav",
+               "-c:v", "mpeg4", tmp_path / "videos" / name)  # fmt: skip
+    command = ("run", "videos", "-o", "out", "--engine", "scripted", "--formats", "srt", "--mux")
+    said = voxbatch(*command).stderr
+    for rate, name in (("25", "a"), ("29.97", "b"), ("23.976", "c")):
+        told = f"videos with {rate} frames a second: 1, the first is {tmp_path}/videos/{name}.mp4; the subtitles begin "
+        assert f"{told}with frames of 24 a second, unless: voxbatch merge {tmp_path}/out --frame-rate {rate} " in said
+    assert said.count("frames a second: ") == 3
+    said = voxbatch("merge", "out", "--frame-rate", "25", "--mux").stderr
+    assert "videos with 24 frames a second: 1, " in said
+    assert "videos with 25 frames" not in said

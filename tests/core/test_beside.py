@@ -11,8 +11,7 @@ from conftest import Recorder, Voxbatch
 from outputs import RUN, owned
 from servers import Place
 
-from voxbatch.config import Config
-from voxbatch.errors import ConfigError
+from voxbatch.config import FORMATS
 from voxbatch.formats import CueLimits
 from voxbatch.log import Log
 from voxbatch.output import merge
@@ -20,7 +19,6 @@ from voxbatch.output.checkpoint import Checkpoint
 from voxbatch.output.entries import Entries
 from voxbatch.output.item_files import ItemFiles
 from voxbatch.output.item_writer import _stale_files
-from voxbatch.output.merge_again import merge_again
 from voxbatch.output.parts import PartEntry
 from voxbatch.output.stored_json import json_bytes
 from voxbatch.storage import Store, Stores
@@ -76,7 +74,7 @@ def test_files_are_named_after_the_recordings(tmp_path: Path) -> None:
     videos = Videos(tmp_path, ["talk.mp4", "a/both.mp4", "a/both.wav", "b/both.mp4"])
     videos.merge("srt", "vtt-words")
     assert videos.files() == [
-        f"{name}.{form}" for name in ("a/both.mp4", "a/both.wav", "b/both", "talk") for form in ("srt", "vtt")
+        f"{name}.{form}" for name in ("a/both.mp4", "a/both.wav", "b/both", "talk") for form in ("srt", "words.vtt")
     ]
     assert videos.folder.joinpath("talk.srt").read_bytes() == videos.store.read("srt/0/talk.srt")
     assert videos.said == [f"files beside the recordings: 8, the first is {videos.folder}/talk.srt"]
@@ -150,17 +148,12 @@ def test_places_that_cannot_be_written_are_a_warning(tmp_path: Path) -> None:
     assert "The first reason: -o https://host: a web server takes no outputs" in web.said[0]
 
 
-@pytest.mark.parametrize(
-    ("formats", "message"),
-    [(("vtt", "vtt-words"), "give one"), (("json", "openai-json"), "give one")],
-)
-def test_formats_that_would_do_harm_are_refused(tmp_path: Path, formats: tuple[str, ...], message: str) -> None:
-    """Two formats cannot have one file."""
-    with pytest.raises(ConfigError, match=message):
-        Config(source="in", out="out", beside=True, formats=formats)
+def test_each_format_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """All formats can lie beside one recording: the second one of an extension says which it is."""
     videos = Videos(tmp_path, ["talk.mp4"])
-    with pytest.raises(ConfigError, match=message):
-        merge_again(videos.store, {"beside": True, "formats": list(formats)})
+    videos.merge(*FORMATS)
+    assert len(list(videos.folder.glob("talk.*"))) == 1 + len(FORMATS)
+    assert {"talk.vtt", "talk.words.vtt", "talk.json", "talk.openai.json", "talk.whisperx.json"} <= set(videos.files())
 
 
 def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
@@ -183,6 +176,32 @@ def test_one_command_writes_subtitles_beside(voxbatch: Voxbatch, recording: Reco
         assert voxbatch("status", "videos.voxbatch", "--verify").returncode == 0
     assert len(set(texts[:3])) == 3
     assert max(map(len, texts[2].splitlines())) <= 30
+
+
+def test_a_further_run_keeps_the_files_of_the_last_one(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:
+    """Formats, limits of subtitles and files beside recordings that a command does not give are those of the last run
+    in OUT, or of `merge`, also for further recordings. Those that it gives replace them. --overwrite forgets them."""
+    recording("videos/a.wav", 12.2)
+    videos, out = tmp_path / "videos", tmp_path / "videos.voxbatch"
+    assert voxbatch("run", "videos", "--beside", "--formats", "vtt", "--max-line", "20", *ENGINE).returncode == 0
+    before = {path: path.read_bytes() for path in (videos / "a.vtt", out / "vtt/a.vtt")}
+    recording("videos/b.wav", 12.2)
+    done = voxbatch("run", "videos", "--stdout", "vtt", *ENGINE)
+    assert done.returncode == 0, done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+    assert (videos / "b.vtt").read_bytes() == before[videos / "a.vtt"]
+    assert done.stdout.encode().count(before[videos / "a.vtt"]) == 2
+    assert not (out / "srt").exists()
+    assert voxbatch("merge", "videos.voxbatch", "--max-line", "30", "--no-beside").returncode == 0
+    merged = (out / "vtt/a.vtt").read_bytes()
+    assert voxbatch("run", "videos", "--max-lines", "1", *ENGINE).returncode == 0
+    longest = max(map(len, (out / "vtt/a.vtt").read_text().splitlines()))
+    assert (out / "vtt/a.vtt").read_bytes() != merged
+    assert 20 < longest <= 30
+    assert {path: path.read_bytes() for path in videos.glob("a.vtt")} == {videos / "a.vtt": before[videos / "a.vtt"]}
+    assert voxbatch("run", "videos", "--overwrite", *ENGINE).returncode == 0
+    assert sorted(path.name for path in out.glob("*/a.*")) == ["a.srt", "a.txt"]
+    assert max(map(len, (out / "srt/a.srt").read_text().splitlines())) > 30
 
 
 def test_a_text_beside_is_no_reference(voxbatch: Voxbatch, recording: Recorder, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,40 +13,127 @@ import pytest
 import yaml
 from browser import CHROMIUM, Browser, browser
 
+from voxbatch import __version__
+
 pytest.importorskip("material", reason="mkdocs-material is not installed")
 
 ROOT = Path(__file__).parents[2]
-WORDS = ROOT / "docs" / "site" / "search_words.yml"
+PAGES, CHANGELOG = ROOT / "docs", ROOT / "CHANGELOG.md"
+WORDS = PAGES / "site" / "search_words.yml"
 WANTED = {
     "accuracy": "scoring confidence",
+    "airflow": "orchestrators",
+    "api key": "serving",
+    "apple": "coming-from",
+    "array job": "tasks kubernetes-slurm-batch",
+    "ass": "subtitles outputs",
+    "async": "python",
+    "audiobook": "speech",
     "aws": "sagemaker",
+    "azure": "buckets",
+    "batch size": "gpus-and-models no-gpu",
+    "beam size": "gpus-and-models cli",
+    "benchmark": "performance",
+    "burn subtitles": "subtitles",
+    "capital letters": "scoring",
     "captions": "subtitles",
+    "changelog": "changelog",
+    "confidence": "confidence",
+    "config file": "cli",
     "cost": "costs",
+    "cpu": "no-gpu",
+    "credentials": "buckets",
+    "cron": "nightly orchestrators",
     "csv": "manifests",
+    "cuda out of memory": "troubleshooting",
+    "dead letter": "runbook",
+    "delete": "runbook outputs",
     "diarization": "speakers",
+    "disk space": "troubleshooting",
     "docker": "containers",
-    "fastapi": "python",
+    "duckdb": "nightly",
+    "environment variable": "cli",
+    "exit code": "troubleshooting outputs",
+    "fastapi": "service",
+    "ffmpeg": "troubleshooting manifests",
+    "fine-tuning": "datasets",
+    "forced alignment": "align",
+    "gdpr": "redact",
+    "github actions": "orchestrators",
     "gpu": "gpus-and-models",
+    "gpu memory": "gpus-and-models troubleshooting",
     "hallucination": "confidence",
+    "hotwords": "manifests cli",
     "install": "quickstart",
+    "json schema": "ask outputs",
+    "jupyter": "python",
+    "karaoke": "align outputs subtitles",
     "kubernetes": "kubernetes-slurm-batch",
-    "laptop": "gpus-and-models",
+    "language": "languages",
+    "laptop": "no-gpu",
+    "license": "gpus-and-models",
+    "live": "serving",
+    "logs": "runbook",
+    "low quality": "confidence manifests",
     "m4a": "manifests",
+    "mac": "coming-from quickstart",
+    "nemo": "coming-from",
+    "noise": "confidence",
+    "numbers": "scoring",
+    "offline": "troubleshooting coming-from",
+    "openai api": "serving",
     "out of memory": "troubleshooting",
-    "resume": "outputs",
+    "parakeet": "gpus-and-models",
+    "parquet": "outputs manifests",
+    "phone calls": "channels",
+    "pii": "redact",
+    "podcast": "manifests",
+    "price": "costs",
+    "prompt": "ask subtitles",
+    "proxy": "serving buckets troubleshooting",
+    "punctuation": "scoring",
+    "queue": "listening",
+    "ray": "ray",
+    "redact": "redact",
+    "resume": "outputs quickstart",
+    "retry": "troubleshooting outputs",
+    "rss": "manifests",
     "s3": "buckets",
+    "sagemaker": "sagemaker",
+    "sbv": "scoring",
+    "schedule": "nightly orchestrators",
+    "search": "find",
     "shard": "tasks",
+    "slow": "performance troubleshooting",
     "slurm": "kubernetes-slurm-batch",
     "speaker labels": "speakers",
+    "speaker names": "speakers",
     "speed": "performance",
+    "spot": "costs kubernetes-slurm-batch",
+    "srt": "subtitles",
     "stereo": "channels",
+    "streaming": "serving python",
     "summarize": "ask",
+    "temperature": "gpus-and-models cli",
+    "terraform": "cloud-run",
+    "threads": "gpus-and-models",
+    "timestamps": "outputs align",
     "translate": "gpus-and-models",
+    "ttml": "outputs subtitles",
     "tts": "speech",
+    "uninstall": "quickstart",
+    "upgrade": "changelog quickstart",
+    "version": "changelog",
+    "voicemail": "channels",
+    "voxtral": "gpus-and-models",
     "vtt": "subtitles outputs",
+    "webhook": "listening cloud-run",
     "wer": "scoring",
     "whisperx": "coming-from",
+    "windows": "coming-from quickstart",
     "word timestamps": "outputs",
+    "worker": "tasks",
+    "youtube": "subtitles manifests",
 }
 """Words that people type, and the pages of which one must come first or second."""
 RESULTS = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.href)"
@@ -87,19 +175,61 @@ def test_the_search_of_a_site_in_a_folder_finds(page: Browser, typed: str) -> No
 
 @pytest.mark.slow
 def test_no_page_is_wider_than_a_phone(site: Path, page: Browser) -> None:
-    """At a width of 390 pixels no page scrolls sideways, and each picture is there and fits."""
+    """At a width of 390 pixels no page and no table scrolls sideways, and each picture is there and fits."""
     fits = "document.documentElement.scrollWidth <= innerWidth"
     cut = (
         "[...document.querySelectorAll('.md-content img')].filter((image) => image.checkVisibility() &&"
         " (!image.naturalWidth || image.getBoundingClientRect().right > innerWidth + 1)).map((image) => image.src)"
+    )
+    scrolled = (
+        "[...document.querySelectorAll('.md-typeset__scrollwrap')].filter((table) =>"
+        " table.scrollWidth > table.clientWidth + 1).map((table) => table.innerText.slice(0, 60))"
     )
     for file in sorted(site.glob("*.html")):
         if file.stem != "404":  # its links are those of a server's first folder
             page.open(file, 390)
             assert page.evaluate(fits), file.name
             assert page.evaluate(cut) == [], file.name
+            assert page.evaluate(scrolled) == [], file.name
+
+
+@pytest.mark.slow
+def test_a_command_is_copied_without_its_prompt_and_output(site: Path, page: Browser) -> None:
+    """The copy button of a block of the console copies what is typed; that of another block copies all of it."""
+    page.open(site / "quickstart.html")
+    assert copied(page, "make demo") == "make demo"
+    page.open(site / "index.html")
+    assert copied(page, "import voxbatch").count("\n") > 3
+
+
+def copied(page: Browser, content: str) -> str:
+    """Return what the theme's copy button takes of the first block with a content: the text shown under its mark."""
+    block = f"[...document.querySelectorAll('pre > code')].find((code) => code.textContent.includes('{content}'))"
+    take = "code.setAttribute('data-md-copying', ''); return code.innerText.trimEnd()"
+    text: str = page.evaluate(f"((code) => {{ {take} }})({block})")
+    return text
+
+
+@pytest.mark.slow
+def test_each_page_names_the_version_and_links_to_the_changelog(site: Path) -> None:
+    """A reader sees which version the pages are about, and what has changed."""
+    for file in site.glob("*.html"):
+        assert f'voxbatch {__version__} · Apache License 2.0 · <a href="changelog.html">' in file.read_text(), file
+    assert "Keep a Changelog" in (site / "changelog.html").read_text()
+
+
+def test_a_page_is_called_as_in_the_navigation() -> None:
+    """The title of a page is its name in the navigation, or begins with it and a colon or a comma."""
+    names = re.findall(r"^ +- (.+): ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(names) > 30
+    for name, file in names:
+        title = (CHANGELOG if file == "changelog.md" else PAGES / file).read_text().splitlines()[0].removeprefix("# ")
+        assert file == "index.md" or re.match(rf"{re.escape(name)}($|[:,]| and | \()", title), file
 
 
 def test_each_page_has_words_for_the_search() -> None:
     """docs/site/search_words.yml names existing pages, and all of them but the first one."""
-    assert {*yaml.safe_load(WORDS.read_text()), "index.md"} == {page.name for page in WORDS.parents[1].glob("*.md")}
+    assert {*yaml.safe_load(WORDS.read_text()), "index.md"} == {
+        "changelog.md",
+        *(page.name for page in PAGES.glob("*.md")),
+    }

@@ -121,6 +121,62 @@ def test_a_corrected_file_beside_a_recording_is_taken_in(
     assert foreign.read_text().endswith("something else\n")
 
 
+def test_a_file_beside_counts_also_if_the_last_merge_wrote_none_there(
+    out: Path, voxbatch: Voxbatch, tmp_path: Path, again: Callable[..., str]
+) -> None:
+    """A subtitle beside its recording that was changed since is taken in after --no-beside, too. One that nobody has
+    changed, and that is of an earlier merge, undoes no correction."""
+    again("--beside")
+    assert voxbatch("merge", "out", "--no-beside", "--max-line", "20").returncode == 0
+    replace_in(out / "vtt" / "b.vtt", ("w1", "one"))
+    assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("1 item corrected\n  b.wav, in vtt/b.vtt")
+    replace_in(tmp_path / "talks" / "a.srt", ("w0 w1", "zero one"))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.stdout.startswith(f"1 item corrected\n  a.wav, in {tmp_path}/talks/a.srt: 2 changes\n"), done.stderr
+    for _ in range(2):
+        assert [line["pred_text"] for line in read_lines(out).values()] == ["zero one w2 w3 w4 w5", "w0 one w2 w3"]
+        assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+
+
+def retime(path: Path, seconds: float) -> None:
+    """Shift all cues of a subtitle file, as editors do."""
+    subtitles = pysubs2.load(str(path), encoding="utf-8")
+    subtitles.shift(s=seconds)
+    subtitles.save(str(path), encoding="utf-8")
+
+
+def test_subtitles_at_other_times_stay_and_are_told_once(
+    out: Path, voxbatch: Voxbatch, again: Callable[..., str]
+) -> None:
+    """Subtitles with cues at times of a person stay as they are once their text is taken in, and no run warns of them
+    any more. A later correction in another file is not undone by them; `correct` says that they lack it."""
+    subtitle = out / "srt" / "a.srt"
+    replace_in(subtitle, ("w3", "three"))
+    retime(subtitle, 0.5)
+    retimed = subtitle.read_bytes()
+    assert "not replaced: srt/a.srt" in again()
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert "subtitles with cues at other times, which stay as they are: srt/a.srt" in done.stdout, done.stderr
+    assert "not replaced" not in done.stderr
+    assert again("--max-line", "20") == ""
+    replace_in(out / "vtt" / "a.vtt", ("w1", "one"))
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert done.stdout.startswith("1 item corrected\n  a.wav, in vtt/a.vtt: 1 change\n"), done.stderr
+    assert "subtitles with cues at other times that lack a correction; make it there, too: srt/a.srt" in done.stdout
+    assert voxbatch("correct", "out", *ESTIMATED).stdout.startswith("0 items corrected\n")
+    assert read_lines(out)["a.wav"]["pred_text"] == "w0 one w2 three w4 w5"
+    assert subtitle.read_bytes() == retimed
+    replace_in(subtitle, ("w1", "one"))
+    copy = shutil.copy(subtitle, out.parent / "a.srt")
+    told = "copies with cues at other times, of which only the text is taken; put a copy in place of its file: "
+    assert f"{told}{copy}\n" in voxbatch("correct", "out", str(copy), "--dry-run").stdout
+    done = voxbatch("correct", "out", *ESTIMATED)
+    assert (done.returncode, "lack a" in done.stdout, again()) == (0, False, "")
+    assert voxbatch("status", "out", "--verify").stdout.endswith("verified: no problem found\n")
+    assert voxbatch("correct", "out", "--drop", "srt/a.srt").returncode == 0
+    assert "00:00:00,000 -->" in subtitle.read_text()
+
+
 @pytest.mark.parametrize("form", ["srt", "vtt", "vtt-words", "ass", "ttml", "txt"])
 def test_each_format_is_taken_in(out: Path, voxbatch: Voxbatch, form: str) -> None:
     """A word that is changed, one that is left out and one that is added reach transcripts.jsonl from each format."""

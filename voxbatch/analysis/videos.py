@@ -14,28 +14,37 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from voxbatch.audio.ffmpeg import executable
 from voxbatch.audio.ffmpeg_log import FFmpegLog
 from voxbatch.audio.ffmpeg_stream import FORMATS
+from voxbatch.config import RunOptions
 from voxbatch.errors import VoxbatchError
+from voxbatch.formats import WRITERS
 from voxbatch.formats.document import Document
 from voxbatch.log import Log
+from voxbatch.manifest.encoding import TextDecoder
 from voxbatch.manifest.json_line import AUDIO_KEY
 from voxbatch.output import run_file
 from voxbatch.output.entries import Entries
-from voxbatch.output.item_files import ItemFiles
-from voxbatch.output.item_names import ItemNames
+from voxbatch.output.item_files import ItemFiles, latest_config
+from voxbatch.output.item_writer import names_of_files
+from voxbatch.output.layout import item_file
 from voxbatch.output.lines import parse_line
 from voxbatch.output.outcomes import read_transcript
 from voxbatch.output.own_files import OwnFiles, sha256
-from voxbatch.output.summary import read_summary
 from voxbatch.process.child import for_program
+from voxbatch.settings import settings_of
 from voxbatch.sources.folder import SUBTITLED
 from voxbatch.storage import DEFAULT_STORES, Store, is_remote
 
 BLOCK_BYTES = 1 << 20
+KEPT_FORMATS = ("srt", "vtt")
+"""Formats of subtitles at the times of a person that a copy may get."""
 _SUBTITLE_CODECS = {".mp4": "mov_text", ".m4v": "mov_text", ".mov": "mov_text"}
 """Codec of a subtitle track by the extension of the video. All others become .mkv, with SubRip."""
 
@@ -46,6 +55,18 @@ _WRITTEN, _CURRENT, _FOREIGN = "written", "there before, and left as they are", 
 
 class VideoError(VoxbatchError):
     """A copy of a video that cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A copy of a video with subtitles."""
+
+    video: str
+    place: str
+    state: str
+    """_WRITTEN, _CURRENT or _FOREIGN."""
+    frame_rate: float | None
+    """Frames per second of the video."""
 
 
 def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
@@ -61,35 +82,75 @@ def write_videos(store: Store, in_picture: bool | None, log: Log) -> None:
     """
     run = run_file.read_existing(store)
     run.check_reader("videos", store.place)
-    summary = read_summary(store)
-    limits = ItemFiles.of((summary or run).facts.config).limits
-    entries, recordings, own = Entries(store, run), ItemNames(), OwnFiles(store)
-    for entry in entries:
-        recordings.add(parse_line(store, entry, run.products)[AUDIO_KEY])
-    copies = dict[str, list[str]]()
+    settings = ItemFiles.of(latest_config(store, run))
+    files = replace(settings, formats=settings.formats or ("srt",), beside=True)
+    entries, own = Entries(store, run), OwnFiles(store)
+    ids, recordings = names_of_files(store, run, entries, files)
+    assert ids is not None
+    assert recordings is not None
+    copies = list[_Copy]()
     for entry in entries:
         line = parse_line(store, entry, run.products)
         place = recordings.place_beside(line) if entry.kind == "transcript" else None
         if place is None or is_remote(place):
             continue
         try:
-            document = Document(line["id"], read_transcript(line), limits=limits)
-            subtitles = document.written("srt").encode("utf-8", "surrogateescape")
+            subtitles = _kept_subtitles(store, ids.name(line["id"]), place, own)
+            if subtitles is None:
+                text = Document(line["id"], read_transcript(line), limits=files.limits).written("srt")
+                subtitles = text.encode("utf-8", "surrogateescape")
             if (copy := _write_copy(line[AUDIO_KEY], subtitles, in_picture, own)) is not None:
-                copies.setdefault(copy[1], []).append(copy[0])
+                copies.append(copy)
         except VoxbatchError as e:
             log.warning("video", text=f"no copy with subtitles of {line[AUDIO_KEY]}: {e}")
-    for state, names in copies.items():
-        text = f"videos with subtitles {state}: {len(names):,}, the first is {names[0]}"
-        if state == _FOREIGN:
-            command = f"voxbatch merge {shlex.quote(store.place)} {'--burn' if in_picture else '--mux'}"
-            text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command}"
+    for text in _messages(copies, files.limits.frame_rate, store.place, in_picture):
         log.info("video", text=text)
 
 
-def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[str, str] | None:
-    """Return the copy of a video and its state: _WRITTEN, _CURRENT or _FOREIGN. Return None if the recording has no
-    picture, or no copy that is to be made again.
+def _messages(copies: Sequence[_Copy], frame_rate: float, place: str, in_picture: bool | None) -> Iterator[str]:
+    """Yield how many copies have each state, and which videos have another frame rate than the subtitles.
+
+    Args:
+        frame_rate: that of the subtitles.
+        place: OUT.
+    """
+    command, kind = f"voxbatch merge {shlex.quote(place)}", "--burn" if in_picture else "--mux"
+    for state, count in Counter(copy.state for copy in copies).items():
+        first = next(copy.place for copy in copies if copy.state == state)
+        text = f"videos with subtitles {state}: {count:,}, the first is {first}"
+        if state == _FOREIGN:
+            text += f"; voxbatch did not write it, or somebody has changed it: move it away, then {command} {kind}"
+        yield text
+    declared = settings_of(RunOptions)["frame_rate"]
+    for rate, count in Counter(copy.frame_rate for copy in copies).items() if in_picture is not None else ():
+        if rate is not None and abs(rate - frame_rate) > 0.001 and not declared.broken_rule(rate):
+            first = next(copy.video for copy in copies if copy.frame_rate == rate)
+            yield (
+                f"videos with {rate:g} frames a second: {count:,}, the first is {first}; the subtitles begin with "
+                f"frames of {frame_rate:g} a second, unless: {command} --frame-rate {rate:g} {kind}"
+            )
+
+
+def _kept_subtitles(store: Store, name: str, place: str, own: OwnFiles) -> bytes | None:
+    """Return the subtitles that a person has put at other times, in OUT or else beside the video, as UTF-8; None if
+    there are none. See OwnFiles.keep.
+
+    Args:
+        name, place: name of the item's files in OUT, and place beside the video, both without an extension.
+    """
+    folder, base = os.path.split(place)
+    for form in KEPT_FORMATS:
+        in_out, extension = item_file(name, form), WRITERS[form].beside
+        for files, file in ((store, in_out), (DEFAULT_STORES.out(folder), f"{base}.{extension}")):
+            content = files.read(file)
+            if content is not None and own.has_mark(in_out, sha256(content)):
+                return TextDecoder().decode(content, file).encode("utf-8", "surrogateescape")
+    return None
+
+
+def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> _Copy | None:
+    """Return the copy of a video, which is written if need be. Return None if the recording has no picture, or no copy
+    that is to be made again.
 
     Args:
         own: knows the copies that voxbatch has made, and from which subtitles.
@@ -111,17 +172,19 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
     log.feed(_ffmpeg(["-loglevel", "level+info", *source], check=False))
     if not log.has_video:
         return None
+    rate = _exact_rate(log.frame_rate)
     if not outdated and os.path.lexists(place):
-        return place, _CURRENT if is_current else _FOREIGN
+        return _Copy(video, place, _CURRENT if is_current else _FOREIGN, rate)
     if in_picture is None:
         in_picture = own.has_mark(place, _burnt(outdated))
     with tempfile.TemporaryDirectory() as temporary:
-        Path(temporary, "cues.srt").write_bytes(subtitles)
+        cues = "cues.vtt" if subtitles.startswith(b"WEBVTT") else "cues.srt"
+        Path(temporary, cues).write_bytes(subtitles)
         if in_picture:
-            options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", "subtitles=cues.srt"]
+            options = [*source, "-map", "0", "-c", "copy", "-c:v:0", "libx264", "-filter:v:0", f"subtitles={cues}"]
         else:
             track = f"-c:s:{log.num_subtitles}"
-            options = [*source, "-i", "cues.srt", "-map", "0", "-map", "1", "-c", "copy", track, codec]
+            options = [*source, "-i", cues, "-map", "0", "-map", "1", "-c", "copy", track, codec]
         _ffmpeg([*options, "-copy_unknown", f"copy{suffix}"], folder=temporary)
         copy = os.path.join(temporary, f"copy{suffix}")
         digest, store = _digest(copy), DEFAULT_STORES.out(folder)
@@ -132,9 +195,17 @@ def _write_copy(video: str, subtitles: bytes, in_picture: bool | None, own: OwnF
             if outdated:
                 store.write(name, blocks)
             elif not store.create(name, blocks):
-                return place, _FOREIGN
+                return _Copy(video, place, _FOREIGN, rate)
     own.mark([(place, _made_of(_state(place), subtitles, in_picture))])
-    return place, _WRITTEN
+    return _Copy(video, place, _WRITTEN, rate)
+
+
+def _exact_rate(rate: float | None) -> float | None:
+    """Return a frame rate that ffmpeg has rounded to two decimals: 29.97 → 29.97, 23.98 → 23.976."""
+    if rate is None:
+        return None
+    of_ntsc = round(rate) * 1000 / 1001
+    return round(of_ntsc, 3) if abs(rate - of_ntsc) < 0.006 else rate
 
 
 def _present_copy(place: str, subtitles: bytes, in_picture: bool | None, own: OwnFiles) -> tuple[bool, str]:

@@ -24,6 +24,7 @@ _STREAM = re.compile(
     r" *Stream #0:\d+(?:\[\w+\])?(?:\((\w+)\))?: (Audio|Video|Subtitle): (?!.*\(attached pic\))([^,(]*)[^,]*(.*)"
 )
 """A stream: " Stream #0:1[0x2](eng): Audio: aac (LC) (mp4a / 0x6134706D), 44100 Hz, stereo, fltp, 128 kb/s"."""
+_FRAME_RATE = re.compile(r", ([\d.]+) fps")
 _JUMP = re.compile(r"timestamp discontinuity .*?: (\d+), new offset=")
 """Message about a gap in the timestamps that ffmpeg closes, with the gap in microseconds. It closes gaps of more than
 10 s in MPEG-TS. A negative number means that files were joined."""
@@ -47,6 +48,8 @@ class FFmpegLog:
         self.audio_streams: list[str] = []
         """Description of each audio stream: "eng, aac, 44100 Hz, stereo"."""
         self.has_video = False
+        self.frame_rate: float | None = None
+        """Frames per second of the first video stream, with two decimals."""
         self.num_subtitles = 0
         self.first_error: str | None = None
         """First message of an error of any kind. It gives the cause; later messages only say that ffmpeg stopped."""
@@ -118,6 +121,8 @@ class FFmpegLog:
             language, kind, codec, details = stream.groups()
             if kind != "Audio":
                 self.has_video |= kind == "Video"
+                if self.frame_rate is None and (rate := _FRAME_RATE.search(details)):
+                    self.frame_rate = float(rate[1])
                 self.num_subtitles += kind == "Subtitle"
                 return
             description = [codec.strip(), *details.split(", ")[1:3]]

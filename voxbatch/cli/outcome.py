@@ -50,7 +50,7 @@ def print_texts(summary: Summary, config: Config, form: str) -> None:
         StorageError: they cannot be read.
     """
     store, kind = config.stores.out(config.out), work_of(summary.facts.config)
-    text_key, limits = kind.resolve("products").text_key, ItemFiles.of(config.to_dict()).limits
+    text_key, limits = kind.resolve("products").text_key, ItemFiles.of(summary.facts.config).limits
     for line in map(json.loads, store.lines(kind.merged)):
         if form == "txt" and summary.items > 1:
             click.echo(escape_controls(f"==> {line['id']} <=="))

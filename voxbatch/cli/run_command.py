@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -23,10 +24,11 @@ from voxbatch.cli.options import (
     unknown_variables,
     video_options,
 )
-from voxbatch.config import FORMATS, Config
+from voxbatch.config import FORMATS, Config, RunOptions
 from voxbatch.errors import ConfigError
 from voxbatch.languages import language_tag, primary_subtag
 from voxbatch.log import Log, is_json
+from voxbatch.output.layout import RUN_FILE
 from voxbatch.platforms.tasks import in_job, own_task
 from voxbatch.sources.kinds import are_recordings, names_recordings
 
@@ -78,15 +80,11 @@ def run(ctx: click.Context, /, **settings: Any) -> None:
     end.
     """
     source = settings["source"]
-    if (
-        not settings["beside"]
-        and ctx.get_parameter_source("formats") is ParameterSource.DEFAULT
-        and are_recordings(source)
-    ):
-        settings["formats"] = DEFAULT_FORMATS
+    is_default = not settings["beside"] and ctx.get_parameter_source("formats") is ParameterSource.DEFAULT
+    default_formats = DEFAULT_FORMATS if is_default and are_recordings(source) else ()
     if settings["stdout"] is None and names_recordings(source) and not (settings["quiet"] or sys.stdout.isatty()):
         settings["stdout"] = "txt"
-    start(ctx, note=_take_quality(ctx, settings), **settings)
+    start(ctx, note=_take_quality(ctx, settings), default_formats=default_formats, **settings)
 
 
 def _take_quality(ctx: click.Context, settings: dict[str, Any]) -> str:
@@ -125,9 +123,14 @@ def start(
     stdout: str | None = None,
     verbose: bool = False,
     note: str = "",
+    default_formats: tuple[str, ...] = (),
     **settings: Any,
 ) -> None:
-    """Run the options of `run` or `ask`, and exit with the code of the run."""
+    """Run the options of `run` or `ask`, and exit with the code of the run.
+
+    Args:
+        default_formats: formats of an OUT that has no run yet, or that is overwritten.
+    """
     from voxbatch.cli.session import Ending, leave, transcribe
     from voxbatch.display import can_animate
 
@@ -145,7 +148,7 @@ def start(
         from voxbatch.output.default_out import own_out
 
         out = own_out(source, options.stores)
-    config = Config.of(options, source, out)
+    config = Config.of(_with_formats(options, out, default_formats), source, out)
     as_json = is_json(log_format, in_job(os.environ))
     shard_fields = {"shard": f"{config.shard}/{config.shards}"} if task or config.shards > 1 else {}
     log = Log(as_json, quiet, fields={**shard_fields, **(task.log_fields() if task else {})})
@@ -169,6 +172,13 @@ def start(
     show_progress = can_animate() and not as_json and not quiet
     ending = Ending(quiet, verbose, stdout or "", exit_zero, videos)
     leave(transcribe(config, log, show_progress, ending, shares_out=task is not None))
+
+
+def _with_formats(options: RunOptions, out: str, formats: tuple[str, ...]) -> RunOptions:
+    """Return the options with these formats if there are some, unless they continue a run, which has its own."""
+    if not formats or (not options.overwrite and options.stores.out(out).exists(RUN_FILE)):
+        return options
+    return replace(options, formats=formats)
 
 
 def _refuse_file(out: str | None) -> None:

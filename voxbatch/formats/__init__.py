@@ -40,7 +40,8 @@ class Writer:
     """Module of this package, and its function from a Document to the text of the file. Most runs write no format, so
     `pkgutil.resolve_name` imports the module at its first use."""
     suffix: str = ""
-    """Extension beside a recording, if it differs there: talk.txt beside talk.mp3 is its reference for the next run."""
+    """Extension beside a recording, if it differs there: another format has the same one, or a run would read the file:
+    talk.txt beside talk.mp3 is its reference."""
 
     @property
     def beside(self) -> str:
@@ -51,7 +52,7 @@ class Writer:
 WRITERS: dict[str, Writer] = {
     "srt": Writer("srt", "subtitles:srt"),
     "vtt": Writer("vtt", "subtitles:vtt"),
-    "vtt-words": Writer("vtt", "subtitles:vtt_words"),
+    "vtt-words": Writer("vtt", "subtitles:vtt_words", "words.vtt"),
     "ttml": Writer("ttml", "subtitles:ttml"),
     "ass": Writer("ass", "subtitles:ass"),
     "txt": Writer("txt", "tables:txt", "transcript.txt"),
@@ -60,8 +61,8 @@ WRITERS: dict[str, Writer] = {
     "rttm": Writer("rttm", "tables:rttm"),
     "textgrid": Writer("TextGrid", "tables:textgrid"),
     "json": Writer("json", "json_formats:to_json"),
-    "whisperx-json": Writer("json", "json_formats:whisperx_json"),
-    "openai-json": Writer("json", "json_formats:openai_json"),
+    "whisperx-json": Writer("json", "json_formats:whisperx_json", "whisperx.json"),
+    "openai-json": Writer("json", "json_formats:openai_json", "openai.json"),
 }
 """The writer of each format. The name of the format is also the name of its folder, and of the choice
 of --formats."""

@@ -68,7 +68,7 @@ class Beside:
                 if present is None or self._own.may_replace(name, present, content):
                     store.write(basename, [content], durable=False)
                 elif self._own.has_mark(place, BESIDE):
-                    self._own.leave(place)
+                    self._own.leave(place, name, present)
                     return
                 else:
                     outcome = self._foreign
@@ -113,7 +113,7 @@ class Beside:
             if self._own.may_replace(name, present, b""):
                 store.delete(basename, check)
             elif self._own.has_mark(place, BESIDE):
-                self._own.leave(place)
+                self._own.leave(place, name, present)
             else:
                 with self._lock:
                     self._foreign.add(place)

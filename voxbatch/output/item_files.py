@@ -10,8 +10,36 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from voxbatch.formats import DEFAULT_LIMITS, WRITERS, CueLimits
+from voxbatch.output.layout import list_name
 from voxbatch.output.products import Products
+from voxbatch.output.run_file import Run, read_list
+from voxbatch.output.summary import read_whole_summary
+from voxbatch.storage import Store
 from voxbatch.work import work_of
+
+LIMITS = tuple(asdict(DEFAULT_LIMITS))
+"""Names of the limits of cues in a config."""
+
+
+def given_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the files of single items that a config gives. `beside` without formats means srt."""
+    formats = config.get("formats") or (("srt",) if config.get("beside") else None)
+    values = {"formats": formats, **{name: config.get(name) for name in ("beside", "report", *LIMITS)}}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def latest_config(store: Store, run: Run) -> Mapping[str, Any]:
+    """Return the config of the latest merge of a run, with what its latest list gives if that was not merged yet.
+
+    Raises:
+        CheckpointError: the list is damaged.
+    """
+    summary = read_whole_summary(store)
+    merged = summary.facts.config if summary is not None and summary.key == run.key else {}
+    if summary is not None and merged and summary.list == run.list_number:
+        return merged
+    listed = read_list(store, list_name(run.list_number, run.generation), run.key).facts.config
+    return {**listed, **merged, **given_settings(listed)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +55,13 @@ class ItemFiles:
     audio: tuple[str, ...] = ()
     """Names from layout.AUDIO_FORMATS, in a run that speaks."""
 
-    @property
-    def formats_beside(self) -> frozenset[str]:
-        """The formats that are written beside recordings: one of those that have the same extension."""
-        by_extension = {WRITERS[form].beside: form for form in reversed(self.formats)}
-        return frozenset(by_extension.values())
-
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ItemFiles:
-        """Return the settings in a config. `beside` without formats means srt."""
-        formats = tuple(name for name in config.get("formats") or () if name in WRITERS)
-        limits = {name: config[name] for name in asdict(DEFAULT_LIMITS) if config.get(name) is not None}
-        beside = bool(config.get("beside"))
-        formats = formats or (("srt",) if beside else ())
-        files = cls(formats, CueLimits(**limits), beside, bool(config.get("report")))
+        """Return the settings in a config; see given_settings."""
+        settings = given_settings(config)
+        formats = tuple(name for name in settings.get("formats", ()) if name in WRITERS)
+        limits = CueLimits(**{name: settings[name] for name in LIMITS if name in settings})
+        files = cls(formats, limits, settings.get("beside", False), settings.get("report", False))
         products: Products = work_of(config).resolve("products")
         return products.item_files(files, config)
 

@@ -39,8 +39,7 @@ class ItemFile:
     content: bytes | None
     """None for a file that is to be deleted, because it is of an earlier transcript of the item."""
     beside: str | None = None
-    """Path or address beside the recording. None if the item has no place there, "" if the format is not written there.
-    """
+    """Path or address beside the recording. None if the item has no place there."""
 
 
 def write_item_files(
@@ -55,7 +54,7 @@ def write_item_files(
 
     def put(file: ItemFile) -> None:
         owner.check_again()
-        if beside and file.content is not None and file.beside != "":
+        if beside and file.content is not None:
             beside.write(file.beside, file.name, file.content)
         elif beside and file.beside and store.exists(file.name):
             beside.delete(file.beside, file.name, owner.check_again)
@@ -79,7 +78,7 @@ def _put(store: Store, file: ItemFile, owner: Ownership, own: OwnFiles) -> None:
     if present == content:
         return
     if present is not None and not own.may_replace(name, present, content or b""):
-        own.leave(name)
+        own.leave(name, name, present)
     elif content is None:
         store.delete(name, owner.check_again)
     else:
@@ -146,7 +145,7 @@ def item_files(
             for form in files.formats:
                 content = document.written(form).encode("utf-8", "surrogateescape")
                 beside = place and f"{place}.{WRITERS[form].beside}"
-                yield ItemFile(item_file(name, form), content, beside if form in files.formats_beside else "")
+                yield ItemFile(item_file(name, form), content, beside)
                 written.add(item_file(name, form))
         if others and (entry.part in newer or (ids and ids.name(line["id"]) != short_name(line["id"]))):
             place = recordings.place_beside(line) if recordings else None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from voxbatch.config import check_beside
 from voxbatch.log import Log
 from voxbatch.output import run_file
-from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_files import ItemFiles, latest_config
 from voxbatch.output.merge import merge
 from voxbatch.output.ownership import takeover_explained
-from voxbatch.output.summary import Summary, read_whole_summary
+from voxbatch.output.summary import Summary
 from voxbatch.storage import DEFAULT_STORES, Store, Stores
 
 
@@ -31,21 +30,16 @@ def merge_again(
         calibration: file of a calibration, to estimate the WER. None keeps the estimate of the latest merge.
 
     Raises:
-        ConfigError: no run was started there, the calibration is damaged or of another model, or two formats have
-            one file beside recordings.
+        ConfigError: no run was started there, or the calibration is damaged or of another model.
         CheckpointError, TakenOverError: see `merge`.
     """
     run = run_file.read_existing(store)
     with takeover_explained(store, run):
-        summary = read_whole_summary(store)
-        latest = summary if summary is not None and summary.key == run.key else run
-        files = ItemFiles.of({**latest.facts.config, **(changes or {})})
+        files = ItemFiles.of({**latest_config(store, run), **(changes or {})})
         if files.formats:
             run.check_reader("formats", store.place)
         if files.beside:
             run.check_reader("beside", store.place)
-        if files.beside and changes:
-            check_beside(files.formats)
         calibrated = None
         if calibration:
             from voxbatch.scoring.calibration import calibration_for

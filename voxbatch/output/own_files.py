@@ -101,9 +101,12 @@ class OwnFiles:
 
     def mark(self, marks: Iterable[tuple[str, str]]) -> None:
         """Record marks, as (place, mark), unless they are recorded."""
+        self.keep(key_of(*mark) for mark in marks)
+
+    def keep(self, keys: Iterable[Key]) -> None:
+        """Mark files, by their keys, that stay as a person has left them, and that no merge has to tell of."""
         self._read_first()
-        keys = {key_of(*mark) for mark in marks}
-        self._create([key for key in keys if MARKS not in self._numbers(key)], MARKS)
+        self._create([key for key in {*keys} if MARKS not in self._numbers(key)], MARKS)
 
     def know(self, keys: Iterable[Key], number: int) -> None:
         """Take files, by their keys, for those of a merge, although no log has them."""
@@ -118,10 +121,19 @@ class OwnFiles:
             self._read()  # another process may have written the file meanwhile
         return self._is_own(key)
 
+    def has_written(self, key: Key) -> bool:
+        """Return whether voxbatch has written a file at any time, or taken a correction from it."""
+        self._read_first()
+        return bool(self._numbers(key))
+
     def has_mark(self, place: str, mark: str) -> bool:
         """Return whether a place has a mark."""
+        return self.is_kept(key_of(place, mark))
+
+    def is_kept(self, key: Key) -> bool:
+        """Return whether a file is marked by `keep`."""
         self._read_first()
-        return MARKS in self._numbers(key_of(place, mark))
+        return MARKS in self._numbers(key)
 
     def may_replace(self, name: str, present: bytes, wanted: bytes) -> bool:
         """Return whether a file may get other bytes, because voxbatch has written it, or a loss of power has left it.
@@ -133,10 +145,15 @@ class OwnFiles:
         is_torn = len(whole) % BLOCK_BYTES == 0 and wanted.startswith(whole)
         return is_torn or self.has(name, sha256(present))
 
-    def leave(self, name: str) -> None:
-        """Count a file that somebody has changed."""
-        with self._lock:
-            self.left.append(name)
+    def leave(self, place: str, name: str = "", present: bytes = b"") -> None:
+        """Count a file that somebody has changed, unless it is marked by `keep`.
+
+        Args:
+            name, present: see `may_replace`.
+        """
+        if not self.is_kept(key_of(name, sha256(present))):
+            with self._lock:
+                self.left.append(place)
 
     def report(self, log: Log, advice: str) -> None:
         """Log how many files were left, and the first names.

@@ -47,6 +47,7 @@ from voxbatch.output.layout import (
 from voxbatch.output.lists import ItemList
 from voxbatch.output.merge import lines_of
 from voxbatch.output.merged_outputs import correction_command
+from voxbatch.output.own_files import OwnFiles, sha256
 from voxbatch.output.parts import read_part
 from voxbatch.output.report import is_report_of
 from voxbatch.output.run_file import Run, read_keys
@@ -170,10 +171,11 @@ def _problems_in_outputs(store: Store, run: Run, summary: Summary) -> Iterator[P
     latest = ItemFiles.of(summary.facts.config)
     formats = [form for form in WRITERS if form in {*latest.formats, *run.facts.formats}]
     files = replace(latest, formats=tuple(formats), beside=False)
-    totals, damaged, known = Totals.of(run), dict[str, list[str]](), Column("<i8")
+    totals, damaged, known, own = Totals.of(run), dict[str, list[str]](), Column("<i8"), OwnFiles(store)
 
     def is_equal(file: ItemFile) -> tuple[str, bool]:
-        return file.name, store.read(file.name) == file.content
+        present = store.read(file.name)
+        return file.name, present == file.content or own.has_mark(file.name, sha256(present or b""))
 
     try:
         entries = Entries(store, run)

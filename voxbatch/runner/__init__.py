@@ -19,7 +19,7 @@ from voxbatch.errors import RunError
 from voxbatch.log import Log
 from voxbatch.output import merge
 from voxbatch.output.attempts import Attempts
-from voxbatch.output.item_files import ItemFiles
+from voxbatch.output.item_files import ItemFiles, given_settings, latest_config
 from voxbatch.output.layout import FIRST
 from voxbatch.output.ownership import takeover_explained
 from voxbatch.output.reserve import released_if_empty
@@ -193,6 +193,7 @@ def finish(job: Job, work: RemainingWork, shards: int, log: Log) -> Summary | No
     """
     if not is_complete(work):
         return None
-    store, files = job.config.stores.out(job.config.out), ItemFiles.of(job.run.facts.config)
+    store, config = job.config.stores.out(job.config.out), job.run.facts.config
     run = replace(job.run, pass_name=FIRST)
+    files = ItemFiles.of({**config, **latest_config(store, run), **given_settings(config)})
     return merge.merge(store, run, files, log, job.config.stores, job.calibration, shards)

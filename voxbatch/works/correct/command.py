@@ -80,6 +80,11 @@ def _lines(changes: TextChanges, verb: str) -> Iterator[str]:
         yield changes.note
     for names, text in (
         (changes.retimed, "subtitles with cues at other times, which stay as they are"),
+        (
+            changes.copies,
+            "copies with cues at other times, of which only the text is taken; put a copy in place of its file",
+        ),
+        (changes.behind, "subtitles with cues at other times that lack a correction; make it there, too"),
         (changes.untaken, "not taken in, because only readable texts are"),
     ):
         if names:

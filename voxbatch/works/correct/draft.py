@@ -12,49 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
-
-import regex
+from itertools import groupby
 
 from voxbatch.formats.document import complete_sources, visible_text
 from voxbatch.records import Segment, Transcript, Word
 from voxbatch.scoring.alignment import edit_blocks
 from voxbatch.text.stitching import SENTENCE_END
 from voxbatch.works.correct.passages import Passage
-
-_NO_SPACES = (
-    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
-    r"\u3000-\u303f\uff00-\uffef]"
-)
-"""Characters of scripts without spaces, and their punctuation."""
-_UNIT = regex.compile(rf"(?P<space>\s*)(?P<text>{_NO_SPACES}\p{{M}}*|(?:(?!{_NO_SPACES})\S)+)")
-_NEEDS_NO_SPACE = regex.compile(_NO_SPACES)
-_SAID = regex.compile(r"[\p{L}\p{M}\p{N}]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A word of a text, or a character of a script without spaces."""
-
-    text: str
-    space: str
-    """White space before it."""
-    follows_break: bool = False
-    """True if it begins a line."""
-    speaker: str | None = None
-    """The speaker of the latest label."""
-    is_labelled: bool = False
-    """True if the label is in the same cue or line."""
-
-    def speaker_after(self, before: str | None) -> str | None:
-        """Return its speaker, who was another one before: a label is that of what follows, too, up to the next one.
-        Words that were nobody's get only a label of their own."""
-        return self.speaker if self.speaker and (self.is_labelled or before) else before
-
-    @property
-    def key(self) -> str:
-        """The word as it is spoken: the unit without case and punctuation; a unit of punctuation alone as it is."""
-        return "".join(_SAID.findall(self.text)).casefold() or self.text
+from voxbatch.works.correct.units import SAID, Unit, units, units_of
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +116,8 @@ def draft_of(transcript: Transcript, passages: Sequence[Passage]) -> Draft:
         transcript: the present transcript of the item, as `read_transcript` gives it.
         passages: the corrected text.
     """
-    before, after = units(transcript.text), list(_units_of(passages))
+    before = units(transcript.text)
+    after = units_of(passages, before)
     has_words = bool(complete_sources(transcript.words, transcript.text))
     blocks = edit_blocks([unit.key for unit in before], [unit.key for unit in after])
     same = {i + k: j + k for kind, i, j, length in blocks if kind == "equal" for k in range(length)}
@@ -161,34 +127,14 @@ def draft_of(transcript: Transcript, passages: Sequence[Passage]) -> Draft:
         if places[0] < reached or places != [*range(places[0], places[0] + len(places))]:
             waiting.append(atom)
             continue
-        pieces += _changed(waiting, before, after[reached : places[0]], pieces[-1:], atom)
-        pieces.append(_kept(atom, before, [after[at] for at in places], follows_kept=not waiting))
+        pieces += _changed(waiting, after[reached : places[0]], pieces[-1:], atom)
+        follows_kept = not waiting and places[0] == reached
+        pieces.append(_kept(atom, before, [after[at] for at in places], follows_kept))
         waiting, reached = [], places[-1] + 1
-    pieces += _changed(waiting, before, after[reached:], pieces[-1:], None)
+    pieces += _changed(waiting, after[reached:], pieces[-1:], None)
     draft = Draft(_joined(pieces), transcript, has_words)
     _set_bounds(draft)
     return draft
-
-
-def units(text: str) -> list[Unit]:
-    """Return the units of a text."""
-    matches = (match for match in _UNIT.finditer(text) if visible_text(match["text"]))
-    return [Unit(match["text"], match["space"]) for match in matches]
-
-
-def _units_of(passages: Sequence[Passage]) -> Iterator[Unit]:
-    """Yield the units of passages. Between two lines is a space, except in scripts without spaces."""
-    speaker, previous = None, ""
-    for passage in passages:
-        speaker = passage.speaker or speaker
-        for line in passage.lines:
-            for number, unit in enumerate(units(line.strip())):
-                space = " " if unit.space else ""
-                if not number and previous:
-                    divides = _NEEDS_NO_SPACE.match(previous[-1]) and _NEEDS_NO_SPACE.match(unit.text)
-                    space = "" if divides else " "
-                yield Unit(unit.text, space, not number, speaker, bool(passage.speaker))
-                previous = unit.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,20 +174,26 @@ def _kept(atom: _Atom, before: Sequence[Unit], after: Sequence[Unit], follows_ke
 
     Args:
         after: its units in the corrected text, which may differ in case and punctuation.
-        follows_kept: the atom before it is the same, too, so that the white space between them is.
+        follows_kept: the atom before it is the same, too, and stands before it.
     """
     present = [before[at] for at in atom.units]
-    text = after[0].text + "".join(unit.space + unit.text for unit in after[1:])
+    spaces = [_space(*pair) for pair in zip(present, after, strict=True)]
+    text = after[0].text + "".join(space + unit.text for space, unit in zip(spaces[1:], after[1:], strict=True))
     words = atom.words
     if words and [unit.text for unit in after] != [unit.text for unit in present]:
         words = (Word(text, words[0].start, words[-1].end, words[0].confidence),)
-    space = present[0].space if follows_kept else after[0].space
+    is_told = not follows_kept and not (after[0].follows_break and atom.units[0])
+    space = after[0].space if is_told else spaces[0]
     return DraftPiece(text, space, atom.segment, after[0].speaker_after(atom.speaker), atom.speaker, words)
+
+
+def _space(present: Unit, unit: Unit) -> str:
+    """Return the white space before a unit that is the same as before. A line break tells nothing about it."""
+    return present.space if unit.follows_break or bool(unit.space) == bool(present.space) else unit.space
 
 
 def _changed(
     atoms: Sequence[_Atom],
-    before: Sequence[Unit],
     after: Sequence[Unit],
     previous: Sequence[DraftPiece],
     following: _Atom | None,
@@ -252,13 +204,6 @@ def _changed(
         atoms: the atoms that are not the same. Empty if the units were added.
         previous: the piece before them, if there is one.
     """
-    present = [before[at] for atom in atoms for at in atom.units]
-    is_broken = any(unit.follows_break for unit in after[1:])
-    if is_broken and "".join(unit.text for unit in after) == "".join(unit.text for unit in present):
-        spoken = _with_speakers(present, after)
-        for atom in atoms:
-            yield _kept(atom, before, [*islice(spoken, len(atom.units))], follows_kept=True)
-        return
     segment, speaker = (following.segment, following.speaker) if following else (0, None)
     if previous and not (following and previous[0].text.endswith(SENTENCE_END)):
         segment, speaker = previous[0].segment, previous[0].speaker
@@ -271,20 +216,12 @@ def _changed(
         yield DraftPiece(unit.text, unit.space, segment, new_speaker, new_speaker, (), True, low, high)
 
 
-def _with_speakers(present: Sequence[Unit], after: Sequence[Unit]) -> Iterator[Unit]:
-    """Yield units of a transcript with the speakers of those of the corrected text, which have the same characters."""
-    sources, at = [unit for unit in after for _ in unit.text], 0
-    for unit in present:
-        yield replace(unit, speaker=sources[at].speaker, is_labelled=sources[at].is_labelled)
-        at += len(unit.text)
-
-
 def _joined(pieces: Iterable[DraftPiece]) -> list[DraftPiece]:
     """Return the pieces; new ones without a space between them are one, and punctuation belongs to the piece before."""
     joined = list[DraftPiece]()
     for piece in pieces:
         before = joined[-1] if joined else None
-        if before and piece.is_new and not _SAID.search(piece.text):
+        if before and piece.is_new and not SAID.search(piece.text):
             before.append(piece)
         elif before and before.is_new and piece.is_new and not piece.space and before.speaker == piece.speaker:
             before.text += piece.text

@@ -46,7 +46,9 @@ class TextEdit:
     key: Key | None = None
     """Key of a file of voxbatch, which a merge may replace when its text is taken in; see own_files.key_of."""
     is_retimed: bool = False
-    """True if the times of a cue are not those of voxbatch. Such a file stays as it is."""
+    """True if the times of a cue are not those of voxbatch. Such a file stays as it is. Of a copy, the text counts."""
+    is_kept: bool = False
+    """True if the text of such a file was taken in before. It may lack later corrections."""
 
 
 @dataclass(slots=True)
@@ -91,7 +93,8 @@ class EditFinder:
         self._store, self._run, self._entries, self._own = store, run, entries, own
         self._stores, self._chosen = stores, chosen
         formats = tuple(form for form in WRITERS if store.exists(f"{form}/"))
-        self._files = ItemFiles(formats or ("srt",), files.limits, files.beside)
+        self._files = ItemFiles(formats or ("srt",), files.limits, beside=True)
+        self._writes_beside = files.beside
         self._has_formats, self._lines = bool(formats), lines
         self.decoder = TextDecoder()
         """Decoder of the files, whose note says which of them are not in UTF-8."""
@@ -153,7 +156,7 @@ class EditFinder:
         own_name, places = item_file(name, form), list[tuple[str, Store, str]]()
         if self._has_formats and self._chosen.includes(own_name):
             places.append((own_name, self._store, own_name))
-        beside = place and form in self._files.formats_beside and f"{place}.{WRITERS[form].beside}"
+        beside = place and f"{place}.{WRITERS[form].beside}"
         if beside and self._chosen.includes(beside) and self._own.has_mark(beside, BESIDE):
             folder, base = posixpath.split(beside)
             places.append((beside, self._stores.out(folder), base))
@@ -161,6 +164,10 @@ class EditFinder:
             content = store.read(stored_name) or b""
             # An empty file, or one of zeros, is what a loss of power leaves.
             if not content.strip(b"\0") or self._own.has(own_name, digest := sha256(content)):
+                continue
+            # Beside recordings, the latest merges may have written nothing.
+            is_earlier = file != own_name and not self._writes_beside
+            if is_earlier and self._own.has_written(key_of(own_name, digest)):
                 continue
             if content != document.written(form).encode("utf-8", "surrogateescape"):
                 self._chosen.take(file)
@@ -174,8 +181,9 @@ class EditFinder:
         speakers = {word.speaker for word in transcript.words} | {part.speaker for part in transcript.segments}
         named = [speaker for speaker in speakers if speaker]
         edited = passages(text.form, text.text, named, transcript.text)
-        is_retimed = key is not None and _is_retimed(edited, passages(text.form, document.written(text.form)))
-        return TextEdit(text.file, draft_of(transcript, edited), key, is_retimed)
+        is_kept = key is not None and self._own.is_kept(key)
+        is_retimed = is_kept or _is_retimed(edited, passages(text.form, document.written(text.form)))
+        return TextEdit(text.file, draft_of(transcript, edited), key, is_retimed, is_kept)
 
 
 def _is_retimed(edited: Sequence[Passage], ours: Sequence[Passage]) -> bool:

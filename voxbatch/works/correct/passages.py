@@ -58,8 +58,8 @@ _FIELDS_OF_DIALOGUE: tuple[str, ...] = (
 )
 _WITH_VOICES = ("vtt", "vtt-words")
 """Formats in which speakers are voices and not labels."""
-_LABEL = re.compile(r"(?P<speaker>[^\s:][^:\n]{0,59}):\s+(?=\S)")
-"""The label of a speaker at the begin of a text. A label of voxbatch has up to a line."""
+_LABEL = re.compile(r"(?P<speaker>[^\s:][^:\n]{0,59}):(?:\s+(?=\S)|\s*\Z)")
+"""The label of a speaker at the begin of a text, or alone. A label of voxbatch has up to a line."""
 
 
 _BEGINNINGS = {
@@ -84,7 +84,8 @@ def passages(form: str, text: str, speakers: Collection[str] = (), recognised: s
     ordered = sorted(passages, key=lambda passage: passage.start or 0.0) if form != "txt" else list(passages)
     if not speakers or form in _WITH_VOICES:
         return ordered
-    return [_labelled(passage, speakers, recognised) for passage in ordered]
+    words = frozenset(recognised.split())
+    return [_labelled(passage, speakers, words) for passage in ordered]
 
 
 def is_readable(form: str, text: str) -> bool:
@@ -98,12 +99,17 @@ def _read(form: str, text: str) -> Iterator[Passage]:
         yield replace(passage, lines=tuple(line.replace(_WORD_JOINER, "") for line in passage.lines))
 
 
-def _labelled(passage: Passage, speakers: Collection[str], recognised: str) -> Passage:
-    """Return a passage with the speaker that a label at its begin names, and without the label."""
-    match = _LABEL.match("\n".join(passage.lines))
-    is_label = match and (match["speaker"] in speakers or f"{match['speaker']}:" not in recognised)
-    if match and is_label:
-        rest = "\n".join(passage.lines)[match.end() :]
+def _labelled(passage: Passage, speakers: Collection[str], recognised: Collection[str]) -> Passage:
+    """Return a passage with the speaker that a label at its begin names, and without the label.
+
+    A new label does not end as a word of the transcript: "My note: it works" has none if the transcript has "note:".
+    """
+    text = "\n".join(passage.lines)
+    match = _LABEL.match(text)
+    if match is None:
+        return passage
+    rest, last_word = text[match.end() :], match["speaker"].split()[-1]
+    if match["speaker"] in speakers or (rest and f"{last_word}:" not in recognised):
         return replace(passage, speaker=match["speaker"], lines=tuple(rest.split("\n")))
     return passage
 
